@@ -1,0 +1,48 @@
+"""What every engine does around `local`: the client's view before, the check of its reply after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from consilience import tree
+from consilience.data.data import Data
+from consilience.errors import Diverged
+from consilience.key import Key
+from consilience.method import Method
+from consilience.parties import Client, Received, Reply
+from consilience.task import Task
+from consilience.tree import Tree
+
+
+class Engine(Protocol):
+    """Where `local` runs."""
+
+    memories: dict[int, Tree]  # what each client remembers; stays at the site
+
+    @property
+    def clients(self) -> Sequence[int]: ...
+
+    def gather(
+        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
+    ) -> list[Received]:
+        """Replies to a message, sorted by client."""
+
+
+def client_view(
+    method: Method, message: Tree, data: Data, memories: dict[int, Tree], k: int, round: int, key: Key
+) -> Client:
+    """What client k sees; its key depends on run, round and client alone."""
+    memory = memories[k] if k in memories else method.memory(message)
+    return Client(data, memory, key.fold(round).fold(k))
+
+
+def alone(method: Method, task: Task, message: Tree, client: Client, k: int, round: int) -> Reply:
+    """One client's reply, with its number in any complaint."""
+    try:
+        reply = method.local(task, message, client)
+    except Diverged as error:
+        raise Diverged(f"Site {k}, round {round + 1}: {error}") from error
+    if not tree.all_finite(reply.send):
+        raise Diverged(f"Site {k}, round {round + 1} sent numbers that are not finite; try a smaller rate.")
+    return reply

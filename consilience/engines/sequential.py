@@ -1,0 +1,38 @@
+"""One client after another: the definition of correct."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from consilience.data.data import Data
+from consilience.engines.exchange import alone, client_view
+from consilience.key import Key
+from consilience.method import Method
+from consilience.parties import Received
+from consilience.progress import track
+from consilience.task import Task
+from consilience.tree import Tree
+
+
+class Sequential:
+    def __init__(self, data: Sequence[Data]) -> None:
+        self.data = data
+        self.memories: dict[int, Tree] = {}
+
+    @property
+    def clients(self) -> Sequence[int]:
+        return range(len(self.data))
+
+    @torch.no_grad()
+    def gather(
+        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
+    ) -> list[Received]:
+        received = []
+        for k in track(cohort, "site"):
+            client = client_view(method, message, self.data[k], self.memories, k, round, key)
+            reply = alone(method, task, message, client, k, round)
+            self.memories[k] = reply.keep
+            received.append(Received(k, reply.size, reply.send))
+        return received

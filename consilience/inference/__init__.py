@@ -1,0 +1,9 @@
+"""How a client infers: target, start, data → posterior."""
+
+from consilience.inference.chain import Inference
+from consilience.inference.point import SGD, Adam
+from consilience.inference.schedule import constant, cosine
+from consilience.inference.sghmc import CyclicalSGHMC
+from consilience.inference.sgld import SGLD
+
+__all__ = ["SGD", "SGLD", "Adam", "CyclicalSGHMC", "Inference", "constant", "cosine"]

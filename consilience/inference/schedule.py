@@ -1,0 +1,27 @@
+"""Step sizes over a run: progress in [0, 1) → a factor of the rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Schedule: TypeAlias = Callable[[float | Tensor], float | Tensor]
+
+
+def constant(progress: float | Tensor) -> float | Tensor:
+    return 1.0
+
+
+def cosine(progress: float | Tensor) -> float | Tensor:
+    """From 1 to 0 along half a cosine."""
+    angle = math.pi * progress
+    return 0.5 * (torch.cos(angle) if isinstance(angle, Tensor) else math.cos(angle)) + 0.5
+
+
+def cyclical(progress: float | Tensor, cycles: int) -> float | Tensor:
+    """`cosine`, begun again at the start of every cycle (Zhang et al., ICLR 2020, eq. 1)."""
+    return cosine(progress * cycles % 1.0)

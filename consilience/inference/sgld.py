@@ -1,0 +1,44 @@
+"""Stochastic gradient Langevin dynamics.  Welling and Teh, ICML 2011; with the full batch, the unadjusted Langevin algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from consilience import tree
+from consilience.inference.chain import At, chain
+from consilience.parties import Client
+from consilience.posterior import Posterior, Samples, centre
+from consilience.task import Task
+from consilience.tree import Tree
+
+
+@dataclass(frozen=True)
+class SGLD:
+    """θ ← θ − ε ∇U/n + √(2εT/n)·ξ: samples exp(−U/T) as ε → 0.
+
+    For U/n with curvature h the stationary variance is T/(nh) · 1/(1 − εh/2).
+    """
+
+    rate: float = 0.02  # ε, on the mean loss
+    epochs: int = 60  # passes over the client's rows
+    burn: int = 30  # epochs thrown away
+    every: int = 5  # epochs between samples
+    batch: int = 50  # rows a step
+    temperature: float = 1.0  # 1: the posterior; 0: optimisation
+
+    def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
+        kept = range(self.epochs - 1, self.burn - 1, -self.every)
+        _, samples = chain(task, start, client, self, self.epochs, self.batch, kept)
+        return Samples(tree.unravel(torch.stack(samples), centre(start, task.like).params))
+
+    def init(self, vector: Tensor) -> Tree:
+        return ()
+
+    def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
+        new = vector - self.rate * gradient
+        if self.temperature:
+            new = new + (2 * self.rate * self.temperature / at.size).sqrt() * at.key.normal_like(vector)
+        return new, ()

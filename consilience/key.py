@@ -1,0 +1,84 @@
+"""Explicit randomness, equal on every engine.
+
+A key is a 64-bit seed. `fold` derives a new key by a hash, so a draw depends on run, round, client, epoch and batch and
+never on which process draws it. Draws are custom operators that seed a generator of their own; under vmap each client's
+seed makes its own draw, so a loop over clients and a vmap over them see the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+_GOLDEN, _MIX1, _MIX2 = -7046029254386353131, -4658895280553007687, -7723592293110705685  # splitmix64, signed
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical shift to the right; torch's own is arithmetic."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+class Key(NamedTuple):
+    seed: Tensor | int
+
+    def fold(self, i: int | Tensor) -> Key:
+        """A new key for the i-th of whatever comes next (splitmix64)."""
+        z = torch.as_tensor(self.seed, dtype=torch.int64) + (torch.as_tensor(i, dtype=torch.int64) + 1) * _GOLDEN
+        z = (z ^ _shift(z, 30)) * _MIX1
+        z = (z ^ _shift(z, 27)) * _MIX2
+        return Key(z ^ _shift(z, 31))
+
+    def normal_like(self, vector: Tensor) -> Tensor:
+        """Standard normals in the shape of `vector` (as seen by one client)."""
+        return _draw("normal", self, vector.shape, vector)
+
+    def normal(self, shape: Sequence[int], like: Tensor | None = None) -> Tensor:
+        return _draw("normal", self, shape, like)
+
+    def uniform(self, n: int, like: Tensor | None = None) -> Tensor:
+        """Uniforms; the first m of n are the same for every n, so clients may be padded."""
+        return _draw("uniform", self, (n,), like)
+
+    def permutation(self, n: int) -> Tensor:
+        return self.order(torch.ones(n))
+
+    def order(self, w: Tensor) -> Tensor:
+        """A random order of the rows with w > 0, followed by the padding; depends on the key alone."""
+        return torch.argsort(self.uniform(w.shape[0]).to(w.device) + 2.0 * (w <= 0))
+
+    def generator(self) -> torch.Generator:
+        """For code outside vmap that needs many draws of different kinds."""
+        return torch.Generator().manual_seed(int(self.seed))
+
+
+def _draw(kind: str, key: Key, shape: Sequence[int], like: Tensor | None) -> Tensor:
+    dtype = torch.float32 if like is None else like.dtype
+    drawn: Tensor = (normal if kind == "normal" else uniform)(torch.as_tensor(key.seed), list(shape), dtype)
+    return drawn if like is None else drawn.to(like.device)
+
+
+@torch.library.custom_op("consilience::normal", mutates_args=())
+def normal(seed: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.randn(list(shape), generator=torch.Generator().manual_seed(int(seed)), dtype=dtype)
+
+
+@torch.library.custom_op("consilience::uniform", mutates_args=())
+def uniform(seed: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.rand(list(shape), generator=torch.Generator().manual_seed(int(seed)), dtype=dtype)
+
+
+def _register(op: Any) -> None:
+    @op.register_fake
+    def _(seed: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        return torch.empty(list(shape), dtype=dtype)
+
+    @torch.library.register_vmap(op)
+    def _(info: Any, in_dims: Any, seed: Tensor, shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, int]:
+        return torch.stack([op(s, shape, dtype) for s in seed.movedim(in_dims[0], 0)]), 0
+
+
+_register(normal)
+_register(uniform)

@@ -1,0 +1,115 @@
+"""How an observation arises from a network's outputs: categorical, Gaussian with noise, heteroscedastic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from consilience.errors import InputError
+from consilience.predictive import Categorical, Distribution, Normal, observed
+from consilience.tree import Params
+
+LOG_NOISE = "likelihood.log_noise"
+SMALLEST = 1e-6  # latent variance of a single set of weights, so that products stay finite
+
+
+class Likelihood(Protocol):
+    def extra(self) -> Params:
+        """Weights of the likelihood's own, learned with the network's."""
+
+    def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
+        """−log p(y | outputs) for every row."""
+
+    def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Distribution:
+        """Members' outputs [S, N, …] → one distribution a row."""
+
+    def check(self, outputs: Tensor, y: Tensor, classes: int | None) -> None:
+        """Refuse outputs that do not fit the targets."""
+
+
+@dataclass(frozen=True)
+class Softmax:
+    def extra(self) -> Params:
+        return {}
+
+    def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
+        return F.cross_entropy(outputs, y, reduction="none")
+
+    def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Categorical:
+        logs = torch.log_softmax(outputs, -1)
+        return Categorical(torch.logsumexp(logs, 0) - math.log(len(logs)))
+
+    def check(self, outputs: Tensor, y: Tensor, classes: int | None) -> None:
+        if outputs.ndim != 2 or outputs.shape[1] != classes:
+            shape = tuple(outputs.shape[1:])
+            raise InputError(f"The model gives outputs of shape {shape} for a row; {classes} classes need ({classes},).")
+
+
+@dataclass(frozen=True)
+class GaussianNoise:
+    noise: float | None = None  # observation variance; None: learned with the weights
+    latent: bool = True  # pool the function and add the noise once; False: pool observations
+
+    def extra(self) -> Params:
+        return {} if self.noise is not None else {LOG_NOISE: torch.zeros(1)}
+
+    def log_noise(self, params: Params, like: Tensor) -> Tensor:
+        return like.new_tensor([math.log(self.noise)]) if self.noise is not None else params[LOG_NOISE].to(like)
+
+    def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
+        return _normal_nll(outputs.reshape(y.shape), self.log_noise(params, outputs), y)
+
+    def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Normal:
+        noise = torch.stack([self.log_noise(p, outputs).exp() for p in members]).mean(0)
+        return _moments(_squeeze(outputs), noise, self.latent)
+
+    def check(self, outputs: Tensor, y: Tensor, classes: int | None) -> None:
+        _check_width(outputs, y, 1)
+
+
+@dataclass(frozen=True)
+class Heteroscedastic:
+    latent: bool = True  # as above
+
+    def extra(self) -> Params:
+        return {}
+
+    def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
+        mean, log_noise = outputs.chunk(2, dim=-1)
+        return _normal_nll(mean.reshape(y.shape), log_noise.reshape(y.shape), y)
+
+    def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Normal:
+        mean, log_noise = outputs.chunk(2, dim=-1)
+        return _moments(_squeeze(mean), _squeeze(log_noise).exp().mean(0), self.latent)
+
+    def check(self, outputs: Tensor, y: Tensor, classes: int | None) -> None:
+        _check_width(outputs, y, 2)
+
+
+def _normal_nll(mean: Tensor, log_noise: Tensor, y: Tensor) -> Tensor:
+    per_output = 0.5 * ((y - mean) ** 2 * torch.exp(-log_noise) + log_noise + math.log(2 * math.pi))
+    return per_output.flatten(1).sum(-1) if per_output.ndim > 1 else per_output
+
+
+def _moments(outputs: Tensor, noise: Tensor, latent: bool) -> Normal:
+    """Mean and variance over members [S, N, …]."""
+    var = outputs.var(0) if len(outputs) > 1 else torch.zeros_like(outputs[0])
+    p = Normal(outputs.mean(0), var.clamp(min=SMALLEST), noise.expand_as(var))
+    return p if latent else observed(p)
+
+
+def _squeeze(outputs: Tensor) -> Tensor:
+    """[S, N, 1] → [S, N]."""
+    return outputs.squeeze(-1) if outputs.ndim == 3 and outputs.shape[-1] == 1 else outputs
+
+
+def _check_width(outputs: Tensor, y: Tensor, each: int) -> None:
+    wanted = each * (1 if y.ndim == 1 else y.shape[1])
+    if outputs.ndim != 2 or outputs.shape[1] != wanted:
+        raise InputError(f"The model gives outputs of shape {tuple(outputs.shape[1:])} for a row; ({wanted},) is needed.")

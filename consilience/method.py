@@ -1,0 +1,103 @@
+"""The contract: a method is two pure functions with typed values between them."""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from consilience.parties import Client, Received, Reply, Server
+from consilience.posterior import Posterior
+from consilience.predictive import Predictive
+from consilience.task import Task
+from consilience.tree import Tree
+
+
+class Needs(enum.Enum):
+    """What the server must hold."""
+
+    NOTHING = "nothing"
+    INPUTS = "inputs"  # unlabelled rows
+    LABELS = "labels"  # a few labelled rows
+
+
+class State(NamedTuple):
+    """What the server knows between rounds; every state has `.posterior` first: the model, and the next round's start."""
+
+    posterior: Posterior
+
+
+class Pooled(NamedTuple):
+    """The state of a method that keeps its clients' posteriors and pools their predictions."""
+
+    posterior: Posterior  # what the round started from
+    posteriors: tuple[Posterior, ...]
+    weights: Tensor  # nₖ / n
+
+
+class Method(ABC):
+    """Final subclasses are frozen dataclasses whose fields are the settings. A complete one:
+
+        @dataclass(frozen=True)
+        class FedAvg(Method):
+            inference: Inference = SGD()                     # how a client trains
+
+            def local(self, task, message, client):
+                return Reply(self.inference(task, message, client), client.data.size)
+
+            def aggregate(self, task, state, replies, server):
+                return State(average(payloads(replies), weights(replies)))
+
+    `local` runs where the data are and must give the same on every engine: tensors in, tensors out, no reading of
+    their values. `aggregate` runs at the server. Neither changes what it was given.
+    """
+
+    name: ClassVar[str] = ""  # on the command line; the class's name in lower case if empty
+    needs: ClassVar[Needs] = Needs.NOTHING
+    sends: ClassVar[str] = "its weights"  # what leaves a site, in words
+    one_shot: ClassVar[bool] = False  # a second round would repeat the first
+    bound: ClassVar[bool] = False  # not a federated method, but what to compare one with
+    pooled: ClassVar[bool] = False  # runs on all sites' rows in one place
+
+    @abstractmethod
+    def local(self, task: Task, message: Any, client: Client) -> Reply:
+        """At the site."""
+
+    @abstractmethod
+    def aggregate(self, task: Task, state: Any, replies: Sequence[Received], server: Server) -> Any:
+        """At the server."""
+
+    def init(self, task: Task, server: Server) -> Any:
+        """The state before the first round."""
+        return State(task.init(server.key))
+
+    def broadcast(self, state: Any) -> Tree:
+        """What is sent to the clients."""
+        return state.posterior
+
+    def memory(self, message: Any) -> Tree:
+        """What a client remembers before its first round."""
+        return ()
+
+    def predictive(self, task: Task, state: Any) -> Predictive:
+        """The model."""
+        return task.predictive(state.posterior)
+
+    def members(self, state: Any) -> tuple[tuple[Posterior, ...], Tensor]:
+        """The posteriors behind the model and their weights: whose disagreement is uncertainty."""
+        if isinstance(state, State) or not hasattr(state, "posteriors"):
+            return (state.posterior,), torch.ones(1)
+        return state.posteriors, state.weights
+
+    def personal(self, task: Task, state: Any) -> Sequence[Predictive] | None:
+        """One model a site, where a method has no common one."""
+        return None
+
+
+def name(method: Method | type[Method]) -> str:
+    kind = method if isinstance(method, type) else type(method)
+    return kind.name or kind.__name__.lower()

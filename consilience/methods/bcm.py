@@ -1,0 +1,40 @@
+"""Bayesian committee machine, the product of predictive posteriors.  Tresp 2000; Hasan et al., AAAI 2024, eq. 1–3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from consilience.inference import CyclicalSGHMC, Inference
+from consilience.method import Method, Pooled, State
+from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.posterior import Posterior
+from consilience.predictive import Predictive, product
+from consilience.task import Task
+
+
+@dataclass(frozen=True)
+class BCM(Method):
+    """One round; multiply the clients' predictions and divide by the prior's K − 1 times.
+
+            for each client k of K, in parallel
+        1       draw θₖ¹ … θₖˢ from p(θ | Dₖ) and send them
+        2   pₖ(y|x) = (1/S) Σₛ p(y | x, θₖˢ)
+        3   p(y|x) ∝ p(y|x)^(1−K) Πₖ pₖ(y|x)
+    """
+
+    sends: ClassVar[str] = "samples of its posterior over the weights"
+    one_shot: ClassVar[bool] = True
+
+    inference: Inference = CyclicalSGHMC()  # how a client samples
+
+    def local(self, task: Task, message: Posterior, client: Client) -> Reply:
+        return Reply(self.inference(task, message, client), client.data.size)  # 1
+
+    def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Pooled:
+        return Pooled(state.posterior, payloads(replies), weights(replies))
+
+    def predictive(self, task: Task, state: Pooled) -> Predictive:
+        clients = [task.predictive(posterior) for posterior in state.posteriors]  # 2
+        return lambda x: product([p(x) for p in clients], task.prior_predictive(x), state.weights)  # 3

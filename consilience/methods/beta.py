@@ -1,0 +1,58 @@
+"""β-Predictive Bayes.  Hasan et al., AAAI 2024, Algorithm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from consilience.inference import CyclicalSGHMC, Inference
+from consilience.method import Method, Needs, State
+from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.posterior import Posterior
+from consilience.predictive import Distribution, Predictive, geometric, maximise, mixture, product, score
+from consilience.task import Task
+
+
+class Interpolated(NamedTuple):
+    posterior: Posterior  # what the round started from
+    posteriors: tuple[Posterior, ...]
+    weights: Tensor  # nₖ / n
+    beta: float
+
+
+@dataclass(frozen=True)
+class BetaPredictiveBayes(Method):
+    """One round; pool the clients' predictions, not their weights.
+
+            for each client k of K, in parallel
+        1       draw θₖ¹ … θₖˢ from p(θ | Dₖ) and send them
+        2   pₖ(y|x) = (1/S) Σₛ p(y | x, θₖˢ)
+        3   p_β(y|x) ∝ [p(y|x)^(1−K) Πₖ pₖ(y|x)]^β · [Σₖ (nₖ/n) pₖ(y|x)]^(1−β)
+        4   β ← argmax of Σ log p_β(y|x) over the calibration rows, 0 ≤ β ≤ 1
+    """
+
+    name: ClassVar[str] = "beta"
+    needs: ClassVar[Needs] = Needs.LABELS
+    sends: ClassVar[str] = "samples of its posterior over the weights"
+    one_shot: ClassVar[bool] = True
+
+    inference: Inference = CyclicalSGHMC()  # how a client samples
+
+    def local(self, task: Task, message: Posterior, client: Client) -> Reply:
+        return Reply(self.inference(task, message, client), client.data.size)  # 1
+
+    def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Interpolated:
+        pooled, rows = Interpolated(state.posterior, payloads(replies), weights(replies), 0.5), server.calibration
+        assert rows is not None
+        both = self.pools(task, pooled, rows.x)
+        return pooled._replace(beta=maximise(lambda b: score(geometric(b, *both), rows.y), 0.0, 1.0))  # 4
+
+    def predictive(self, task: Task, state: Interpolated) -> Predictive:
+        return lambda x: geometric(state.beta, *self.pools(task, state, x))  # 3
+
+    def pools(self, task: Task, state: Interpolated, x: Tensor) -> tuple[Distribution, Distribution]:
+        p = [task.predictive(posterior)(x) for posterior in state.posteriors]  # 2
+        return product(p, task.prior_predictive(x), state.weights), mixture(p, state.weights)  # 3

@@ -1,0 +1,31 @@
+"""Federated averaging.  McMahan et al., AISTATS 2017, Algorithm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from consilience.inference import SGD, Inference
+from consilience.method import Method, State
+from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.posterior import Posterior, average
+from consilience.task import Task
+
+
+@dataclass(frozen=True)
+class FedAvg(Method):
+    """Average the clients' weights, each counted by its number of examples.
+
+        for each round
+            for each client k, in parallel
+        1       θₖ ← SGD on client k's data, started at θ
+        2   θ ← Σₖ (nₖ / n) θₖ
+    """
+
+    inference: Inference = SGD()  # how a client trains
+
+    def local(self, task: Task, message: Posterior, client: Client) -> Reply:
+        return Reply(self.inference(task, message, client), client.data.size)  # 1
+
+    def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
+        return State(average(payloads(replies), weights(replies)))  # 2

@@ -1,0 +1,71 @@
+"""SCAFFOLD.  Karimireddy et al., ICML 2020, Algorithm 1 with option II."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+
+from consilience import tree
+from consilience.inference import SGD
+from consilience.method import Method
+from consilience.parties import Client, Received, Reply, Server, payloads
+from consilience.posterior import Point
+from consilience.task import Task, linear
+from consilience.tree import Params
+
+
+class Controlled(NamedTuple):
+    posterior: Point
+    control: Params  # c
+
+
+@dataclass(frozen=True)
+class Scaffold(Method):
+    """Correct every local gradient by the difference between the server's and the client's control variate.
+
+        for each round
+            for each client k, in parallel
+        1       θₖ ← SGD on client k's data with gradients g − cₖ + c, started at θ
+        2       cₖ⁺ ← cₖ − c + (θ − θₖ) / (steps · ε)
+        3       send θₖ and cₖ⁺ − cₖ; keep cₖ⁺
+        4   θ ← θ + η · mean of (θₖ − θ)
+        5   c ← c + (replies / clients) · mean of (cₖ⁺ − cₖ)
+    """
+
+    sends: ClassVar[str] = "its weights and the change of its control variate"
+
+    inference: SGD = SGD(momentum=0.0)  # how a client trains; momentum widens its steps by 1 / (1 − m)
+    rate: float = 1.0  # η, the server's step
+
+    def init(self, task: Task, server: Server) -> Controlled:
+        start = task.init(server.key)
+        return Controlled(start, tree.zeros_like(start.params))
+
+    def broadcast(self, state: Controlled) -> Controlled:
+        return state
+
+    def memory(self, message: Controlled) -> Params:
+        return tree.map(torch.zeros_like, message.control)  # type: ignore[no-any-return]
+
+    def local(self, task: Task, message: Controlled, client: Client) -> Reply:
+        theta, c, c_k = message.posterior, message.control, client.memory
+        point = self.inference(task.tilted(linear(tree.sub(c, c_k))), theta, client)  # 1
+        length = self.inference.steps(client) * self.inference.rate / (1 - self.inference.momentum)
+        drift = tree.scale(tree.sub(theta.params, point.params), 1 / length)
+        new = tree.add(tree.sub(c_k, c), drift)  # 2
+        return Reply((point, tree.sub(new, c_k)), client.data.size, keep=new)  # 3
+
+    def aggregate(self, task: Task, state: Controlled, replies: Sequence[Received], server: Server) -> Controlled:
+        points, changes = zip(*payloads(replies), strict=True)
+        equal = torch.ones(len(replies))
+        step = tree.sub(tree.mean(points, equal), state.posterior)
+        control = tree.scale(tree.mean(changes, equal), len(replies) / server.clients)
+        return Controlled(
+            tree.add(state.posterior, tree.scale(step, self.rate)),  # 4
+            tree.add(state.control, control),  # 5
+        )
+
+

@@ -1,0 +1,66 @@
+"""Where a prediction's uncertainty comes from: the observation, the weights, or the sites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from consilience.errors import InputError
+from consilience.predictive import Categorical, Distribution, Normal, mixture
+
+
+class Uncertainty(NamedTuple):
+    """For every input: entropies in nats for classes, variances (summed over outputs) for numbers."""
+
+    total: Tensor  # [N]
+    aleatoric: Tensor  # what remains when the weights are known
+    epistemic: Tensor  # total − aleatoric: what more data would take away
+    disagreement: Tensor  # the part of the epistemic that lies between the sites
+
+
+def decompose(members: Sequence[Sequence[Distribution]], weights: Tensor) -> Uncertainty:
+    """Split the uncertainty of the weighted mixture of sites, each a list of its posterior's members.
+
+    Disagreement is the mutual information between label and site, H(Σ wₖ p̄ₖ) − Σ wₖ H(p̄ₖ), or for numbers the variance
+    of the sites' means.
+    """
+    if len(members) != len(weights) or not all(members):
+        raise InputError(
+            f"There are {len(members)} sites and {len(weights)} weights; give one weight and a member each."
+        )
+    if isinstance(members[0][0], Categorical):
+        return _entropies(cast(Sequence[Sequence[Categorical]], members), weights)
+    return _variances(cast(Sequence[Sequence[Normal]], members), weights)
+
+
+def _entropies(members: Sequence[Sequence[Categorical]], weights: Tensor) -> Uncertainty:
+    sites = [mixture(site, torch.ones(len(site))) for site in members]
+    total = _entropy(mixture(sites, weights))
+    within = _mean([_entropy(site) for site in sites], weights)
+    aleatoric = _mean([torch.stack([_entropy(p) for p in site]).mean(0) for site in members], weights)
+    epistemic = (total - aleatoric).clamp(min=0)  # below 0 only by rounding, here and in the next line
+    return Uncertainty(total, aleatoric, epistemic, torch.minimum((total - within).clamp(min=0), epistemic))
+
+
+def _variances(members: Sequence[Sequence[Normal]], weights: Tensor) -> Uncertainty:
+    sites = [mixture(site, torch.ones(len(site))) for site in members]
+    pooled = mixture(sites, weights)
+    between = _mean([(site.mean - pooled.mean) ** 2 for site in sites], weights)
+    total, noise, var, between = (_per_row(v) for v in (pooled.total, pooled.noise, pooled.var, between))
+    return Uncertainty(total, noise, var, torch.minimum(between, var))
+
+
+def _entropy(p: Categorical) -> Tensor:
+    return torch.special.entr(p.probs).sum(-1)
+
+
+def _mean(values: Sequence[Tensor], weights: Tensor) -> Tensor:
+    stacked = torch.stack(list(values))
+    return torch.einsum("k,k...->...", (weights / weights.sum()).to(stacked), stacked)
+
+
+def _per_row(values: Tensor) -> Tensor:
+    return values.reshape(len(values), -1).sum(1)

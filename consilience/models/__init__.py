@@ -1,0 +1,33 @@
+"""Networks by name; any nn.Module will do in their place."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from torch import nn
+
+from consilience.errors import InputError, unknown
+from consilience.models.mlp import linear, mlp
+
+Factory = Callable[[int | Sequence[int], int | None], nn.Module]
+
+MODELS: dict[str, Factory] = {"linear": linear, "mlp": mlp}
+
+
+def model(name: str, features: int | Sequence[int], outputs: int | None) -> nn.Module:
+    """A network by its name, or from `package.module:factory`, called with (features, outputs)."""
+    if name in MODELS:
+        return MODELS[name](features, outputs)
+    if ":" not in name:
+        raise unknown("model", name, MODELS)
+    module, _, attribute = name.partition(":")
+    try:
+        factory = cast(Factory, getattr(importlib.import_module(module), attribute))
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"Cannot load the model «{name}»: {error}.") from error
+    built = factory(features, outputs)
+    if not isinstance(built, nn.Module):
+        raise InputError(f"«{name}» returned {type(built).__name__}; a factory must return a torch nn.Module.")
+    return built

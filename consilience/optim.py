@@ -1,0 +1,60 @@
+"""Optimisers as pure steps on one flat vector; clients, server and distiller share them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from consilience.tree import Tree
+
+
+class Optimiser(Protocol):
+    @property
+    def rate(self) -> float: ...
+
+    def init(self, vector: Tensor) -> Tree:
+        """The state before the first step."""
+
+    def step(self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor) -> tuple[Tensor, Tree]:
+        """One step at this rate → the new vector and state."""
+
+
+@dataclass(frozen=True)
+class Descent:
+    """v ← m·v + g;  θ ← θ − ε·v.  Plain gradient descent when m = 0."""
+
+    rate: float = 0.1
+    momentum: float = 0.0
+
+    def init(self, vector: Tensor) -> Tree:
+        return torch.zeros_like(vector) if self.momentum else ()
+
+    def step(self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor) -> tuple[Tensor, Tree]:
+        if not self.momentum:
+            return vector - rate * gradient, ()
+        velocity = self.momentum * state + gradient
+        return vector - rate * velocity, velocity
+
+
+@dataclass(frozen=True)
+class AdamSteps:
+    """Kingma and Ba, ICLR 2015, Algorithm 1."""
+
+    rate: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def init(self, vector: Tensor) -> Tree:
+        return torch.zeros_like(vector), torch.zeros_like(vector), torch.zeros((), dtype=vector.dtype)
+
+    def step(self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor) -> tuple[Tensor, Tree]:
+        m, v, t = state
+        t = t + 1
+        m = self.beta1 * m + (1 - self.beta1) * gradient
+        v = self.beta2 * v + (1 - self.beta2) * gradient**2
+        m_hat, v_hat = m / (1 - self.beta1**t), v / (1 - self.beta2**t)
+        return vector - rate * m_hat / (v_hat.sqrt() + self.epsilon), (m, v, t)

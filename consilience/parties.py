@@ -1,0 +1,52 @@
+"""Who sees what. Every leaf of a Client, a message and a Reply is a tensor; () means nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from consilience.data.data import Data
+from consilience.key import Key
+from consilience.tree import Tree
+
+
+class Client(NamedTuple):
+    """What one client sees."""
+
+    data: Data
+    memory: Tree
+    key: Key
+
+
+class Server(NamedTuple):
+    """What the server sees."""
+
+    inputs: Tensor | None  # unlabelled
+    calibration: Data | None  # few labelled rows
+    key: Key
+    clients: int  # how many clients there are in all
+
+
+class Reply(NamedTuple):
+    send: Tree  # leaves the site
+    size: Tensor  # leaves the site: how many examples stand behind it; 0: withheld
+    keep: Tree = ()  # stays at the site: the client's memory in the next round
+
+
+class Received(NamedTuple):
+    client: int
+    size: Tensor
+    payload: Tree
+
+
+def payloads(replies: Sequence[Received]) -> tuple[Any, ...]:
+    return tuple(r.payload for r in replies)
+
+
+def weights(replies: Sequence[Received]) -> Tensor:
+    """nₖ / n; equal where sizes are withheld."""
+    sizes = torch.stack([torch.as_tensor(r.size, dtype=torch.float64) for r in replies])
+    return torch.full_like(sizes, 1 / len(sizes)) if bool((sizes <= 0).any()) else sizes / sizes.sum()

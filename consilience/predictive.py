@@ -1,0 +1,129 @@
+"""From inputs to an output distribution, closed under pooling.
+
+The rules work on distributions at given inputs, not on the functions behind them, so that nothing is evaluated twice
+while a weight is being fitted. Everything is done in log space.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias, cast
+
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+
+class Categorical(NamedTuple):
+    log_probs: Tensor  # [N, C]
+
+    @property
+    def probs(self) -> Tensor:
+        return self.log_probs.exp()
+
+
+class Normal(NamedTuple):
+    mean: Tensor  # [N] or [N, D], of the latent function
+    var: Tensor  # variance of the latent function
+    noise: Tensor  # variance of the observation noise; pooled on its own and added once
+
+    @property
+    def total(self) -> Tensor:
+        """The variance of an observation."""
+        return self.var + self.noise
+
+
+Distribution: TypeAlias = Categorical | Normal
+Predictive: TypeAlias = Callable[[Tensor], Distribution]
+
+
+def mixture(parts: Sequence[Distribution], weights: Tensor) -> Distribution:
+    """Σₖ wₖ pₖ; for Normals the one Normal with the mixture's mean and variance."""
+    w = weights / weights.sum()
+    first = parts[0]
+    if isinstance(first, Categorical):
+        logs = torch.stack([p.log_probs for p in cast(Sequence[Categorical], parts)])
+        return Categorical(torch.logsumexp(logs + w.to(logs).log().reshape(-1, 1, 1), 0))
+    normals = cast(Sequence[Normal], parts)
+    w = w.to(first.mean)
+    mean, noise = _dot(w, [p.mean for p in normals]), _dot(w, [p.noise for p in normals])
+    var = _dot(w, [p.var + (p.mean - mean) ** 2 for p in normals])
+    return Normal(mean, var, noise)
+
+
+def product(parts: Sequence[Distribution], prior: Distribution, weights: Tensor | None = None) -> Distribution:
+    """Πₖ pₖ / prior^(K−1), renormalised; `weights` only average the observation noise."""
+    spare = len(parts) - 1
+    if isinstance(prior, Categorical):
+        logs = [p.log_probs for p in cast(Sequence[Categorical], parts)]
+        return Categorical(torch.log_softmax(sum(logs) - spare * prior.log_probs, -1))
+    normals, p = cast(Sequence[Normal], parts), cast(Normal, prior)
+    w = torch.ones(len(parts)) if weights is None else weights
+    linear = sum(q.mean / q.var for q in normals) - spare * p.mean / p.var
+    precision = positive(sum(1 / q.var for q in normals) - spare / p.var, 1e-3 / p.var)
+    return Normal(linear / precision, 1 / precision, _dot((w / w.sum()).to(p.mean), [q.noise for q in normals]))
+
+
+def geometric(beta: float | Tensor, p: Distribution, q: Distribution) -> Distribution:
+    """p^β q^(1−β), renormalised."""
+    b = float(beta)
+    if isinstance(p, Categorical):
+        q_ = cast(Categorical, q)
+        return Categorical(torch.log_softmax(b * p.log_probs + (1 - b) * q_.log_probs, -1))
+    p_, q__ = cast(Normal, p), cast(Normal, q)
+    precision = b / p_.var + (1 - b) / q__.var
+    mean = (b * p_.mean / p_.var + (1 - b) * q__.mean / q__.var) / precision
+    return Normal(mean, 1 / precision, b * p_.noise + (1 - b) * q__.noise)
+
+
+def tempered(p: Distribution, t: float) -> Distribution:
+    """p^(1/t), renormalised: t > 1 is less sure. For a Normal the observation's variance is multiplied by t."""
+    if isinstance(p, Categorical):
+        return Categorical(torch.log_softmax(p.log_probs / t, -1))
+    n = cast(Normal, p)
+    return Normal(n.mean, n.var * t, n.noise * t)
+
+
+def observed(p: Distribution) -> Distribution:
+    """Count the noise as part of the function, as the papers' pools do; a Categorical stays as it is."""
+    if isinstance(p, Normal):
+        return Normal(p.mean, p.var + p.noise, torch.zeros_like(p.var))
+    return p
+
+
+def log_prob(p: Distribution, y: Tensor) -> Tensor:
+    """log p(y) for every row."""
+    if isinstance(p, Categorical):
+        return p.log_probs.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
+    per_output = -0.5 * ((y - p.mean) ** 2 / p.total + p.total.log() + math.log(2 * math.pi))
+    return per_output.flatten(1).sum(-1) if per_output.ndim > 1 else per_output
+
+
+def score(p: Distribution, y: Tensor) -> float:
+    """The mean log-probability of y."""
+    return float(log_prob(p, y).mean())
+
+
+def maximise(f: Callable[[float], float], low: float, high: float) -> float:
+    """The maximiser of a one-dimensional unimodal function on [low, high], ends included."""
+    found = minimize_scalar(lambda b: -f(float(b)), bounds=(low, high), method="bounded", options={"xatol": 1e-6})
+    return max((float(found.x), low, high), key=f)
+
+
+def temperature(p: Distribution, y: Tensor) -> float:
+    """The t for which `tempered(p, t)` gives the rows y the highest probability, between 1/50 and 50."""
+    return math.exp(maximise(lambda log_t: score(tempered(p, math.exp(log_t)), y), -math.log(50), math.log(50)))
+
+
+def positive(precision: Tensor, floor: Tensor) -> Tensor:
+    """The precision, clamped where it is not positive; how often is said in a warning."""
+    bad = int((precision <= 0).sum())
+    if bad:
+        warnings.warn(f"A product of Normals had a precision ≤ 0 at {bad} of {precision.numel()} inputs; clamped.", stacklevel=3)
+    return torch.where(precision > 0, precision, floor)
+
+
+def _dot(w: Tensor, values: Sequence[Tensor]) -> Tensor:
+    return torch.einsum("k,k...->...", w, torch.stack(list(values)))

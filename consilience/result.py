@@ -1,0 +1,110 @@
+"""What a run gives back: scores, predictions with their uncertainty, and the replies, to be pooled again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+from torch import Tensor
+
+from consilience.data.data import Sites
+from consilience.errors import InputError
+from consilience.evaluate import evaluate, fitted_temperature
+from consilience.key import Key
+from consilience.method import Method, State, name
+from consilience.metrics.uncertainty import decompose
+from consilience.parties import Received, Server
+from consilience.posterior import Dense, Gaussian, Point, Samples, members
+from consilience.predictive import Categorical, Normal, tempered
+from consilience.store import Store
+from consilience.task import Task
+from consilience.tree import Tree
+
+
+class Prediction(NamedTuple):
+    """Predictions for some inputs, and where their uncertainty comes from (nats for classes, variance for numbers)."""
+
+    probs: Tensor | None  # [N, C], classification
+    mean: Tensor | None  # regression, in the target's units
+    var: Tensor | None  # of an observation
+    aleatoric: Tensor  # in the outcome itself
+    epistemic: Tensor  # from not knowing the weights
+    disagreement: Tensor  # the part of it between sites
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    method: Method
+    task: Task
+    sites: Sites
+    state: Tree
+    replies: Sequence[Received]
+    server: Server
+    report: dict[str, Any]  # what run.json holds
+    store: Store | None = None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        found: dict[str, float] = self.report["metrics"]
+        return found
+
+    def predict(self, x: Tensor | numpy.ndarray[Any, Any], temper: bool = False) -> Prediction:
+        """Predict for inputs in the units the data came in; `temper` applies the temperature of the calibration rows."""
+        inputs = self.sites.scaled(torch.as_tensor(x))
+        model = self.method.predictive(self.task, self.state)
+        p = model(inputs)
+        if temper:
+            if self.sites.calibration is None:
+                raise InputError("There are no calibration rows to fit a temperature on; use temper=False.")
+            p = tempered(p, fitted_temperature(model, self.sites))
+        posteriors, weights = self.method.members(self.state)
+        like, draws = self.task.like, self.task.draws
+        each = [
+            [self.task.predictive(Point(m))(inputs) for m in members(posterior, Key(0), draws, like)]
+            for posterior in posteriors
+        ]
+        u = decompose(each, weights)
+        if isinstance(p, Categorical):
+            return Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)
+        scale, shift = self.sites.target_scale, self.sites.target_shift
+        assert isinstance(p, Normal)
+        parts = [v * scale**2 for v in (p.total, u.aleatoric, u.epistemic, u.disagreement)]
+        return Prediction(None, p.mean * scale + shift, *parts)
+
+    def pool(self, method: Method) -> Result:
+        """The same replies under another method's rule, without training."""
+        if not self.replies:
+            raise InputError("This run kept no replies; run again with keep_replies='last'.")
+        same = type(method) is type(self.method)
+        if not same and not all(isinstance(r.payload, (Point, Samples, Gaussian, Dense)) for r in self.replies):
+            raise InputError(f"The replies of {name(self.method)} are not posteriors; {name(method)} cannot pool them.")
+        from consilience.run import check, facts
+
+        check(method, self.task, self.sites, 1)
+        state = method.aggregate(self.task, State(self.task.init(self.server.key)), self.replies, self.server)
+        kept = {k: self.report[k] for k in ("ledger", "engine", "seed", "failures")}
+        told = facts(method, self.task, self.sites, 1, kept["seed"], kept["engine"])
+        report = {**self.report, **told, **kept, **evaluate(method, self.task, state, self.sites), "seconds": 0.0}
+        return Result(method, self.task, self.sites, state, self.replies, self.server, report)
+
+    @cached_property
+    def bounds(self) -> dict[str, Any]:
+        """Local only, server only and centralised, with the same inference where the method has one."""
+        from consilience.bounds import bounds
+
+        return bounds(self)
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        from consilience.report.table import run_table
+
+        console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+        console.print(run_table({**self.report, "bounds": self.bounds}))
+        return console.export_text()
+
+    __repr__ = object.__repr__

@@ -1,0 +1,135 @@
+"""Settings and values as JSON, with names from an allow-list: what resume, studies and other machines rebuild from."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from consilience import inference, method, payload, posterior
+from consilience.errors import InputError, unknown
+from consilience.tree import Tree
+
+T = TypeVar("T")
+
+# What may be named in a setting: dataclasses and plain functions.
+KNOWN: dict[str, Callable[..., Any]] = {
+    f.__name__: f
+    for f in (inference.SGD, inference.Adam, inference.SGLD, inference.CyclicalSGHMC, inference.constant, inference.cosine)
+}
+# What may move or be stored; a method's own file adds its states.
+TYPES: dict[str, type] = {
+    t.__name__: t
+    for t in (
+        posterior.Point,
+        posterior.Samples,
+        posterior.Gaussian,
+        posterior.Dense,
+        payload.Coreset,
+        payload.Logits,
+        method.State,
+        method.Pooled,
+    )
+}
+
+
+def describe(value: Any) -> Any:
+    """A frozen dataclass as nested JSON: its type's name and its fields; functions by their names."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"type": type(value).__name__, **fields}
+    if isinstance(value, (tuple, list)):
+        return [describe(v) for v in value]
+    return value.__name__ if callable(value) else value
+
+
+def configure(settings: T, changes: Sequence[str]) -> T:
+    """Apply `field=value` and `field.inner=value` texts to a frozen dataclass."""
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals:
+            raise InputError(f"«{change}» is not a setting; write field=value, for example inference.epochs=20.")
+        settings = _replaced(settings, path.strip().split("."), text.strip(), change)
+    return settings
+
+
+def _replaced(settings: T, path: list[str], text: str, change: str) -> T:
+    fields = [f.name for f in dataclasses.fields(settings)] if dataclasses.is_dataclass(settings) else []  # type: ignore[arg-type]
+    if path[0] not in fields:
+        raise unknown(f"setting of {type(settings).__name__}", path[0], fields or ["none"])
+    old = getattr(settings, path[0])
+    new = _parsed(text, old, change) if len(path) == 1 else _replaced(old, path[1:], text, change)
+    return dataclasses.replace(settings, **{path[0]: new})  # type: ignore[type-var]
+
+
+def _parsed(text: str, old: Any, change: str) -> Any:
+    """The value a text stands for, of the same kind as the one it replaces."""
+    if text in KNOWN:
+        return KNOWN[text]() if isinstance(KNOWN[text], type) else KNOWN[text]
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        value = {"true": True, "false": False, "none": None}.get(text.lower(), text)
+    if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if old is not None and value is not None and type(value) is not type(old):
+        kind = f"one of {', '.join(sorted(KNOWN))}" if callable(old) else f"of type {type(old).__name__}"
+        raise InputError(f"In «{change}» the value should be {kind}.")
+    return value
+
+
+def encode(value: Tree) -> tuple[dict[str, Tensor], str]:
+    """A tree as named tensors and a JSON outline that rebuilds it."""
+    tensors: dict[str, Tensor] = {}
+
+    def outline(node: Tree, path: str) -> Any:
+        if isinstance(node, Tensor):
+            tensors[path] = node.detach().clone().contiguous()  # no two names may share memory
+            return {"tensor": path}
+        if isinstance(node, dict):
+            return {"dict": [[key, outline(child, f"{path}.{key}")] for key, child in node.items()]}
+        if isinstance(node, tuple):
+            names = getattr(node, "_fields", range(len(node)))
+            children = [outline(child, f"{path}.{n}") for n, child in zip(names, node, strict=True)]
+            return {"type": type(node).__name__, "items": children}
+        if node is None or isinstance(node, (bool, int, float, str)):
+            return {"value": node}
+        raise TypeError(f"{type(node).__name__} at {path} cannot be stored")
+
+    return tensors, json.dumps(outline(value, "tree"), ensure_ascii=False)
+
+
+def decode(tensors: Mapping[str, Tensor], outline: str, types: Mapping[str, type]) -> Tree:
+    """The inverse of `encode`; a type that is not in `types` is refused."""
+
+    def build(node: Any) -> Tree:
+        if "tensor" in node:
+            return tensors[node["tensor"]]
+        if "dict" in node:
+            return {_key(key): build(child) for key, child in node["dict"]}
+        if "type" in node:
+            items = [build(child) for child in node["items"]]
+            if node["type"] == "tuple":
+                return tuple(items)
+            if node["type"] not in types:
+                raise InputError(f"The file holds a «{node['type']}», which this method does not know.")
+            return types[node["type"]](*items)
+        return node["value"]
+
+    return build(json.loads(outline))
+
+
+def _key(key: Any) -> Any:
+    return key
+
+
+def types_of(owner: method.Method) -> dict[str, type]:
+    """The allow-list for one method: the common types and the named tuples of its own file."""
+    import sys
+
+    own = vars(sys.modules[type(owner).__module__])
+    return {**TYPES, **{n: t for n, t in own.items() if isinstance(t, type) and issubclass(t, tuple) and t is not tuple}}
