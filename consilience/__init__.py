@@ -1,0 +1,33 @@
+"""Bayesian federated learning: private sites infer, one server pools, and the probabilities can be trusted."""
+
+from consilience.data import dataset
+from consilience.data.arrays import from_arrays
+from consilience.data.data import Data, Sites
+from consilience.data.dataset import Dataset
+from consilience.data.partition import dirichlet, heterogeneous, iid, natural
+from consilience.data.synthetic import digits, linear_gaussian, moons, sine
+from consilience.data.tabular import from_csv
+from consilience.engines import Sequential, Vectorised
+from consilience.errors import Diverged, InputError
+from consilience.inference import SGD, SGLD, Adam, CyclicalSGHMC, Inference, constant, cosine
+from consilience.key import Key
+from consilience.method import Method, Needs, Pooled, State
+from consilience.methods.bcm import BCM
+from consilience.methods.beta import BetaPredictiveBayes
+from consilience.methods.centralised import Centralised
+from consilience.methods.fedavg import FedAvg
+from consilience.methods.local_only import LocalOnly
+from consilience.methods.mixture import Mixture
+from consilience.methods.scaffold import Scaffold
+from consilience.methods.server_only import ServerOnly
+from consilience.models.mlp import linear, mlp
+from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples, average, draw, moments, multiply
+from consilience.predictive import Categorical, Normal, geometric, mixture, product, tempered
+from consilience.prior import Isotropic
+from consilience.result import Prediction, Result
+from consilience.run import load, run
+from consilience.task import Task, classification, regression
+from consilience.version import __version__
+
+__all__ = [n for n in dir() if not n.startswith("_")] + ["__version__"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def evaluate(method: Method, task: Task, state: Tree, sites: Sites) -> dict[str,
             {"level": level, "observed": seen, "interval": list(interval)}
             for level, seen, interval in coverage_curve(p, y, LEVELS)
         ]
-    if sites.calibration is not None:
+    if sites.calibration is not None and method.tempers:
         t = fitted_temperature(model, sites)
         q = tempered(p, t)
         found["tempered"] = {"temperature": t, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
@@ -56,10 +57,10 @@ def fitted_temperature(model: Predictive, sites: Sites) -> float:
     return temperature(model(sites.calibration.x), sites.calibration.y)
 
 
-def per_site(models: list[Predictive] | Any, sites: Sites) -> dict[str, Any]:
+def per_site(models: Sequence[Predictive], sites: Sites) -> dict[str, Any]:
     """Scores on each site's own test rows, and the site with the worst NLL."""
     counts = sites.label_counts() if sites.classes else None
-    listed = []
+    listed: list[dict[str, Any]] = []
     for k, (model, train, test) in enumerate(zip(models, sites.train, sites.test, strict=True)):
         own = scores(*in_units(model(test.x), test, sites)) if len(test.x) else {}
         labels = None if counts is None else [int(c) for c in counts[k]]

@@ -71,11 +71,11 @@ def uniform(seed: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def _register(op: Any) -> None:
-    @op.register_fake
+    @op.register_fake  # type: ignore[untyped-decorator]
     def _(seed: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         return torch.empty(list(shape), dtype=dtype)
 
-    @torch.library.register_vmap(op)
+    @torch.library.register_vmap(op)  # type: ignore[untyped-decorator]
     def _(info: Any, in_dims: Any, seed: Tensor, shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, int]:
         return torch.stack([op(s, shape, dtype) for s in seed.movedim(in_dims[0], 0)]), 0
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy
 
 from consilience.errors import InputError
 from consilience.predictive import Categorical, Distribution, Normal, observed
@@ -39,7 +39,7 @@ class Softmax:
         return {}
 
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
-        return F.cross_entropy(outputs, y, reduction="none")
+        return cross_entropy(outputs, y, reduction="none")
 
     def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Categorical:
         logs = torch.log_softmax(outputs, -1)
@@ -48,7 +48,9 @@ class Softmax:
     def check(self, outputs: Tensor, y: Tensor, classes: int | None) -> None:
         if outputs.ndim != 2 or outputs.shape[1] != classes:
             shape = tuple(outputs.shape[1:])
-            raise InputError(f"The model gives outputs of shape {shape} for a row; {classes} classes need ({classes},).")
+            raise InputError(
+                f"The model gives outputs of shape {shape} for a row; {classes} classes need ({classes},)."
+            )
 
 
 @dataclass(frozen=True)
@@ -112,4 +114,6 @@ def _squeeze(outputs: Tensor) -> Tensor:
 def _check_width(outputs: Tensor, y: Tensor, each: int) -> None:
     wanted = each * (1 if y.ndim == 1 else y.shape[1])
     if outputs.ndim != 2 or outputs.shape[1] != wanted:
-        raise InputError(f"The model gives outputs of shape {tuple(outputs.shape[1:])} for a row; ({wanted},) is needed.")
+        raise InputError(
+            f"The model gives outputs of shape {tuple(outputs.shape[1:])} for a row; ({wanted},) is needed."
+        )

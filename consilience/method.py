@@ -26,7 +26,7 @@ class Needs(enum.Enum):
 
 
 class State(NamedTuple):
-    """What the server knows between rounds; every state has `.posterior` first: the model, and the next round's start."""
+    """What the server knows between rounds; `.posterior` comes first: the model, and the next round's start."""
 
     posterior: Posterior
 
@@ -61,6 +61,7 @@ class Method(ABC):
     sends: ClassVar[str] = "its weights"  # what leaves a site, in words
     one_shot: ClassVar[bool] = False  # a second round would repeat the first
     bound: ClassVar[bool] = False  # not a federated method, but what to compare one with
+    tempers: ClassVar[bool] = True  # False where the calibration rows were trained on
     pooled: ClassVar[bool] = False  # runs on all sites' rows in one place
 
     @abstractmethod

@@ -1,9 +1,9 @@
-"""What can be known about the weights: a point, samples, a diagonal or a dense Gaussian; how such posteriors combine."""
+"""What can be known about the weights: a point, samples, a diagonal or a dense Gaussian; how these combine."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
@@ -33,7 +33,6 @@ class Dense(NamedTuple):
 
 Posterior: TypeAlias = Point | Samples | Gaussian | Dense
 P = TypeVar("P", Point, Samples, Gaussian, Dense)
-G = TypeVar("G", Gaussian, Dense)
 
 
 def average(posteriors: Sequence[P], weights: Tensor) -> P:
@@ -41,30 +40,30 @@ def average(posteriors: Sequence[P], weights: Tensor) -> P:
     return cast(P, tree.mean(posteriors, weights))
 
 
-def multiply(factors: Sequence[G], prior: G) -> G:
-    """Πₖ p(θ | Dₖ) / p(θ)^(K−1), renormalised: precisions and precision-weighted means add, the prior's is taken out."""
+@overload
+def multiply(factors: Sequence[Dense], prior: Dense) -> Dense: ...
+@overload
+def multiply(factors: Sequence[Gaussian], prior: Gaussian) -> Gaussian: ...
+def multiply(factors: Sequence[Any], prior: Gaussian | Dense) -> Gaussian | Dense:
+    """Πₖ p(θ | Dₖ) / p(θ)^(K−1), renormalised: precisions and precision-weighted means add; the prior counts once."""
     spare = len(factors) - 1
     if isinstance(prior, Dense):
-        dense = cast(Sequence[Dense], factors)
-        precision = sum((f.precision for f in dense), -spare * prior.precision)
-        linear = sum((f.precision @ f.mean for f in dense), -spare * (prior.precision @ prior.mean))
-        return cast(G, Dense(torch.linalg.solve(precision, linear), precision))
-    diagonal, p = cast(Sequence[Gaussian], factors), cast(Gaussian, prior)
-    var = {k: 1 / sum((1 / f.var[k] for f in diagonal), -spare / v) for k, v in p.var.items()}
-    mean = {
-        k: var[k] * sum((f.mean[k] / f.var[k] for f in diagonal), -spare * p.mean[k] / p.var[k])
-        if k in var
-        else sum(f.mean[k] for f in diagonal) / len(diagonal)
-        for k in p.mean
-    }
-    return cast(G, Gaussian(cast(Params, mean), var))
+        precision = sum((f.precision for f in factors), -spare * prior.precision)
+        linear = sum((f.precision @ f.mean for f in factors), -spare * (prior.precision @ prior.mean))
+        return Dense(torch.linalg.solve(precision, linear), precision)
+    mean, var = {}, {}
+    for k, m in prior.mean.items():
+        if k not in prior.var:  # a point: nothing to weigh by
+            mean[k] = torch.stack([f.mean[k] for f in factors]).mean(0)
+            continue
+        var[k] = 1 / sum((1 / f.var[k] for f in factors), -spare / prior.var[k])
+        mean[k] = var[k] * sum((f.mean[k] / f.var[k] for f in factors), -spare * m / prior.var[k])
+    return Gaussian(mean, var)
 
 
 def moments(samples: Samples) -> Gaussian:
     """The diagonal Gaussian with the samples' mean and (unbiased) variance."""
-    return Gaussian(
-        {k: v.mean(0) for k, v in samples.params.items()}, {k: v.var(0) for k, v in samples.params.items()}
-    )
+    return Gaussian({k: v.mean(0) for k, v in samples.params.items()}, {k: v.var(0) for k, v in samples.params.items()})
 
 
 def draw(gaussian: Gaussian | Dense, key: Key, n: int, like: Params | None = None) -> Samples:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 import torch
 from scipy.optimize import minimize_scalar
@@ -42,55 +42,48 @@ Predictive: TypeAlias = Callable[[Tensor], Distribution]
 def mixture(parts: Sequence[Distribution], weights: Tensor) -> Distribution:
     """Σₖ wₖ pₖ; for Normals the one Normal with the mixture's mean and variance."""
     w = weights / weights.sum()
-    first = parts[0]
-    if isinstance(first, Categorical):
-        logs = torch.stack([p.log_probs for p in cast(Sequence[Categorical], parts)])
+    if isinstance(parts[0], Categorical):
+        logs = torch.stack([p.log_probs for p in parts if isinstance(p, Categorical)])
         return Categorical(torch.logsumexp(logs + w.to(logs).log().reshape(-1, 1, 1), 0))
-    normals = cast(Sequence[Normal], parts)
-    w = w.to(first.mean)
+    normals = [p for p in parts if isinstance(p, Normal)]
     mean, noise = _dot(w, [p.mean for p in normals]), _dot(w, [p.noise for p in normals])
-    var = _dot(w, [p.var + (p.mean - mean) ** 2 for p in normals])
-    return Normal(mean, var, noise)
+    return Normal(mean, _dot(w, [p.var + (p.mean - mean) ** 2 for p in normals]), noise)
 
 
 def product(parts: Sequence[Distribution], prior: Distribution, weights: Tensor | None = None) -> Distribution:
     """Πₖ pₖ / prior^(K−1), renormalised; `weights` only average the observation noise."""
     spare = len(parts) - 1
     if isinstance(prior, Categorical):
-        logs = [p.log_probs for p in cast(Sequence[Categorical], parts)]
-        return Categorical(torch.log_softmax(sum(logs) - spare * prior.log_probs, -1))
-    normals, p = cast(Sequence[Normal], parts), cast(Normal, prior)
+        logs = torch.stack([p.log_probs for p in parts if isinstance(p, Categorical)])
+        return Categorical(torch.log_softmax(logs.sum(0) - spare * prior.log_probs, -1))
+    normals = [p for p in parts if isinstance(p, Normal)]
     w = torch.ones(len(parts)) if weights is None else weights
-    linear = sum(q.mean / q.var for q in normals) - spare * p.mean / p.var
-    precision = positive(sum(1 / q.var for q in normals) - spare / p.var, 1e-3 / p.var)
-    return Normal(linear / precision, 1 / precision, _dot((w / w.sum()).to(p.mean), [q.noise for q in normals]))
+    linear = torch.stack([p.mean / p.var for p in normals]).sum(0) - spare * prior.mean / prior.var
+    precision = positive(torch.stack([1 / p.var for p in normals]).sum(0) - spare / prior.var, 1e-3 / prior.var)
+    return Normal(linear / precision, 1 / precision, _dot(w / w.sum(), [p.noise for p in normals]))
 
 
-def geometric(beta: float | Tensor, p: Distribution, q: Distribution) -> Distribution:
+def geometric(beta: float, p: Distribution, q: Distribution) -> Distribution:
     """p^β q^(1−β), renormalised."""
-    b = float(beta)
     if isinstance(p, Categorical):
-        q_ = cast(Categorical, q)
-        return Categorical(torch.log_softmax(b * p.log_probs + (1 - b) * q_.log_probs, -1))
-    p_, q__ = cast(Normal, p), cast(Normal, q)
-    precision = b / p_.var + (1 - b) / q__.var
-    mean = (b * p_.mean / p_.var + (1 - b) * q__.mean / q__.var) / precision
-    return Normal(mean, 1 / precision, b * p_.noise + (1 - b) * q__.noise)
+        assert isinstance(q, Categorical)
+        return Categorical(torch.log_softmax(beta * p.log_probs + (1 - beta) * q.log_probs, -1))
+    assert isinstance(q, Normal)
+    precision = beta / p.var + (1 - beta) / q.var
+    mean = (beta * p.mean / p.var + (1 - beta) * q.mean / q.var) / precision
+    return Normal(mean, 1 / precision, beta * p.noise + (1 - beta) * q.noise)
 
 
 def tempered(p: Distribution, t: float) -> Distribution:
     """p^(1/t), renormalised: t > 1 is less sure. For a Normal the observation's variance is multiplied by t."""
     if isinstance(p, Categorical):
         return Categorical(torch.log_softmax(p.log_probs / t, -1))
-    n = cast(Normal, p)
-    return Normal(n.mean, n.var * t, n.noise * t)
+    return Normal(p.mean, p.var * t, p.noise * t)
 
 
-def observed(p: Distribution) -> Distribution:
-    """Count the noise as part of the function, as the papers' pools do; a Categorical stays as it is."""
-    if isinstance(p, Normal):
-        return Normal(p.mean, p.var + p.noise, torch.zeros_like(p.var))
-    return p
+def observed(p: Normal) -> Normal:
+    """Count the noise as part of the function, as the papers' pools do."""
+    return Normal(p.mean, p.var + p.noise, torch.zeros_like(p.var))
 
 
 def log_prob(p: Distribution, y: Tensor) -> Tensor:
@@ -121,9 +114,12 @@ def positive(precision: Tensor, floor: Tensor) -> Tensor:
     """The precision, clamped where it is not positive; how often is said in a warning."""
     bad = int((precision <= 0).sum())
     if bad:
-        warnings.warn(f"A product of Normals had a precision ≤ 0 at {bad} of {precision.numel()} inputs; clamped.", stacklevel=3)
+        warnings.warn(
+            f"A product of Normals had a precision ≤ 0 at {bad} of {precision.numel()} inputs; clamped.", stacklevel=3
+        )
     return torch.where(precision > 0, precision, floor)
 
 
 def _dot(w: Tensor, values: Sequence[Tensor]) -> Tensor:
-    return torch.einsum("k,k...->...", w, torch.stack(list(values)))
+    stacked = torch.stack(list(values))
+    return torch.einsum("k,k...->...", w.to(stacked), stacked)

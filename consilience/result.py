@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy
 import torch
+from rich.console import Console
 from torch import Tensor
 
 from consilience.data.data import Sites
 from consilience.errors import InputError
 from consilience.evaluate import evaluate, fitted_temperature
+from consilience.inference import CyclicalSGHMC
 from consilience.key import Key
 from consilience.method import Method, State, name
+from consilience.methods.centralised import Centralised
+from consilience.methods.local_only import LocalOnly
+from consilience.methods.server_only import ServerOnly
 from consilience.metrics.uncertainty import decompose
 from consilience.parties import Received, Server
 from consilience.posterior import Dense, Gaussian, Point, Samples, members
 from consilience.predictive import Categorical, Normal, tempered
+from consilience.provenance import check, facts
+from consilience.report.table import run_table
 from consilience.store import Store
 from consilience.task import Task
 from consilience.tree import Tree
@@ -45,6 +53,7 @@ class Result:
     replies: Sequence[Received]
     server: Server
     report: dict[str, Any]  # what run.json holds
+    run: Callable[..., Result]  # how to run something else on the same rows
     store: Store | None = None
 
     @property
@@ -53,7 +62,7 @@ class Result:
         return found
 
     def predict(self, x: Tensor | numpy.ndarray[Any, Any], temper: bool = False) -> Prediction:
-        """Predict for inputs in the units the data came in; `temper` applies the temperature of the calibration rows."""
+        """Predict for inputs in the units the data came in; `temper` applies the calibration rows' temperature."""
         inputs = self.sites.scaled(torch.as_tensor(x))
         model = self.method.predictive(self.task, self.state)
         p = model(inputs)
@@ -82,29 +91,35 @@ class Result:
         same = type(method) is type(self.method)
         if not same and not all(isinstance(r.payload, (Point, Samples, Gaussian, Dense)) for r in self.replies):
             raise InputError(f"The replies of {name(self.method)} are not posteriors; {name(method)} cannot pool them.")
-        from consilience.run import check, facts
-
         check(method, self.task, self.sites, 1)
         state = method.aggregate(self.task, State(self.task.init(self.server.key)), self.replies, self.server)
-        kept = {k: self.report[k] for k in ("ledger", "engine", "seed", "failures")}
-        told = facts(method, self.task, self.sites, 1, kept["seed"], kept["engine"])
+        kept = {k: self.report[k] for k in ("ledger", "engine", "seed", "threads", "failures")}
+        told = facts(method, self.task, self.sites, 1, kept["seed"], kept["engine"], kept["threads"])
         report = {**self.report, **told, **kept, **evaluate(method, self.task, state, self.sites), "seconds": 0.0}
-        return Result(method, self.task, self.sites, state, self.replies, self.server, report)
+        return Result(method, self.task, self.sites, state, self.replies, self.server, report, self.run)
 
     @cached_property
     def bounds(self) -> dict[str, Any]:
-        """Local only, server only and centralised, with the same inference where the method has one."""
-        from consilience.bounds import bounds
-
-        return bounds(self)
+        """Each site alone, the server's few rows alone, all data in one place: scores on the same test rows."""
+        seed = self.report["seed"]
+        inference = getattr(self.method, "inference", CyclicalSGHMC())
+        found = {}
+        if len(self.sites) > 1:
+            own_models = self.report["rounds"] == 1 and all(
+                isinstance(r.payload, (Point, Samples)) for r in self.replies
+            )
+            local = LocalOnly(inference)
+            found["local_only"] = self.pool(local) if own_models else self.run(local, self.task, self.sites, seed=seed)
+        if self.sites.calibration is not None:
+            found["server_only"] = self.run(ServerOnly(), self.task, self.sites, seed=seed)
+        if not self.method.pooled:
+            found["centralised"] = self.run(Centralised(inference), self.task, self.sites, seed=seed)
+        kept = ("metrics", "intervals", "tempered", "per_site", "worst_site", "best")
+        return {bound: {k: r.report[k] for k in kept if k in r.report} for bound, r in found.items()}
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        from consilience.report.table import run_table
-
-        console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-        console.print(run_table({**self.report, "bounds": self.bounds}))
-        return console.export_text()
+        text = io.StringIO()
+        Console(width=100, file=text).print(run_table({**self.report, "bounds": self.bounds}))
+        return text.getvalue()
 
     __repr__ = object.__repr__

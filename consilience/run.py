@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import platform
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy
-import torch
-
-import consilience
 from consilience.data.data import Data, Sites
-from consilience.engines import ENGINES, Engine, chosen
+from consilience.engines import ENGINES, Engine, chosen, threads_for, using_threads
 from consilience.errors import InputError
 from consilience.evaluate import evaluate, quick
 from consilience.key import Key
 from consilience.ledger import Ledger
-from consilience.method import Method, Needs, name
-from consilience.methods import METHODS
+from consilience.method import Method
 from consilience.parties import Received, Server
 from consilience.progress import track
+from consilience.provenance import check, facts, identity
 from consilience.result import Result
-from consilience.spec import describe
 from consilience.store import FORMAT, Checkpoint, Store
 from consilience.task import Task
+from consilience.version import __version__
 
 
 def run(
@@ -42,12 +35,14 @@ def run(
     out: str | Path | None = None,
     keep_replies: str = "last",
     resume: bool = False,
+    threads: int | None = None,
     about: dict[str, Any] | None = None,
 ) -> Result:
     """Run a method over the sites → its result.
 
-    `rounds` is 1 for one-round methods and 10 for the others unless given. With `out` everything is kept in that folder;
-    `resume=True` goes on from its last whole round. `about` is added to run.json.
+    `rounds` is 1 for one-round methods and 10 for the others unless given. With `out` everything is kept in that
+    folder; `resume=True` goes on from its last whole round. `threads` are torch's, one for small networks unless
+    given. `about` is added to run.json.
     """
     sites = sites.pooled() if method.pooled else sites
     rounds = rounds if rounds is not None else (1 if method.one_shot else 10)
@@ -57,6 +52,7 @@ def run(
     store = None if out is None else Store(out, keep_replies)
     if store is not None and store.exists and not resume:
         raise InputError(f"{store.folder} already holds a run; go on with --resume, or choose another folder.")
+    used = threads or threads_for(task)
     fingerprint = identity(method, task, sites, seed, engine_name)
 
     key = Key(seed)
@@ -67,15 +63,15 @@ def run(
     at = saved or Checkpoint(0, method.init(task, server), {}, [], Ledger(), fingerprint)
     where.memories.update(at.memories)
     header = {
-        **{"consilience": consilience.__version__, "format": FORMAT},
-        **facts(method, task, sites, rounds, seed, engine_name),
+        **{"consilience": __version__, "format": FORMAT},
+        **facts(method, task, sites, rounds, seed, engine_name, used),
         **(about or {}),
     }
     if store is not None:
         store.write_json("run.json", {**header, "finished": False})
 
     started, replies = time.perf_counter(), list[Received]()
-    with warnings.catch_warnings(record=True) as heard:
+    with using_threads(used), warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         for t in track(range(at.rounds, rounds), "round"):
             message = method.broadcast(at.state)
@@ -101,67 +97,18 @@ def run(
     }
     if store is not None:
         store.write_json("run.json", report)
-    return Result(method, task, sites, at.state, replies, server, report, store)
+    return Result(method, task, sites, at.state, replies, server, report, run, store)
 
 
-def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
-    """Refuse, before anything is computed, what cannot work."""
-    if rounds < 1:
-        raise InputError(f"{rounds} rounds: at least one is needed.")
-    if method.one_shot and rounds > 1:
-        raise InputError(f"{name(method)} is a one-round method: a second round would repeat the first. Use --rounds 1.")
-    missing = (method.needs is Needs.LABELS and sites.calibration is None) or (
-        method.needs is Needs.INPUTS and sites.inputs is None
-    )
-    if missing:
-        free = ", ".join(sorted(n for n, m in METHODS.items() if m.needs is Needs.NOTHING and not m.bound))
-        what = "labelled rows (calibration=30)" if method.needs is Needs.LABELS else "unlabelled rows (inputs=0.2)"
-        raise InputError(f"{name(method)} needs {what} at the server; methods that need nothing there: {free}.")
-    task.check(sites.train[0], sites.classes)
-
-
-def facts(method: Method, task: Task, sites: Sites, rounds: int, seed: int, engine: str) -> dict[str, Any]:
-    """What was run, on what, with what."""
-    paper = (__import__(type(method).__module__, fromlist=["_"]).__doc__ or "").strip().splitlines()
-    title, _, source = (paper[0] if paper else type(method).__name__).partition(".  ")
-    return {
-        "method": name(method),
-        "title": title.rstrip("."),
-        "summary": source,
-        "needs": "bound" if method.bound else method.needs.value,
-        "data": sites.name,
-        "split": sites.split,
-        "sites": len(sites),
-        "rounds": rounds,
-        "seed": seed,
-        "engine": engine,
-        "threads": torch.get_num_threads(),
-        "model": type(task.model).__name__,
-        "parameters": sum(p.numel() for p in task.like.values()),
-        "task": "classification" if sites.classes else "regression",
-        "classes": sites.classes,
-        "class_names": list(sites.class_names) if sites.class_names else None,
-        "settings": describe(method),
-        "prior": describe(task.prior),
-        "likelihood": describe(task.likelihood),
-        "rows": {
-            "train": sum(len(d.x) for d in sites.train),
-            "calibration": 0 if sites.calibration is None else len(sites.calibration.x),
-            "inputs": 0 if sites.inputs is None else len(sites.inputs),
-            "validation": 0 if sites.validation is None else sum(len(d.x) for d in sites.validation),
-            "test": len(sites.all_test.x),
-        },
-        "versions": {
-            "consilience": consilience.__version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": numpy.__version__,
-        },
-    }
-
-
-def identity(method: Method, task: Task, sites: Sites, seed: int, engine: str) -> str:
-    """A hash of all that decides the numbers."""
-    shapes = {k: [list(v.shape), str(v.dtype)] for k, v in task.like.items()}
-    parts = [describe(method), describe(task.prior), describe(task.likelihood), shapes, seed, engine, sites.fingerprint()]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+def load(folder: str | Path, method: Method, task: Task, sites: Sites) -> Result:
+    """A finished run from its folder, given what it was made from; nothing is trained."""
+    sites = sites.pooled() if method.pooled else sites
+    store = Store(folder)
+    report = store.read_json()
+    saved = store.load(method)
+    if saved is None or not report.get("finished"):
+        raise InputError(f"The run in {folder} has not finished; go on with «consilience run --resume {folder}».")
+    if saved.fingerprint != identity(method, task, sites, report["seed"], report["engine"]):
+        raise InputError(f"{folder} was made with another method, model or data than these.")
+    server = Server(sites.inputs, sites.calibration, Key(report["seed"]).fold(0), len(sites))
+    return Result(method, task, sites, saved.state, store.replies(saved.rounds, method), server, report, run, store)

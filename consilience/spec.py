@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -19,7 +20,14 @@ T = TypeVar("T")
 # What may be named in a setting: dataclasses and plain functions.
 KNOWN: dict[str, Callable[..., Any]] = {
     f.__name__: f
-    for f in (inference.SGD, inference.Adam, inference.SGLD, inference.CyclicalSGHMC, inference.constant, inference.cosine)
+    for f in (
+        inference.SGD,
+        inference.Adam,
+        inference.SGLD,
+        inference.CyclicalSGHMC,
+        inference.constant,
+        inference.cosine,
+    )
 }
 # What may move or be stored; a method's own file adds its states.
 TYPES: dict[str, type] = {
@@ -58,7 +66,7 @@ def configure(settings: T, changes: Sequence[str]) -> T:
 
 
 def _replaced(settings: T, path: list[str], text: str, change: str) -> T:
-    fields = [f.name for f in dataclasses.fields(settings)] if dataclasses.is_dataclass(settings) else []  # type: ignore[arg-type]
+    fields = [f.name for f in dataclasses.fields(settings)] if dataclasses.is_dataclass(settings) else []
     if path[0] not in fields:
         raise unknown(f"setting of {type(settings).__name__}", path[0], fields or ["none"])
     old = getattr(settings, path[0])
@@ -110,7 +118,7 @@ def decode(tensors: Mapping[str, Tensor], outline: str, types: Mapping[str, type
         if "tensor" in node:
             return tensors[node["tensor"]]
         if "dict" in node:
-            return {_key(key): build(child) for key, child in node["dict"]}
+            return {key: build(child) for key, child in node["dict"]}
         if "type" in node:
             items = [build(child) for child in node["items"]]
             if node["type"] == "tuple":
@@ -123,13 +131,11 @@ def decode(tensors: Mapping[str, Tensor], outline: str, types: Mapping[str, type
     return build(json.loads(outline))
 
 
-def _key(key: Any) -> Any:
-    return key
-
-
 def types_of(owner: method.Method) -> dict[str, type]:
     """The allow-list for one method: the common types and the named tuples of its own file."""
-    import sys
 
     own = vars(sys.modules[type(owner).__module__])
-    return {**TYPES, **{n: t for n, t in own.items() if isinstance(t, type) and issubclass(t, tuple) and t is not tuple}}
+    return {
+        **TYPES,
+        **{n: t for n, t in own.items() if isinstance(t, type) and issubclass(t, tuple) and t is not tuple},
+    }

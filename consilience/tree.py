@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -91,4 +91,4 @@ def concatenate(trees: Iterable[Tree]) -> Tree:
 
 def vectorised() -> bool:
     """Whether a vmap is running this code, so that tensors may not be read or asked to require gradients."""
-    return cast(bool, torch._C._functorch.peek_interpreter_stack() is not None)
+    return torch._C._functorch.peek_interpreter_stack() is not None

@@ -67,7 +67,7 @@ class Iid(Split):
 class Heterogeneous(Split):
     """A random 1−h of the rows is cut at random, the rest is sorted by class and cut contiguously.
 
-    Hasan et al. 2023, App. B.2.1, made disjoint: the paper sorts a copy, so that a row can be at two sites.
+    Hasan 2023, App. B.2.1, made disjoint: the paper sorts a copy, so that a row can be at two sites.
     """
 
     h: float  # 0: iid; 1: every site sees a contiguous piece of the classes

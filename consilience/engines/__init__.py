@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 from consilience.data.data import Data
@@ -13,7 +15,7 @@ from consilience.engines.vectorised import Vectorised
 from consilience.errors import unknown
 from consilience.task import Task
 
-__all__ = ["ENGINES", "Engine", "Sequential", "Vectorised", "chosen"]
+__all__ = ["ENGINES", "Engine", "Sequential", "Vectorised", "chosen", "threads_for", "using_threads"]
 
 ENGINES: dict[str, Callable[[Sequence[Data]], Engine]] = {"sequential": Sequential, "vectorised": Vectorised}
 
@@ -21,8 +23,30 @@ ENGINES: dict[str, Callable[[Sequence[Data]], Engine]] = {"sequential": Sequenti
 def chosen(name: str, task: Task, clients: int) -> str:
     """The engine's name; `auto` is a rule on layers and clients, never a timing, so a command always picks the same."""
     if name == "auto":
-        convolutions = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in task.model.modules())
-        return "sequential" if convolutions or clients == 1 else "vectorised"
+        return "sequential" if convolutional(task) or clients == 1 else "vectorised"
     if name not in ENGINES:
         raise unknown("engine", name, [*ENGINES, "auto"])
     return name
+
+
+def convolutional(task: Task) -> bool:
+    return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in task.model.modules())
+
+
+SMALL = 50_000  # parameters; below, a second BLAS thread costs more than it brings, and on busy cores very much more
+
+
+def threads_for(task: Task) -> int:
+    """How many BLAS threads: one for small networks, all of torch's for large ones; a rule, so that runs repeat."""
+    small = sum(p.numel() for p in task.like.values()) < SMALL and not convolutional(task)
+    return 1 if small else torch.get_num_threads()
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.data.data import Data
 from consilience.errors import Diverged
 from consilience.key import Key
 from consilience.optim import Optimiser
@@ -70,12 +72,16 @@ def chain(
     state, samples = kernel.init(vector), []
     steps, size = math.ceil(len(data.w) / batch), data.size
     own_steps = torch.ceil((data.w > 0).sum() / batch) if several else steps
+
+    def loss(v: Tensor, rows: Data) -> Tensor:
+        return task.loss(tree.unravel(v, like), rows, size)
+
     for epoch in track(range(epochs), "epoch"):
         key = client.key.fold(epoch)
         order = key.order(data.w)
         for i in range(steps):
             rows = tree.select(data, order[i * batch : (i + 1) * batch])
-            slope = gradient(lambda v, rows=rows: task.loss(tree.unravel(v, like), rows, size), vector)
+            slope = gradient(partial(loss, rows=rows), vector)
             at = At(epoch, (epoch + i / own_steps) / epochs, size, key.fold(i))
             new = kernel.step(vector, slope, state, at)
             vector, state = tree.where(rows.w.sum() > 0, new, (vector, state)) if several else new

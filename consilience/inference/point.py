@@ -51,5 +51,3 @@ class Adam:
         kernel = Optimise(AdamSteps(self.rate, self.beta1, self.beta2), self.schedule)
         vector, _ = chain(task, start, client, kernel, self.epochs, self.batch)
         return Point(tree.unravel(vector, centre(start, task.like).params))
-
-

@@ -21,7 +21,7 @@ from consilience.tree import Tree
 class CyclicalSGHMC:
     """v ← (1−α)v − ε ∇U/n + √(2εαT/n)·ξ;  θ ← θ + v, with ε on a cosine that begins again every cycle.
 
-    Noise enters in the last `samples` epochs of a cycle, each of which ends with one sample; the newest `keep` are kept.
+    Noise enters in the last `samples` epochs of a cycle, each of which ends with one sample; the newest `keep` stay.
     For U/n with curvature h and constant ε the stationary variance of θ is T/(nh) · (4−2α)/(4−2α−εh).
     """
 
@@ -36,7 +36,9 @@ class CyclicalSGHMC:
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
         if self.epochs < self.cycles * self.samples:
-            raise InputError(f"{self.cycles} cycles with {self.samples} samples need {self.cycles * self.samples} epochs.")
+            raise InputError(
+                f"{self.cycles} cycles with {self.samples} samples need {self.cycles * self.samples} epochs."
+            )
         kept = [epoch for epoch in range(self.epochs) if self.sampling(epoch)][-self.keep :]
         _, samples = chain(task, start, client, self, self.epochs, self.batch, kept)
         return Samples(tree.unravel(torch.stack(samples), centre(start, task.like).params))

@@ -1,4 +1,4 @@
-"""Stochastic gradient Langevin dynamics.  Welling and Teh, ICML 2011; with the full batch, the unadjusted Langevin algorithm."""
+"""Stochastic gradient Langevin dynamics.  Welling and Teh, ICML 2011.  On the full batch: unadjusted Langevin."""
 
 from __future__ import annotations
 

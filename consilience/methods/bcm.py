@@ -18,10 +18,10 @@ from consilience.task import Task
 class BCM(Method):
     """One round; multiply the clients' predictions and divide by the prior's K − 1 times.
 
-            for each client k of K, in parallel
-        1       draw θₖ¹ … θₖˢ from p(θ | Dₖ) and send them
-        2   pₖ(y|x) = (1/S) Σₛ p(y | x, θₖˢ)
-        3   p(y|x) ∝ p(y|x)^(1−K) Πₖ pₖ(y|x)
+        for each client k of K, in parallel
+    1       draw θₖ¹ … θₖˢ from p(θ | Dₖ) and send them
+    2   pₖ(y|x) = (1/S) Σₛ p(y | x, θₖˢ)
+    3   p(y|x) ∝ p(y|x)^(1−K) Πₖ pₖ(y|x)
     """
 
     sends: ClassVar[str] = "samples of its posterior over the weights"

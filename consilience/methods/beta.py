@@ -27,11 +27,11 @@ class Interpolated(NamedTuple):
 class BetaPredictiveBayes(Method):
     """One round; pool the clients' predictions, not their weights.
 
-            for each client k of K, in parallel
-        1       draw θₖ¹ … θₖˢ from p(θ | Dₖ) and send them
-        2   pₖ(y|x) = (1/S) Σₛ p(y | x, θₖˢ)
-        3   p_β(y|x) ∝ [p(y|x)^(1−K) Πₖ pₖ(y|x)]^β · [Σₖ (nₖ/n) pₖ(y|x)]^(1−β)
-        4   β ← argmax of Σ log p_β(y|x) over the calibration rows, 0 ≤ β ≤ 1
+        for each client k of K, in parallel
+    1       draw θₖ¹ … θₖˢ from p(θ | Dₖ) and send them
+    2   pₖ(y|x) = (1/S) Σₛ p(y | x, θₖˢ)
+    3   p_β(y|x) ∝ [p(y|x)^(1−K) Πₖ pₖ(y|x)]^β · [Σₖ (nₖ/n) pₖ(y|x)]^(1−β)
+    4   β ← argmax of Σ log p_β(y|x) over the calibration rows, 0 ≤ β ≤ 1
     """
 
     name: ClassVar[str] = "beta"

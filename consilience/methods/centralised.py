@@ -17,7 +17,7 @@ from consilience.task import Task
 class Centralised(Method):
     """Train on the pooled rows, as nobody here may.
 
-        1   p(θ | D₁ ∪ … ∪ D_K), by any inference
+    1   p(θ | D₁ ∪ … ∪ D_K), by any inference
     """
 
     sends: ClassVar[str] = "everything: this is the bound that federated learning avoids"

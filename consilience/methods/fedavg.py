@@ -16,10 +16,10 @@ from consilience.task import Task
 class FedAvg(Method):
     """Average the clients' weights, each counted by its number of examples.
 
-        for each round
-            for each client k, in parallel
-        1       θₖ ← SGD on client k's data, started at θ
-        2   θ ← Σₖ (nₖ / n) θₖ
+    for each round
+        for each client k, in parallel
+    1       θₖ ← SGD on client k's data, started at θ
+    2   θ ← Σₖ (nₖ / n) θₖ
     """
 
     inference: Inference = SGD()  # how a client trains

@@ -18,8 +18,8 @@ from consilience.task import Task
 class LocalOnly(Method):
     """Every client keeps to itself; scores are each client's own, and their average.
 
-            for each client k, in parallel
-        1       p(θ | Dₖ), by any inference
+        for each client k, in parallel
+    1       p(θ | Dₖ), by any inference
     """
 
     name: ClassVar[str] = "local_only"

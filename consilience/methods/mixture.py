@@ -18,10 +18,10 @@ from consilience.task import Task
 class Mixture(Method):
     """One round; average the clients' predictions, each counted by its number of examples.
 
-            for each client k of K, in parallel
-        1       draw θₖ¹ … θₖˢ from p(θ | Dₖ) and send them
-        2   pₖ(y|x) = (1/S) Σₛ p(y | x, θₖˢ)
-        3   p(y|x) = Σₖ (nₖ/n) pₖ(y|x)
+        for each client k of K, in parallel
+    1       draw θₖ¹ … θₖˢ from p(θ | Dₖ) and send them
+    2   pₖ(y|x) = (1/S) Σₛ p(y | x, θₖˢ)
+    3   p(y|x) = Σₖ (nₖ/n) pₖ(y|x)
     """
 
     sends: ClassVar[str] = "samples of its posterior over the weights"

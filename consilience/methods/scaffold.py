@@ -26,13 +26,13 @@ class Controlled(NamedTuple):
 class Scaffold(Method):
     """Correct every local gradient by the difference between the server's and the client's control variate.
 
-        for each round
-            for each client k, in parallel
-        1       θₖ ← SGD on client k's data with gradients g − cₖ + c, started at θ
-        2       cₖ⁺ ← cₖ − c + (θ − θₖ) / (steps · ε)
-        3       send θₖ and cₖ⁺ − cₖ; keep cₖ⁺
-        4   θ ← θ + η · mean of (θₖ − θ)
-        5   c ← c + (replies / clients) · mean of (cₖ⁺ − cₖ)
+    for each round
+        for each client k, in parallel
+    1       θₖ ← SGD on client k's data with gradients g − cₖ + c, started at θ
+    2       cₖ⁺ ← cₖ − c + (θ − θₖ) / (steps · ε)
+    3       send θₖ and cₖ⁺ − cₖ; keep cₖ⁺
+    4   θ ← θ + η · mean of (θₖ − θ)
+    5   c ← c + (replies / clients) · mean of (cₖ⁺ − cₖ)
     """
 
     sends: ClassVar[str] = "its weights and the change of its control variate"
@@ -67,5 +67,3 @@ class Scaffold(Method):
             tree.add(state.posterior, tree.scale(step, self.rate)),  # 4
             tree.add(state.control, control),  # 5
         )
-
-

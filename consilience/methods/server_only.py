@@ -19,7 +19,7 @@ from consilience.task import Task
 class ServerOnly(Method):
     """Ask nobody; train on the server's calibration rows.
 
-        1   p(θ | calibration rows), by any inference
+    1   p(θ | calibration rows), by any inference
     """
 
     name: ClassVar[str] = "server_only"
@@ -27,8 +27,9 @@ class ServerOnly(Method):
     sends: ClassVar[str] = "nothing"
     one_shot: ClassVar[bool] = True
     bound: ClassVar[bool] = True
+    tempers: ClassVar[bool] = False
 
-    inference: Inference = CyclicalSGHMC()  # how the server infers
+    inference: Inference = CyclicalSGHMC(epochs=200, batch=10)  # how the server infers: few rows need many passes
 
     def broadcast(self, state: State) -> tuple[()]:
         return ()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from scipy.optimize import brentq, minimize
+from scipy.optimize import brentq
 from scipy.special import expit, logit
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from consilience.predictive import Categorical, Normal
 BINS = 15
 Z95 = 1.959963984540054  # Φ⁻¹(0.975)
 _BLOCK = 2_000_000  # numbers in one block of resamples: 16 MB
+Array: TypeAlias = npt.NDArray[np.float64]
 D = TypeVar("D", Categorical, Normal)
 
 
@@ -26,7 +28,7 @@ class Bin(NamedTuple):
 
     low: float
     high: float
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     confidence: float | None
     accuracy: float | None
     interval: tuple[float, float] | None  # Wilson 95 % interval of the accuracy
@@ -88,7 +90,7 @@ def adaptive(p: Categorical, bins: int = BINS) -> list[View]:
 def classwise(p: Categorical, bins: int = BINS) -> list[View]:
     """Every class in bins of equal width."""
     (top,) = top_label(p, bins)
-    return [View(c, torch.full_like(top.label, k), top.edges) for k, c in enumerate(p.probs.unbind(-1))]
+    return [View(c, torch.full_like(top.label, k), top.edges) for k, c in enumerate(p.probs.T.contiguous())]
 
 
 def gaps(views: Sequence[View], y: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,10 +102,11 @@ def gaps(views: Sequence[View], y: Tensor, counts: Tensor) -> tuple[Tensor, Tens
     plain, debiased = torch.zeros(2, counts.shape[1], dtype=torch.float64)
     for view in views:
         members, hit = _members(view), (y == view.label).double()
-        sums = torch.cat([members, members * view.confidence, members * hit]) @ counts
-        n, confidence, accuracy = sums[0 : len(members)], *(sums[len(members) :] / _at_least_one(sums)).chunk(2)
-        gap, share = (confidence - accuracy).abs(), n / counts.sum(0)
-        sd = (accuracy * (1 - accuracy) / n.clamp(min=1)).clamp(min=1e-24).sqrt()
+        n = members @ counts
+        per_row = 1 / n.clamp(min=1)  # an empty bin's sums are zero
+        accuracy = ((members * hit) @ counts) * per_row
+        gap, share = (((members * (view.confidence - hit)) @ counts) * per_row).abs(), n / counts.sum(0)
+        sd = (accuracy * (1 - accuracy) * per_row).clamp(min=1e-24).sqrt()
         folded = sd * math.sqrt(2 / math.pi) * torch.exp(-0.5 * (gap / sd) ** 2) + gap * torch.erf(gap / sd / 2**0.5)
         plain += (share * gap).sum(0) / len(views)
         debiased += (share * (2 * gap - folded)).sum(0) / len(views)
@@ -133,28 +136,33 @@ def blocks(rows: int, total: int) -> list[int]:
     return [min(size, total - start) for start in range(0, total, size)]
 
 
+def once(y: Tensor) -> Tensor:
+    """Counts [N, 1] of the rows as they are."""
+    return torch.ones(len(y), 1, dtype=torch.float64)
+
+
 def ece(p: Categorical, y: Tensor, bins: int = BINS) -> float:
     """Expected calibration error: the mean gap between top-label confidence and accuracy over bins of equal width."""
     p, y = aligned(p, y)
-    return float(gaps(top_label(p, bins), y, _once(y))[0])
+    return float(gaps(top_label(p, bins), y, once(y))[0])
 
 
 def ece_debiased(p: Categorical, y: Tensor, bins: int = BINS) -> float:
     """The calibration error less its estimated bias; slightly negative values are possible."""
     p, y = aligned(p, y)
-    return float(gaps(top_label(p, bins), y, _once(y))[1])
+    return float(gaps(top_label(p, bins), y, once(y))[1])
 
 
 def ece_adaptive(p: Categorical, y: Tensor, bins: int = BINS) -> float:
     """The calibration error over bins of equal mass."""
     p, y = aligned(p, y)
-    return float(gaps(adaptive(p, bins), y, _once(y))[0])
+    return float(gaps(adaptive(p, bins), y, once(y))[0])
 
 
 def ece_classwise(p: Categorical, y: Tensor, bins: int = BINS) -> float:
     """The calibration error of each class's probability, averaged over the classes."""
     p, y = aligned(p, y)
-    return float(gaps(classwise(p, bins), y, _once(y))[0])
+    return float(gaps(classwise(p, bins), y, once(y))[0])
 
 
 def expected_ece_if_calibrated(p: Categorical, bins: int = BINS, seed: int = 0, draws: int = 200) -> float:
@@ -210,17 +218,9 @@ def intercept_and_slope(p: Categorical, y: Tensor) -> tuple[Estimate | None, Est
     ones, zeros = x[label == 1], x[label == 0]
     if zeros.max() <= ones.min() or ones.max() <= zeros.min():
         return first, None
-    design = np.stack([np.ones_like(x), (x - x.mean()) / x.std()], 1)
-    found = minimize(
-        lambda b: float(np.logaddexp(0, design @ b).sum() - label @ (design @ b)),
-        np.array([logit(rate), 0.0]),
-        jac=lambda b: design.T @ (expit(design @ b) - label),
-        hess=lambda b: (design.T * (expit(design @ b) * expit(-design @ b))) @ design,
-        method="trust-exact",
-        options={"gtol": 1e-9 * len(x)},
-    )
-    covariance = np.linalg.inv((design.T * (expit(design @ found.x) * expit(-design @ found.x))) @ design)
-    return first, _wald(float(found.x[1] / x.std()), float(covariance[1, 1] / x.var()))
+    spread = float(x.std())
+    slope, var = _logistic_slope((x - x.mean()) / spread, label)
+    return first, _wald(slope / spread, var / spread**2)
 
 
 def coverage_curve(p: Normal, y: Tensor, levels: Sequence[float] = (0.5, 0.8, 0.95)) -> list[Coverage]:
@@ -236,22 +236,33 @@ def coverage_curve(p: Normal, y: Tensor, levels: Sequence[float] = (0.5, 0.8, 0.
 def covered(p: Normal, y: Tensor, level: float) -> Tensor:
     """Whether the central interval holds the target [N]; a share when a row has several outputs."""
     reach = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))
-    return ((y - p.mean).abs() <= reach * p.total.sqrt()).double().reshape(len(y), -1).mean(1)
+    within: Tensor = ((y - p.mean).abs() <= reach * p.total.sqrt()).double()
+    return within.reshape(len(y), -1).mean(1)
 
 
 def _members(view: View) -> Tensor:
     """Which rows lie in which bin [M, N]; bins are open below and closed above."""
-    where = torch.bucketize(view.confidence, view.edges)
-    return torch.nn.functional.one_hot(where, len(view.edges) + 1).double().T
+    rows = torch.nn.functional.one_hot(torch.bucketize(view.confidence, view.edges), len(view.edges) + 1)
+    return rows.double().T
 
 
-def _at_least_one(sums: Tensor) -> Tensor:
-    """The rows in each bin, as the divisor of the two sums over them; an empty bin's sums are zero."""
-    return sums[: len(sums) // 3].clamp(min=1).repeat(2, 1)
+def _logistic_slope(x: Array, y: Array) -> tuple[float, float]:
+    """The slope of a logistic regression and its variance: Newton's method, halving steps that overshoot."""
+    design, b = np.stack([np.ones_like(x), x], 1), np.zeros(2)
 
+    def loss(b: Array) -> float:
+        return float(np.logaddexp(0, design @ b).sum() - y @ design @ b)
 
-def _once(y: Tensor) -> Tensor:
-    return torch.ones(len(y), 1, dtype=torch.float64)
+    for _ in range(100):
+        fitted = expit(design @ b)
+        precision = (design.T * (fitted * (1 - fitted))) @ design
+        step = np.linalg.solve(precision, design.T @ (y - fitted))
+        while loss(b + step) > loss(b) and np.abs(step).max() > 1e-10:
+            step = step / 2
+        b = b + step
+        if np.abs(step).max() <= 1e-10:
+            break
+    return float(b[1]), float(np.linalg.inv(precision)[1, 1])
 
 
 def _wald(value: float, var: float) -> Estimate:

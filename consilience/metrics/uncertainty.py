@@ -37,8 +37,8 @@ def decompose(members: Sequence[Sequence[Distribution]], weights: Tensor) -> Unc
 
 
 def _entropies(members: Sequence[Sequence[Categorical]], weights: Tensor) -> Uncertainty:
-    sites = [mixture(site, torch.ones(len(site))) for site in members]
-    total = _entropy(mixture(sites, weights))
+    sites = [cast(Categorical, mixture(site, torch.ones(len(site)))) for site in members]
+    total = _entropy(cast(Categorical, mixture(sites, weights)))
     within = _mean([_entropy(site) for site in sites], weights)
     aleatoric = _mean([torch.stack([_entropy(p) for p in site]).mean(0) for site in members], weights)
     epistemic = (total - aleatoric).clamp(min=0)  # below 0 only by rounding, here and in the next line
@@ -46,15 +46,16 @@ def _entropies(members: Sequence[Sequence[Categorical]], weights: Tensor) -> Unc
 
 
 def _variances(members: Sequence[Sequence[Normal]], weights: Tensor) -> Uncertainty:
-    sites = [mixture(site, torch.ones(len(site))) for site in members]
-    pooled = mixture(sites, weights)
+    sites = [cast(Normal, mixture(site, torch.ones(len(site)))) for site in members]
+    pooled = cast(Normal, mixture(sites, weights))
     between = _mean([(site.mean - pooled.mean) ** 2 for site in sites], weights)
     total, noise, var, between = (_per_row(v) for v in (pooled.total, pooled.noise, pooled.var, between))
     return Uncertainty(total, noise, var, torch.minimum(between, var))
 
 
 def _entropy(p: Categorical) -> Tensor:
-    return torch.special.entr(p.probs).sum(-1)
+    entropies: Tensor = torch.special.entr(p.probs)
+    return entropies.sum(-1)
 
 
 def _mean(values: Sequence[Tensor], weights: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import nn
 
@@ -14,10 +15,10 @@ def linear(features: int | Sequence[int], outputs: int | None = None) -> nn.Modu
 
 
 def mlp(features: int | Sequence[int], outputs: int | None = None, hidden: Sequence[int] = (100, 100)) -> nn.Module:
-    """Fully connected layers with ReLU between them; images are flattened. `outputs=None` is one number (regression)."""
+    """Fully connected layers with ReLU between; images are flattened. `outputs=None` is one number, for regression."""
     flat = isinstance(features, int)
     sizes = [features if isinstance(features, int) else math.prod(features), *hidden, outputs or 1]
     layers: list[nn.Module] = [] if flat else [nn.Flatten()]
-    for i, (before, after) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for i, (before, after) in enumerate(pairwise(sizes)):
         layers += [nn.ReLU()] * (i > 0) + [nn.Linear(before, after)]
     return nn.Sequential(*layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ class Cell(NamedTuple):
     span: str = ""
     best: bool = False
     grey: bool = False
+    under: str = ""
 
 
 class Picture(NamedTuple):
@@ -43,9 +45,10 @@ def run_page(run: Json) -> str:
         lead=table.sentence(run),
         summary=str(run.get("summary") or ""),
         facts=_run_facts(run),
-        alerts=[str(w) for w in [*(run.get("failures") or []), *(run.get("warnings") or [])]],
+        alerts=[_told(w) for w in [*(run.get("failures") or []), *(run.get("warnings") or [])]],
         scores=_run_scores(run),
         notes=_run_notes(run),
+        caution=_caution(run, [run]),
         pictures=_run_pictures(run),
         details=_details(run),
         version=str(run.get("consilience") or ""),
@@ -60,9 +63,10 @@ def comparison_page(comparison: Json) -> str:
         lead=str(comparison.get("sentence") or ""),
         summary="",
         facts=_comparison_facts(comparison),
-        alerts=[str(w) for w in comparison.get("warnings") or []],
+        alerts=[_told(w) for w in comparison.get("warnings") or []],
         scores=_comparison_scores(comparison),
         notes=_comparison_notes(comparison),
+        caution=_caution(comparison, comparison["rows"]),
         pictures=_comparison_pictures(comparison),
         details=_details(comparison),
         version=str(comparison.get("consilience") or ""),
@@ -74,6 +78,7 @@ def _page(**content: Any) -> str:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["tied"] = lambda text: re.sub(r"(?<=\d) (?=%|[kMGT]?B\b|s\b|min\b|h\b)", "\u00a0", text)
     return environment.get_template("page.html.jinja").render(**content)
 
 
@@ -104,6 +109,16 @@ def _comparison_facts(comparison: Json) -> list[tuple[str, str]]:
         ("Seed" if len(seeds) == 1 else "Seeds", ", ".join(str(s) for s in seeds)),
         ("Time", _seconds(comparison.get("seconds"))),
     )
+
+
+def _told(alert: Any) -> str:
+    return _joined(*(f"{k}: {v}" for k, v in alert.items())) if isinstance(alert, dict) else str(alert)
+
+
+def _caution(page: Json, parts: Sequence[Json]) -> str:
+    """The warning that stands below greyed ECEs."""
+    shown = [k for part in parts for k in part.get("metrics") or {} if _grey(k, page)]
+    return table.ece_note(page) if shown else ""
 
 
 def _known(*facts: tuple[str, str]) -> list[tuple[str, str]]:
@@ -148,6 +163,12 @@ def _cell(key: str, part: Json, best: bool = False, grey: bool = False) -> Cell:
     return Cell(score(key, (part.get("metrics") or {}).get(key)), span, best, grey)
 
 
+def _debiased(key: str, part: Json, grey: bool) -> Cell:
+    """A cell that also names the debiased estimate, where there is one."""
+    estimate = table.value(part, f"{key}_debiased")
+    return _cell(key, part, grey=grey)._replace(under="" if estimate is None else f"debiased {score(key, estimate)}")
+
+
 def _run_notes(run: Json) -> list[str]:
     bounds = run.get("bounds") or {}
     labelled = (run.get("rows") or {}).get("calibration")
@@ -161,7 +182,7 @@ def _run_notes(run: Json) -> list[str]:
     notes = ["Small figures are 95 % intervals." if run.get("intervals") else ""]
     notes += [text for key, text in told.items() if bounds.get(key)]
     notes.append(_tempered_note(run) if run.get("tempered") else "")
-    if "ece" in (run.get("metrics") or {}):
+    if "ece" in (run.get("metrics") or {}) and not _grey("ece", run):
         notes.append(table.ece_note(run))
     return [n for n in notes if n]
 
@@ -188,7 +209,9 @@ def _run_pictures(run: Json) -> list[Picture]:
     if len(history) > 1 and keys:
         drawn = Markup(plots.rounds(history, keys))
         headings = ["Round", *(metric(k).name for k in keys), "Up", "Down"]
-        rows = [[str(h.get("round", i + 1)), *(score(k, h.get(k)) for k in keys), *_both(h)] for i, h in enumerate(history)]
+        rows = [
+            [str(h.get("round", i + 1)), *(score(k, h.get(k)) for k in keys), *_both(h)] for i, h in enumerate(history)
+        ]
         pictures.append(Picture("Over the rounds", drawn, "Logged, never used to choose a round.", headings, rows))
     sent = (run.get("ledger") or {}).get("per_site") or []
     if sent:
@@ -229,29 +252,32 @@ def _labels(counts: Sequence[Sequence[int]], sites: Sequence[str], names: Sequen
     counts = [[*row, *[0] * (wide - len(row))] for row in counts]
     classes = [str(n) for n in names] if names and len(names) == wide else [str(c) for c in range(wide)]
     top = max([n for row in counts for n in row] + [0])
-    caption = f"Training rows of each class at each site: the stronger the colour, the more; the fullest cell holds {count(top)}."
+    caption = "Training rows of each class at each site: the stronger the colour, the more; "
+    caption += f"the fullest cell holds {count(top)}."
     rows = [[site, *(count(n) for n in row), count(sum(row))] for site, row in zip(sites, counts, strict=True)]
     drawn = Markup(plots.labels(counts, sites, classes))
-    return Picture("Who holds what", drawn, caption, ["Site", *classes, "All"], rows if wide * len(sites) <= 1000 else ())
+    return Picture(
+        "Who holds what", drawn, caption, ["Site", *classes, "All"], rows if wide * len(sites) <= 1000 else ()
+    )
 
 
 def _sites(run: Json, sites: Sequence[Json], keys: Sequence[str]) -> Picture:
-    worst = (run.get("worst_site") or {}).get("site") if len(sites) > 1 else None
-    drawn = Markup(plots.site_scores(sites, run.get("metrics") or {}, keys, None if worst is None else str(worst)))
+    named = (run.get("worst_site") or {}).get("site")
+    worst = str(named) if len(sites) > 1 and str(named) in {str(s.get("site")) for s in sites} else None
+    drawn = Markup(plots.site_scores(sites, run.get("metrics") or {}, keys, worst))
     caption = "Each site on its own test rows; the dashed line is the score over all of them."
     caption += f" The diamond is the weakest site, {worst}." if worst is not None else ""
     headings = ["Site", "Training rows", "Test rows", *(metric(k).name for k in keys)]
-    rows = [
-        [str(s.get("site", i)), count(s.get("train")), count(s.get("test")), *(score(k, table.value(s, k)) for k in keys)]
-        for i, s in enumerate(sites)
-    ]
+    sizes = [[count(s.get("train")), count(s.get("test"))] for s in sites]
+    scores = [[score(k, table.value(s, k)) for k in keys] for s in sites]
+    rows = [[str(s.get("site", i)), *sizes[i], *scores[i]] for i, s in enumerate(sites)]
     return Picture("Site by site", drawn, caption, headings, rows)
 
 
 def _comparison_keys(comparison: Json) -> tuple[str, list[str], list[str]]:
     """The plain score, the proper scores that rank, and what stands beside them, where any row has them."""
     present = {k for row in comparison["rows"] for k in row.get("metrics") or {}}
-    wanted = ("rmse", ["nll", "crps"], ["coverage80"]) if "rmse" in present else ("accuracy", ["nll", "brier"], ["ece", "ece_debiased"])
+    wanted = ("rmse", ["nll", "crps"], ["coverage80"]) if "rmse" in present else ("accuracy", ["nll", "brier"], ["ece"])
     return wanted[0], [k for k in wanted[1] if k in present], [k for k in wanted[2] if k in present]
 
 
@@ -264,19 +290,20 @@ def _comparison_scores(comparison: Json) -> dict[str, Any]:
         lines = []
         for row in rows:
             soft = row.get("tempered") or {}
-            cells = [_cell(point, row)]
+            cells = []
             for key in ranks:
                 won = [group != "bound" and _wins(row, rows, key, t) for t in (False, True)]
-                cells += [_cell(key, row, best=won[0]), _cell(key, soft, best=won[1])]
+                by = table.temperature_name(comparison, soft) if soft and key == ranks[0] else ""
+                cells += [_cell(key, row, best=won[0]), _cell(key, soft, best=won[1])._replace(under=by)]
+            cells.append(_cell(point, row))
             for key in beside:
-                cells += [_cell(key, row, grey=_grey(key, comparison)), _cell(key, soft, grey=_grey(key, comparison))]
-            cells.append(Cell(table.number(soft.get("temperature"))))
-            cost = [count(row.get("rounds")), human_bytes(row.get("up_bytes")), human_bytes(row.get("down_bytes"))]
-            lines.append({"name": str(row.get("name", "–")), "cost": cost, "cells": cells})
+                cells += [_debiased(key, part, _grey(key, comparison)) for part in (row, soft)]
+            moved = Cell(human_bytes(row.get("up_bytes")), f"{human_bytes(row.get('down_bytes'))} down")
+            cost = [Cell(count(row.get("rounds"))), moved if row.get("up_bytes") is not None else Cell("–")]
+            lines.append({"name": str(row.get("name", "–")), "cells": [*cells, *cost]})
         groups_of_rows.append({"title": title, "bound": group == "bound", "rows": lines})
-    pairs = [metric(k).name for k in [*ranks, *beside]]
-    scalar = "Variance ×" if table.regression(comparison) else "T"
-    return {"point": metric(point).name, "pairs": pairs, "scalar": scalar, "groups": groups_of_rows}
+    names = {"ranks": [metric(k).name for k in ranks], "beside": [metric(k).name for k in beside]}
+    return {**names, "point": metric(point).name, "groups": groups_of_rows}
 
 
 def _wins(row: Json, rows: Sequence[Json], key: str, tempered: bool) -> bool:
@@ -291,7 +318,7 @@ def _comparison_notes(comparison: Json) -> list[str]:
     notes.append("Small figures are 95 % intervals; where they overlap, the order may be chance." if spans else "")
     notes.append(_tempered_note(comparison) if any(r.get("tempered") for r in rows) else "")
     notes.append("Bounds are references, not competitors." if any(r.get("needs") == "bound" for r in rows) else "")
-    if any("ece" in (r.get("metrics") or {}) for r in rows):
+    if any("ece" in (r.get("metrics") or {}) for r in rows) and not _grey("ece", comparison):
         notes.append(table.ece_note(comparison))
     return [n for n in notes if n]
 
@@ -309,7 +336,8 @@ def _comparison_pictures(comparison: Json) -> list[Picture]:
         pictures.append(Picture("Do they mean what they say?", Markup(plots.reliabilities(told)), caption))
     counts = comparison.get("labels")
     if counts:
-        names = [str(n) for n in comparison.get("site_names") or range(len(counts))]
+        given = comparison.get("site_names") or []
+        names = [str(n) for n in (given if len(given) == len(counts) else range(len(counts)))]
         pictures.append(_labels(counts, names, comparison.get("class_names")))
     return pictures
 

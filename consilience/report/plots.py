@@ -1,7 +1,7 @@
 """Vector plots for the report, drawn by matplotlib and coloured by the page's own style sheet.
 
-Every function returns one `<svg>` element with its alternative text. Colours are names the page resolves (`var(--ink)`),
-so a figure follows light, dark and print; text stays text in the page's font.
+Every function returns one `<svg>` element with its alternative text. Colours are names the page resolves, such as
+`var(--ink)`, so a figure follows light, dark and print; text stays text in the page's font.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from consilience.report.table import Json, count, human_bytes, metric, percent, score, value
+from consilience.report.table import Json, count, human_bytes, interval, metric, percent, score, value
 
 WIDTH = 340  # units of the view box: a phone's width, so that text of 9 units stays readable there
-INK, MUTED, RULE, ACCENT, SECOND, PAPER = (f"#c0ffe{i}" for i in range(6))  # stand-ins for the page's variables
-_NAMES = dict(zip((INK, MUTED, RULE, ACCENT, SECOND, PAPER), "ink muted rule accent second paper".split(), strict=True))
-_STYLE = {
+_VARIABLES = ("ink", "muted", "rule", "wash", "accent", "second", "paper")  # the page's colours
+_COLOURS = {f"#c0ffe{i}": name for i, name in enumerate(_VARIABLES)}  # what stands in for them while drawing
+INK, MUTED, RULE, WASH, ACCENT, SECOND, PAPER = _COLOURS
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "consilience", "text.parse_math": False, "font.size": 9, "text.color": INK,
     "axes.edgecolor": MUTED, "axes.labelcolor": INK, "axes.linewidth": 0.6, "axes.facecolor": "none",
     "axes.spines.top": False, "axes.spines.right": False, "axes.labelsize": 9, "axes.titlesize": 9,
@@ -36,8 +37,9 @@ _STYLE = {
     "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 0,
     "legend.frameon": False, "legend.fontsize": 8.5, "legend.handlelength": 1.2, "lines.linewidth": 1.4,
 }  # fmt: skip
-_SHADES = ((0.05, 0.10), (0.15, 0.20), (0.30, 0.32), (0.50, 0.44), (0.75, 0.82), (1.0, 1.0))  # share of the largest, opacity
+_SHADES = ((0.05, 0.10), (0.15, 0.20), (0.3, 0.32), (0.5, 0.44), (0.75, 0.82), (1, 1))  # up to this share, this opacity
 _PERCENT = FuncFormatter(lambda x, _: percent(x))
+_BYTES = FuncFormatter(lambda x, _: human_bytes(x).replace(".0", ""))
 
 
 def _drawn(name: str, alt: str, height: float, draw: Callable[[Figure], None]) -> str:
@@ -61,20 +63,20 @@ def _tidy(tag: str, name: str) -> str:
     tag = re.sub(r'\bid="([^"]*)"', rf'id="{name}-\1"', tag)
     tag = re.sub(r'(?:xlink:)?href="#', f'href="#{name}-', tag).replace("url(#", f"url(#{name}-")
     tag = re.sub(r"-?\d+\.\d{3,}", lambda n: f"{float(n[0]):.2f}".rstrip("0").rstrip("."), tag)
-    return re.sub("|".join(_NAMES), lambda colour: f"var(--{_NAMES[colour[0]]})", tag)
+    return re.sub("|".join(_COLOURS), lambda colour: f"var(--{_COLOURS[colour[0]]})", tag)
 
 
 def _agreement(axes: Axes, points: Sequence[tuple[float, float, Sequence[float] | None]], small: bool = False) -> None:
     """Said against seen, with intervals and the diagonal of perfect agreement."""
     axes.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
-    for x, _, span in points:
-        if span is not None:
-            axes.vlines(x, *span, color=ACCENT, linewidth=1.2)
+    spans = [(x, *span) for x, _, span in points if span is not None and interval("ece", span)]
+    axes.vlines([s[0] for s in spans], [s[1] for s in spans], [s[2] for s in spans], color=ACCENT, linewidth=1.2)
     said, seen = [x for x, _, _ in points], [y for _, y, _ in points]
     axes.plot(said, seen, "o-", color=ACCENT, linewidth=1, markersize=2.5 if small else 4.5)
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=[0, 0.5, 1], yticks=[0, 0.5, 1])
-    axes.xaxis.set_major_formatter(_PERCENT)
-    axes.yaxis.set_major_formatter(_PERCENT)
+    form = FuncFormatter(lambda x, _: f"{100 * x:.0f}") if small else _PERCENT
+    axes.xaxis.set_major_formatter(form)
+    axes.yaxis.set_major_formatter(form)
     axes.grid(True)
 
 
@@ -129,8 +131,8 @@ def reliabilities(rows: Sequence[Json]) -> str:
             axes.set_title("\n".join(textwrap.wrap(str(row.get("name", "–")), 22)[:2]), fontsize=8)
         for axes in grid[len(rows) :]:
             axes.set_axis_off()
-        figure.supxlabel("confidence", fontsize=9)
-        figure.supylabel("right", fontsize=9)
+        figure.supxlabel("confidence, %", fontsize=9)
+        figure.supylabel("right, %", fontsize=9)
 
     names = ", ".join(str(row.get("name", "–")) for row in rows)
     return _drawn("reliabilities", f"Reliability diagrams of {names}.", 30 + 128 * down, draw)
@@ -144,6 +146,7 @@ def labels(counts: Sequence[Sequence[int]], sites: Sequence[str], classes: Seque
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
+        axes.set_facecolor(WASH)
         for shade, (_, opacity) in enumerate(_SHADES):
             cells = [c for i, row in enumerate(counts) for c in _runs(row, i, shade, top)]
             if cells:
@@ -181,7 +184,8 @@ def _runs(row: Sequence[int], y: int, shade: int, top: int) -> list[Path]:
 
 
 def _short(name: str, most: int = 16) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
+    """A long name without its middle: names of sites often differ only at the end."""
+    return name if len(name) <= most else name[: most // 2] + "…" + name[-(most // 2 - 1) :]
 
 
 def _site_axis(axes: Axes, sites: Sequence[str]) -> None:
@@ -192,7 +196,7 @@ def _site_axis(axes: Axes, sites: Sequence[str]) -> None:
 
 
 def _site_height(many: int) -> float:
-    return 62 + min(18.0, max(5.0, 600 / many)) * max(many, 2)
+    return 62 + min(18.0, max(3.0, 420 / many)) * max(many, 2)
 
 
 def site_scores(per_site: Sequence[Json], overall: Json, keys: Sequence[str], weakest: str | None = None) -> str:
@@ -203,9 +207,9 @@ def site_scores(per_site: Sequence[Json], overall: Json, keys: Sequence[str], we
         panels = figure.subplots(1, len(keys), sharey=True, squeeze=False)[0]
         for axes, key in zip(panels, keys, strict=True):
             found = [(i, v) for i, s in enumerate(per_site) if (v := value(s, key)) is not None]
-            for i, v in found:
-                weak = names[i] == weakest
-                axes.plot(v, i, "D" if weak else "o", color=SECOND if weak else ACCENT, markersize=4.5)
+            for weak, marker, colour in ((False, "o", ACCENT), (True, "D", SECOND)):
+                dots = [(v, i) for i, v in found if (names[i] == weakest) == weak]
+                axes.plot([v for v, _ in dots], [i for _, i in dots], marker, color=colour, markersize=4.5)
             if overall.get(key) is not None:
                 axes.axvline(overall[key], color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
             _score_axis(axes, key)
@@ -219,8 +223,16 @@ def site_scores(per_site: Sequence[Json], overall: Json, keys: Sequence[str], we
     return _drawn("sites", f"Scores per site. {'; '.join(told)}.", _site_height(len(names)), draw)
 
 
-def _score_axis(axes: Axes, key: str) -> None:
+def _score_axis(axes: Axes, key: str, values: Sequence[float] = ()) -> None:
+    """A score across, on a logarithmic scale where the values span much."""
     axes.set_xlabel(metric(key).name)
+    axes.margins(x=0.08)
+    if values and min(values) > 0 and max(values) > 8 * min(values):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3), numticks=9))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        return
     axes.xaxis.set_major_locator(MaxNLocator(3))
     if metric(key).percent:
         axes.xaxis.set_major_formatter(_PERCENT)
@@ -234,15 +246,16 @@ def site_bytes(per_site: Sequence[Json]) -> str:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         rows = range(len(names))
-        axes.barh([i - 0.2 for i in rows], up, 0.38, color=ACCENT, label="up: sent by the site")
-        axes.barh([i + 0.2 for i in rows], down, 0.38, color=SECOND, label="down: received")
+        axes.barh([i - 0.17 for i in rows], up, 0.3, color=ACCENT, label="up: sent by the site")
+        axes.barh([i + 0.17 for i in rows], down, 0.3, color=SECOND, label="down: received")
         _site_axis(axes, names)
         axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: human_bytes(x)))
+        axes.xaxis.set_major_formatter(_BYTES)
         axes.grid(True, axis="x")
         figure.legend(loc="outside upper left", ncols=2)
 
-    alt = f"Bytes per site: up to {human_bytes(max([*up, 0]))} sent and {human_bytes(max([*down, 0]))} received by one site."
+    most = [human_bytes(max([*way, 0])) for way in (up, down)]
+    alt = f"Bytes per site: at most {most[0]} sent and {most[1]} received by one site."
     return _drawn("bytes", alt, 20 + _site_height(len(names)), draw)
 
 
@@ -283,16 +296,17 @@ def ranking(groups: Sequence[tuple[str, str, Sequence[Json]]], key: str) -> str:
         for i, (bound, row) in enumerate(rows):
             colour, span = MUTED if bound else ACCENT, (row.get("intervals") or {}).get(key)
             plain, soft = value(row, key), value(row, key, tempered=True)
-            if span:
-                axes.hlines(i, *span, color=colour, linewidth=1.2)
+            if span is not None and interval(key, span):
+                axes.hlines(i - 0.14, span[0], span[1], color=colour, linewidth=1.2)
             if plain is not None:
-                axes.plot(plain, i, "o", color=colour, markersize=5)
+                axes.plot(plain, i - 0.14, "o", color=colour, markersize=5)
             if soft is not None:
-                axes.plot(soft, i, "D", markerfacecolor=PAPER, markeredgecolor=SECOND, markersize=4.5)
+                axes.plot(soft, i + 0.16, "D", markerfacecolor=PAPER, markeredgecolor=SECOND, markersize=4.5)
         names = ["\n".join(textwrap.wrap(str(r.get("name", "–")), 20)[:2]) for _, r in rows]
         axes.set_yticks(range(len(rows)), names)
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        _score_axis(axes, key)
+        seen = [v for _, r in rows for t in (False, True) if (v := value(r, key, t)) is not None]
+        _score_axis(axes, key, seen)
         axes.plot([], [], "o", color=ACCENT, markersize=5, label="plain")
         axes.plot([], [], "D", markerfacecolor=PAPER, markeredgecolor=SECOND, markersize=4.5, label="tempered")
         figure.legend(loc="outside upper left", ncols=2)
@@ -312,6 +326,6 @@ def _bytes_axis(axes: Axes, values: Sequence[float]) -> None:
     axes.set_xscale("log")
     axes.set(xlim=(min(values) / 4, max(values) * 4), xlabel="bytes, up and down")
     axes.xaxis.set_major_locator(LogLocator(numticks=4))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: human_bytes(x).replace(".0", "")))
+    axes.xaxis.set_major_formatter(_BYTES)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -77,7 +77,7 @@ def human_bytes(n: float | None) -> str:
 
 def count(n: float | None, thing: str = "") -> str:
     """17510 → «17 510»; with a thing, «1 site» and «5 sites»."""
-    digits = "–" if n is None else f"{n:,.0f}".replace(",", "\u202f")
+    digits = "–" if n is None else f"{n:,.0f}".replace(",", "\u00a0")
     return f"{digits} {thing}{'' if n == 1 else 's'}" if thing else digits
 
 
@@ -88,7 +88,7 @@ def number(x: float | None) -> str:
     if x != 0 and not 1e-3 <= abs(x) < 1e6:
         text = f"{x:.2e}"
     else:
-        text = f"{x:.3f}" if abs(x) < 10 else f"{x:.2f}" if abs(x) < 100 else f"{x:,.1f}".replace(",", "\u202f")
+        text = f"{x:.3f}" if abs(x) < 10 else f"{x:.2f}" if abs(x) < 100 else f"{x:,.1f}".replace(",", "\u00a0")
     return text.replace("-", "−")
 
 
@@ -158,8 +158,8 @@ def best(rows: Sequence[Json], key: str, tempered: bool = False) -> float | None
 
 def regression(page: Json) -> bool:
     """Whether a run or a comparison predicts numbers rather than classes."""
-    first: Json = next((r for r in page["rows"]), {}) if isinstance(page.get("rows"), list) else page
-    return page.get("task") == "regression" or "rmse" in (first.get("metrics") or {})
+    parts = page["rows"] if isinstance(page.get("rows"), list) else [page]
+    return page.get("task") == "regression" or any("rmse" in (part.get("metrics") or {}) for part in parts)
 
 
 def sentence(run: Json) -> str:
@@ -174,11 +174,11 @@ def sentence(run: Json) -> str:
         said.append(f"weakest site: {worst.get('site')}")
     server = ((run.get("bounds") or {}).get("server_only") or {}).get("metrics") or {}
     if rows.get("calibration"):
-        alone = f"a model from the server's {count(rows['calibration'], 'row')} alone would reach "
+        alone = f"a model from the server's {count(rows['calibration'], 'row')} alone would "
         if "accuracy" in metrics and server.get("accuracy") is not None:
-            said.append(alone + percent(server["accuracy"]))
+            said.append(f"{alone}reach {percent(server['accuracy'])}")
         elif "rmse" in metrics and server.get("rmse") is not None:
-            said.append(alone + number(server["rmse"]))
+            said.append(f"{alone}be off by {number(server['rmse'])}")
     body = "; ".join(said)
     return " ".join(s + "." for s in (", ".join(head), body[:1].upper() + body[1:]) if s)
 
@@ -210,12 +210,17 @@ def _whole_percents(pair: Sequence[float] | None) -> str:
 
 def temperature_name(page: Json, tempered: Json) -> str:
     """How the post-hoc scalar is called: a temperature, or a factor on the variance."""
-    t = number(tempered.get("temperature"))
+    t = scalar(tempered.get("temperature"))
     return f"variance × {t}" if regression(page) else f"T = {t}"
 
 
-def _plain_table(**options: Any) -> Table:
-    return Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, **options)
+def scalar(t: float | None) -> str:
+    """A temperature, to three digits."""
+    return "–" if t is None or not math.isfinite(t) else f"{t:.3g}"
+
+
+def _plain_table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 0, 0, 1))
 
 
 def run_table(run: Json) -> RenderableType:
@@ -227,7 +232,7 @@ def run_table(run: Json) -> RenderableType:
     table = _plain_table()
     table.add_column("Score", no_wrap=True)
     for name, _ in columns:
-        table.add_column(name, justify="right")
+        table.add_column(Text(name), justify="right")
     few = (test_rows(run) or FEW_ROWS) < FEW_ROWS
     for key in ordered(run.get("metrics") or {}):
         style = "dim" if few and key.startswith("ece") else "bold" if metric(key).proper else ""
@@ -246,7 +251,7 @@ def _run_notes(run: Json) -> str:
     worst, ledger = run.get("worst_site"), run.get("ledger")
     lines = ["95 % intervals; rank by NLL, Brier or CRPS." if run.get("intervals") else "", ece_note(run)]
     if worst:
-        scores = ", ".join(f"{metric(k).name} {score(k, v)}" for k, v in worst.items() if k != "site")
+        scores = ", ".join(f"{metric(k).name} {score(k, v)}" for k, v in worst.items() if k in METRICS)
         lines.append(f"Weakest site: {worst.get('site')}" + (f" ({scores})" if scores else ""))
     if ledger:
         lines.append(f"Bytes: {human_bytes(ledger.get('up_bytes'))} up, {human_bytes(ledger.get('down_bytes'))} down")
@@ -258,15 +263,20 @@ def _run_notes(run: Json) -> str:
 def comparison_table(comparison: Json) -> RenderableType:
     """A comparison for the terminal: rows by what the server needs, plain and tempered proper scores side by side."""
     point, ranks = ("rmse", ("nll", "crps")) if regression(comparison) else ("accuracy", ("nll", "brier"))
-    tail = () if regression(comparison) else ("ece",)
+    tail = [] if regression(comparison) else ["ECE"]
     table = _plain_table()
-    table.add_column("Method", ratio=1, min_width=18)
+    table.add_column("Method", min_width=16)
     few = (test_rows(comparison) or FEW_ROWS) < FEW_ROWS
-    headings = ["Rounds", "Up", metric(point).name, *(h for k in ranks for h in (metric(k).name, "tempered"))]
-    for heading in [*headings, *(metric(k).name for k in tail)]:
-        table.add_column(heading, justify="right", header_style="dim" if heading == "tempered" else None)
-    for group, title, rows in groups(comparison):
-        table.add_row(Text(title, "italic dim"))
+    headings = [
+        "Rounds",
+        "Up",
+        "RMSE" if point == "rmse" else "Acc.",
+        *(h for k in ranks for h in (metric(k).name, "temp.")),
+    ]
+    for heading in [*headings, *tail]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for group, _, rows in groups(comparison):
+        table.add_row(Text("Bounds" if group == "bound" else f"Needs {group}", "italic"))
         for row in rows:
             cells = [count(row.get("rounds")), human_bytes(row.get("up_bytes")), score(point, value(row, point))]
             texts = [Text(c) for c in cells]
@@ -275,10 +285,17 @@ def comparison_table(comparison: Json) -> RenderableType:
                     found = value(row, key, soft)
                     winner = group != "bound" and found is not None and found == best(rows, key, soft)
                     texts.append(Text(score(key, found), "bold underline" if winner else ""))
-            texts += [Text(score(k, value(row, k)), "dim" if few else "") for k in tail]
-            table.add_row(Text("  " + str(row.get("name", "–")), "dim" if group == "bound" else ""), *texts)
+            texts += [_ece(row, "dim" if few else "") for _ in tail]
+            name = Text(str(row.get("name", "–")), "dim" if group == "bound" else "")
+            table.add_row(Padding(name, (0, 0, 0, 2)), *texts)
         table.add_section()
     title = Text(str(comparison.get("title") or "Comparison"), "bold")
-    notes = "Underlined: the best of its group by a proper score. " + ece_note(comparison)
+    notes = "Needs: what the server must have. Temp.: after tempering. Underlined: the lowest of its group. "
+    notes += "In brackets: ECE, debiased. " if tail else ""
     said = Text(str(comparison.get("sentence") or ""))
-    return Padding(Group(title, said, Text(), table, Text(notes.strip(), "dim")), (1, 0))
+    return Padding(Group(title, said, Text(), table, Text(notes + ece_note(comparison), "dim")), (1, 0))
+
+
+def _ece(row: Json, style: str) -> Text:
+    text, debiased = Text(score("ece", value(row, "ece")), style), value(row, "ece_debiased")
+    return text if debiased is None else text.append(f"\n({score('ece', debiased)})", "dim")

@@ -1,0 +1,195 @@
+"""Labelled rows in one place, and how they are given roles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from consilience.data.data import Data, Features, Sites
+from consilience.data.partition import Natural, Rows, Split
+from consilience.errors import InputError
+from consilience.key import Key
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Labelled rows in one place, before anybody has a role; checked when it is made."""
+
+    name: str
+    x: Tensor  # [N, …] float32
+    y: Tensor  # [N] int64, classes 0 … C−1, or [N] float32 targets
+    classes: int | None = None  # None: regression
+    site: Tensor | None = None  # [N] int64, the natural site of each row
+    x_test: Tensor | None = None  # the official test part, where there is one
+    y_test: Tensor | None = None
+    site_test: Tensor | None = None
+    site_names: tuple[str, ...] | None = None  # by site id
+    class_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
+    public: bool = False  # may single rows be shown?
+    standardise: bool = False  # does `split` standardise unless told otherwise?
+
+    def __post_init__(self) -> None:
+        _check_rows(self, "", self.x, self.y, self.site)
+        if len(self.x) < 2:
+            raise InputError(f"{self.name} has {len(self.x)} rows: at least 2 are needed.")
+        if (self.x_test is None) != (self.y_test is None):
+            raise InputError(f"{self.name} has half a test part: give both x_test and y_test.")
+        if self.x_test is not None and self.y_test is not None:
+            _check_rows(self, "test ", self.x_test, self.y_test, self.site_test)
+            if self.x_test.shape[1:] != self.x.shape[1:]:
+                raise InputError(
+                    f"{self.name}: a test row has the shape {tuple(self.x_test.shape[1:])} and a training row "
+                    f"{tuple(self.x.shape[1:])}; give both the same columns."
+                )
+
+    @property
+    def features(self) -> Features:
+        return int(self.x.shape[1]) if self.x.ndim == 2 else tuple(self.x.shape[1:])
+
+    def split(
+        self,
+        split: Split,
+        sites: int | None = None,
+        *,
+        test: float = 0.2,
+        calibration: int = 30,
+        inputs: int | float = 0,
+        validation: float = 0.0,
+        seed: int = 0,
+        standardise: bool | None = None,
+    ) -> Sites:
+        """Give every row one role: test, the server's calibration rows and inputs, or training at one of the sites.
+
+        `sites`: 5 unless told otherwise; for the natural split all of them, or the first so many by id, in which case
+        the rows of the others take no part. `test`: the share held out, within each natural site where rows have one;
+        an official test part is always the test part, and `test` is then ignored. `inputs`: a count, or, below 1, a
+        share of the rows that are not for testing. `validation`: the share cut from each site's training rows. A site's
+        test rows follow that site's own distribution, and where there are too few for that a site can be without.
+        `standardise`: features, and regression targets, by the mean and deviation of all training rows.
+        """
+        if not isinstance(split, Split):
+            raise InputError(f"{split!r} is no split: pass for example iid() or dirichlet(0.1).")
+        if isinstance(split, Natural):
+            chosen, names = self._first_sites(sites)
+        else:
+            chosen, names = self, tuple(str(k) for k in range(_count("sites", 5 if sites is None else sites)))
+        if not 0 <= validation < 1:
+            raise InputError(f"validation={validation} is not a share from 0 to below 1: try validation=0.1.")
+        key, rows = Key(seed), Rows(chosen.x, chosen.y, chosen.site, chosen.classes)
+        if chosen.x_test is not None and chosen.y_test is not None:
+            held = Rows(chosen.x_test, chosen.y_test, chosen.site_test, chosen.classes)
+        else:
+            picked = _held_out(rows, test, key.fold(0))
+            held, rows = rows.take(picked.nonzero().flatten()), rows.take((~picked).nonzero().flatten())
+
+        labelled, unlabelled = _count("calibration", calibration), _count("inputs", inputs, share_of=len(rows.y))
+        left = len(rows.y) - labelled - unlabelled
+        if left < len(names):
+            raise InputError(
+                f"Of {len(rows.y)} rows, calibration={calibration} and inputs={inputs} leave {max(left, 0)} "
+                f"to train on at {len(names)} sites: ask for fewer of them."
+            )
+        order = key.fold(1).permutation(len(rows.y))
+        server = [rows.take(part) for part in order.tensor_split([labelled, labelled + unlabelled])]
+        rows = rows.take(order[labelled + unlabelled :].sort().values)
+
+        train = [rows.take(part) for part in split(rows, len(names), key.fold(2))]
+        held_parts = split.follow(held, train, key.fold(3))
+        cuts = [_cut_validation(part, validation, key.fold(4).fold(k)) for k, part in enumerate(train)]
+        made = Sites(
+            train=tuple(_data(kept) for kept, _ in cuts),
+            test=tuple(_data(held.take(part.sort().values)) for part in held_parts),
+            validation=tuple(_data(cut) for _, cut in cuts) if validation else None,
+            inputs=server[1].x if unlabelled else None,
+            calibration=_data(server[0]) if labelled else None,
+            classes=self.classes,
+            features=self.features,
+            name=self.name,
+            split=str(split),
+            names=names,
+            public=self.public,
+            class_names=self.class_names,
+            feature_names=self.feature_names,
+        )
+        return made.standardised() if (self.standardise if standardise is None else standardise) else made
+
+    def _first_sites(self, count: int | None) -> tuple[Dataset, tuple[str, ...]]:
+        """The rows of the first natural sites by id, and the sites' names."""
+        if self.site is None:
+            raise InputError(f"{self.name} has no natural sites: use another split, such as iid().")
+        ids = sorted(set(self.site.tolist()))
+        if count is not None and not 0 <= count <= len(ids):
+            raise InputError(f"{self.name} has {len(ids)} natural sites: ask for at most that many, not for {count}.")
+        ids = ids[: count or len(ids)]
+        names = tuple(str(i) if self.site_names is None else self.site_names[i] for i in ids)
+        keep = torch.isin(self.site, torch.tensor(ids))
+        part = replace(self, x=self.x[keep], y=self.y[keep], site=self.site[keep])
+        if self.x_test is None or self.y_test is None or self.site_test is None:
+            return part, names
+        keep = torch.isin(self.site_test, torch.tensor(ids))
+        return replace(part, x_test=self.x_test[keep], y_test=self.y_test[keep], site_test=self.site_test[keep]), names
+
+
+def _check_rows(of: Dataset, part: str, x: Tensor, y: Tensor, site: Tensor | None) -> None:
+    if not x.is_floating_point() or x.ndim < 2 or 0 in x.shape[1:]:
+        raise InputError(f"{of.name}: the {part}features must be floating-point numbers with a row for every example.")
+    for what, column in (("labels", y), ("site ids", site)):
+        if column is not None and len(column) != len(x):
+            raise InputError(f"{of.name} has {len(x)} {part}rows and {len(column)} {what}: give one for each row.")
+    bad = ~torch.isfinite(x).flatten(1)
+    if bad.any():
+        first = int(bad.any(0).int().argmax())
+        known = f" («{of.feature_names[first]}»)" if of.feature_names else ""
+        raise InputError(
+            f"{of.name}: column {first}{known} is NaN or infinite in {int(bad[:, first].sum())} {part}rows, "
+            f"{int(bad.any(0).sum())} columns in all are concerned: drop those rows or fill the values in."
+        )
+    if of.classes is None:
+        if not y.is_floating_point() or not torch.isfinite(y).all():
+            raise InputError(f"{of.name}: the {part}targets of a regression must be finite floating-point numbers.")
+    elif of.classes < 2:
+        raise InputError(f"{of.name} has {of.classes} class: give labels of at least two classes.")
+    elif y.dtype != torch.int64 or y.ndim != 1 or (len(y) and not 0 <= int(y.min()) <= int(y.max()) < of.classes):
+        raise InputError(
+            f"{of.name}: the {part}labels must be one whole number from 0 to {of.classes - 1} for each row."
+        )
+    if site is not None and len(site):
+        most = len(of.site_names) if of.site_names else int(site.max()) + 1
+        if site.dtype != torch.int64 or not 0 <= int(site.min()) <= int(site.max()) < most:
+            raise InputError(f"{of.name}: the {part}site ids must be whole numbers from 0, with a name for each.")
+
+
+def _held_out(rows: Rows, share: float, key: Key) -> Tensor:
+    """Which rows are for testing: a random share of each natural site, or of all rows where there are no sites."""
+    if not 0 < share < 1:
+        raise InputError(f"test={share} is not a share between 0 and 1: try test=0.2.")
+    picked = torch.zeros(len(rows.y), dtype=torch.bool)
+    group = torch.zeros(len(rows.y), dtype=torch.int64) if rows.site is None else rows.site
+    for i in sorted(set(group.tolist())):
+        own = (group == i).nonzero().flatten()
+        count = min(max(round(share * len(own)), 1), len(own) - 1)
+        picked[own[key.fold(i).permutation(len(own))[:count]]] = True
+    return picked
+
+
+def _cut_validation(rows: Rows, share: float, key: Key) -> tuple[Rows, Rows]:
+    """The rows to train on, at least one, and those to tune on."""
+    order = key.permutation(len(rows.y))
+    count = min(round(share * len(order)), len(order) - 1)
+    return rows.take(order[count:].sort().values), rows.take(order[:count].sort().values)
+
+
+def _count(what: str, value: float, share_of: int | None = None) -> int:
+    if share_of is not None and 0 < value < 1:
+        return max(round(value * share_of), 1)
+    if value < 0 or value != value // 1:
+        also = " or a share below 1" if share_of is not None else ""
+        raise InputError(f"{what}={value} cannot be used: give a count{also}.")
+    return int(value)
+
+
+def _data(rows: Rows) -> Data:
+    return Data.of(rows.x, rows.y)

@@ -1,0 +1,99 @@
+"""What is run, on what, with what; refused, before anything is computed, where it cannot work."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+from typing import Any
+
+import numpy
+import torch
+
+from consilience.data.data import Sites
+from consilience.errors import InputError
+from consilience.method import Method, Needs, name
+from consilience.methods import METHODS
+from consilience.spec import describe
+from consilience.task import Task
+from consilience.version import __version__
+
+
+def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
+    """Refuse, before anything is computed, what cannot work."""
+    if rounds < 1:
+        raise InputError(f"{rounds} rounds: at least one is needed.")
+    if method.one_shot and rounds > 1:
+        raise InputError(f"{name(method)} is a one-round method, a second would repeat the first: use --rounds 1.")
+    missing = (method.needs is Needs.LABELS and sites.calibration is None) or (
+        method.needs is Needs.INPUTS and sites.inputs is None
+    )
+    if missing:
+        free = ", ".join(sorted(n for n, m in METHODS.items() if m.needs is Needs.NOTHING and not m.bound))
+        what = "labelled rows (calibration=30)" if method.needs is Needs.LABELS else "unlabelled rows (inputs=0.2)"
+        raise InputError(f"{name(method)} needs {what} at the server; methods that need nothing there: {free}.")
+    task.check(sites.train[0], sites.classes)
+
+
+def facts(
+    method: Method, task: Task, sites: Sites, rounds: int, seed: int, engine: str, threads: int
+) -> dict[str, Any]:
+    """What was run, on what, with what."""
+    title, source = citation(type(method))
+    return {
+        "method": name(method),
+        "title": title,
+        "summary": source,
+        "needs": "bound" if method.bound else method.needs.value,
+        "data": sites.name,
+        "split": sites.split,
+        "sites": len(sites),
+        "rounds": rounds,
+        "seed": seed,
+        "engine": engine,
+        "threads": threads,
+        "model": type(task.model).__name__,
+        "parameters": sum(p.numel() for p in task.like.values()),
+        "task": "classification" if sites.classes else "regression",
+        "classes": sites.classes,
+        "class_names": list(sites.class_names) if sites.class_names else None,
+        "settings": describe(method),
+        "prior": describe(task.prior),
+        "likelihood": describe(task.likelihood),
+        "rows": {
+            "train": sum(len(d.x) for d in sites.train),
+            "calibration": 0 if sites.calibration is None else len(sites.calibration.x),
+            "inputs": 0 if sites.inputs is None else len(sites.inputs),
+            "validation": 0 if sites.validation is None else sum(len(d.x) for d in sites.validation),
+            "test": len(sites.all_test.x),
+        },
+        "versions": {
+            "consilience": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+        },
+    }
+
+
+def citation(kind: type[Method]) -> tuple[str, str]:
+    """A method's name in words and its paper, from the first line of its file."""
+    first = (sys.modules[kind.__module__].__doc__ or kind.__name__).strip().splitlines()[0]
+    title, _, source = first.partition(".  ")
+    return title.rstrip("."), source
+
+
+def identity(method: Method, task: Task, sites: Sites, seed: int, engine: str) -> str:
+    """A hash of all that decides the numbers."""
+    shapes = {k: [list(v.shape), str(v.dtype)] for k, v in task.like.items()}
+    parts = [
+        describe(method),
+        describe(task.prior),
+        describe(task.likelihood),
+        shapes,
+        seed,
+        engine,
+        sites.fingerprint(),
+    ]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

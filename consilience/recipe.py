@@ -1,0 +1,91 @@
+"""A run in words: what the command line says, what run.json remembers, and what it takes to build it again."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from consilience.data import dataset
+from consilience.data.data import Sites
+from consilience.data.partition import parse
+from consilience.data.tabular import from_csv
+from consilience.errors import InputError
+from consilience.method import Method
+from consilience.methods import method
+from consilience.models import model
+from consilience.spec import configure
+from consilience.task import Task, classification, regression
+
+
+class Ingredients(NamedTuple):
+    method: Method
+    task: Task
+    sites: Sites
+
+
+@dataclass(frozen=True)
+class Recipe:
+    method: str = "beta"
+    data: str = "digits"  # a name, or a pattern of CSV files, one per site
+    target: str | None = None  # the column to predict, for CSV files
+    sites: int | None = None  # 5, or as many as the data name
+    split: str | None = None  # natural where sites are named, else dirichlet:0.5 for classes and iid for numbers
+    model: str = "mlp"
+    seed: int = 0
+    test: float = 0.2
+    calibration: int = 30
+    inputs: float = 0
+    validation: float = 0.0
+    settings: tuple[str, ...] = ()
+    data_dir: str | None = None
+
+    def build(self) -> Ingredients:
+        return Ingredients(self.build_method(), *self.build_problem())
+
+    def build_method(self) -> Method:
+        return configure(method(self.method), self.settings)
+
+    def build_problem(self) -> tuple[Task, Sites]:
+        """The same rows, split and network for every method with the same words."""
+        sites = self.build_sites()
+        network = model(self.model, sites.features, sites.classes)
+        return (classification(network) if sites.classes else regression(network)), sites
+
+    def build_sites(self) -> Sites:
+        roles: dict[str, Any] = {
+            "test": self.test,
+            "calibration": self.calibration,
+            "inputs": self.inputs if 0 < self.inputs < 1 else int(self.inputs),
+            "validation": self.validation,
+            "seed": self.seed,
+        }
+        if self.data.endswith(".csv"):
+            if self.target is None:
+                raise InputError("CSV files need to know which column to predict: add --target COLUMN.")
+            return from_csv(self.data, self.target, **roles)
+        rows = dataset(self.data, self.data_dir)
+        split = self.split or ("natural" if rows.site is not None else "dirichlet:0.5" if rows.classes else "iid")
+        return rows.split(parse(split), self.sites if self.sites or split == "natural" else 5, **roles)
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the data folder, which is this machine's business."""
+        return {**dataclasses.asdict(self), "settings": list(self.settings), "data_dir": None}
+
+    @staticmethod
+    def from_json(value: dict[str, Any], data_dir: str | None = None) -> Recipe:
+        known = {f.name for f in dataclasses.fields(Recipe)}
+        if not isinstance(value, dict) or not set(value) <= known:
+            raise InputError(
+                "run.json does not say how this run was made: it was started from Python, resume it there."
+            )
+        return Recipe(**{**value, "settings": tuple(value.get("settings", ())), "data_dir": data_dir})
+
+
+def free_folder(parent: Path, stem: str) -> Path:
+    """The first of stem-1, stem-2, … that does not exist."""
+    number = 1
+    while (parent / f"{stem}-{number}").exists():
+        number += 1
+    return parent / f"{stem}-{number}"
