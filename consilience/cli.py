@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -167,6 +166,7 @@ def demo(
     from consilience.report.html import comparison_page
     from consilience.report.table import comparison_table
     from consilience.store import Store
+    from consilience.store import as_json as json_text
 
     with progress(not as_json) as _:
         found = compare(seed)
@@ -174,7 +174,7 @@ def demo(
     store.write_json("compare.json", found)
     store.write("report.html", comparison_page(found).encode())
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        print(json_text(found))
     else:
         out.print(comparison_table(found))
         out.print(f"Report: {out_ / 'report.html'}")
@@ -184,11 +184,12 @@ def finish(store: Any, report: dict[str, Any], as_json: bool) -> None:
     """Write the report and show it."""
     from consilience.report.html import run_page
     from consilience.report.table import run_table
+    from consilience.store import as_json as json_text
 
     store.write_json("run.json", report)
     store.write("report.html", run_page(report).encode())
     if as_json:
-        print(json.dumps(report, ensure_ascii=False))
+        print(json_text(report))
     else:
         out.print(run_table(report))
         out.print(f"Report: {store.folder / 'report.html'}")

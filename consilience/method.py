@@ -59,6 +59,7 @@ class Method(ABC):
     name: ClassVar[str] = ""  # on the command line; the class's name in lower case if empty
     needs: ClassVar[Needs] = Needs.NOTHING
     sends: ClassVar[str] = "its weights"  # what leaves a site, in words
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression")
     one_shot: ClassVar[bool] = False  # a second round would repeat the first
     bound: ClassVar[bool] = False  # not a federated method, but what to compare one with
     tempers: ClassVar[bool] = True  # False where the calibration rows were trained on

@@ -49,12 +49,12 @@ class AdamSteps:
     epsilon: float = 1e-8
 
     def init(self, vector: Tensor) -> Tree:
-        return torch.zeros_like(vector), torch.zeros_like(vector), torch.zeros((), dtype=vector.dtype)
+        return torch.zeros_like(vector), torch.zeros_like(vector), torch.zeros((), dtype=torch.float64)
 
     def step(self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor) -> tuple[Tensor, Tree]:
         m, v, t = state
         t = t + 1
         m = self.beta1 * m + (1 - self.beta1) * gradient
         v = self.beta2 * v + (1 - self.beta2) * gradient**2
-        m_hat, v_hat = m / (1 - self.beta1**t), v / (1 - self.beta2**t)
+        m_hat, v_hat = m / (1 - self.beta1**t).to(m), v / (1 - self.beta2**t).to(v)  # powers in double precision
         return vector - rate * m_hat / (v_hat.sqrt() + self.epsilon), (m, v, t)

@@ -107,7 +107,13 @@ def maximise(f: Callable[[float], float], low: float, high: float) -> float:
 
 def temperature(p: Distribution, y: Tensor) -> float:
     """The t for which `tempered(p, t)` gives the rows y the highest probability, between 1/50 and 50."""
-    return math.exp(maximise(lambda log_t: score(tempered(p, math.exp(log_t)), y), -math.log(50), math.log(50)))
+    q = precise(p)
+    return math.exp(maximise(lambda log_t: score(tempered(q, math.exp(log_t)), y), -math.log(50), math.log(50)))
+
+
+def precise(p: Distribution) -> Distribution:
+    """In double precision, so that a search over one scalar is not lost in rounding."""
+    return Categorical(p.log_probs.double()) if isinstance(p, Categorical) else Normal(*(leaf.double() for leaf in p))
 
 
 def positive(precision: Tensor, floor: Tensor) -> Tensor:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,16 +70,14 @@ class Store:
     def save_replies(self, rounds: int, replies: list[Received]) -> None:
         if self.keep_replies == "none":
             return
-        folder = self.folder / "replies" / f"round-{rounds:04d}"
+        folder = Path("replies") / f"round-{rounds:04d}"
         for r in replies:
             value = {"payload": r.payload, "size": torch.as_tensor(r.size)}
             self.write(folder / f"site-{r.client:04d}.safetensors", packed(value, {"site": r.client, "round": rounds}))
         if self.keep_replies == "last":
-            for old in sorted(folder.parent.iterdir()):
-                if old != folder and old.is_dir():
-                    for file in old.iterdir():
-                        file.unlink()
-                    old.rmdir()
+            for old in (self.folder / "replies").glob("round-*"):
+                if old.name != folder.name:
+                    shutil.rmtree(old)
 
     def replies(self, rounds: int, method: Method) -> list[Received]:
         """The saved replies of one round."""
@@ -106,7 +106,7 @@ class Store:
             ) from error
 
     def write_json(self, name: str, value: Any) -> None:
-        self.write(name, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        self.write(name, (as_json(value) + "\n").encode())
 
     def read_json(self, name: str = "run.json") -> dict[str, Any]:
         path = self.folder / name
@@ -121,10 +121,23 @@ class Store:
         return value
 
 
+def as_json(value: Any) -> str:
+    """JSON that any program can read: what is not finite becomes null."""
+
+    def plain(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {key: plain(child) for key, child in node.items()}
+        if isinstance(node, (list, tuple)):
+            return [plain(child) for child in node]
+        return None if isinstance(node, float) and not math.isfinite(node) else node
+
+    return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
+
+
 def packed(value: Tree, extra: dict[str, Any]) -> bytes:
-    """A tree as one safetensors file. One metadata key with sorted JSON, so that equal runs give equal bytes."""
+    """A tree as one safetensors file. Several metadata keys would come in random order: one key, equal bytes."""
     tensors, outline = encode(value)
-    header = json.dumps({"format": FORMAT, "outline": outline, **extra}, sort_keys=True)
+    header = json.dumps({"format": FORMAT, "outline": outline, **extra})
     return save(tensors, metadata={"consilience": header})
 
 

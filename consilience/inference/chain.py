@@ -71,7 +71,7 @@ def chain(
     vector, data, several = tree.ravel(like), client.data, tree.vectorised()
     state, samples = kernel.init(vector), []
     steps, size = math.ceil(len(data.w) / batch), data.size
-    own_steps = torch.ceil((data.w > 0).sum() / batch) if several else steps
+    own_steps = torch.ceil((data.w > 0).sum() / batch).to(vector) if several else steps
 
     def loss(v: Tensor, rows: Data) -> Tensor:
         return task.loss(tree.unravel(v, like), rows, size)

@@ -12,7 +12,7 @@ from consilience.inference import CyclicalSGHMC, Inference
 from consilience.method import Method, Needs, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Posterior
-from consilience.predictive import Distribution, Predictive, geometric, maximise, mixture, product, score
+from consilience.predictive import Distribution, Predictive, geometric, maximise, mixture, precise, product, score
 from consilience.task import Task
 
 
@@ -47,7 +47,7 @@ class BetaPredictiveBayes(Method):
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Interpolated:
         pooled, rows = Interpolated(state.posterior, payloads(replies), weights(replies), 0.5), server.calibration
         assert rows is not None
-        both = self.pools(task, pooled, rows.x)
+        both = [precise(p) for p in self.pools(task, pooled, rows.x)]
         return pooled._replace(beta=maximise(lambda b: score(geometric(b, *both), rows.y), 0.0, 1.0))  # 4
 
     def predictive(self, task: Task, state: Interpolated) -> Predictive:

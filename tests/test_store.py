@@ -1,0 +1,121 @@
+"""A run's folder: whole after any kill, readable by people and programs, refused when damaged."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tiny
+from safetensors import safe_open
+
+import consilience as co
+from consilience import store as store_module
+
+RUN = ["scaffold", "--data", "digits", "--sites", "4", "--rounds", "25", "--no-bounds", "--set", "inference.epochs=3"]
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "consilience.cli", *words]
+
+
+def test_a_killed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(command("run", *RUN, "--out", str(whole)), check=True, capture_output=True)
+    process = subprocess.Popen(command("run", *RUN, "--out", str(killed)), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (killed / "state.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    unfinished = json.loads((killed / "run.json").read_text())
+    (killed / "state.safetensors.part").write_bytes(b"half a file")  # what a kill in mid-write leaves behind
+
+    subprocess.run(command("run", "--resume", str(killed)), check=True, capture_output=True)
+
+    assert unfinished["finished"] is False, "the run was over before it was killed"
+    assert (killed / "state.safetensors").read_bytes() == (whole / "state.safetensors").read_bytes()
+    assert (killed / "history.csv").read_bytes() == (whole / "history.csv").read_bytes()
+    metrics = [json.loads((folder / "run.json").read_text())["metrics"] for folder in (whole, killed)]
+    assert metrics[0] == metrics[1]
+
+
+def test_keep_replies(tmp_path: Path) -> None:
+    task, sites = tiny.classification()
+    for keep, expected in (("last", ["round-0003"]), ("all", ["round-0001", "round-0002", "round-0003"]), ("none", [])):
+        co.run(tiny.method("fedavg"), task, sites, rounds=3, out=tmp_path / keep, keep_replies=keep)
+        folders = sorted(p.name for p in (tmp_path / keep / "replies").glob("*")) if expected else []
+        assert folders == expected
+    assert not (tmp_path / "none" / "replies").exists()
+
+
+def test_files_can_be_read_by_others(tmp_path: Path) -> None:
+    task, sites = tiny.classification()
+    result = co.run(tiny.method("fedavg"), task, sites, rounds=2, out=tmp_path / "run")
+
+    with safe_open(tmp_path / "run" / "state.safetensors", framework="np") as file:
+        weights = file.get_tensor("tree.state.posterior.params.0.weight")
+        assert list(file.metadata()) == ["consilience"]
+    report = json.loads((tmp_path / "run" / "run.json").read_text())
+    lines = (tmp_path / "run" / "history.csv").read_text().splitlines()
+
+    assert weights.shape == (5, 2)
+    assert report["metrics"] == result.metrics
+    assert len(lines) == 3 and lines[0].startswith("round,accuracy,")
+
+
+def test_loading_a_finished_run_trains_nothing(tmp_path: Path) -> None:
+    task, sites = tiny.classification()
+    method = tiny.method("mixture")
+    result = co.run(method, task, sites, out=tmp_path / "run")
+
+    loaded = co.load(tmp_path / "run", method, task, sites)
+
+    assert loaded.pool(tiny.method("bcm")).metrics == result.pool(tiny.method("bcm")).metrics
+
+
+def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
+    task, sites = tiny.classification()
+    co.run(tiny.method("fedavg"), task, sites, rounds=1, out=tmp_path / "run")
+    with pytest.raises(co.InputError, match="already holds a run"):
+        co.run(tiny.method("fedavg"), task, sites, rounds=1, out=tmp_path / "run")
+
+
+def test_resuming_with_something_else_is_refused(tmp_path: Path) -> None:
+    task, sites = tiny.classification()
+    co.run(tiny.method("fedavg"), task, sites, rounds=1, out=tmp_path / "run")
+    with pytest.raises(co.InputError, match="another method, model, data, seed or engine"):
+        co.run(tiny.method("fedavg"), task, sites, rounds=2, seed=9, out=tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a safetensors file", None])
+def test_a_damaged_state_is_named(tmp_path: Path, damage: bytes | None) -> None:
+    task, sites = tiny.classification()
+    co.run(tiny.method("fedavg"), task, sites, rounds=1, out=tmp_path / "run")
+    path = tmp_path / "run" / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:-7] if damage is None else damage)
+
+    with pytest.raises(co.InputError, match=r"state\.safetensors is damaged or not ours"):
+        co.run(tiny.method("fedavg"), task, sites, rounds=2, out=tmp_path / "run", resume=True)
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, sites = tiny.classification()
+    co.run(tiny.method("fedavg"), task, sites, rounds=1, out=tmp_path / "run")
+    before = (tmp_path / "run" / "state.safetensors").read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(store_module.os, "fsync", full)
+    with pytest.raises(co.InputError, match="No space left on device"):
+        co.run(tiny.method("fedavg"), task, sites, rounds=2, out=tmp_path / "run", resume=True)
+
+    assert (tmp_path / "run" / "state.safetensors").read_bytes() == before
+    assert not list((tmp_path / "run").rglob("*.part"))

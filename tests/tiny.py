@@ -1,0 +1,53 @@
+"""Tiny problems and short settings, so that every method runs in a moment."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+import consilience as co
+from consilience.methods import METHODS
+
+SPLIT = {"test": 0.25, "calibration": 12, "inputs": 10, "seed": 1}
+
+
+def classification(dtype: torch.dtype = torch.float32) -> tuple[co.Task, co.Sites]:
+    """Moons over four sites of unequal size."""
+    sites = co.moons(n=160).split(co.dirichlet(0.8), sites=4, **SPLIT).to(dtype)
+    return co.classification(co.mlp(sites.features, sites.classes, hidden=(5,)).to(dtype)), sites
+
+
+def regression(dtype: torch.dtype = torch.float32) -> tuple[co.Task, co.Sites]:
+    """The sine over its five sites."""
+    sites = co.sine(n_per_site=30).split(co.natural(), **SPLIT).to(dtype)
+    return co.regression(co.mlp(sites.features, hidden=(5,)).to(dtype)), sites
+
+
+PROBLEMS = {"classification": classification, "regression": regression}
+
+
+def shortened(settings: Any) -> Any:
+    """The same settings with two epochs, one cycle and few samples, wherever those fields stand."""
+    short = {"epochs": 2, "batch": 16, "cycles": 1, "samples": 2, "keep": 2, "burn": 0, "every": 1}
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = shortened(value)
+        elif field.name in short:
+            changes[field.name] = short[field.name]
+    return dataclasses.replace(settings, **changes)
+
+
+def method(name: str) -> co.Method:
+    return shortened(METHODS[name]())
+
+
+def works_on(name: str, problem: str) -> bool:
+    """Whether a method is for this kind of problem; a method says so in its `tasks`."""
+    return problem in METHODS[name].tasks
+
+
+CASES = [(name, problem) for name in sorted(METHODS) for problem in PROBLEMS if works_on(name, problem)]
