@@ -223,18 +223,24 @@ def _plain_table() -> Table:
     return Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 0, 0, 1))
 
 
+IN_TERMINAL = ("accuracy", "nll", "brier", "ece", "ece_debiased", "rmse", "crps", "coverage95")
+
+
 def run_table(run: Json) -> RenderableType:
     """A run for the terminal: scores with intervals beside the bounds, the weakest site, the bytes."""
     columns: list[tuple[str, Json]] = [("This run", run)]
     if run.get("tempered"):
         columns.append((f"Tempered\n{temperature_name(run, run['tempered'])}", run["tempered"]))
-    columns += [(name, b) for key, name in BOUNDS.items() if (b := (run.get("bounds") or {}).get(key))]
+    bounds = [(name, b) for key, name in BOUNDS.items() if (b := (run.get("bounds") or {}).get(key))]
+    columns += [(name, {"metrics": b.get("metrics")}) for name, b in bounds]  # their intervals are in the report
     table = _plain_table()
     table.add_column("Score", no_wrap=True)
     for name, _ in columns:
         table.add_column(Text(name), justify="right")
     few = (test_rows(run) or FEW_ROWS) < FEW_ROWS
     for key in ordered(run.get("metrics") or {}):
+        if key not in IN_TERMINAL:
+            continue
         style = "dim" if few and key.startswith("ece") else "bold" if metric(key).proper else ""
         table.add_row(Text(metric(key).name, style), *(_cell(key, part, style) for _, part in columns))
     title = Text(str(run.get("title") or run.get("method") or "Run"), "bold")
@@ -251,7 +257,9 @@ def _run_notes(run: Json) -> str:
     worst, ledger = run.get("worst_site"), run.get("ledger")
     lines = ["95 % intervals; rank by NLL, Brier or CRPS." if run.get("intervals") else "", ece_note(run)]
     if worst:
-        scores = ", ".join(f"{metric(k).name} {score(k, v)}" for k, v in worst.items() if k in METRICS)
+        scores = ", ".join(
+            f"{metric(k).name} {score(k, v)}" for k, v in worst.items() if k in ("nll", "accuracy", "rmse")
+        )
         lines.append(f"Weakest site: {worst.get('site')}" + (f" ({scores})" if scores else ""))
     if ledger:
         lines.append(f"Bytes: {human_bytes(ledger.get('up_bytes'))} up, {human_bytes(ledger.get('down_bytes'))} down")
