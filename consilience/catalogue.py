@@ -72,7 +72,7 @@ def settings_of(settings: object, prefix: str = "") -> list[tuple[str, str, str]
 def dataset_table(data_dir: str | None) -> RenderableType:
     """One line a data set."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("data", "rows", "features", "task", "sites", "what it is"):
+    for column in ("data", "rows", "features", "task", "sites", "file", "what it is"):
         table.add_column(column, justify="right" if column in ("rows", "features") else "left")
     for name in DATASETS:
         table.add_row(name, *describe_dataset(name, data_dir))

@@ -63,6 +63,7 @@ class Method(ABC):
     one_shot: ClassVar[bool] = False  # a second round would repeat the first
     bound: ClassVar[bool] = False  # not a federated method, but what to compare one with
     tempers: ClassVar[bool] = True  # False where the calibration rows were trained on
+    shares: ClassVar[bool] = False  # a first reply is the inference's posterior on the untouched task: usable by others
     pooled: ClassVar[bool] = False  # runs on all sites' rows in one place
 
     @abstractmethod

@@ -35,8 +35,8 @@ def find(name_of_file: str, data_dir: str | None, get: str | None = None) -> Pat
     if path is None:
         fetched = f"type «consilience datasets get {get}», or " if get else ""
         raise InputError(
-            f"There is no {name_of_file} in «{folder(data_dir)}»: {fetched}pass the folder that has it with --data-dir, "
-            f"or set {VARIABLE} to it."
+            f"There is no {name_of_file} in «{folder(data_dir)}»: {fetched}pass the folder that has it with "
+            f"--data-dir, or set {VARIABLE} to it."
         )
     return path
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from scipy.special import gammaincinv
@@ -33,6 +33,8 @@ class Split(ABC):
     """A way to hand out rows. A new split says how it deals; if it deals by anything but chance, id or feature, also
     how test rows follow the training rows."""
 
+    shares_rows: ClassVar[bool] = False  # may a row be handed out twice? Only where a paper did so
+
     @abstractmethod
     def deal(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
         """Row numbers for every site; some may be empty."""
@@ -42,13 +44,20 @@ class Split(ABC):
         return self.deal(test, len(train), key)
 
     def __call__(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
-        """Row numbers for every site, ascending: disjoint, complete and never empty."""
+        """Row numbers for every site, ascending: disjoint, complete and never empty.
+
+        Exceptions are `Natural` with fewer sites than ids, which is not complete, and splits with `shares_rows`, which
+        are neither complete nor disjoint.
+        """
         if sites < 1:
             raise InputError(f"sites={sites} makes no sense: ask for at least one site.")
         if sites > len(rows.y):
             raise InputError(f"{len(rows.y)} rows cannot fill {sites} sites: ask for at most {len(rows.y)} sites.")
-        parts = _filled(self.deal(rows, sites, key), key.fold(2))
-        return [part.sort().values for part in parts]
+        parts = self.deal(rows, sites, key)
+        dealt = torch.cat(parts)
+        if not self.shares_rows and len(dealt.unique()) < len(dealt):
+            raise InputError(f"The split {self} hands out a row twice: deal every row once, or set shares_rows.")
+        return [part.sort().values for part in _filled(parts, key.fold(2))]
 
     def __str__(self) -> str:
         name, values = type(self).__name__.lower(), [_text(getattr(self, f.name)) for f in fields(self)]  # type: ignore[arg-type]
@@ -67,7 +76,8 @@ class Iid(Split):
 class Heterogeneous(Split):
     """A random 1−h of the rows is cut at random, the rest is sorted by class and cut contiguously.
 
-    Hasan 2023, App. B.2.1, made disjoint: the paper sorts a copy, so that a row can be at two sites.
+    Hasan 2023, App. B.2.1, made disjoint: the paper sorts a copy, so that a row can be at two sites. What was released
+    and run is `HeterogeneousHasan2023`.
     """
 
     h: float  # 0: iid; 1: every site sees a contiguous piece of the classes
@@ -90,6 +100,42 @@ class Heterogeneous(Split):
 
     def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
         return _by_class(test, train, key)
+
+
+@dataclass(frozen=True)
+class HeterogeneousHasan2023(Split):
+    """The form behind the tables of Hasan 2023: every site has the same first (1−h)·n/K rows of one shuffle, and the
+    first h·n/K rows of its own classes in it, or all where there are fewer.
+
+    Classes are dealt out whole, in one fixed random order. A row is at several sites, or twice at one; others are at
+    none. For comparison with the paper's figures alone.
+    """
+
+    shares_rows: ClassVar[bool] = True
+    h: float
+
+    def __post_init__(self) -> None:
+        Heterogeneous(self.h)  # its range is the same
+
+    def deal(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
+        labels, classes = _labels(self, rows)
+        size = len(labels) // sites
+        own = round(self.h * size)
+        order = key.permutation(len(labels))
+        shuffled = torch.randperm(classes, generator=torch.Generator().manual_seed(0))
+        groups = _cut(shuffled, _even(classes, min(classes, sites))[::-1])
+        parts = []
+        for k in range(sites):
+            by_class = order[torch.isin(labels[order], groups[k % len(groups)])][:own]
+            same = order[: max(size - own, 1 - len(by_class))]  # one at least where nobody has the site's classes
+            parts.append(torch.cat([same, by_class]))
+        return parts
+
+    def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
+        return _by_class(test, train, key)
+
+    def __str__(self) -> str:
+        return f"heterogeneous:{_text(self.h)}@hasan2023"
 
 
 @dataclass(frozen=True)
@@ -133,14 +179,65 @@ class Natural(Split):
         return [(test.site == i).nonzero().flatten() for i in own]
 
 
+@dataclass(frozen=True)
+class SortedFeature(Split):
+    """Rows sorted by one feature and cut into contiguous parts of equal size: heterogeneity for regressions.
+
+    Hasan 2023, §3.3.2. Without a column it is the one of largest variance, for which units matter unless the features
+    are on one scale. Test rows go to the site whose training rows span their value, or come nearest to it.
+    """
+
+    column: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.column is not None and (not isinstance(self.column, int) or self.column < 0):
+            raise InputError(f"column={self.column} is not the number of a feature: try sorted_feature(0).")
+
+    def deal(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
+        values = self._column(rows.x)(rows.x)
+        order = key.permutation(len(values))  # so that chance decides where equal values are cut
+        return list(order[values[order].argsort(stable=True)].tensor_split(sites))
+
+    def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
+        column = self._column(torch.cat([part.x for part in train]))
+        values, parts = column(test.x), [column(part.x) for part in train]
+        low, high = torch.stack([part.min() for part in parts]), torch.stack([part.max() for part in parts])
+        outside = torch.maximum(low - values.unsqueeze(1), values.unsqueeze(1) - high).clamp(min=0)  # [N, K]
+        site = outside.argmin(1)
+        cut_through = ((outside == 0).sum(1) > 1).nonzero().flatten()  # a value that several sites have
+        for i, value in enumerate(values[cut_through].unique()):
+            rows = (values == value).nonzero().flatten()
+            counts = torch.stack([(part == value).sum() for part in parts])
+            shares = torch.tensor(apportion(counts, len(rows), key.fold(i).fold(0)))
+            site[rows[key.fold(i).permutation(len(rows))]] = torch.arange(len(parts)).repeat_interleave(shares)
+        return [(site == k).nonzero().flatten() for k in range(len(parts))]
+
+    def _column(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """What picks the feature out of rows like these."""
+        flat = x.flatten(1).double()
+        if self.column is not None and self.column >= flat.shape[1]:
+            raise InputError(f"There is no feature {self.column} to sort by: the last is {flat.shape[1] - 1}.")
+        var = flat.var(0, correction=0)
+        # Variances that differ by rounding count as equal, so that the order of the rows cannot change the column.
+        widest = int((var >= var.max() * (1 - 1e-9)).int().argmax())
+        chosen = widest if self.column is None else self.column
+        return lambda rows: rows.flatten(1)[:, chosen]
+
+    def __str__(self) -> str:
+        return "sorted_feature" if self.column is None else f"sorted_feature:{self.column}"
+
+
 def iid() -> Iid:
     """Equal shares of the shuffled rows."""
     return Iid()
 
 
-def heterogeneous(h: float) -> Heterogeneous:
-    """A share h of the rows is handed out by class, the rest at random."""
-    return Heterogeneous(h)
+def heterogeneous(h: float, variant: str | None = None) -> Heterogeneous | HeterogeneousHasan2023:
+    """A share h of the rows is handed out by class, the rest at random; `variant="hasan2023"`: as in that paper's
+    tables, with rows at several sites."""
+    if variant not in (None, "hasan2023"):
+        raise unknown("variant of the split", str(variant), ["hasan2023"])
+    return Heterogeneous(h) if variant is None else HeterogeneousHasan2023(h)
 
 
 def dirichlet(alpha: float) -> Dirichlet:
@@ -153,24 +250,37 @@ def natural() -> Natural:
     return Natural()
 
 
-PLAIN: dict[str, Callable[[], Split]] = {"iid": iid, "natural": natural}
+def sorted_feature(column: int | None = None) -> SortedFeature:
+    """Contiguous parts of the rows sorted by a feature: the one of largest variance unless told otherwise."""
+    return SortedFeature(column)
+
+
+PLAIN: dict[str, Callable[[], Split]] = {"iid": iid, "natural": natural, "sorted_feature": sorted_feature}
 NUMBERED: dict[str, Callable[[float], Split]] = {"heterogeneous": heterogeneous, "dirichlet": dirichlet}
 
 
 def parse(text: str) -> Split:
-    """The split that `str` wrote: «iid», «natural», «dirichlet:0.1», «heterogeneous:0.9»."""
-    name, colon, number = (part.strip() for part in text.partition(":"))
-    if name in PLAIN:
-        if colon:
-            raise InputError(f"The split {name} takes no number: type {name}.")
+    """The split that `str` wrote: «iid», «natural», «dirichlet:0.1», «heterogeneous:0.9», «sorted_feature:2»,
+    «heterogeneous:0.9@hasan2023»."""
+    name, colon, rest = (part.strip() for part in text.partition(":"))
+    number, at, variant = (part.strip() for part in rest.partition("@"))
+    if name in PLAIN and not colon:
         return PLAIN[name]()
+    if name == "sorted_feature":
+        if at or not number.isdecimal():
+            raise InputError(f"The split «{text}» needs the number of a feature: type for example {name}:0.")
+        return sorted_feature(int(number))
+    if name in PLAIN:
+        raise InputError(f"The split {name} takes no number: type {name}.")
     if name not in NUMBERED:
         raise unknown("split", name, [*PLAIN, *NUMBERED])
     try:
         value = float(number)
     except ValueError:
         raise InputError(f"The split «{text}» needs a number: type for example {name}:0.5.") from None
-    return NUMBERED[name](value)
+    if at and name != "heterogeneous":
+        raise InputError(f"The split {name} has no variants: type {name}:{number}.")
+    return heterogeneous(value, variant) if at else NUMBERED[name](value)
 
 
 def dirichlet_draws(alpha: float, shape: tuple[int, int], key: Key) -> Tensor:
@@ -227,7 +337,9 @@ def _filled(parts: list[Tensor], key: Key) -> list[Tensor]:
 
 def _labels(split: Split, rows: Rows) -> tuple[Tensor, int]:
     if rows.classes is None or rows.y.is_floating_point():
-        raise InputError(f"The split {split} goes by class, and a regression has none: use iid() or natural().")
+        raise InputError(
+            f"The split {split} goes by class, and a regression has none: use iid() or natural(), or sorted_feature()."
+        )
     return rows.y, rows.classes
 
 

@@ -26,6 +26,7 @@ class BCM(Method):
 
     sends: ClassVar[str] = "samples of its posterior over the weights"
     one_shot: ClassVar[bool] = True
+    shares: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client samples
 

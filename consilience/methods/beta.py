@@ -38,6 +38,7 @@ class BetaPredictiveBayes(Method):
     needs: ClassVar[Needs] = Needs.LABELS
     sends: ClassVar[str] = "samples of its posterior over the weights"
     one_shot: ClassVar[bool] = True
+    shares: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client samples
 

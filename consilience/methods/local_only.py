@@ -25,6 +25,7 @@ class LocalOnly(Method):
     name: ClassVar[str] = "local_only"
     sends: ClassVar[str] = "nothing outside a simulation"
     one_shot: ClassVar[bool] = True
+    shares: ClassVar[bool] = True
     bound: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client infers
