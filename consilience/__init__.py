@@ -7,24 +7,43 @@ from consilience.data.dataset import Dataset
 from consilience.data.partition import dirichlet, heterogeneous, iid, natural
 from consilience.data.synthetic import digits, linear_gaussian, moons, sine
 from consilience.data.tabular import from_csv
+from consilience.distil import Distil, at_average, at_client, at_random
 from consilience.engines import Sequential, Vectorised
 from consilience.errors import Diverged, InputError
-from consilience.inference import SGD, SGLD, Adam, CyclicalSGHMC, Inference, constant, cosine
+from consilience.inference import SGD, SGLD, SWA, Adam, CyclicalSGHMC, Inference, constant, cosine
 from consilience.key import Key
 from consilience.method import Method, Needs, Pooled, State
 from consilience.methods.bcm import BCM
 from consilience.methods.beta import BetaPredictiveBayes
 from consilience.methods.centralised import Centralised
+from consilience.methods.ep_mcmc import EPMCMC
 from consilience.methods.fedavg import FedAvg
+from consilience.methods.fedkt import FedKT
+from consilience.methods.fedpa import FedPA
+from consilience.methods.fedprox import FedProx
+from consilience.methods.fedyogi import FedYogi
 from consilience.methods.local_only import LocalOnly
 from consilience.methods.mixture import Mixture
+from consilience.methods.oneshot import OneShotFL
 from consilience.methods.scaffold import Scaffold
 from consilience.methods.server_only import ServerOnly
 from consilience.models.mlp import linear, mlp
+from consilience.optim import AdamSteps, Descent, Yogi
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples, average, draw, moments, multiply
-from consilience.predictive import Categorical, Normal, geometric, mixture, product, tempered
-from consilience.prior import Isotropic
+from consilience.posterior import (
+    Dense,
+    Gaussian,
+    Point,
+    Posterior,
+    Samples,
+    average,
+    dense_moments,
+    draw,
+    moments,
+    multiply,
+)
+from consilience.predictive import Categorical, Normal, geometric, mixture, product, robust, shared, tempered
+from consilience.prior import Flat, Isotropic
 from consilience.result import Prediction, Result
 from consilience.run import load, run
 from consilience.task import Task, classification, regression

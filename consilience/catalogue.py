@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from consilience.data import DATASETS, describe_dataset
+from consilience.data import DATASETS, WITH_VARIANTS, describe_dataset
 from consilience.errors import unknown
-from consilience.method import Needs
+from consilience.method import Method, Needs, needs
 from consilience.methods import METHODS
 from consilience.provenance import citation
 from consilience.spec import describe
@@ -26,13 +26,20 @@ NEEDS = {
 }
 
 
+def needed(method: Method) -> str:
+    wanted = needs(method)
+    return " and ".join(
+        words for need, words in NEEDS.items() if need in wanted and (len(wanted) == 1 or need is not Needs.NOTHING)
+    )
+
+
 def method_table() -> RenderableType:
     """One line a method, bounds last."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("method", "what it is", "a site sends", "the server needs"):
         table.add_column(column)
     for name, kind in sorted(METHODS.items(), key=lambda item: (item[1].bound, item[0])):
-        table.add_row(name, citation(kind)[0], kind.sends, NEEDS[kind.needs])
+        table.add_row(name, citation(kind)[0], kind.sends, needed(kind()))
     return table
 
 
@@ -45,7 +52,7 @@ def method_page(name: str) -> RenderableType:
     box = Padding(Text(textwrap.dedent(inspect.getdoc(kind) or "")), (1, 2))
     facts = Table.grid(padding=(0, 2))
     rounds = "one round" if kind.one_shot else "as many rounds as asked (10 by default)"
-    for label, value in (("A site sends", kind.sends), ("The server needs", NEEDS[kind.needs]), ("Rounds", rounds)):
+    for label, value in (("A site sends", kind.sends), ("The server needs", needed(kind())), ("Rounds", rounds)):
         facts.add_row(Text(label, style="bold"), value)
     settings = Table(title="Settings", title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in ("name", "default", ""):
@@ -76,4 +83,5 @@ def dataset_table(data_dir: str | None) -> RenderableType:
         table.add_column(column, justify="right" if column in ("rows", "features") else "left")
     for name in DATASETS:
         table.add_row(name, *describe_dataset(name, data_dir))
-    return table
+    variants = f"With @hasan2023 after the name, as that paper had them: {', '.join(WITH_VARIANTS)}."
+    return Group(table, Text(variants, style="dim"))

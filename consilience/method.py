@@ -101,6 +101,11 @@ class Method(ABC):
         return None
 
 
+def needs(method: Method) -> set[Needs]:
+    """All that a method, as it is set, wants to see at the server."""
+    return {method.needs} | ({Needs.INPUTS} if getattr(method, "distil", None) else set())
+
+
 def name(method: Method | type[Method]) -> str:
     kind = method if isinstance(method, type) else type(method)
     return kind.name or kind.__name__.lower()

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.errors import InputError
 from consilience.key import Key
+from consilience.predictive import positive
 from consilience.tree import Params
 
 
@@ -30,6 +32,8 @@ class Dense(NamedTuple):
     mean: Tensor  # [P], in the order of `tree.ravel`
     precision: Tensor  # [P, P]; small models only
 
+
+SMALLEST = 1e-12  # variance, so that samples that agree to the last bit still multiply
 
 Posterior: TypeAlias = Point | Samples | Gaussian | Dense
 P = TypeVar("P", Point, Samples, Gaussian, Dense)
@@ -56,14 +60,27 @@ def multiply(factors: Sequence[Any], prior: Gaussian | Dense) -> Gaussian | Dens
         if k not in prior.var:  # a point: nothing to weigh by
             mean[k] = torch.stack([f.mean[k] for f in factors]).mean(0)
             continue
-        var[k] = 1 / sum((1 / f.var[k] for f in factors), -spare / prior.var[k])
-        mean[k] = var[k] * sum((f.mean[k] / f.var[k] for f in factors), -spare * m / prior.var[k])
+        precision = sum((1 / f.var[k].clamp(min=SMALLEST) for f in factors), -spare / prior.var[k])
+        var[k] = 1 / positive(precision, 1e-3 / prior.var[k])
+        linear = sum((f.mean[k] / f.var[k].clamp(min=SMALLEST) for f in factors), -spare * m / prior.var[k])
+        mean[k] = var[k] * linear
     return Gaussian(mean, var)
 
 
 def moments(samples: Samples) -> Gaussian:
     """The diagonal Gaussian with the samples' mean and (unbiased) variance."""
     return Gaussian({k: v.mean(0) for k, v in samples.params.items()}, {k: v.var(0) for k, v in samples.params.items()})
+
+
+def dense_moments(samples: Samples) -> Dense:
+    """The Gaussian with the samples' mean and full covariance; needs more samples than weights."""
+    flat = tree.ravel(samples.params, batch_dims=1)
+    count, weights = flat.shape
+    if count <= weights:
+        raise InputError(
+            f"A full covariance of {weights} weights needs more than {weights} samples; there are {count}."
+        )
+    return Dense(flat.mean(0), torch.linalg.inv(flat.T.cov().reshape(weights, weights)))
 
 
 def draw(gaussian: Gaussian | Dense, key: Key, n: int, like: Params | None = None) -> Samples:

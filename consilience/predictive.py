@@ -37,6 +37,7 @@ class Normal(NamedTuple):
 
 Distribution: TypeAlias = Categorical | Normal
 Predictive: TypeAlias = Callable[[Tensor], Distribution]
+Powers: TypeAlias = Callable[[Sequence[Distribution], Distribution], Tensor]
 
 
 def mixture(parts: Sequence[Distribution], weights: Tensor) -> Distribution:
@@ -50,17 +51,52 @@ def mixture(parts: Sequence[Distribution], weights: Tensor) -> Distribution:
     return Normal(mean, _dot(w, [p.var + (p.mean - mean) ** 2 for p in normals]), noise)
 
 
-def product(parts: Sequence[Distribution], prior: Distribution, weights: Tensor | None = None) -> Distribution:
-    """Πₖ pₖ / prior^(K−1), renormalised; `weights` only average the observation noise."""
-    spare = len(parts) - 1
+def product(
+    parts: Sequence[Distribution], prior: Distribution, weights: Tensor | None = None, powers: Tensor | None = None
+) -> Distribution:
+    """Πₖ pₖ^βₖ · prior^(1 − Σβₖ), renormalised, with βₖ = 1 unless `powers` [K, N] say otherwise.
+
+    `weights` only average the observation noise.
+    """
     if isinstance(prior, Categorical):
         logs = torch.stack([p.log_probs for p in parts if isinstance(p, Categorical)])
-        return Categorical(torch.log_softmax(logs.sum(0) - spare * prior.log_probs, -1))
+        b = (torch.ones(len(parts), 1) if powers is None else powers).to(logs).unsqueeze(-1)
+        return Categorical(torch.log_softmax((b * logs).sum(0) + (1 - b.sum(0)) * prior.log_probs, -1))
     normals = [p for p in parts if isinstance(p, Normal)]
+    b = (torch.ones(len(parts), 1) if powers is None else powers).to(prior.mean)
+    b = b.unsqueeze(-1) if prior.mean.ndim > 1 else b
     w = torch.ones(len(parts)) if weights is None else weights
-    linear = torch.stack([p.mean / p.var for p in normals]).sum(0) - spare * prior.mean / prior.var
-    precision = positive(torch.stack([1 / p.var for p in normals]).sum(0) - spare / prior.var, 1e-3 / prior.var)
+    own = torch.stack([1 / p.var for p in normals])
+    rest = 1 - b.sum(0)
+    precision = positive((b * own).sum(0) + rest / prior.var, 1e-3 / prior.var)
+    linear = (b * own * torch.stack([p.mean for p in normals])).sum(0) + rest * prior.mean / prior.var
     return Normal(linear / precision, 1 / precision, _dot(w / w.sum(), [p.noise for p in normals]))
+
+
+def shared(parts: Sequence[Distribution], prior: Distribution) -> Tensor:
+    """βₖ = 1/K: the generalised product of experts (Cao and Fleet 2014), as sure as its experts are on average."""
+    return torch.full((len(parts), 1), 1 / len(parts))
+
+
+def robust(parts: Sequence[Distribution], prior: Distribution) -> Tensor:
+    """βₖ(x): the entropy that client k's data took from the prior's (robust BCM, Deisenroth and Ng 2015)."""
+    return torch.stack([(entropy(prior) - entropy(p)).clamp(min=0) for p in parts])
+
+
+def entropy(p: Distribution) -> Tensor:
+    """In nats, for every row; of the latent function for a Normal."""
+    if isinstance(p, Categorical):
+        return -(p.probs * p.log_probs).sum(-1)
+    each = 0.5 * (2 * math.pi * math.e * p.var).log()
+    return each.flatten(1).sum(-1) if each.ndim > 1 else each
+
+
+def logarithmic(parts: Sequence[Distribution], weights: Tensor) -> Distribution:
+    """Πₖ pₖ^wₖ, renormalised: for single models, the average of their logits. For Normals, their mixture."""
+    logs = [p.log_probs for p in parts if isinstance(p, Categorical)]
+    if not logs:
+        return mixture(parts, weights)
+    return Categorical(torch.log_softmax(_dot(weights / weights.sum(), logs), -1))
 
 
 def geometric(beta: float, p: Distribution, q: Distribution) -> Distribution:
@@ -121,7 +157,7 @@ def positive(precision: Tensor, floor: Tensor) -> Tensor:
     bad = int((precision <= 0).sum())
     if bad:
         warnings.warn(
-            f"A product of Normals had a precision ≤ 0 at {bad} of {precision.numel()} inputs; clamped.", stacklevel=3
+            f"A product of Normals had a precision ≤ 0 at {bad} of {precision.numel()} places; clamped.", stacklevel=3
         )
     return torch.where(precision > 0, precision, floor)
 

@@ -22,8 +22,28 @@ class Prior(Protocol):
     def gaussian(self, like: Params) -> Gaussian:
         """The prior as a diagonal Gaussian over these weights."""
 
+    def dense(self, like: Params) -> Dense:
+        """The same with its full precision matrix, for small models."""
+
     def draw(self, key: Key, n: int, like: Params) -> Params:
         """n draws, leaves [n, …]."""
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Nothing is preferred; what distillation uses, where the teacher is all there is to learn."""
+
+    def log_density(self, params: Params) -> Tensor:
+        return tree.leaves(params)[0].new_zeros(())
+
+    def gaussian(self, like: Params) -> Gaussian:
+        raise TypeError("a flat prior is no Gaussian")
+
+    def dense(self, like: Params) -> Dense:
+        raise TypeError("a flat prior is no Gaussian")
+
+    def draw(self, key: Key, n: int, like: Params) -> Params:
+        raise TypeError("a flat prior cannot be drawn from")
 
 
 @dataclass(frozen=True)

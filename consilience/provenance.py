@@ -13,7 +13,7 @@ import torch
 
 from consilience.data.data import Sites
 from consilience.errors import InputError
-from consilience.method import Method, Needs, name
+from consilience.method import Method, Needs, name, needs
 from consilience.methods import METHODS
 from consilience.spec import describe
 from consilience.task import Task
@@ -26,13 +26,16 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
         raise InputError(f"{rounds} rounds: at least one is needed.")
     if method.one_shot and rounds > 1:
         raise InputError(f"{name(method)} is a one-round method, a second would repeat the first: use --rounds 1.")
-    missing = (method.needs is Needs.LABELS and sites.calibration is None) or (
-        method.needs is Needs.INPUTS and sites.inputs is None
-    )
-    if missing:
-        free = ", ".join(sorted(n for n, m in METHODS.items() if m.needs is Needs.NOTHING and not m.bound))
-        what = "labelled rows (calibration=30)" if method.needs is Needs.LABELS else "unlabelled rows (inputs=0.2)"
+    wanted = needs(method)
+    no_labels, no_inputs = sites.calibration is None, sites.inputs is None
+    if (Needs.LABELS in wanted and no_labels) or (Needs.INPUTS in wanted and no_inputs):
+        free = ", ".join(sorted(n for n, m in METHODS.items() if needs(m()) == {Needs.NOTHING} and not m.bound))
+        both = [("labelled rows (--calibration 30)", Needs.LABELS), ("unlabelled rows (--inputs 0.2)", Needs.INPUTS)]
+        what = " and ".join(words for words, need in both if need in wanted)
         raise InputError(f"{name(method)} needs {what} at the server; methods that need nothing there: {free}.")
+    kind = "classification" if sites.classes else "regression"
+    if kind not in method.tasks:
+        raise InputError(f"{name(method)} is for {method.tasks[0]} only; these rows are a {kind} problem.")
     task.check(sites.train[0], sites.classes)
 
 
@@ -45,7 +48,7 @@ def facts(
         "method": name(method),
         "title": title,
         "summary": source,
-        "needs": "bound" if method.bound else method.needs.value,
+        "needs": "bound" if method.bound else max(needs(method), key=list(Needs).index).value,
         "data": sites.name,
         "split": sites.split,
         "sites": len(sites),

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from consilience import inference, method, payload, posterior
+from consilience import distil, inference, method, optim, payload, posterior, predictive
 from consilience.errors import InputError, unknown
 from consilience.tree import Tree
 
@@ -21,12 +21,11 @@ T = TypeVar("T")
 KNOWN: dict[str, Callable[..., Any]] = {
     f.__name__: f
     for f in (
-        inference.SGD,
-        inference.Adam,
-        inference.SGLD,
-        inference.CyclicalSGHMC,
-        inference.constant,
-        inference.cosine,
+        *(inference.SGD, inference.Adam, inference.SWA, inference.SGLD, inference.CyclicalSGHMC),
+        *(inference.constant, inference.cosine),
+        *(distil.Distil, distil.at_random, distil.at_client, distil.at_average),
+        *(optim.Descent, optim.AdamSteps, optim.Yogi, predictive.shared, predictive.robust),
+        *(posterior.moments, posterior.dense_moments),
     )
 }
 # What may move or be stored; a method's own file adds its states.

@@ -22,12 +22,13 @@ from consilience.key import Key
 from consilience.likelihood import GaussianNoise, Heteroscedastic, Likelihood, Softmax
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Categorical, Distribution, Normal, Predictive
-from consilience.prior import Isotropic, Prior
+from consilience.prior import Flat, Isotropic, Prior
 from consilience.tree import Params
 
 Tilt: TypeAlias = Callable[[Params], Tensor]  # in units of the mean loss
 
 CHUNK = 8192  # inputs predicted at a time
+UNINFORMED = 1e8  # latent variance of a flat prior, on standardised targets
 PRIOR_DRAWS = 200  # for the prior predictive of a regression network
 
 
@@ -93,6 +94,10 @@ class Task:
         if isinstance(self.likelihood, Softmax):
             classes = self.outputs(self.like, x[:1]).shape[-1]
             return Categorical(torch.full((len(x), classes), 1 / classes, dtype=x.dtype, device=x.device).log())
+        if isinstance(self.prior, Flat):
+            mean = self.predictive(Point(self.like))(x)
+            assert isinstance(mean, Normal)
+            return Normal(torch.zeros_like(mean.mean), torch.full_like(mean.var, UNINFORMED), mean.noise)
         p = self.predictive(Samples(self.prior.draw(Key(0), PRIOR_DRAWS, self.like)))(x)
         assert isinstance(p, Normal)
         return p
@@ -157,6 +162,11 @@ def proximal(centre: Params, mu: float) -> Tilt:
         return 0.5 * mu * (away @ away)
 
     return tilt
+
+
+def proximal_norm(centre: Params, mu: float) -> Tilt:
+    """μ‖θ − centre‖, not squared, as Hasan 2023 prints it (eq. 2.12)."""
+    return lambda params: mu * torch.linalg.vector_norm(tree.ravel(params) - tree.ravel(centre) + 1e-12)
 
 
 def linear(slope: Params) -> Tilt:

@@ -217,7 +217,7 @@ def test_the_noise_is_added_once() -> None:
 def test_a_precision_below_zero_is_clamped_and_told() -> None:
     one = torch.ones(3)
     wide = [Normal(0 * one, 10 * one, one)] * 3  # wider than the prior
-    with pytest.warns(UserWarning, match="precision ≤ 0 at 3 of 3 inputs"):
+    with pytest.warns(UserWarning, match="precision ≤ 0 at 3 of 3 places"):
         pooled = product(wide, Normal(0 * one, one, 0 * one))
     assert bool((pooled.var > 0).all())
 

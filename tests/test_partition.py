@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from consilience.data.partition import (
     Dirichlet,
     Heterogeneous,
+    HeterogeneousHasan2023,
     Iid,
     Natural,
     Rows,
@@ -21,6 +24,7 @@ from consilience.data.partition import (
     iid,
     natural,
     parse,
+    sorted_feature,
 )
 from consilience.data.synthetic import digits
 from consilience.errors import InputError
@@ -285,3 +289,184 @@ def test_regression_has_no_classes_to_go_by(split: Split) -> None:
     with pytest.raises(InputError, match=r"use iid\(\) or natural\(\)"):
         split(rows, 2, Key(0))
     assert len(iid()(rows, 2, Key(0))) == 2
+
+
+# Sorted by a feature
+
+
+def measured(x: list[list[float]] | torch.Tensor) -> Rows:
+    """Rows of a regression."""
+    x = torch.as_tensor(x, dtype=torch.float32)
+    return Rows(x, torch.zeros(len(x)), None, None)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(0, 2**40), st.data())
+def test_sorted_parts_are_contiguous_complete_and_even(values: list[int], seed: int, data: st.DataObject) -> None:
+    rows, sites = measured([[0.5, v] for v in values]), data.draw(st.integers(1, len(values)))
+
+    parts = sorted_feature(1)(rows, sites, Key(seed))
+
+    assert torch.cat(parts).sort().values.tolist() == list(range(len(values)))
+    assert max(len(part) for part in parts) - min(len(part) for part in parts) <= 1
+    assert all(rows.x[a, 1].max() <= rows.x[b, 1].min() for a, b in pairwise(parts))
+    assert equal(parts, sorted_feature(1)(rows, sites, Key(seed)))
+
+
+def test_without_a_column_it_is_the_one_of_largest_variance() -> None:
+    rows = measured([[0, 30, 1], [1, 10, 1], [2, 20, 1], [3, 0, 1]])  # variances 1.25, 125, 0
+
+    assert [part.tolist() for part in sorted_feature()(rows, 2, Key(0))] == [[1, 3], [0, 2]]
+    assert [part.tolist() for part in sorted_feature(0)(rows, 2, Key(0))] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_equal_variances_take_the_same_column_in_both_parts(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.rand(200, generator=generator)
+    x = torch.stack([a, a[torch.randperm(200, generator=generator)]], 1)  # equal variances but for rounding,
+    rows, split = measured(x), sorted_feature()  # which depends on the order of the rows
+
+    train = [rows.take(part) for part in split(rows, 4, Key(0))]
+    parts = split.follow(rows, train, Key(1))
+
+    for mine, theirs in zip(train, parts, strict=True):
+        assert torch.equal(mine.x[:, 0].sort().values, x[theirs, 0].sort().values)
+
+
+def test_test_rows_go_where_their_value_is_trained_on() -> None:
+    train = [measured([[0.0], [1.0]]), measured([[2.0], [4.0]]), measured([[7.0], [9.0]])]
+    test = measured([[-3.0], [0.5], [1.4], [1.6], [3.0], [5.0], [6.0], [50.0]])
+
+    parts = sorted_feature().follow(test, train, Key(0))
+
+    # Inside a range: 0.5, 3. Outside, the nearer end: −3 and 1.4 → 1; 1.6 → 2; 5 → 4; 6 → 7; 50 → 9.
+    assert [part.tolist() for part in parts] == [[0, 1, 2], [3, 4, 5], [6, 7]]
+
+
+def test_test_rows_of_a_value_that_was_cut_through_go_by_count() -> None:
+    train = [measured([[0.0], [1.0], [1.0], [1.0]]), measured([[1.0], [2.0], [2.0], [2.0]])]
+    test = measured([[1.0]] * 8 + [[0.0], [2.0]])
+
+    parts = sorted_feature().follow(test, train, Key(0))
+
+    assert [len(part) for part in parts] == [6 + 1, 2 + 1]  # the eight by 3 : 1
+    assert 8 in parts[0].tolist()
+    assert 9 in parts[1].tolist()
+    assert not equal(parts, sorted_feature().follow(test, train, Key(1)))  # which of the eight is chance
+
+
+def test_sorting_by_a_feature_that_is_not_there() -> None:
+    with pytest.raises(InputError, match="no feature 3 to sort by: the last is 2"):
+        sorted_feature(3)(measured([[0, 0, 0], [1, 1, 1]]), 2, Key(0))
+    for column in (-1, 0.5):
+        with pytest.raises(InputError, match="not the number of a feature"):
+            sorted_feature(column)  # type: ignore[arg-type]
+
+
+# The released form of Hasan 2023
+
+
+def test_the_released_form_has_one_homogeneous_part_for_all() -> None:
+    rows = labelled(torch.arange(4000) % 4)
+
+    parts = heterogeneous(0.6, "hasan2023")(rows, 4, Key(0))
+
+    # n/K = 1000: 400 rows of one shuffle, the same at all sites, and the first 600 of the site's class. A quarter of
+    # the 400 is expected to be of the site's class and therefore there twice: deviation sqrt(400·¼·¾) < 9, five: 45.
+    assert [len(part) for part in parts] == [1000] * 4
+    everywhere = set(parts[0].tolist()).intersection(*(part.tolist() for part in parts[1:]))
+    assert len(everywhere) == 400
+    counts = torch.stack([torch.bincount(rows.y[part], minlength=4) for part in parts])
+    assert (counts.sort(1).values - torch.tensor([100, 100, 100, 700])).abs().max() < 45
+    assert sorted(counts.argmax(1).tolist()) == [0, 1, 2, 3]
+    for part in parts:
+        assert abs(1000 - len(part.unique()) - 100) < 45
+
+
+def test_the_released_form_at_its_ends() -> None:
+    rows = labelled(torch.arange(40) % 4)
+
+    same, apart = heterogeneous(0.0, "hasan2023")(rows, 4, Key(0)), heterogeneous(1.0, "hasan2023")(rows, 4, Key(0))
+
+    assert all(torch.equal(part, same[0]) for part in same)
+    assert [len(part) for part in same] == [10] * 4
+    assert [len(set(rows.y[part].tolist())) for part in apart] == [1] * 4
+    assert torch.cat(apart).sort().values.tolist() == list(range(40))
+
+
+def test_the_released_form_deals_out_whole_classes() -> None:
+    rows = labelled(torch.arange(1000) % 10, classes=10)
+
+    three = heterogeneous(1.0, "hasan2023")(rows, 3, Key(0))
+    many = heterogeneous(1.0, "hasan2023")(rows, 12, Key(0))
+
+    # Classes shared out as evenly as can be, smaller groups first; with more sites than classes they begin again.
+    assert [len(set(rows.y[part].tolist())) for part in three] == [3, 3, 4]
+    assert torch.equal(many[0], many[10])
+    assert len({int(rows.y[part][0]) for part in many}) == 10
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0, 1), st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(0, 99), st.data())
+def test_the_released_form_leaves_no_site_empty(h: float, labels: list[int], seed: int, data: st.DataObject) -> None:
+    sites = data.draw(st.integers(1, len(labels)))
+
+    parts = heterogeneous(h, "hasan2023")(labelled(labels), sites, Key(seed))
+
+    assert len(parts) == sites
+    assert all(1 <= len(part) <= len(labels) // sites for part in parts)
+
+
+def test_the_released_form_gives_a_site_without_rows_of_its_classes_one_of_the_others() -> None:
+    parts = heterogeneous(1.0, "hasan2023")(labelled([0, 0, 0, 0]), 4, Key(0))  # three sites own classes nobody has
+
+    assert [len(part) for part in parts] == [1] * 4
+
+
+def test_a_row_is_handed_out_twice_only_by_a_split_that_says_so() -> None:
+    class Twice(Iid):
+        def deal(self, rows: Rows, sites: int, key: Key) -> list[torch.Tensor]:
+            return [torch.arange(len(rows.y))] * sites
+
+    class Shared(Twice):
+        shares_rows = True
+
+    with pytest.raises(InputError, match="hands out a row twice"):
+        Twice()(labelled([0, 1, 2]), 2, Key(0))
+    assert [part.tolist() for part in Shared()(labelled([0, 1, 2]), 2, Key(0))] == [[0, 1, 2], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("split", "text"),
+    [
+        (sorted_feature(), "sorted_feature"),
+        (sorted_feature(12), "sorted_feature:12"),
+        (heterogeneous(0.3, "hasan2023"), "heterogeneous:0.3@hasan2023"),
+    ],
+)
+def test_the_text_of_the_papers_splits(split: Split, text: str) -> None:
+    assert str(split) == text
+    assert parse(text) == split
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("sorted_feature:", "number of a feature"),
+        ("sorted_feature:-1", "number of a feature"),
+        ("sorted_feature:1@hasan2023", "number of a feature"),
+        ("heterogeneous:0.3@hasan2024", "Did you mean «hasan2023»"),
+        ("heterogeneous:0.3@", "Known: hasan2023"),
+        ("heterogeneous:2@hasan2023", "between 0 and 1"),
+        ("dirichlet:0.5@hasan2023", "has no variants: type dirichlet:0.5"),
+    ],
+)
+def test_text_of_the_papers_splits_that_cannot_be_read(text: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        parse(text)
+
+
+def test_the_released_form_goes_by_class_too() -> None:
+    with pytest.raises(InputError, match="sorted_feature"):
+        HeterogeneousHasan2023(0.3)(measured([[0.0], [1.0]]), 2, Key(0))

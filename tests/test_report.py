@@ -18,16 +18,8 @@ from rich.console import Console
 import consilience.report
 from consilience.errors import InputError
 from consilience.report.html import comparison_page, run_page
-from consilience.report.table import (
-    comparison_table,
-    count,
-    human_bytes,
-    interval,
-    number,
-    percent,
-    run_table,
-    sentence,
-)
+from consilience.report.table import comparison_table, run_table
+from consilience.report.words import count, human_bytes, interval, number, percent, sentence
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 

@@ -12,7 +12,7 @@ from consilience.data.dataset import Dataset
 from consilience.data.folder import folder, located
 from consilience.errors import InputError, unknown
 
-__all__ = ["DATASETS", "FACTS", "dataset", "describe_dataset", "fetch"]
+__all__ = ["DATASETS", "FACTS", "WITH_VARIANTS", "dataset", "describe_dataset", "fetch"]
 
 EMBEDDED: dict[str, Callable[[], Dataset]] = synthetic.DATASETS
 IN_FILES: dict[str, Callable[[str | None], Dataset]] = {

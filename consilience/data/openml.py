@@ -113,9 +113,9 @@ def _write(path: Path, source: Source, x: Array, y: Array) -> None:
             writer.writerows([f"{value:.15g}" for value in (*row, label)] for row, label in zip(x, y, strict=True))
         return
     train, test = slice(source.train), slice(source.train, None)
-    labels = {"y_train": y[train], "y_test": y[test]}
+    arrays: dict[str, Any] = {"y_train": y[train], "y_test": y[test]}
     if len(source.shape) == 3:
-        colours = {"x_train_delta": encode_delta(x[train]), "x_test_delta": encode_delta(x[test])}
-        np.savez_compressed(path, **colours, **labels)
+        arrays |= {"x_train_delta": encode_delta(x[train]), "x_test_delta": encode_delta(x[test])}
     else:
-        np.savez_compressed(path, x_train=x[train], x_test=x[test], **labels)
+        arrays |= {"x_train": x[train], "x_test": x[test]}
+    np.savez_compressed(path, **arrays)

@@ -43,6 +43,12 @@ class At(NamedTuple):
     key: Key
 
 
+class Trace(NamedTuple):
+    vector: Tensor  # the last
+    samples: list[Tensor]
+    state: Tree  # the kernel's, at the end
+
+
 class Kernel(Protocol):
     def init(self, vector: Tensor) -> Tree: ...
 
@@ -65,12 +71,13 @@ class Optimise:
 
 def chain(
     task: Task, start: Posterior, client: Client, kernel: Kernel, epochs: int, batch: int, kept: Collection[int] = ()
-) -> tuple[Tensor, list[Tensor]]:
-    """Run `epochs` passes over the client's rows → the last vector, and the vectors at the end of the `kept` epochs."""
+) -> Trace:
+    """Run `epochs` passes over the client's rows, keeping the vectors at the end of the `kept` epochs."""
     like = centre(start, task.like).params
     vector, data, several = tree.ravel(like), client.data, tree.vectorised()
     state, samples = kernel.init(vector), []
-    steps, size = math.ceil(len(data.w) / batch), data.size
+    rows_in_all = len(data.w) if several else int((data.w > 0).sum())
+    steps, size = math.ceil(rows_in_all / batch), data.size
     own_steps = torch.ceil((data.w > 0).sum() / batch).to(vector) if several else steps
 
     def loss(v: Tensor, rows: Data) -> Tensor:
@@ -92,4 +99,4 @@ def chain(
                 f"{type(kernel).__name__} left the finite numbers by step {(epoch + 1) * steps}; "
                 "try a smaller rate (--set inference.rate=…) or a stronger prior."
             )
-    return vector, samples
+    return Trace(vector, samples, state)

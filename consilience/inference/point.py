@@ -27,8 +27,8 @@ class SGD:
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
         kernel = Optimise(Descent(self.rate, self.momentum), self.schedule)
-        vector, _ = chain(task, start, client, kernel, self.epochs, self.batch)
-        return Point(tree.unravel(vector, centre(start, task.like).params))
+        trace = chain(task, start, client, kernel, self.epochs, self.batch)
+        return Point(tree.unravel(trace.vector, centre(start, task.like).params))
 
     def steps(self, client: Client) -> Tensor:
         """How many steps a client takes."""
@@ -49,5 +49,5 @@ class Adam:
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
         kernel = Optimise(AdamSteps(self.rate, self.beta1, self.beta2), self.schedule)
-        vector, _ = chain(task, start, client, kernel, self.epochs, self.batch)
-        return Point(tree.unravel(vector, centre(start, task.like).params))
+        trace = chain(task, start, client, kernel, self.epochs, self.batch)
+        return Point(tree.unravel(trace.vector, centre(start, task.like).params))

@@ -40,8 +40,8 @@ class CyclicalSGHMC:
                 f"{self.cycles} cycles with {self.samples} samples need {self.cycles * self.samples} epochs."
             )
         kept = [epoch for epoch in range(self.epochs) if self.sampling(epoch)][-self.keep :]
-        _, samples = chain(task, start, client, self, self.epochs, self.batch, kept)
-        return Samples(tree.unravel(torch.stack(samples), centre(start, task.like).params))
+        trace = chain(task, start, client, self, self.epochs, self.batch, kept)
+        return Samples(tree.unravel(torch.stack(trace.samples), centre(start, task.like).params))
 
     def sampling(self, epoch: int) -> bool:
         """Whether an epoch is among the last of its cycle."""

@@ -31,8 +31,8 @@ class SGLD:
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
         kept = range(self.epochs - 1, self.burn - 1, -self.every)
-        _, samples = chain(task, start, client, self, self.epochs, self.batch, kept)
-        return Samples(tree.unravel(torch.stack(samples), centre(start, task.like).params))
+        trace = chain(task, start, client, self, self.epochs, self.batch, kept)
+        return Samples(tree.unravel(torch.stack(trace.samples), centre(start, task.like).params))
 
     def init(self, vector: Tensor) -> Tree:
         return ()

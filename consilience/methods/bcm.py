@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
+from consilience.distil import Distil, distilled
 from consilience.inference import CyclicalSGHMC, Inference
 from consilience.method import Method, Pooled, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Posterior
-from consilience.predictive import Predictive, product
+from consilience.predictive import Distribution, Powers, Predictive, product
 from consilience.task import Task
 
 
@@ -22,6 +25,9 @@ class BCM(Method):
     1       draw θₖ¹ … θₖˢ from p(θ | Dₖ) and send them
     2   pₖ(y|x) = (1/S) Σₛ p(y | x, θₖˢ)
     3   p(y|x) ∝ p(y|x)^(1−K) Πₖ pₖ(y|x)
+    4   θ ← argmin of Σ KL(p(·|x) ‖ p(·|x, θ)) over the server's inputs, if distilled
+
+    With `powers` βₖ(x) line 3 is p(y|x)^(1 − Σβₖ) Πₖ pₖ(y|x)^βₖ: the generalised product or the robust BCM.
     """
 
     sends: ClassVar[str] = "samples of its posterior over the weights"
@@ -29,13 +35,24 @@ class BCM(Method):
     shares: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client samples
+    powers: Powers | None = None  # None: all 1; `shared`: 1/K; `robust`: the entropy a client took away
+    distil: Distil | None = None  # how the server trains one student; None: keep the ensemble
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Pooled:
-        return Pooled(state.posterior, payloads(replies), weights(replies))
+        pooled = Pooled(state.posterior, payloads(replies), weights(replies))
+        return distilled(self.distil, task, pooled, self.teacher(task, pooled), server)  # 4
 
     def predictive(self, task: Task, state: Pooled) -> Predictive:
+        return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
+
+    def teacher(self, task: Task, state: Pooled) -> Predictive:
         clients = [task.predictive(posterior) for posterior in state.posteriors]  # 2
-        return lambda x: product([p(x) for p in clients], task.prior_predictive(x), state.weights)  # 3
+
+        def pooled(x: Tensor) -> Distribution:
+            p, prior = [client(x) for client in clients], task.prior_predictive(x)
+            return product(p, prior, state.weights, self.powers(p, prior) if self.powers else None)  # 3
+
+        return pooled

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
+from consilience.distil import Distil, distilled
 from consilience.inference import CyclicalSGHMC, Inference
 from consilience.method import Method, Needs, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
@@ -32,6 +33,7 @@ class BetaPredictiveBayes(Method):
     2   pₖ(y|x) = (1/S) Σₛ p(y | x, θₖˢ)
     3   p_β(y|x) ∝ [p(y|x)^(1−K) Πₖ pₖ(y|x)]^β · [Σₖ (nₖ/n) pₖ(y|x)]^(1−β)
     4   β ← argmax of Σ log p_β(y|x) over the calibration rows, 0 ≤ β ≤ 1
+    5   θ ← argmin of Σ KL(p_β(·|x) ‖ p(·|x, θ)) over the server's inputs, if distilled
     """
 
     name: ClassVar[str] = "beta"
@@ -41,6 +43,7 @@ class BetaPredictiveBayes(Method):
     shares: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client samples
+    distil: Distil | None = None  # how the server trains one student; None: keep the ensemble
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         return Reply(self.inference(task, message, client), client.data.size)  # 1
@@ -49,9 +52,13 @@ class BetaPredictiveBayes(Method):
         pooled, rows = Interpolated(state.posterior, payloads(replies), weights(replies), 0.5), server.calibration
         assert rows is not None
         both = [precise(p) for p in self.pools(task, pooled, rows.x)]
-        return pooled._replace(beta=maximise(lambda b: score(geometric(b, *both), rows.y), 0.0, 1.0))  # 4
+        pooled = pooled._replace(beta=maximise(lambda b: score(geometric(b, *both), rows.y), 0.0, 1.0))  # 4
+        return distilled(self.distil, task, pooled, self.teacher(task, pooled), server)  # 5
 
     def predictive(self, task: Task, state: Interpolated) -> Predictive:
+        return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
+
+    def teacher(self, task: Task, state: Interpolated) -> Predictive:
         return lambda x: geometric(state.beta, *self.pools(task, state, x))  # 3
 
     def pools(self, task: Task, state: Interpolated, x: Tensor) -> tuple[Distribution, Distribution]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from consilience.distil import Distil, distilled
 from consilience.inference import CyclicalSGHMC, Inference
 from consilience.method import Method, Pooled, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
@@ -22,6 +23,7 @@ class Mixture(Method):
     1       draw θₖ¹ … θₖˢ from p(θ | Dₖ) and send them
     2   pₖ(y|x) = (1/S) Σₛ p(y | x, θₖˢ)
     3   p(y|x) = Σₖ (nₖ/n) pₖ(y|x)
+    4   θ ← argmin of Σ KL(p(·|x) ‖ p(·|x, θ)) over the server's inputs, if distilled
     """
 
     sends: ClassVar[str] = "samples of its posterior over the weights"
@@ -29,13 +31,18 @@ class Mixture(Method):
     shares: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client samples
+    distil: Distil | None = None  # how the server trains one student; None: keep the ensemble
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Pooled:
-        return Pooled(state.posterior, payloads(replies), weights(replies))
+        pooled = Pooled(state.posterior, payloads(replies), weights(replies))
+        return distilled(self.distil, task, pooled, self.teacher(task, pooled), server)  # 4
 
     def predictive(self, task: Task, state: Pooled) -> Predictive:
+        return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
+
+    def teacher(self, task: Task, state: Pooled) -> Predictive:
         clients = [task.predictive(posterior) for posterior in state.posteriors]  # 2
         return lambda x: mixture([p(x) for p in clients], state.weights)  # 3

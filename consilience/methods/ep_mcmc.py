@@ -1,0 +1,43 @@
+"""Embarrassingly parallel MCMC.  Neiswanger et al., UAI 2014, §3.1; Hasan 2023, eq. 2.13."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from consilience.inference import CyclicalSGHMC, Inference
+from consilience.method import Method, State
+from consilience.parties import Client, Received, Reply, Server, payloads
+from consilience.posterior import Dense, Gaussian, Posterior, Samples, draw, moments, multiply
+from consilience.task import Task
+
+
+@dataclass(frozen=True)
+class EPMCMC(Method):
+    """One round; multiply Gaussian approximations of the clients' posteriors over the weights.
+
+        for each client k of K, in parallel
+    1       draw θₖ¹ … θₖˢ from p(θ | Dₖ) and send them
+    2   Nₖ ← the Gaussian with their mean and variance (`moments`) or covariance (`dense_moments`)
+    3   p(θ | D) ∝ p(θ)^(1−K) Πₖ Nₖ(θ)
+    4   draw θ¹ … θᴹ from it
+    """
+
+    name: ClassVar[str] = "ep_mcmc"
+    sends: ClassVar[str] = "samples of its posterior over the weights"
+    one_shot: ClassVar[bool] = True
+    shares: ClassVar[bool] = True
+
+    inference: Inference = CyclicalSGHMC()  # how a client samples
+    fit: Callable[[Samples], Any] = moments  # `moments`: diagonal, for networks; `dense_moments`: for small models
+    draws: int = 10  # M, the members that predict
+
+    def local(self, task: Task, message: Posterior, client: Client) -> Reply:
+        return Reply(self.inference(task, message, client), client.data.size)  # 1
+
+    def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
+        factors: Any = [self.fit(samples) for samples in payloads(replies)]  # 2
+        prior = task.prior.dense if isinstance(factors[0], Dense) else task.prior.gaussian
+        product: Gaussian | Dense = multiply(factors, prior(task.like))  # 3
+        return State(draw(product, server.key, self.draws, task.like))  # 4

@@ -1,0 +1,75 @@
+"""FedKT, without its inner tier of teachers.  Li, He and Song, IJCAI 2021, Algorithm 1; Hasan 2023, §2.2.2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from consilience import tree
+from consilience.distil import Distil, distilled
+from consilience.inference import SGD, Inference
+from consilience.method import Method, Pooled, State
+from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.posterior import Point, Posterior, Samples
+from consilience.predictive import Categorical, Predictive
+from consilience.task import Task
+
+
+@dataclass(frozen=True)
+class FedKT(Method):
+    """One round; the clients' models vote on the server's inputs, and a student learns the winners.
+
+        for each client k of K, in parallel
+    1       cut client k's data at random into S parts; θₖˢ ← training on part s; send all
+    2   vₖ(c|x) ← how many of client k's models say c; with consistent voting, S if all do and else 0
+    3   the teacher's label of x is the class with the most votes Σₖ vₖ(c|x)
+    4   θ ← training on the server's inputs with the teacher's labels
+    """
+
+    sends: ClassVar[str] = "the weights of a few models"
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    one_shot: ClassVar[bool] = True
+
+    inference: Inference = SGD()  # how a client trains
+    models: int = 2  # S, parts and models a client; 1 is plain voting
+    consistent: bool = True  # count only clients whose models agree
+    distil: Distil | None = Distil()  # how the server trains one student; None: keep the votes
+
+    def local(self, task: Task, message: Point, client: Client) -> Reply:
+        part = torch.argsort(client.key.order(client.data.w)) % self.models
+        cut = [client.data._replace(w=client.data.w * (part == s)) for s in range(self.models)]
+        own = [
+            self.inference(task, message, client._replace(data=d, key=client.key.fold(s))) for s, d in enumerate(cut)
+        ]
+        return Reply(Samples(tree.stack(own)[0]), client.data.size)  # 1
+
+    def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Pooled:
+        pooled = Pooled(state.posterior, payloads(replies), weights(replies))
+        return distilled(self.distil, task, pooled, lambda x: winners(self.votes(task, pooled, x)), server)  # 4
+
+    def predictive(self, task: Task, state: Pooled) -> Predictive:
+        if self.distil:
+            return self.distil.predictive(task, state.posterior)
+        return lambda x: Categorical(torch.log_softmax((self.votes(task, state, x) + 0.5).log(), -1))
+
+    def votes(self, task: Task, state: Pooled, x: Tensor) -> Tensor:
+        """How many models say each class, [N, C]."""
+        total = torch.zeros(())
+        for posterior in state.posteriors:
+            say = torch.stack([ballots(task, Point(m), x) for m in tree.unstack(posterior[0], self.models)]).sum(0)
+            total = total + (say * (say == self.models) if self.consistent else say)  # 2
+        return total
+
+
+def ballots(task: Task, model: Posterior, x: Tensor) -> Tensor:
+    p = task.predictive(model)(x)
+    assert isinstance(p, Categorical)
+    return torch.nn.functional.one_hot(p.log_probs.argmax(-1), p.log_probs.shape[-1]).to(x)
+
+
+def winners(votes: Tensor) -> Categorical:
+    return Categorical(torch.nn.functional.one_hot(votes.argmax(-1), votes.shape[-1]).to(votes).log())  # 3

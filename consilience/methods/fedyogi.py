@@ -1,0 +1,60 @@
+"""FedYogi, called AdaptFL in Hasan 2023.  Reddi et al., ICLR 2021, Algorithm 2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from consilience import tree
+from consilience.inference import SGD, Inference
+from consilience.method import Method
+from consilience.optim import Yogi
+from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.posterior import Point, average
+from consilience.task import Task
+from consilience.tree import Tree
+
+
+class Stepped(NamedTuple):
+    posterior: Point
+    optimiser: Tree  # the server optimiser's state
+
+
+@dataclass(frozen=True)
+class FedYogi(Method):
+    """Take the clients' average step as a gradient for an adaptive optimiser at the server.
+
+    for each round
+        for each client k, in parallel
+    1       θₖ ← SGD on client k's data, started at θ
+    2   Δ ← Σₖ (nₖ / n) (θₖ − θ)
+    3   m ← β₁ m + (1 − β₁) Δ;   v ← v − (1 − β₂) Δ² sign(v − Δ²)
+    4   θ ← θ + η m / (√v + τ)
+    """
+
+    shares: ClassVar[bool] = True
+
+    inference: Inference = SGD()  # how a client trains
+    rate: float = 0.1  # η, the server's step
+    beta1: float = 0.9  # memory of m
+    beta2: float = 0.99  # memory of v
+    tau: float = 1e-2  # adaptivity
+
+    def init(self, task: Task, server: Server) -> Stepped:
+        start = task.init(server.key)
+        return Stepped(start, self.yogi.init(tree.ravel(start.params)))
+
+    def local(self, task: Task, message: Point, client: Client) -> Reply:
+        return Reply(self.inference(task, message, client), client.data.size)  # 1
+
+    def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
+        before, mean = state.posterior.params, average(payloads(replies), weights(replies)).params
+        theta = tree.ravel(before)
+        step = theta - tree.ravel(mean)  # 2
+        theta, optimiser = self.yogi.step(theta, step, state.optimiser, self.rate)  # 3, 4
+        return Stepped(Point(tree.unravel(theta, before)), optimiser)
+
+    @property
+    def yogi(self) -> Yogi:
+        return Yogi(self.rate, self.beta1, self.beta2, self.tau)

@@ -1,0 +1,50 @@
+"""One-shot federated learning.  Guha et al., 2019; Hasan 2023, App. B (average of logits)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from consilience.distil import Distil, distilled
+from consilience.inference import SGD, Inference
+from consilience.method import Method, Pooled, State
+from consilience.parties import Client, Received, Reply, Server, payloads
+from consilience.posterior import Posterior
+from consilience.predictive import Predictive, logarithmic
+from consilience.task import Task
+
+
+@dataclass(frozen=True)
+class OneShotFL(Method):
+    """One round; average the logits of the clients' models and distil.
+
+        for each client k of K, in parallel
+    1       θₖ ← training on client k's data, and send it
+    2   z(x) = (1/K) Σₖ zₖ(x), the logits; for numbers, the mixture of the clients' Normals
+    3   θ ← argmin of Σ KL(softmax z(x) ‖ p(·|x, θ)) over the server's inputs
+    """
+
+    name: ClassVar[str] = "oneshot"
+    one_shot: ClassVar[bool] = True
+    shares: ClassVar[bool] = True
+
+    inference: Inference = SGD()  # how a client trains
+    distil: Distil | None = Distil()  # how the server trains one student; None: keep the ensemble
+
+    def local(self, task: Task, message: Posterior, client: Client) -> Reply:
+        return Reply(self.inference(task, message, client), client.data.size)  # 1
+
+    def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Pooled:
+        equal = torch.full((len(replies),), 1 / len(replies))
+        pooled = Pooled(state.posterior, payloads(replies), equal)
+        return distilled(self.distil, task, pooled, self.teacher(task, pooled), server)  # 3
+
+    def predictive(self, task: Task, state: Pooled) -> Predictive:
+        return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
+
+    def teacher(self, task: Task, state: Pooled) -> Predictive:
+        clients = [task.predictive(posterior) for posterior in state.posteriors]
+        return lambda x: logarithmic([p(x) for p in clients], state.weights)  # 2

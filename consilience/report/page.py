@@ -1,0 +1,111 @@
+"""What every page is made of: cells, pictures, facts and the template, with nothing loaded from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from consilience.report import plots, words
+from consilience.report.words import FEW_ROWS, Json, count, interval, score
+
+
+class Cell(NamedTuple):
+    """A number in a table, with its interval below it."""
+
+    text: str
+    span: str = ""
+    best: bool = False
+    grey: bool = False
+    under: str = ""
+
+
+class Picture(NamedTuple):
+    """A figure, what it shows, and the same numbers as a table for those who prefer to read them."""
+
+    title: str
+    svg: Markup
+    caption: str
+    headings: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+
+
+def render(**content: Any) -> str:
+    loader = PackageLoader("consilience", "report")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["tied"] = lambda text: re.sub(r"(?<=\d) (?=%|[kMGT]?B\b|s\b|min\b|h\b)", "\u00a0", text)
+    return environment.get_template("page.html.jinja").render(**content)
+
+
+def told(alert: Any) -> str:
+    return joined(*(f"{k}: {v}" for k, v in alert.items())) if isinstance(alert, dict) else str(alert)
+
+
+def caution(page: Json, parts: Sequence[Json]) -> str:
+    """The warning that stands below greyed ECEs."""
+    shown = [k for part in parts for k in part.get("metrics") or {} if grey(k, page)]
+    return words.ece_note(page) if shown else ""
+
+
+def known(*facts: tuple[str, str]) -> list[tuple[str, str]]:
+    return [f for f in facts if f[1]]
+
+
+def joined(*parts: Any) -> str:
+    return ", ".join(str(p) for p in parts if p not in {None, ""})
+
+
+def role_counts(rows: Json | None) -> str:
+    return ", ".join(f"{count(n)} {role}" for role, n in (rows or {}).items() if n)
+
+
+def seconds(s: float | None) -> str:
+    if s is None:
+        return ""
+    return f"{s:.1f} s" if s < 120 else f"{s / 60:.0f} min" if s < 7200 else f"{s / 3600:.1f} h"
+
+
+def grey(key: str, page: Json) -> bool:
+    return "ece" in key and (words.test_rows(page) or FEW_ROWS) < FEW_ROWS
+
+
+def cell(key: str, part: Json, best: bool = False, grey: bool = False) -> Cell:
+    span = interval(key, (part.get("intervals") or {}).get(key))
+    return Cell(score(key, (part.get("metrics") or {}).get(key)), span, best, grey)
+
+
+def tempered_note(page: Json) -> str:
+    scalar = "one factor on the variance" if words.regression(page) else "one temperature"
+    return f"Tempered: {scalar}, fitted on the calibration rows."
+
+
+def labels_picture(counts: Sequence[Sequence[int]], sites: Sequence[str], names: Sequence[str] | None) -> Picture:
+    wide = max(len(row) for row in counts)
+    counts = [[*row, *[0] * (wide - len(row))] for row in counts]
+    classes = [str(n) for n in names] if names and len(names) == wide else [str(c) for c in range(wide)]
+    top = max([n for row in counts for n in row] + [0])
+    caption = "Training rows of each class at each site: the stronger the colour, the more; "
+    caption += f"the fullest cell holds {count(top)}."
+    rows = [[site, *(count(n) for n in row), count(sum(row))] for site, row in zip(sites, counts, strict=True)]
+    drawn = Markup(plots.labels(counts, sites, classes))
+    return Picture(
+        "Who holds what", drawn, caption, ["Site", *classes, "All"], rows if wide * len(sites) <= 1000 else ()
+    )
+
+
+def details(page: Json) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Settings and versions as flat lists."""
+    blocks = [("Settings", page.get("settings")), ("Versions", page.get("versions"))]
+    return [(title, _flat(values)) for title, values in blocks if values]
+
+
+def _flat(values: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """A nested dict as (dotted name, value) pairs."""
+    if not isinstance(values, dict):
+        return [(prefix, "none" if values is None else str(values))]
+    return [pair for k, v in values.items() for pair in _flat(v, f"{prefix}.{k}" if prefix else str(k))]
