@@ -1,19 +1,16 @@
-"""The command line: demo, run, pool, methods, datasets, report."""
+"""The command line: demo, run, compare, tune, pool, methods, datasets, report."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from consilience.errors import InputError
 from consilience.recipe import Recipe, free_folder
+from consilience.screen import err, live, out, progress, stoppable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,8 +18,6 @@ app = typer.Typer(
     add_completion=False,
     help="Bayesian federated learning: private sites, one round, one calibrated model.",
 )
-out = Console()
-err = Console(stderr=True)
 
 Method_ = Annotated[str, typer.Argument(help="Which method; see «consilience methods».")]
 Data_ = Annotated[
@@ -37,6 +32,9 @@ Engine_ = Annotated[str, typer.Option(help="auto, sequential or vectorised.")]
 Out_ = Annotated[Path | None, typer.Option(help="The folder for everything; runs/… by default.")]
 DataDir_ = Annotated[Path | None, typer.Option(envvar="CONSILIENCE_DATA", help="Where data files lie.")]
 Set_ = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. inference.epochs=20; may be repeated.")]
+Seeds_ = Annotated[str, typer.Option(help="0-9, or 0,3,7, or 5: each decides split, start and every draw.")]
+Calibration_ = Annotated[int, typer.Option(help="Labelled rows at the server; 0 for none.")]
+Inputs_ = Annotated[float, typer.Option(help="Unlabelled rows at the server: a number, or a fraction below 1.")]
 Json_ = Annotated[bool, typer.Option("--json", help="Print run.json alone on standard output.")]
 
 
@@ -54,8 +52,8 @@ def run(
     out_: Annotated[Path | None, typer.Option("--out", help="The folder for everything; runs/… by default.")] = None,
     data_dir: DataDir_ = None,
     settings: Set_ = None,
-    calibration: Annotated[int, typer.Option(help="Labelled rows at the server; 0 for none.")] = 30,
-    inputs: Annotated[float, typer.Option(help="Unlabelled rows at the server: a number, or a fraction below 1.")] = 0,
+    calibration: Calibration_ = 30,
+    inputs: Inputs_ = 0,
     validation: Annotated[float, typer.Option(help="Fraction of training rows kept for tuning.")] = 0.0,
     keep_replies: Annotated[str, typer.Option(help="last, all or none.")] = "last",
     bounds: Annotated[bool, typer.Option(help="Also score each site alone, the server alone and pooled data.")] = True,
@@ -101,6 +99,129 @@ def run(
 
 
 @app.command()
+def compare(
+    rows: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="METHOD…", help="Methods, with settings in brackets: beta 'fedavg[rounds=10]'."),
+    ] = None,
+    data: Data_ = "digits",
+    target: Target_ = None,
+    sites: Sites_ = None,
+    split: Annotated[str | None, typer.Option(help="One or several splits, with commas between them.")] = None,
+    seeds: Seeds_ = "0",
+    model: Model_ = "mlp",
+    rounds: Annotated[int | None, typer.Option(help="Of methods that have many; 10 by default.")] = None,
+    engine: Engine_ = "auto",
+    calibration: Calibration_ = 30,
+    inputs: Inputs_ = 0,
+    validation: Annotated[float, typer.Option(help="Fraction of training rows left out, as when tuning.")] = 0.0,
+    common: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting for every row that has the field; may be repeated.")
+    ] = None,
+    settings: Annotated[
+        str | None, typer.Option(help="A file that «tune» wrote, or a preset by name: hasan2024.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="The row the others are paired with; the first by default.")
+    ] = None,
+    bounds: Annotated[bool, typer.Option(help="Add each site alone, the server alone and pooled data.")] = True,
+    out_: Annotated[Path | None, typer.Option("--out", help="The folder; the same again goes on.")] = None,
+    data_dir: DataDir_ = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print compare.json alone on standard output.")] = False,
+) -> None:
+    """Run several methods on the same splits and seeds, and write one report."""
+    from consilience.compare import Plan, parse_seeds
+    from consilience.compare import compare as compare_rows
+    from consilience.comparison import csv_text, markdown
+    from consilience.report.html import comparison_page
+    from consilience.report.table import comparison_table
+    from consilience.store import Store
+    from consilience.store import as_json as json_text
+
+    words = ("beta", data, target, sites, None, model, 0, 0.2, calibration, inputs, validation)
+    plan = Plan(
+        tuple(rows or ()),
+        Recipe(*words, (), str(data_dir) if data_dir else None),
+        tuple(part.strip() for part in split.split(",")) if split else (None,),
+        parse_seeds(seeds),
+        rounds,
+        engine,
+        tuple(common or ()),
+        settings,
+        bounds,
+    )
+    plan.check()
+    store = Store(out_ or free_folder(Path("runs"), f"compare-{Path(data).stem.strip('*') or 'csv'}"))
+    with stoppable(store.folder), live(not as_json) as show:
+        found = compare_rows(plan, store.folder, reference, lambda now: show(comparison_table(now)))
+    store.write_json("compare.json", found)
+    store.write("compare.csv", csv_text(found).encode())
+    store.write("compare.md", markdown(found).encode())
+    store.write("report.html", comparison_page(found).encode())
+    if as_json:
+        print(json_text(found))
+    else:
+        out.print(comparison_table(found))
+        out.print(f"Report: {store.folder / 'report.html'}")
+
+
+@app.command()
+def tune(
+    method: Annotated[str, typer.Argument(help="Which method; settings in brackets stay as they are.")],
+    data: Data_ = "digits",
+    target: Target_ = None,
+    sites: Sites_ = None,
+    split: Split_ = None,
+    seeds: Seeds_ = "0",
+    grid: Annotated[str, typer.Option(help='«papers», or a JSON file {"inference.rate": [0.1, 0.01]}.')] = "papers",
+    budget: Annotated[int, typer.Option(help="How many trials, drawn from the grid; give every method the same.")] = 20,
+    score: Annotated[str, typer.Option(help="nll, brier, crps, accuracy or rmse, on the validation rows.")] = "nll",
+    model: Model_ = "mlp",
+    rounds: Annotated[int | None, typer.Option(help="1 for one-round methods, 10 for the others.")] = None,
+    engine: Engine_ = "auto",
+    calibration: Calibration_ = 30,
+    inputs: Inputs_ = 0,
+    validation: Annotated[float, typer.Option(help="Fraction of training rows to tune on.")] = 0.2,
+    common: Set_ = None,
+    out_: Annotated[Path | None, typer.Option("--out", help="The folder; several methods may share one.")] = None,
+    data_dir: DataDir_ = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print settings.json alone on standard output.")] = False,
+) -> None:
+    """Choose a method's settings on validation rows; test rows are never looked at."""
+    from consilience.compare import parse_seeds
+    from consilience.report.table import trial_table
+    from consilience.store import as_json as json_text
+    from consilience.tune import Search, Trial, write
+    from consilience.tune import tune as tune_method
+
+    words = ("beta", data, target, sites, split, model, 0, 0.2, calibration, inputs, validation)
+    search = Search(
+        method,
+        Recipe(*words, (), str(data_dir) if data_dir else None),
+        parse_seeds(seeds),
+        grid,
+        budget,
+        score,
+        rounds,
+        engine,
+        tuple(common or ()),
+    )
+    folder = out_ or free_folder(Path("runs"), f"tune-{Path(data).stem.strip('*') or 'csv'}")
+
+    def shown(trials: list[Trial]) -> Any:
+        return trial_table(method, [(t.point, t.values, t.mean) for t in trials], score)
+
+    with stoppable(folder), live(not as_json) as show:
+        trials = tune_method(search, folder, lambda now: show(shown(now)))
+    found = write(search, trials, folder)
+    if as_json:
+        print(json_text(found))
+    else:
+        out.print(shown(trials))
+        out.print(f"Settings: {folder / 'settings.json'}; use them with --settings.")
+
+
+@app.command()
 def pool(
     folder: Annotated[Path, typer.Argument(help="A run's folder.")],
     method: Annotated[str, typer.Option(help="The rule to pool its replies with.")],
@@ -132,12 +253,27 @@ def methods(name: Annotated[str | None, typer.Argument(help="One method, in full
     out.print(method_table() if name is None else method_page(name))
 
 
-@app.command()
-def datasets(data_dir: DataDir_ = None) -> None:
-    """List the data sets."""
+datasets = typer.Typer(invoke_without_command=True, help="List the data sets, or fetch one.")
+app.add_typer(datasets, name="datasets")
+
+
+@datasets.callback()
+def listed(context: typer.Context, data_dir: DataDir_ = None) -> None:
+    """List the data sets, or fetch one."""
     from consilience.catalogue import dataset_table
 
-    out.print(dataset_table(str(data_dir) if data_dir else None))
+    if context.invoked_subcommand is None:
+        out.print(dataset_table(str(data_dir) if data_dir else None))
+
+
+@datasets.command()
+def get(
+    name: Annotated[str, typer.Argument(help="Which data set; see «consilience datasets».")], data_dir: DataDir_ = None
+) -> None:
+    """Fetch a data set's file into the data folder."""
+    from consilience.data import fetch
+
+    out.print(f"{name}: {fetch(name, str(data_dir) if data_dir else None)}", soft_wrap=True)
 
 
 @app.command()
@@ -193,26 +329,6 @@ def finish(store: Any, report: dict[str, Any], as_json: bool) -> None:
     else:
         out.print(run_table(report))
         out.print(f"Report: {store.folder / 'report.html'}")
-
-
-@contextmanager
-def progress(wanted: bool) -> Iterator[None]:
-    """A bar with what is happening and how long is left; nothing when nobody is looking."""
-    from consilience.progress import listening
-
-    if not (wanted and err.is_terminal):
-        yield
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
-        with listening(lambda fraction, what: bar.update(task, completed=fraction, description=what or "working")):
-            yield
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Rows of a table on the same splits, seeds and rows: trained once where they can share replies, resumed after any kill.
+"""Rows of a table on the same splits and seeds: trained once where they can share replies, resumed after any kill.
 
 A comparison's folder holds `plan.json`, and for every split and seed the problem and one file a row, each written as
 soon as it exists.
@@ -197,7 +197,7 @@ def compare(
     store = Store(folder)
     if reference is not None and re.sub(r"\s", "", reference) not in {r.word for made in rows.values() for r in made}:
         raise unknown("row", reference, [r.word for made in rows.values() for r in made])
-    claim(store, "plan.json", plan.to_json(), "comparison")
+    claim(store, "plan.json", plan.to_json(), "comparison", "cells")
     fixed = None if plan.recipe.data.endswith(".csv") else dataset(plan.recipe.data, plan.recipe.data_dir).x_test
     found: dict[str | None, dict[int, tuple[Problem, dict[str, Cell]]]] = {split: {} for split in plan.splits}
 
@@ -214,9 +214,7 @@ def compare(
     return so_far()
 
 
-def _cells(
-    recipe: Recipe, rows: Sequence[Row], engine: str, store: Store
-) -> Iterator[tuple[Problem, dict[str, Cell]]]:
+def _cells(recipe: Recipe, rows: Sequence[Row], engine: str, store: Store) -> Iterator[tuple[Problem, dict[str, Cell]]]:
     """The cells of one split and seed as they come to exist, those of an earlier start first."""
     place = f"cells/{slug(recipe.split or 'default')}/{recipe.seed}"
     names = {r.word: f"{place}/{slug(r.word)}.json" for r in rows}
@@ -226,10 +224,10 @@ def _cells(
         return
     task, sites = recipe.build_problem()
     problem = _problem(task, sites)
-    claim(store, f"{place}/problem.json", problem, "comparison, on other rows")
+    chosen(engine, task, len(sites))
     for r in rows:
         check(r.method, task, sites.pooled() if r.method.pooled else sites, r.rounds)
-    chosen(engine, task, len(sites))
+    claim(store, f"{place}/problem.json", problem, "comparison, on other rows", place)
     yield problem, cells
     left = [r for r in rows if r.word not in cells]
     for r, result, failure in outcomes(left, task, sites, recipe.seed, engine):
@@ -267,13 +265,11 @@ def _problem(task: Task, sites: Sites) -> Problem:
     }
 
 
-def claim(store: Store, name: str, value: dict[str, Any], what: str) -> None:
-    """Write down what a folder is for, or refuse a folder that is for something else."""
+def claim(store: Store, name: str, value: dict[str, Any], what: str, begun: str) -> None:
+    """Write down what a folder is for, or refuse one where something else has `begun`."""
     if store.exists:
         raise InputError(f"{store.folder} holds a run; choose another folder with --out.")
-    if not (store.folder / name).exists():
+    if not (store.folder / begun).exists():
         store.write_json(name, value)
     elif store.read_json(name) != json.loads(json.dumps(value)):
         raise InputError(f"{store.folder} holds another {what}; repeat its command to go on, or choose another --out.")
-
-

@@ -66,7 +66,7 @@ def comparison(
 
 
 def _part(rows: Sequence[Row], by_seed: Mapping[int, tuple[Problem, Mapping[str, Json]]], reference: str | None) -> Any:
-    """One split's words."""
+    """One split's table."""
     problems = [problem for problem, _ in by_seed.values()]
     made = []
     for r in rows:
@@ -120,7 +120,7 @@ def _row(r: Row, cells: Mapping[int, Json]) -> dict[str, Any]:
         "reliability": (bins[0] if len(bins) == 1 else joined(bins)) if bins else None,
         "worst_site_nll": _mean(worst),
         "best_site": over_seeds([c["best"] for c in each])["metrics"] if all(c.get("best") for c in each) else None,
-        **{k: _mean([c.get(k) for c in each]) for k in ("up_bytes", "down_bytes")},
+        **{k: _whole([c.get(k) for c in each]) for k in ("up_bytes", "down_bytes")},
         "seconds": sum(c["seconds"] for c in each),
         "warnings": failed + [f"{r.name}: {w}" for w in heard],
     }
@@ -130,7 +130,7 @@ def over_seeds(each: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
     """Means, standard errors and single values of the scores that every seed has."""
     keys = [k for k in each[0] if all(k in scores for scores in each)] if each else []
     values = {k: [scores[k] for scores in each] for k in keys}
-    errors = {k: statistics.stdev(v) / math.sqrt(len(v)) for k, v in values.items() if len(v) > 1 and _finite(v)}
+    errors = {k: _error(v) for k, v in values.items() if len(v) > 1 and _finite(v)}
     return {"metrics": {k: _mean(v) for k, v in values.items()}, "errors": errors, "values": values}
 
 
@@ -155,21 +155,26 @@ def pair(rows: Sequence[dict[str, Any]], reference: str) -> None:
     others = [r for r in rows if r is not base]
     if base is None:
         return
-    for of in (lambda r: r, lambda r: r["tempered"] or {}):
-        home = of(base)
-        for key, b in (home.get("values") or {}).items():
-            apart: list[tuple[dict[str, Any], Difference]] = []
-            for r in others:
-                a = (of(r).get("values") or {}).get(key)
-                if a and r["seeds"] == base["seeds"] and len(a) >= SEEDS and _finite([*a, *b]):
-                    apart.append((r, difference(a, b)))
-            adjusted = iter(holm([d.p for r, d in apart if r["needs"] != "bound"]))
-            for r, d in apart:
-                told: dict[str, Any] = {"mean": d.mean, "low": d.low, "high": d.high, "n": d.n}
-                if r["needs"] != "bound":
-                    p = next(adjusted)
-                    told |= {"p": d.p, "p_holm": p, "arrow": arrow(d, p, BETTER.get(key, 0))}
-                of(r).setdefault("differences", {})[key] = told
+    _pair(base, [(r, r) for r in others], base["seeds"])
+    if base["tempered"]:
+        _pair(base["tempered"], [(r, r["tempered"]) for r in others if r["tempered"]], base["seeds"])
+
+
+def _pair(base: Json, others: Sequence[tuple[Json, dict[str, Any]]], seeds: Sequence[int]) -> None:
+    """Pair scored parts, each given with the row it belongs to."""
+    for key, b in base["values"].items():
+        apart: list[tuple[Json, dict[str, Any], Difference]] = []
+        for r, part in others:
+            a = part["values"].get(key)
+            if a and r["seeds"] == seeds and len(a) >= SEEDS and _finite([*a, *b]):
+                apart.append((r, part, difference(a, b)))
+        adjusted = iter(holm([d.p for r, _, d in apart if r["needs"] != "bound"]))
+        for r, part, d in apart:
+            said: dict[str, Any] = {"mean": d.mean, "low": d.low, "high": d.high, "n": d.n}
+            if r["needs"] != "bound":
+                p = next(adjusted)
+                said |= {"p": d.p, "p_holm": p, "arrow": arrow(d, p, BETTER.get(key, 0))}
+            part.setdefault("differences", {})[key] = said
 
 
 def sentence(rows: Sequence[Json], seeds: int, tested: int) -> str:
@@ -185,10 +190,8 @@ def sentence(rows: Sequence[Json], seeds: int, tested: int) -> str:
     where = "On one split" if seeds == 1 else f"Over {seeds} seeds"
     said = f"{where} the lowest federated NLL is {words.number(best['metrics']['nll'])}{spread} ({name})"
     bounds = [(r, words.value(r, "nll")) for r in rows if r["needs"] == "bound"]
-    words = {"centralised": "with all data in one place", "server_only": "from the server's labelled rows alone"}
-    against = [
-        f"{words.number(v)} {words[r['method']]}" for r, v in bounds if r["method"] in words and v is not None
-    ]
+    known = {"centralised": "with all data in one place", "server_only": "from the server's labelled rows alone"}
+    against = [f"{words.number(v)} {known[r['method']]}" for r, v in bounds if r["method"] in known and v is not None]
     said += f", against {' and '.join(against)}" if against else ""
     few = "one seed" if seeds == 1 else f"{seeds} seeds"
     caution = f"; {few} and {words.count(tested, 'test row')} do not rank rows that are close" if seeds < SEEDS else ""
@@ -254,3 +257,13 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _finite(values: Sequence[float | None]) -> bool:
     return all(v is not None and math.isfinite(v) for v in values) and len(values) > 0
+
+
+def _error(values: Sequence[float | None]) -> float:
+    """The standard error of the mean."""
+    return statistics.stdev(v for v in values if v is not None) / math.sqrt(len(values))
+
+
+def _whole(values: Sequence[float | None]) -> int | None:
+    mean = _mean(values)
+    return None if mean is None else round(mean)

@@ -6,9 +6,10 @@ import dataclasses
 import time
 from typing import Any
 
+from consilience.compare import line, outcomes
 from consilience.data.data import Sites
+from consilience.errors import Diverged
 from consilience.inference import SGD, CyclicalSGHMC
-from consilience.method import Method
 from consilience.methods.bcm import BCM
 from consilience.methods.beta import BetaPredictiveBayes
 from consilience.methods.centralised import Centralised
@@ -16,10 +17,8 @@ from consilience.methods.fedavg import FedAvg
 from consilience.methods.local_only import LocalOnly
 from consilience.methods.mixture import Mixture
 from consilience.methods.server_only import ServerOnly
-from consilience.progress import track
 from consilience.recipe import Recipe
-from consilience.result import Result
-from consilience.run import run
+from consilience.rows import Row
 from consilience.store import FORMAT
 
 RECIPE = Recipe(data="digits", sites=5, split="dirichlet:0.1", calibration=30)
@@ -31,42 +30,23 @@ def demo(seed: int = 0) -> dict[str, Any]:
     """Every row on the same split, start, passes over the data and server rows."""
     started = time.perf_counter()
     task, sites = dataclasses.replace(RECIPE, seed=seed).build_problem()
-    plan: list[tuple[str, Method, int]] = [
-        ("Each site alone", LocalOnly(SAMPLER), 1),
-        ("Server's 30 rows alone", ServerOnly(), 1),
-        ("FedAvg, 1 round", FedAvg(TRAINING), 1),
-        ("FedAvg, 10 rounds", FedAvg(dataclasses.replace(TRAINING, epochs=TRAINING.epochs // 10)), 10),
-        ("Mixture", Mixture(SAMPLER), 1),
-        ("BCM (product)", BCM(SAMPLER), 1),
-        ("β-Predictive Bayes", BetaPredictiveBayes(SAMPLER), 1),
-        ("All data in one place", Centralised(SAMPLER), 1),
+    tenth = dataclasses.replace(TRAINING, epochs=TRAINING.epochs // 10)
+    plan = [
+        Row("local_only", "Each site alone", LocalOnly(SAMPLER), 1),
+        Row("server_only", "Server's 30 rows alone", ServerOnly(), 1),
+        Row("fedavg[rounds=1]", "FedAvg, 1 round", FedAvg(TRAINING), 1),
+        Row("fedavg", "FedAvg, 10 rounds", FedAvg(tenth), 10),
+        Row("mixture", "Mixture", Mixture(SAMPLER), 1),
+        Row("bcm", "BCM (product)", BCM(SAMPLER), 1),
+        Row("beta", "β-Predictive Bayes", BetaPredictiveBayes(SAMPLER), 1),
+        Row("centralised", "All data in one place", Centralised(SAMPLER), 1),
     ]
-    rows, sampled = [], None
-    for title, method, rounds in track(plan, "row"):
-        shares = isinstance(method, (Mixture, BCM, BetaPredictiveBayes))
-        if shares and sampled is not None:
-            result = sampled.pool(method)  # the same replies, no training
-        else:
-            result = run(method, task, sites, rounds=rounds, seed=seed)
-        sampled = result if isinstance(method, LocalOnly) else sampled
-        rows.append(row(title, result))
+    rows = []
+    for row, result, failure in outcomes(plan, task, sites, seed):
+        if result is None:
+            raise Diverged(failure)
+        rows.append(line(row.name, result))
     return comparison(rows, sites, seed, time.perf_counter() - started)
-
-
-def row(title: str, result: Result) -> dict[str, Any]:
-    """One line of a comparison."""
-    r = result.report
-    sends_nothing = isinstance(result.method, (LocalOnly, ServerOnly))
-    return {
-        "name": title,
-        **{
-            k: r.get(k)
-            for k in ("method", "needs", "rounds", "metrics", "intervals", "tempered", "reliability", "seconds")
-        },
-        "up_bytes": 0 if sends_nothing else r["ledger"]["up_bytes"],
-        "down_bytes": 0 if sends_nothing else r["ledger"]["down_bytes"],
-        "settings": r["settings"],
-    }
 
 
 def comparison(rows: list[dict[str, Any]], sites: Sites, seed: int, seconds: float) -> dict[str, Any]:

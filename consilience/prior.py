@@ -15,6 +15,9 @@ from consilience.posterior import Dense, Gaussian, draw
 from consilience.tree import Params
 
 
+WIDE = 1e12  # the variance that stands for none preferred
+
+
 class Prior(Protocol):
     def log_density(self, params: Params) -> Tensor:
         """log p(θ)."""
@@ -27,23 +30,6 @@ class Prior(Protocol):
 
     def draw(self, key: Key, n: int, like: Params) -> Params:
         """n draws, leaves [n, …]."""
-
-
-@dataclass(frozen=True)
-class Flat:
-    """Nothing is preferred; what distillation uses, where the teacher is all there is to learn."""
-
-    def log_density(self, params: Params) -> Tensor:
-        return tree.leaves(params)[0].new_zeros(())
-
-    def gaussian(self, like: Params) -> Gaussian:
-        raise TypeError("a flat prior is no Gaussian")
-
-    def dense(self, like: Params) -> Dense:
-        raise TypeError("a flat prior is no Gaussian")
-
-    def draw(self, key: Key, n: int, like: Params) -> Params:
-        raise TypeError("a flat prior cannot be drawn from")
 
 
 @dataclass(frozen=True)
@@ -65,3 +51,20 @@ class Isotropic:
 
     def draw(self, key: Key, n: int, like: Params) -> Params:
         return draw(self.gaussian(like), key, n).params
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Nothing is preferred: for distillation, where the teacher is all there is, and where a tilt stands for the prior."""
+
+    def log_density(self, params: Params) -> Tensor:
+        return tree.leaves(params)[0].new_zeros(())
+
+    def gaussian(self, like: Params) -> Gaussian:
+        return Isotropic(WIDE).gaussian(like)
+
+    def dense(self, like: Params) -> Dense:
+        return Isotropic(WIDE).dense(like)
+
+    def draw(self, key: Key, n: int, like: Params) -> Params:
+        raise TypeError("a flat prior cannot be drawn from")

@@ -18,7 +18,7 @@ from consilience.errors import InputError
 from consilience.evaluate import evaluate, fitted_temperature
 from consilience.inference import CyclicalSGHMC
 from consilience.key import Key
-from consilience.method import Method, State, name
+from consilience.method import Method, name
 from consilience.methods.centralised import Centralised
 from consilience.methods.local_only import LocalOnly
 from consilience.methods.server_only import ServerOnly
@@ -84,18 +84,19 @@ class Result:
         parts = [v * scale**2 for v in (p.total, u.aleatoric, u.epistemic, u.disagreement)]
         return Prediction(None, p.mean * scale + shift, *parts)
 
-    def pool(self, method: Method) -> Result:
-        """The same replies under another method's rule, without training."""
+    def pool(self, method: Method, scored: bool = True) -> Result:
+        """The same replies under another method's rule, without training; `scored=False` leaves the scores out."""
         if not self.replies:
             raise InputError("This run kept no replies; run again with keep_replies='last'.")
         same = type(method) is type(self.method)
         if not same and not all(isinstance(r.payload, (Point, Samples, Gaussian, Dense)) for r in self.replies):
             raise InputError(f"The replies of {name(self.method)} are not posteriors; {name(method)} cannot pool them.")
         check(method, self.task, self.sites, 1)
-        state = method.aggregate(self.task, State(self.task.init(self.server.key)), self.replies, self.server)
+        state = method.aggregate(self.task, method.init(self.task, self.server), self.replies, self.server)
         kept = {k: self.report[k] for k in ("ledger", "engine", "seed", "threads", "failures")}
         told = facts(method, self.task, self.sites, 1, kept["seed"], kept["engine"], kept["threads"])
-        report = {**self.report, **told, **kept, **evaluate(method, self.task, state, self.sites), "seconds": 0.0}
+        found = evaluate(method, self.task, state, self.sites) if scored else {}
+        report = {**self.report, **told, **kept, **found, "seconds": 0.0}
         return Result(method, self.task, self.sites, state, self.replies, self.server, report, self.run)
 
     @cached_property

@@ -18,7 +18,7 @@ from consilience.errors import InputError, unknown
 from consilience.method import Method
 from consilience.methods import METHODS
 from consilience.provenance import citation
-from consilience.report.words import BOUNDS
+from consilience.report.words import BOUNDS, count
 from consilience.spec import configure
 
 Settings: TypeAlias = Mapping[str, Any]  # field.path → value, of one method
@@ -63,7 +63,7 @@ def row(word: str, tuned: Settings | None = None, common: Settings | None = None
     for path, value in _merged(layers).items():
         if path in own or (path not in layers[1] and not _below_nothing(method, path)) or has(method, path):
             method = configure(method, [f"{path}={value}"])
-    said = [f"{value} rounds" if path == "rounds" else f"{path.split('.')[-1]}={value}" for path, value in own.items()]
+    said = [count(int(v), "round") if path == "rounds" else f"{path.split('.')[-1]}={v}" for path, v in own.items()]
     name = ", ".join([BOUNDS.get(kind) or citation(METHODS[kind])[0].split(",")[0], *said])
     return Row(re.sub(r"\s", "", word), name, method, chosen[-1] if chosen else 1 if method.one_shot else 10)
 
@@ -99,7 +99,7 @@ def read_settings(source: str, data: str, split: str | None) -> dict[str, dict[s
         raise InputError(f"{source} cannot be read as JSON: {error}.") from error
     found = _for_data(source, value["data"], data, split) if isinstance(value, dict) and "about" in value else value
     if not isinstance(found, dict) or not all(isinstance(part, dict) for part in found.values()):
-        raise InputError(f'{source} should hold {{"method": {{"field.path": value}}}}, as «consilience tune» writes it.')
+        raise InputError(f'{source} should hold {{"method": {{"field.path": value}}}}, as «tune» writes it.')
     for name in found:
         if name not in METHODS:
             raise unknown("method", name, METHODS)
@@ -129,7 +129,7 @@ def _merged(layers: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def _below_nothing(method: Method, path: str) -> bool:
-    """Whether a setting belongs to something that is switched off, such as distil.inference.rate where distil is None."""
+    """Whether a setting belongs to something switched off, such as distil.inference.rate where distil is None."""
     value: Any = method
     for part in path.split(".")[:-1]:
         value = getattr(value, part, value)

@@ -36,13 +36,14 @@ def run(
     keep_replies: str = "last",
     resume: bool = False,
     threads: int | None = None,
+    scored: bool = True,
     about: dict[str, Any] | None = None,
 ) -> Result:
     """Run a method over the sites → its result.
 
     `rounds` is 1 for one-round methods and 10 for the others unless given. With `out` everything is kept in that
     folder; `resume=True` goes on from its last whole round. `threads` are torch's, one for small networks unless
-    given. `about` is added to run.json.
+    given. `scored=False` leaves the scores to the caller. `about` is added to run.json.
     """
     sites = sites.pooled() if method.pooled else sites
     rounds = rounds if rounds is not None else (1 if method.one_shot else 10)
@@ -80,13 +81,13 @@ def run(
             for r in replies:
                 at.ledger.record(t + 1, r.client, message, r.payload)
             sent = {c: at.ledger.total(c, round=t + 1) for c in ("up_bytes", "down_bytes")}
-            row = {"round": t + 1, **quick(method, task, state, sites), **sent}
+            row = {"round": t + 1, **(quick(method, task, state, sites) if scored else {}), **sent}
             at = Checkpoint(t + 1, state, where.memories, [*at.history, row], at.ledger, fingerprint)
             if store is not None:
                 store.save(at, replies)
         if not replies and store is not None and keep_replies != "none":
             replies = store.replies(at.rounds, method)
-        found = evaluate(method, task, at.state, sites)
+        found = evaluate(method, task, at.state, sites) if scored else {}
     report = {
         **header,
         **found,

@@ -23,8 +23,11 @@ LAYERS = [
     ["engines", "ledger", "provenance"],
     ["store", "evaluate", "report"],
     ["result"],
-    ["run", "recipe"],
-    ["demo", "catalogue", "compare", "tune", "reproduce"],
+    ["run", "recipe", "rows"],
+    ["comparison"],
+    ["compare"],
+    ["demo", "catalogue", "tune", "reproduce"],
+    ["screen"],
     ["cli"],
 ]
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}

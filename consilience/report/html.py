@@ -15,7 +15,7 @@ from consilience.report.page import (
     caution,
     cell,
     details,
-    grey,
+    greyed,
     joined,
     known,
     labels_picture,
@@ -43,6 +43,7 @@ def run_page(run: Json) -> str:
         facts=_run_facts(run),
         alerts=[told(w) for w in [*(run.get("failures") or []), *(run.get("warnings") or [])]],
         scores=_run_scores(run),
+        tables=[],
         notes=_run_notes(run),
         caution=caution(run, [run]),
         pictures=_run_pictures(run),
@@ -77,7 +78,7 @@ def _run_scores(run: Json) -> dict[str, Any]:
     columns += [(name, "bound", b) for _, name, b in bounds]
     rows = []
     for key in words.ordered(run.get("metrics") or {}):
-        grey = grey(key, run)
+        grey = greyed(key, run)
         cells = [cell(key, part, grey=grey) for _, _, part in columns]
         rows.append({"name": metric(key).name, "proper": metric(key).proper, "grey": grey, "cells": cells})
     return {"columns": [(name, under) for name, under, _ in columns], "rows": rows}
@@ -96,7 +97,7 @@ def _run_notes(run: Json) -> list[str]:
     notes = ["Small figures are 95 % intervals." if run.get("intervals") else ""]
     notes += [text for key, text in told.items() if bounds.get(key)]
     notes.append(tempered_note(run) if run.get("tempered") else "")
-    if "ece" in (run.get("metrics") or {}) and not grey("ece", run):
+    if "ece" in (run.get("metrics") or {}) and not greyed("ece", run):
         notes.append(words.ece_note(run))
     return [n for n in notes if n]
 

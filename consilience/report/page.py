@@ -21,6 +21,7 @@ class Cell(NamedTuple):
     best: bool = False
     grey: bool = False
     under: str = ""
+    arrow: str = ""
 
 
 class Picture(NamedTuple):
@@ -48,7 +49,7 @@ def told(alert: Any) -> str:
 
 def caution(page: Json, parts: Sequence[Json]) -> str:
     """The warning that stands below greyed ECEs."""
-    shown = [k for part in parts for k in part.get("metrics") or {} if grey(k, page)]
+    shown = [k for part in parts for k in part.get("metrics") or {} if greyed(k, page)]
     return words.ece_note(page) if shown else ""
 
 
@@ -70,13 +71,14 @@ def seconds(s: float | None) -> str:
     return f"{s:.1f} s" if s < 120 else f"{s / 60:.0f} min" if s < 7200 else f"{s / 3600:.1f} h"
 
 
-def grey(key: str, page: Json) -> bool:
+def greyed(key: str, page: Json) -> bool:
     return "ece" in key and (words.test_rows(page) or FEW_ROWS) < FEW_ROWS
 
 
 def cell(key: str, part: Json, best: bool = False, grey: bool = False) -> Cell:
-    span = interval(key, (part.get("intervals") or {}).get(key))
-    return Cell(score(key, (part.get("metrics") or {}).get(key)), span, best, grey)
+    """A score with its arrow, and below it its interval or its standard error over seeds."""
+    span = interval(key, (part.get("intervals") or {}).get(key)) or words.error(part, key).replace("±", "± ")
+    return Cell(score(key, (part.get("metrics") or {}).get(key)), span, best, grey, arrow=words.arrow(part, key))
 
 
 def tempered_note(page: Json) -> str:
@@ -84,7 +86,9 @@ def tempered_note(page: Json) -> str:
     return f"Tempered: {scalar}, fitted on the calibration rows."
 
 
-def labels_picture(counts: Sequence[Sequence[int]], sites: Sequence[str], names: Sequence[str] | None) -> Picture:
+def labels_picture(
+    counts: Sequence[Sequence[int]], sites: Sequence[str], names: Sequence[str] | None, of: str = ""
+) -> Picture:
     wide = max(len(row) for row in counts)
     counts = [[*row, *[0] * (wide - len(row))] for row in counts]
     classes = [str(n) for n in names] if names and len(names) == wide else [str(c) for c in range(wide)]
@@ -92,20 +96,19 @@ def labels_picture(counts: Sequence[Sequence[int]], sites: Sequence[str], names:
     caption = "Training rows of each class at each site: the stronger the colour, the more; "
     caption += f"the fullest cell holds {count(top)}."
     rows = [[site, *(count(n) for n in row), count(sum(row))] for site, row in zip(sites, counts, strict=True)]
-    drawn = Markup(plots.labels(counts, sites, classes))
-    return Picture(
-        "Who holds what", drawn, caption, ["Site", *classes, "All"], rows if wide * len(sites) <= 1000 else ()
-    )
+    drawn = Markup(plots.labels(counts, sites, classes, of))
+    title = f"Who holds what, {of}" if of else "Who holds what"
+    return Picture(title, drawn, caption, ["Site", *classes, "All"], rows if wide * len(sites) <= 1000 else ())
 
 
 def details(page: Json) -> list[tuple[str, list[tuple[str, str]]]]:
     """Settings and versions as flat lists."""
     blocks = [("Settings", page.get("settings")), ("Versions", page.get("versions"))]
-    return [(title, _flat(values)) for title, values in blocks if values]
+    return [(title, flat(values)) for title, values in blocks if values]
 
 
-def _flat(values: Any, prefix: str = "") -> list[tuple[str, str]]:
+def flat(values: Any, prefix: str = "") -> list[tuple[str, str]]:
     """A nested dict as (dotted name, value) pairs."""
     if not isinstance(values, dict):
         return [(prefix, "none" if values is None else str(values))]
-    return [pair for k, v in values.items() for pair in _flat(v, f"{prefix}.{k}" if prefix else str(k))]
+    return [pair for k, v in values.items() for pair in flat(v, f"{prefix}.{k}" if prefix else str(k))]

@@ -42,7 +42,7 @@ _PERCENT = FuncFormatter(lambda x, _: percent(x))
 _BYTES = FuncFormatter(lambda x, _: human_bytes(x).replace(".0", ""))
 
 
-def _drawn(name: str, alt: str, height: float, draw: Callable[[Figure], None]) -> str:
+def drawn(name: str, alt: str, height: float, draw: Callable[[Figure], None]) -> str:
     """Run `draw` on an empty figure and return it as an element for the page."""
     out = io.StringIO()
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
@@ -56,6 +56,11 @@ def _drawn(name: str, alt: str, height: float, draw: Callable[[Figure], None]) -
     inner = re.sub(r"<[^>]*>", lambda tag: _tidy(tag[0], name), inner)  # inside tags only: texts stay as written
     alt = html.escape(alt, quote=True)
     return f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{alt}">{inner}</svg>'
+
+
+def marked(of: str) -> str:
+    """What keeps the ids of two figures of one kind apart."""
+    return re.sub(r"\W", "-", of)
 
 
 def _tidy(tag: str, name: str) -> str:
@@ -103,7 +108,7 @@ def reliability(bins: Sequence[Json]) -> str:
         lower.spines["left"].set_visible(False)
 
     pairs = "; ".join(f"said {percent(c)}, right {percent(a)}" for c, a, _ in _filled(bins))
-    return _drawn("reliability", f"Reliability diagram. {pairs or 'No predictions'}.", 340, draw)
+    return drawn("reliability", f"Reliability diagram. {pairs or 'No predictions'}.", 340, draw)
 
 
 def coverage(levels: Sequence[Json]) -> str:
@@ -116,7 +121,7 @@ def coverage(levels: Sequence[Json]) -> str:
         axes.set(xlabel="nominal coverage", ylabel="observed coverage")
 
     pairs = "; ".join(f"the {percent(x)} intervals hold {percent(y)} of the rows" for x, y, _ in points)
-    return _drawn("coverage", f"Coverage curve. {pairs or 'No levels'}.", 300, draw)
+    return drawn("coverage", f"Coverage curve. {pairs or 'No levels'}.", 300, draw)
 
 
 def reliabilities(rows: Sequence[Json]) -> str:
@@ -135,10 +140,10 @@ def reliabilities(rows: Sequence[Json]) -> str:
         figure.supylabel("right, %", fontsize=9)
 
     names = ", ".join(str(row.get("name", "–")) for row in rows)
-    return _drawn("reliabilities", f"Reliability diagrams of {names}.", 30 + 128 * down, draw)
+    return drawn("reliabilities", f"Reliability diagrams of {names}.", 30 + 128 * down, draw)
 
 
-def labels(counts: Sequence[Sequence[int]], sites: Sequence[str], classes: Sequence[str]) -> str:
+def labels(counts: Sequence[Sequence[int]], sites: Sequence[str], classes: Sequence[str], of: str = "") -> str:
     """How many rows of each class every site holds: sites down, classes across."""
     many, top = len(sites), max([n for row in counts for n in row] + [1])
     tall = min(24.0, max(5.0, 600 / many))
@@ -165,7 +170,9 @@ def labels(counts: Sequence[Sequence[int]], sites: Sequence[str], classes: Seque
         axes.set_xticks(range(0, len(classes), step), names, rotation=90 if long and step == 1 else 0)
 
     alt = f"Rows per class at {count(many, 'site')} and {count(len(classes), 'class').replace('classs', 'classes')}; "
-    return _drawn("labels", alt + f"the largest cell holds {count(top, 'row')}.", 60 + tall * max(many, 2), draw)
+    return drawn(
+        f"labels{marked(of)}", alt + f"the largest cell holds {count(top, 'row')}.", 60 + tall * max(many, 2), draw
+    )
 
 
 def _shade(n: int, top: int) -> int:
@@ -220,7 +227,7 @@ def site_scores(per_site: Sequence[Json], overall: Json, keys: Sequence[str], we
 
     told = [f"site {n}: {', '.join(f'{metric(k).name} {score(k, value(s, k))}' for k in keys)}"
             for n, s in zip(names[:20], per_site, strict=False)]  # fmt: skip
-    return _drawn("sites", f"Scores per site. {'; '.join(told)}.", _site_height(len(names)), draw)
+    return drawn("sites", f"Scores per site. {'; '.join(told)}.", _site_height(len(names)), draw)
 
 
 def _score_axis(axes: Axes, key: str, values: Sequence[float] = ()) -> None:
@@ -256,7 +263,7 @@ def site_bytes(per_site: Sequence[Json]) -> str:
 
     most = [human_bytes(max([*way, 0])) for way in (up, down)]
     alt = f"Bytes per site: at most {most[0]} sent and {most[1]} received by one site."
-    return _drawn("bytes", alt, 20 + _site_height(len(names)), draw)
+    return drawn("bytes", alt, 20 + _site_height(len(names)), draw)
 
 
 def rounds(history: Sequence[Json], keys: Sequence[str]) -> str:
@@ -280,10 +287,10 @@ def rounds(history: Sequence[Json], keys: Sequence[str]) -> str:
         return f"{metric(key).name} from {score(key, history[0].get(key))} to {score(key, history[-1].get(key))}"
 
     alt = f"Scores over {count(len(history), 'round')}: {', '.join(told(k) for k in keys)}."
-    return _drawn("rounds", alt, 40 + 120 * len(keys), draw)
+    return drawn("rounds", alt, 40 + 120 * len(keys), draw)
 
 
-def ranking(groups: Sequence[tuple[str, str, Sequence[Json]]], key: str) -> str:
+def ranking(groups: Sequence[tuple[str, str, Sequence[Json]]], key: str, of: str = "") -> str:
     """A proper score of every row, plain with its interval and tempered, beside the bytes it cost."""
     rows = [(group == "bound", row) for group, _, members in groups for row in members]
     gaps = [sum(len(m) for _, _, m in groups[:g]) - 0.5 for g in range(1, len(groups))]
@@ -294,7 +301,7 @@ def ranking(groups: Sequence[tuple[str, str, Sequence[Json]]], key: str) -> str:
         panels: Any = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2]) if costs else [figure.subplots()]
         axes = panels[0]
         for i, (bound, row) in enumerate(rows):
-            colour, span = MUTED if bound else ACCENT, (row.get("intervals") or {}).get(key)
+            colour, span = MUTED if bound else ACCENT, around(row, key)
             plain, soft = value(row, key), value(row, key, tempered=True)
             if span is not None and interval(key, span):
                 axes.hlines(i - 0.14, span[0], span[1], color=colour, linewidth=1.2)
@@ -312,17 +319,24 @@ def ranking(groups: Sequence[tuple[str, str, Sequence[Json]]], key: str) -> str:
         figure.legend(loc="outside upper left", ncols=2)
         if costs:
             panels[1].plot([n for n, _ in costs], [i for _, i in costs], "s", color=ACCENT, markersize=4.5)
-            _bytes_axis(panels[1], [n for n, _ in costs])
+            bytes_axis(panels[1], [n for n, _ in costs])
         for panel in panels:
             panel.grid(True, axis="y")
             for gap in gaps:
                 panel.axhline(gap, color=MUTED, linewidth=0.6)
 
     told = "; ".join(f"{r.get('name', '–')} {score(key, value(r, key))}" for _, r in rows)
-    return _drawn("ranking", f"{metric(key).name} of every row: {told}.", 70 + 26 * max(len(rows), 2), draw)
+    return drawn(f"ranking{marked(of)}", f"{metric(key).name} of every row: {told}.", 70 + 26 * max(len(rows), 2), draw)
 
 
-def _bytes_axis(axes: Axes, values: Sequence[float]) -> None:
+def around(row: Json, key: str) -> Sequence[float] | None:
+    """A score's interval, or one standard error either way."""
+    plain, error = value(row, key), (row.get("errors") or {}).get(key)
+    known = (row.get("intervals") or {}).get(key)
+    return known if known or plain is None or error is None else (plain - error, plain + error)
+
+
+def bytes_axis(axes: Axes, values: Sequence[float]) -> None:
     axes.set_xscale("log")
     axes.set(xlim=(min(values) / 4, max(values) * 4), xlabel="bytes, up and down")
     axes.xaxis.set_major_locator(LogLocator(numticks=4))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import stdev
+
 from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -83,7 +86,7 @@ def _run_notes(run: Json) -> str:
 
 
 def comparison_table(comparison: Json) -> RenderableType:
-    """A comparison for the terminal: for each split, rows by what the server needs, plain and tempered proper scores."""
+    """A comparison for the terminal: a table a split, rows by what the server needs, plain and tempered."""
     shown = parts(comparison)
     lines: list[RenderableType] = [Text(str(comparison.get("title") or "Comparison"), "bold")]
     for part in shown:
@@ -105,7 +108,8 @@ def _comparison_grid(comparison: Json) -> Table:
     point, ranks = ("rmse", ("nll", "crps")) if regression(comparison) else ("accuracy", ("nll", "brier"))
     tail = [] if regression(comparison) else ["ECE"]
     grid = _plain_table()
-    grid.add_column("Method", min_width=16)
+    several = any(row.get("errors") for row in comparison["rows"])
+    grid.add_column("Method", min_width=12 if several else 16)
     few = (test_rows(comparison) or FEW_ROWS) < FEW_ROWS
     start = ["Rounds", "Up", "RMSE" if point == "rmse" else "Acc."]
     for heading in [*start, *(h for k in ranks for h in (metric(k).name, "temp.")), *tail]:
@@ -135,4 +139,22 @@ def _mean(key: str, part: Json, winner: bool = False) -> Text:
 
 def _ece(row: Json, style: str) -> Text:
     text, debiased = Text(score("ece", value(row, "ece")), style), value(row, "ece_debiased")
-    return text if debiased is None else text.append(f"\n({score('ece', debiased)})", "dim")
+    return text if debiased is None else text.append(f"\n({score('ece', debiased).removesuffix(' %')})", "dim")
+
+
+def trial_table(
+    method: str, trials: Sequence[tuple[Json, Sequence[float | None], float | None]], key: str, most: int = 5
+) -> RenderableType:
+    """The best trials of a search, and how many there were."""
+    grid = _plain_table()
+    grid.add_column("", justify="right")
+    grid.add_column(metric(key).name, justify="right", no_wrap=True)
+    grid.add_column("Settings")
+    for place, (point, values, mean) in enumerate(trials[:most], 1):
+        said = ", ".join(f"{path}={setting}" for path, setting in point.items())
+        known = [v for v in values if v is not None]
+        near = f" ± {score(key, stdev(known) / len(known) ** 0.5)}" if mean is not None and len(known) > 1 else ""
+        grid.add_row(str(place), "failed" if mean is None else f"{score(key, mean)}{near}", Text(said))
+    failed = sum(mean is None for _, _, mean in trials)
+    note = f"{count(len(trials), 'trial')}, scored on validation rows alone" + (f"; {failed} failed" if failed else "")
+    return Padding(Group(Text(f"Settings for {method}", "bold"), Text(), grid, Text(f"{note}.", "dim")), (1, 0))

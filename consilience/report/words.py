@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-
 from consilience.errors import InputError
 
 Json: TypeAlias = Mapping[str, Any]

@@ -1,0 +1,66 @@
+"""What a person sees while something runs: a bar, the table so far, and how to go on after Ctrl-C."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from consilience.progress import listening
+
+out = Console()
+err = Console(stderr=True)
+
+
+def bar() -> Progress:
+    """What is happening, how far it is and how long is left."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+    )
+    made = Progress(*columns, console=err, transient=True)
+    made.add_task("starting", total=1.0)
+    return made
+
+
+def moved(made: Progress) -> Callable[[float, str], None]:
+    only = made.task_ids[0]
+    return lambda fraction, what: made.update(only, completed=fraction, description=what or "working")
+
+
+@contextmanager
+def progress(wanted: bool) -> Iterator[None]:
+    """A bar; nothing when nobody is looking."""
+    if not (wanted and err.is_terminal):
+        yield
+        return
+    with bar() as made, listening(moved(made)):
+        yield
+
+
+@contextmanager
+def live(wanted: bool) -> Iterator[Callable[[RenderableType], None]]:
+    """A bar below the table so far; nothing when nobody is looking."""
+    if not (wanted and err.is_terminal):
+        yield lambda table: None
+        return
+    made = bar()
+    with Live(made, console=err, transient=True, refresh_per_second=4) as screen, listening(moved(made)):
+        yield lambda table: screen.update(Group(table, made))
+
+
+@contextmanager
+def stoppable(folder: Path) -> Iterator[None]:
+    """Ctrl-C leaves what is finished and says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"Stopped. What is finished is kept: go on with the same command and --out {folder}.", soft_wrap=True)
+        raise typer.Exit(130) from None
