@@ -17,6 +17,9 @@ from consilience.methods.bcm import BCM
 from consilience.methods.beta import BetaPredictiveBayes
 from consilience.methods.centralised import Centralised
 from consilience.methods.ep_mcmc import EPMCMC
+from consilience.methods.evidence import EvidencePooling
+from consilience.methods.evidence_logits import EvidenceLogits
+from consilience.methods.evidence_tuned import EvidenceTuned
 from consilience.methods.fedavg import FedAvg
 from consilience.methods.fedkt import FedKT
 from consilience.methods.fedpa import FedPA

@@ -51,7 +51,7 @@ def method_page(name: str) -> RenderableType:
     title, paper = citation(kind)
     box = Padding(Text(textwrap.dedent(inspect.getdoc(kind) or "")), (1, 2))
     facts = Table.grid(padding=(0, 2))
-    rounds = "one round" if kind.one_shot else "as many rounds as asked (10 by default)"
+    rounds = "one round" if kind.one_shot else f"as many rounds as asked ({kind.usual_rounds} by default)"
     for label, value in (("A site sends", kind.sends), ("The server needs", needed(kind())), ("Rounds", rounds)):
         facts.add_row(Text(label, style="bold"), value)
     settings = Table(title="Settings", title_justify="left", box=None, pad_edge=False, header_style="bold")

@@ -246,9 +246,9 @@ def _named(rows: Mapping[str | None, Sequence[Row]]) -> list[Row]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    if len(names) > 4:
-        return f"{len(names)} methods"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    """The names where they fit into a title, else how many there are."""
+    text = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return text if len(text) <= 60 else f"{len(names)} methods"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

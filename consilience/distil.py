@@ -46,7 +46,7 @@ def at_average(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
     return average([centre(p, task.like) for p in posteriors], torch.ones(len(posteriors)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MatchClasses(Softmax):
     """KL(teacher ‖ student) over classes, up to the teacher's entropy; targets are the teacher's probabilities."""
 

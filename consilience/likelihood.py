@@ -33,13 +33,17 @@ class Likelihood(Protocol):
         """Refuse outputs that do not fit the targets."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Softmax:
+    """One logit a class; `offset` is added when training only, so that what is learned does not contain it."""
+
+    offset: Tensor | None = None
+
     def extra(self) -> Params:
         return {}
 
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
-        return cross_entropy(outputs, y, reduction="none")
+        return cross_entropy(outputs if self.offset is None else outputs + self.offset, y, reduction="none")
 
     def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Categorical:
         logs = torch.log_softmax(outputs, -1)

@@ -62,6 +62,7 @@ class Method(ABC):
     tasks: ClassVar[tuple[str, ...]] = ("classification", "regression")
     one_shot: ClassVar[bool] = False  # a second round would repeat the first
     bound: ClassVar[bool] = False  # not a federated method, but what to compare one with
+    usual_rounds: ClassVar[int] = 10  # unless asked otherwise; 1 if one_shot
     tempers: ClassVar[bool] = True  # False where the calibration rows were trained on
     shares: ClassVar[bool] = False  # a first reply is the inference's posterior on the untouched task: usable by others
     pooled: ClassVar[bool] = False  # runs on all sites' rows in one place

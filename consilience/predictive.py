@@ -142,9 +142,13 @@ def maximise(f: Callable[[float], float], low: float, high: float) -> float:
 
 
 def temperature(p: Distribution, y: Tensor) -> float:
-    """The t for which `tempered(p, t)` gives the rows y the highest probability, between 1/50 and 50."""
-    q = precise(p)
-    return math.exp(maximise(lambda log_t: score(tempered(q, math.exp(log_t)), y), -math.log(50), math.log(50)))
+    """The most probable t for `tempered(p, t)` given the rows y, under log t ~ N(0, 1).
+
+    Without that prior, a few rows that are all right would make any model infinitely sure.
+    """
+    q, n = precise(p), len(y)
+    objective = lambda log_t: score(tempered(q, math.exp(log_t)), y) - 0.5 * log_t**2 / n
+    return math.exp(maximise(objective, -math.log(50), math.log(50)))
 
 
 def precise(p: Distribution) -> Distribution:

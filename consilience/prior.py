@@ -14,7 +14,6 @@ from consilience.key import Key
 from consilience.posterior import Dense, Gaussian, draw
 from consilience.tree import Params
 
-
 WIDE = 1e12  # the variance that stands for none preferred
 
 
@@ -55,7 +54,7 @@ class Isotropic:
 
 @dataclass(frozen=True)
 class Flat:
-    """Nothing is preferred: for distillation, where the teacher is all there is, and where a tilt stands for the prior."""
+    """Nothing is preferred: for distillation, where the teacher is all there is, or where a tilt is the prior."""
 
     def log_density(self, params: Params) -> Tensor:
         return tree.leaves(params)[0].new_zeros(())

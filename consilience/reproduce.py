@@ -1,7 +1,7 @@
 """Run an experiment, resume it, and print ours beside the paper's.
 
-An experiment is a file `experiments/<paper>/<name>.py` with an `EXPERIMENT`. Its trials are independent: one column and one
-seed give the values of all rows, are saved as they finish, and are not run again.
+An experiment is a file `experiments/<paper>/<name>.py` with an `EXPERIMENT`. Its trials are independent: one column and
+one seed give the values of all rows, are saved as they finish, and are not run again.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def collect(name: str, experiment: Experiment, seeds: Sequence[int], scale: str,
     """For each row and column: ours, its spread, the paper's, and whether they can be compared."""
     cells: list[dict[str, Any]] = []
     for column in experiment.columns:
-        trials = [json.loads((out / _file(scale, column, s)).read_text())["values"] for s in seeds]
+        files = [out / _file(scale, column, s) for s in seeds]
+        trials = [json.loads(file.read_text())["values"] for file in files if file.exists()]
         printed = {row: cols[column] for row, cols in (experiment.paper or {}).items() if column in cols}
         for row in dict.fromkeys([*(r for t in trials for r in t), *printed]):
             values = [t[row][experiment.score] for t in trials if row in t and t[row].get(experiment.score) is not None]

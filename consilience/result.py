@@ -92,7 +92,8 @@ class Result:
         if not same and not all(isinstance(r.payload, (Point, Samples, Gaussian, Dense)) for r in self.replies):
             raise InputError(f"The replies of {name(self.method)} are not posteriors; {name(method)} cannot pool them.")
         check(method, self.task, self.sites, 1)
-        state = method.aggregate(self.task, method.init(self.task, self.server), self.replies, self.server)
+        first = self.server._replace(key=Key(self.report["seed"]).fold(2).fold(0))  # as `run` has it in its first round
+        state = method.aggregate(self.task, method.init(self.task, self.server), self.replies, first)
         kept = {k: self.report[k] for k in ("ledger", "engine", "seed", "threads", "failures")}
         told = facts(method, self.task, self.sites, 1, kept["seed"], kept["engine"], kept["threads"])
         found = evaluate(method, self.task, state, self.sites) if scored else {}

@@ -41,12 +41,12 @@ def run(
 ) -> Result:
     """Run a method over the sites → its result.
 
-    `rounds` is 1 for one-round methods and 10 for the others unless given. With `out` everything is kept in that
-    folder; `resume=True` goes on from its last whole round. `threads` are torch's, one for small networks unless
+    `rounds` is 1 for one-round methods and what is usual for the others unless given. With `out` everything is kept in
+    that folder; `resume=True` goes on from its last whole round. `threads` are torch's, one for small networks unless
     given. `scored=False` leaves the scores to the caller. `about` is added to run.json.
     """
     sites = sites.pooled() if method.pooled else sites
-    rounds = rounds if rounds is not None else (1 if method.one_shot else 10)
+    rounds = rounds if rounds is not None else (1 if method.one_shot else method.usual_rounds)
     check(method, task, sites, rounds)
     engine_name = chosen(engine, task, len(sites)) if isinstance(engine, str) else getattr(engine, "__name__", "custom")
     where = (ENGINES[engine_name] if isinstance(engine, str) else engine)(sites.train)

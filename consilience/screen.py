@@ -47,13 +47,13 @@ def progress(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def live(wanted: bool) -> Iterator[Callable[[RenderableType], None]]:
-    """A bar below the table so far; nothing when nobody is looking."""
+    """A bar above the table so far, which may be taller than the screen; nothing when nobody is looking."""
     if not (wanted and err.is_terminal):
         yield lambda table: None
         return
     made = bar()
     with Live(made, console=err, transient=True, refresh_per_second=4) as screen, listening(moved(made)):
-        yield lambda table: screen.update(Group(table, made))
+        yield lambda table: screen.update(Group(made, table))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.functional import one_hot
 
 from consilience import tree
 from consilience.data.data import Data
@@ -75,6 +76,15 @@ class Task:
         before = self.tilt
         return dataclasses.replace(self, tilt=tilt if before is None else lambda params: before(params) + tilt(params))
 
+    def adjusted(self, log_frequencies: Tensor) -> Task:
+        """Learn with softmax(z + log π): what z says then leaves the frequencies π out (logit adjustment)."""
+        assert isinstance(self.likelihood, Softmax)
+        return dataclasses.replace(self, likelihood=dataclasses.replace(self.likelihood, offset=log_frequencies))
+
+    def classes(self, x: Tensor) -> int:
+        """How many outputs the network has."""
+        return self.outputs(self.like, x[:1]).shape[-1]
+
     def with_prior(self, prior: Prior) -> Task:
         return dataclasses.replace(self, prior=prior)
 
@@ -92,7 +102,7 @@ class Task:
     def prior_predictive(self, x: Tensor) -> Distribution:
         """What is predicted before any data: uniform over classes; for regression, moments over draws of the prior."""
         if isinstance(self.likelihood, Softmax):
-            classes = self.outputs(self.like, x[:1]).shape[-1]
+            classes = self.classes(x)
             return Categorical(torch.full((len(x), classes), 1 / classes, dtype=x.dtype, device=x.device).log())
         if isinstance(self.prior, Flat):
             mean = self.predictive(Point(self.like))(x)
@@ -142,6 +152,16 @@ def regression(
     """
     likelihood = Heteroscedastic(latent) if heteroscedastic else GaussianNoise(noise, latent)
     return Task(model, likelihood, prior or Isotropic())
+
+
+def label_counts(data: Data, classes: int) -> Tensor:
+    """How many rows of each class; padding counts nothing."""
+    return (one_hot(data.y, classes).to(data.w) * (data.w > 0).unsqueeze(-1)).sum(0)
+
+
+def smoothed(counts: Tensor) -> Tensor:
+    """Frequencies with half a row added to every class."""
+    return (counts + 0.5) / (counts + 0.5).sum()
 
 
 def gradient(f: Callable[[Tensor], Tensor], vector: Tensor) -> Tensor:

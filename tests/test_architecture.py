@@ -17,7 +17,7 @@ LAYERS = [
     ["data", "likelihood", "prior", "models"],
     ["task", "parties", "optim"],
     ["inference", "distil"],
-    ["method"],
+    ["method", "twoway"],
     ["methods"],
     ["spec", "metrics"],
     ["engines", "ledger", "provenance"],

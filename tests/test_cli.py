@@ -175,7 +175,7 @@ NARROW = "from torch import nn\ndef net(f, o):\n    return nn.Linear(f, o - 1)\n
         ("run fedavg --set epochs", "field=value"),
         ("run fedavg --rounds 0", "at least one"),
         ("run mixture --rounds 3", "one-round"),
-        ("run beta --calibration 0", "methods that need nothing there: bcm, fedavg"),
+        ("run beta --calibration 0", "methods that need nothing there: bcm, ep_mcmc"),
         ("run fedavg --rounds 1 --set inference.rate=1e9", "Site 0, round 1"),
         ("run fedavg --data *.csv", "--target"),
         ("run fedavg --data *.csv --target y", "*.csv"),

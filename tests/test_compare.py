@@ -178,12 +178,12 @@ def test_json_csv_and_markdown_agree(tmp_path: Path) -> None:
     assert "dirichlet:0.5" in page and "± " in page and "standard errors" in page
 
 
-def rows_of(*values: list[float], needs: str = "nothing") -> list[dict[str, Any]]:
-    made = [
-        {"row": f"r{i}", "needs": needs, "seeds": list(range(len(v))), "tempered": None, **over_seeds([{"nll": x} for x in v])}
-        for i, v in enumerate(values)
-    ]  # fmt: skip
-    return made
+def rows_of(*values: list[float]) -> list[dict[str, Any]]:
+    def one(i: int, v: list[float]) -> dict[str, Any]:
+        about = {"row": f"r{i}", "needs": "nothing", "seeds": list(range(len(v))), "tempered": None}
+        return {**about, **over_seeds([{"nll": x} for x in v])}
+
+    return [one(i, v) for i, v in enumerate(values)]
 
 
 def test_differences_are_paired_with_the_reference_and_adjusted_over_rows() -> None:
@@ -368,13 +368,32 @@ def test_mistakes_get_one_sentence_and_exit_code_2(invoke: Invoke, tmp_path: Pat
     assert not list(tmp_path.rglob("cells"))
 
 
-def test_ctrl_c_says_how_to_go_on(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*args: Any, **settings: Any) -> Any:
-        raise KeyboardInterrupt
+STOPPING = """
+from pathlib import Path
+from torch import nn
+stopped = []
+class Net(nn.Module):
+    def __init__(self, features, outputs):
+        super().__init__()
+        self.layer = nn.Linear(features, outputs)
+    def forward(self, x):
+        if not stopped and list(Path("c").rglob("mixture.json")):
+            stopped.append(True)
+            raise KeyboardInterrupt
+        return self.layer(x)
+"""
 
-    monkeypatch.setattr("consilience.compare.compare", interrupted)
-    code, _, err = invoke("compare", "mixture", *FAST, "--out", "c")
+
+def test_ctrl_c_says_how_to_go_on(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stopping.py").write_text(STOPPING)  # a network that presses Ctrl-C once the first row is there
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["compare", "mixture", "fedavg[rounds=1]", *FAST, "--model", "stopping:Net", "--out", "c"]
+    code, _, err = invoke(*words)
     assert code == 130 and "--out c" in err
+    assert [p.name for p in (tmp_path / "c").rglob("*.json") if p.parent.name == "0"].count("mixture.json") == 1
+    assert not (tmp_path / "c" / "compare.json").exists()
+    assert invoke(*words)[0] == 0
+    assert len(json.loads((tmp_path / "c" / "compare.json").read_text())["rows"]) == 2
 
 
 def test_regression_rows_compare_too(tmp_path: Path) -> None:

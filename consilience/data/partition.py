@@ -113,13 +113,14 @@ class HeterogeneousHasan2023(Split):
 
     shares_rows: ClassVar[bool] = True
     h: float
+    oversize: float = 1.0  # rows a site beyond n/K; theirs are counted before the server's fifth is cut: 1.25
 
     def __post_init__(self) -> None:
         Heterogeneous(self.h)  # its range is the same
 
     def deal(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
         labels, classes = _labels(self, rows)
-        size = len(labels) // sites
+        size = int(self.oversize * len(labels)) // sites
         own = round(self.h * size)
         order = key.permutation(len(labels))
         shuffled = torch.randperm(classes, generator=torch.Generator().manual_seed(0))

@@ -65,6 +65,8 @@ def delta(theta: Tensor, samples: Tensor, rho: float) -> Tensor:
     r = 1 / (1 + (count - 1) * rho)
     if count == 1 or r == 1:
         return away
-    small = spread @ spread.T + r * (count - 1) / (1 - r) * torch.eye(count, dtype=theta.dtype)
-    step: Tensor = (away - spread.T @ torch.linalg.solve(small, spread @ away)) / r
+    wide = spread.double()
+    small = wide @ wide.T + r * (count - 1) / (1 - r) * torch.eye(count, dtype=torch.float64)
+    solved, _ = torch.linalg.solve_ex(small, wide @ away.double())  # what overflows is found by the engine
+    step: Tensor = (away - spread.T @ solved.to(theta)) / r
     return step

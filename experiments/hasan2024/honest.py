@@ -1,8 +1,8 @@
 """The five regression sets of Hasan et al. 2024 under our protocol: what their table would say with equal treatment.
 
-Honest data (no leaks, scaled on training rows), five sites cut along the feature of largest variance, test rows from each
-site's own range, 30 labelled rows at the server, a fifth of the rest as unlabelled inputs; learned noise, added once; the true
-posterior (T = 1) under N(0, 1); bounds; every row also with a variance scale fitted on the same 30 labels.
+Honest data (no leaks, scaled on training rows), five sites cut along the feature of largest variance, test rows from
+each site's own range, 30 labelled rows at the server, a fifth of the rest as unlabelled inputs; learned noise, added
+once; the true posterior (T = 1) under N(0, 1); bounds; every row also with a variance scale from the same 30 labels.
 """
 
 from __future__ import annotations

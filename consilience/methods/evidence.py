@@ -1,0 +1,78 @@
+"""Evidence pooling.  This project; derivation, limits and relatives in docs/evidence.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from consilience.distil import Distil, distilled
+from consilience.inference import CyclicalSGHMC, Inference
+from consilience.method import Method, State
+from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.posterior import Posterior
+from consilience.predictive import Categorical, Predictive
+from consilience.task import Task, label_counts, smoothed
+from consilience.twoway import class_log_probs, fit, solver, strengths
+
+
+class Evidence(NamedTuple):
+    posterior: Posterior  # under the adjusted likelihood
+    counts: Tensor  # nₖ, how often each class was seen
+
+
+class EvidenceState(NamedTuple):
+    posterior: Posterior  # what the round started from, or the student
+    posteriors: tuple[Posterior, ...]
+    weights: Tensor  # nₖ / n
+    counts: Tensor  # [K, C]
+
+
+@dataclass(frozen=True)
+class EvidencePooling(Method):
+    """One round; pool what each client knows about a class, not how often it sees it. Nothing is needed at the server.
+
+        for each client k of K, in parallel
+    1       π̂ₖ(c) ∝ nₖ(c) + ½;  draw θₖ¹ … θₖˢ from the posterior under the likelihood softmax(z + log π̂ₖ)
+    2       send the samples and the C counts nₖ
+    3   z̃ₖ(x) = log (1/S) Σₛ softmax z(x, θₖˢ): evidence, up to an offset that does not depend on the class
+    4   s, a ← argmin Σₖc r_kc (s_c + a_k − z̃_kc)² + λ Σₖ r_k a_k²,   r_kc = nₖ(c)^α
+    5   p(y|x) ∝ π(y) exp s_y,  π the pooled frequencies
+    """
+
+    name: ClassVar[str] = "evidence"
+    sends: ClassVar[str] = "samples of its posterior over the weights, and how often it saw each class"
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    one_shot: ClassVar[bool] = True
+
+    inference: Inference = CyclicalSGHMC()  # how a client samples
+    penalty: float = 1.0  # λ: 0 leaves the offsets free, ∞ averages normalised evidence
+    exponent: float = 0.5  # α: how much more a class seen more often counts
+    distil: Distil | None = None  # how the server trains one student; None: keep the ensemble
+
+    def local(self, task: Task, message: Posterior, client: Client) -> Reply:
+        counts = label_counts(client.data, task.classes(client.data.x))
+        posterior = self.inference(task.adjusted(smoothed(counts).log()), message, client)  # 1
+        return Reply(Evidence(posterior, counts), client.data.size)  # 2
+
+    def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> EvidenceState:
+        posteriors, counts = zip(*payloads(replies), strict=True)
+        pooled = EvidenceState(state.posterior, posteriors, weights(replies), torch.stack(counts))
+        return distilled(self.distil, task, pooled, self.teacher(task, pooled), server)
+
+    def predictive(self, task: Task, state: EvidenceState) -> Predictive:
+        return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
+
+    def teacher(self, task: Task, state: EvidenceState, frequencies: Tensor | None = None) -> Predictive:
+        clients, total = [task.predictive(p) for p in state.posteriors], state.counts.sum(0)
+        r = strengths(state.counts, self.exponent)
+        solve, target = solver(r, self.penalty), smoothed(total) if frequencies is None else frequencies
+
+        def pooled(x: Tensor) -> Categorical:
+            z = torch.stack([p(x)[0] for p in clients])  # 3
+            return Categorical(class_log_probs(fit(z, r, self.penalty, solve).scores, target, total > 0))  # 4, 5
+
+        return pooled

@@ -1,0 +1,78 @@
+"""Evidence pooling without weights: scores on agreed inputs.  This project; docs/evidence.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from consilience.distil import Distil, at_random
+from consilience.errors import InputError
+from consilience.inference import Adam, CyclicalSGHMC, Inference
+from consilience.method import Method, Needs
+from consilience.methods.evidence import EvidencePooling
+from consilience.parties import Client, Received, Reply, Server, payloads
+from consilience.payload import Logits
+from consilience.posterior import Point
+from consilience.predictive import Categorical, Predictive
+from consilience.task import Task, smoothed
+from consilience.twoway import class_log_probs, fit, strengths
+
+
+class Agreed(NamedTuple):
+    posterior: Point  # the student
+    inputs: Tensor  # what everybody scores
+
+
+class Scored(NamedTuple):
+    logits: Logits  # z̃ₖ on the inputs
+    counts: Tensor  # nₖ
+
+
+@dataclass(frozen=True)
+class EvidenceLogits(Method):
+    """One round; where weights must not leave, clients send C numbers for each of the server's inputs instead.
+
+        the server sends its unlabelled inputs
+        for each client k of K, in parallel
+    1       infer as in evidence pooling; send z̃ₖ(x) for every input x, and the C counts nₖ
+    2   pool the evidence at every input (lines 4–5 of evidence pooling)
+    3   θ ← argmin of Σ KL(p(·|x) ‖ p(·|x, θ)) over the inputs
+    """
+
+    name: ClassVar[str] = "evidence_logits"
+    needs: ClassVar[Needs] = Needs.INPUTS
+    sends: ClassVar[str] = "class scores for the server's inputs, and how often it saw each class"
+    tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    one_shot: ClassVar[bool] = True
+
+    inference: Inference = CyclicalSGHMC()  # how a client samples
+    penalty: float = 1.0  # λ, as in evidence pooling
+    exponent: float = 0.5  # α, as in evidence pooling
+    distil: Distil = Distil(Adam(rate=1e-3, epochs=200, batch=100), at_random)  # how the server trains the student
+
+    def init(self, task: Task, server: Server) -> Agreed:
+        if server.inputs is None:
+            raise InputError("evidence_logits needs unlabelled rows at the server: give --inputs 0.2.")
+        return Agreed(task.init(server.key), server.inputs)
+
+    def broadcast(self, state: Agreed) -> Agreed:
+        return state
+
+    def local(self, task: Task, message: Agreed, client: Client) -> Reply:
+        own = EvidencePooling(self.inference).local(task, message.posterior, client)
+        scores = task.predictive(own.send.posterior)(message.inputs)[0]
+        return Reply(Scored(Logits(scores), own.send.counts), own.size)  # 1
+
+    def aggregate(self, task: Task, state: Agreed, replies: Sequence[Received], server: Server) -> Agreed:
+        z = torch.stack([r.payload.logits.values for r in replies])
+        counts = torch.stack([scored.counts for scored in payloads(replies)])
+        s = fit(z, strengths(counts, self.exponent), self.penalty).scores
+        pooled = Categorical(class_log_probs(s, smoothed(counts.sum(0)), counts.sum(0) > 0))  # 2
+        return state._replace(posterior=self.distil.student(task, lambda x: pooled, [], state.inputs, server.key))  # 3
+
+    def predictive(self, task: Task, state: Agreed) -> Predictive:
+        return self.distil.predictive(task, state.posterior)

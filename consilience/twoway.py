@@ -1,0 +1,68 @@
+"""The penalised two-way fit behind evidence pooling: what the sites agree on, and how far each is off.
+
+For each input, class scores s and site offsets a minimise Σ_kc r_kc (s_c + a_k − z_kc)² + λ Σ_k r_k a_k². Eliminating a
+leaves one C × C system with the same matrix for every input, so the fit is a fixed linear map of the sites' scores z.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import torch
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+
+class Fit(NamedTuple):
+    scores: Tensor  # s, [N, C]; 0 for a class nobody has seen
+    offsets: Tensor  # a, [K, N]
+    residuals: Tensor  # z − s − a, [K, N, C]; 0 where a site has not seen the class
+
+
+def strengths(counts: Tensor, exponent: float) -> Tensor:
+    """r_kc = n_kc^exponent, and 0 for what a site has not seen."""
+    n = counts.double()
+    return torch.where(n > 0, n.clamp(min=1e-300) ** exponent, torch.zeros_like(n))
+
+
+def solver(r: Tensor, penalty: float) -> Tensor:
+    """The map [C, K, C] from all sites' scores to the class scores; the matrix is factored once.
+
+    With no penalty the scores are known up to one constant, which no softmax sees; sites that share no class, even by
+    way of others, leave more than one free, and then the penalty is set to 1 and said so.
+    """
+    if penalty == 0 and len(groups := components(r)) > 1:
+        told = "; ".join(", ".join(str(k) for k in group) for group in groups)
+        said = f"Sites share no class, even by way of others, between the groups {told}: λ = 1 is used."
+        warnings.warn(said, stacklevel=2)
+        penalty = 1.0
+    total = r.sum(1, keepdim=True).clamp(min=1e-300)
+    shrunk = r / total / (1 + penalty)  # how a site's offset follows from its scores
+    matrix = torch.diag(r.sum(0)) - r.T @ shrunk
+    right = torch.einsum("kd,dc->dkc", r, torch.eye(r.shape[1], dtype=r.dtype)) - torch.einsum("kd,kc->dkc", r, shrunk)
+    return torch.einsum("de,ekc->dkc", torch.linalg.pinv(matrix, hermitian=True), right)
+
+
+def fit(z: Tensor, r: Tensor, penalty: float, solve: Tensor | None = None) -> Fit:
+    """Scores, offsets and residuals for the sites' scores z [K, N, C]."""
+    solve = solver(r, penalty) if solve is None else solve
+    s = torch.einsum("dkc,knc->nd", solve.to(z), z)
+    w = r.to(z)
+    gap = z - s
+    a = torch.einsum("kc,knc->kn", w, gap) / w.sum(1, keepdim=True).clamp(min=1e-30) / (1 + penalty)
+    return Fit(s, a, (gap - a.unsqueeze(-1)) * (w > 0).unsqueeze(1))
+
+
+def components(r: Tensor) -> list[list[int]]:
+    """The sites, grouped by whether they share classes, directly or by way of others."""
+    adjacency = ((r > 0).double() @ (r > 0).double().T > 0).numpy()
+    count, label = connected_components(adjacency, directed=False)
+    return [[k for k in range(len(r)) if label[k] == group] for group in range(count)]
+
+
+def class_log_probs(scores: Tensor, frequencies: Tensor, seen: Tensor) -> Tensor:
+    """log p(y|x) ∝ log π(y) + s_y over the classes seen; a class nobody has seen keeps its prior π(y)."""
+    prior = frequencies.to(scores).log()
+    known = torch.log_softmax((prior + scores).masked_fill(~seen, -torch.inf), -1)
+    return torch.where(seen, known + torch.log1p(-frequencies[~seen].sum().to(scores)), prior)
