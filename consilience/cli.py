@@ -1,4 +1,4 @@
-"""The command line: demo, run, compare, tune, pool, methods, datasets, report."""
+"""The command line: demo, run, compare, tune, pool, methods, datasets, report, reproduce."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import typer
 from consilience.errors import InputError
 from consilience.recipe import Recipe, free_folder
 from consilience.screen import err, live, out, progress, stoppable
+from consilience.store import Store
+from consilience.store import as_json as json_text
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,7 +21,6 @@ app = typer.Typer(
     help="Bayesian federated learning: private sites, one round, one calibrated model.",
 )
 
-Method_ = Annotated[str, typer.Argument(help="Which method; see «consilience methods».")]
 Data_ = Annotated[
     str, typer.Option(help="A data set («consilience datasets») or a quoted pattern of CSV files, one per site.")
 ]
@@ -29,7 +30,6 @@ Split_ = Annotated[str | None, typer.Option(help="iid, heterogeneous:H, dirichle
 Model_ = Annotated[str, typer.Option(help="linear, mlp, or package.module:factory.")]
 Seed_ = Annotated[int, typer.Option(help="Decides split, start and every draw.")]
 Engine_ = Annotated[str, typer.Option(help="auto, sequential or vectorised.")]
-Out_ = Annotated[Path | None, typer.Option(help="The folder for everything; runs/… by default.")]
 DataDir_ = Annotated[Path | None, typer.Option(envvar="CONSILIENCE_DATA", help="Where data files lie.")]
 Set_ = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. inference.epochs=20; may be repeated.")]
 Seeds_ = Annotated[str, typer.Option(help="0-9, or 0,3,7, or 5: each decides split, start and every draw.")]
@@ -63,7 +63,6 @@ def run(
 ) -> None:
     """Run one method and write a report."""
     from consilience.run import run as run_method
-    from consilience.store import Store
 
     if resume is not None:
         saved = Store(resume).read_json()
@@ -135,8 +134,6 @@ def compare(
     from consilience.comparison import csv_text, markdown
     from consilience.report.html import comparison_page
     from consilience.report.table import comparison_table
-    from consilience.store import Store
-    from consilience.store import as_json as json_text
 
     words = ("beta", data, target, sites, None, model, 0, 0.2, calibration, inputs, validation)
     plan = Plan(
@@ -190,7 +187,6 @@ def tune(
     """Choose a method's settings on validation rows; test rows are never looked at."""
     from consilience.compare import parse_seeds
     from consilience.report.table import trial_table
-    from consilience.store import as_json as json_text
     from consilience.tune import Search, Trial, write
     from consilience.tune import tune as tune_method
 
@@ -234,7 +230,6 @@ def pool(
     import dataclasses
 
     from consilience.run import load
-    from consilience.store import Store
 
     saved = Store(folder).read_json()
     recipe = Recipe.from_json(saved.get("recipe", {"": ""}), str(data_dir) if data_dir else None)
@@ -280,7 +275,6 @@ def get(
 def report(folder: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
     """Write a run's report.html again from its run.json."""
     from consilience.report.html import comparison_page, run_page
-    from consilience.store import Store
 
     store = Store(folder)
     comparison = (folder / "compare.json").exists()
@@ -301,8 +295,6 @@ def demo(
     from consilience.demo import demo as compare
     from consilience.report.html import comparison_page
     from consilience.report.table import comparison_table
-    from consilience.store import Store
-    from consilience.store import as_json as json_text
 
     with progress(not as_json) as _:
         found = compare(seed)
@@ -316,11 +308,37 @@ def demo(
         out.print(f"Report: {out_ / 'report.html'}")
 
 
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Which experiment; without one, all are listed.")] = None,
+    seeds: Seeds_ = "0-2",
+    scale: Annotated[str | None, typer.Option(help="How much of it: full, or quick where there is one.")] = None,
+    out_: Annotated[Path | None, typer.Option("--out", help="The folder; what is finished there is kept.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Trials at a time.")] = 1,
+    data_dir: DataDir_ = None,
+) -> None:
+    """Run a paper's experiment, or go on with it, and print ours beside theirs."""
+    from consilience import reproduce as experiments
+    from consilience.compare import parse_seeds
+
+    if name is None:
+        out.print("\n".join(f"{known}  {experiments.load(known).title}" for known in experiments.names()))
+        return
+    experiment, folder = experiments.load(name), out_ or Path("runs") / name
+    with stoppable(folder), progress(True):
+        where = str(data_dir) if data_dir else None
+        results = experiments.reproduce(name, parse_seeds(seeds), scale, folder, where, workers)
+    draw = getattr(experiments._module(name), "draw", None)
+    if draw is not None:
+        draw(results, folder)
+    out.print(experiments.results_table(results, experiment.digits))
+    out.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
+
+
 def finish(store: Any, report: dict[str, Any], as_json: bool) -> None:
     """Write the report and show it."""
     from consilience.report.html import run_page
     from consilience.report.table import run_table
-    from consilience.store import as_json as json_text
 
     store.write_json("run.json", report)
     store.write("report.html", run_page(report).encode())

@@ -13,6 +13,8 @@ from consilience.inference import SGD, CyclicalSGHMC
 from consilience.methods.bcm import BCM
 from consilience.methods.beta import BetaPredictiveBayes
 from consilience.methods.centralised import Centralised
+from consilience.methods.evidence import EvidencePooling
+from consilience.methods.evidence_tuned import EvidenceTuned
 from consilience.methods.fedavg import FedAvg
 from consilience.methods.local_only import LocalOnly
 from consilience.methods.mixture import Mixture
@@ -38,6 +40,8 @@ def demo(seed: int = 0) -> dict[str, Any]:
         Row("fedavg", "FedAvg, 10 rounds", FedAvg(tenth), 10),
         Row("mixture", "Mixture", Mixture(SAMPLER), 1),
         Row("bcm", "BCM (product)", BCM(SAMPLER), 1),
+        Row("evidence", "Evidence pooling", EvidencePooling(SAMPLER), 1),
+        Row("evidence_tuned", "Evidence, tuned by the sites", EvidenceTuned(SAMPLER), 2),
         Row("beta", "β-Predictive Bayes", BetaPredictiveBayes(SAMPLER), 1),
         Row("centralised", "All data in one place", Centralised(SAMPLER), 1),
     ]

@@ -49,6 +49,7 @@ def evaluate(method: Method, task: Task, state: Tree, sites: Sites) -> dict[str,
         t = fitted_temperature(model, sites)
         q = tempered(p, t)
         found["tempered"] = {"temperature": t, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
+    found["diagnostics"] = method.diagnose(task, state, rows.x)
     return {**found, **per_site([model] * len(sites), sites)}
 
 

@@ -97,6 +97,10 @@ class Method(ABC):
             return (state.posterior,), torch.ones(1)
         return state.posteriors, state.weights
 
+    def diagnose(self, task: Task, state: Any, x: Tensor) -> dict[str, Any]:
+        """What a method can say about itself at these inputs, for the report."""
+        return {}
+
     def personal(self, task: Task, state: Any) -> Sequence[Predictive] | None:
         """One model a site, where a method has no common one."""
         return None

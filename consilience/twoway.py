@@ -7,7 +7,7 @@ leaves one C × C system with the same matrix for every input, so the fit is a f
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from scipy.sparse.csgraph import connected_components
@@ -52,6 +52,27 @@ def fit(z: Tensor, r: Tensor, penalty: float, solve: Tensor | None = None) -> Fi
     gap = z - s
     a = torch.einsum("kc,knc->kn", w, gap) / w.sum(1, keepdim=True).clamp(min=1e-30) / (1 + penalty)
     return Fit(s, a, (gap - a.unsqueeze(-1)) * (w > 0).unsqueeze(1))
+
+
+def diagnosis(z: Tensor, r: Tensor, penalty: float) -> dict[str, Any]:
+    """Who knows what, and where the sites contradict each other, in nats.
+
+    Offsets say how far a site's evidence is shifted at an input: large for inputs of classes it never saw. Residuals
+    are what no offset explains: the sites then differ in what a class looks like, p(x|y), which the rule assumes away.
+    """
+    found, w = fit(z, r, penalty), r.to(z)
+    spread = (found.residuals**2).mean(1).sqrt()
+    overall = ((w * spread**2).sum() / w.sum()).sqrt()
+    each = ((w * spread**2).sum(1) / w.sum(1).clamp(min=1e-30)).sqrt()
+    return {
+        "residual": float(overall),
+        "residual_by_site": each.tolist(),
+        "residual_by_site_and_class": [
+            [float(v) if seen > 0 else None for v, seen in zip(*pair, strict=True)]
+            for pair in zip(spread, r, strict=True)
+        ],
+        "offset_by_site": (found.offsets**2).mean(1).sqrt().tolist(),
+    }
 
 
 def components(r: Tensor) -> list[list[int]]:

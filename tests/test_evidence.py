@@ -232,3 +232,59 @@ def test_label_shift_is_undone_where_it_is_all_that_differs() -> None:
         w, b = reply.send.posterior.params["0.weight"][:, 0], reply.send.posterior.params["0.bias"]
         assert float(w[1] - w[0]) == pytest.approx(2, abs=0.25)
         assert float(b[1] - b[0]) == pytest.approx(0, abs=0.25)  # the site's own frequencies are not in it
+
+
+def test_tuning_by_the_sites_picks_the_best_of_the_grid() -> None:
+    from consilience.methods.evidence_tuned import GRID, PENALTIES, TEMPERATURES, EvidenceTuned
+    from consilience.predictive import log_prob, tempered
+
+    task, sites = tiny.classification()
+    method = tiny.method("evidence_tuned")
+    result = co.run(method, task, sites)
+    assert isinstance(method, EvidenceTuned) and result.report["rounds"] == 2
+    totals = sum(r.payload for r in result.replies)
+    assert totals.shape == (len(PENALTIES) * len(TEMPERATURES),)
+    assert result.state.chosen.tolist() == pytest.approx(GRID[int(totals.argmax())])
+    # The first site's sum for the first candidate, by hand: its pool's log-score on the rows it set aside.
+    engine = co.Sequential(sites.train)
+    first = method.init(task, result.server)
+    replies = engine.gather(method, task, method.broadcast(first), range(len(sites)), 0, Key(0).fold(1))
+    aside = engine.memories[0] > 0
+    assert int(aside.sum()) == round(0.2 * len(aside) + 0.49)
+    state = method.aggregate(task, first, replies, result.server)
+    pool = co.EvidencePooling(method.inference, PENALTIES[0]).teacher(task, EvidenceState(*state[:4]))
+    by_hand = log_prob(tempered(pool(sites.train[0].x), TEMPERATURES[0]), sites.train[0].y)[aside].sum()
+    torch.testing.assert_close(result.replies[0].payload[0], by_hand, atol=1e-4, rtol=1e-4)
+
+
+def test_rows_set_aside_are_not_trained_on() -> None:
+    task, sites = tiny.classification()
+    method = tiny.method("evidence_tuned")
+    client = Client(sites.train[0], (), Key(3))
+    first = method.local(task, task.init(Key(0)), client)
+    spoiled = client.data._replace(x=torch.where(first.keep.unsqueeze(1) > 0, 99.0, client.data.x))
+    again = method.local(task, task.init(Key(0)), client._replace(data=spoiled))
+    for a, b in zip(first.send.posterior.params.values(), again.send.posterior.params.values(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_scores_instead_of_weights() -> None:
+    task, sites = tiny.classification()
+    result = co.run(tiny.method("evidence_logits"), task, sites)
+    assert sites.inputs is not None
+    assert all(nbytes(r.payload) == 4 * (len(sites.inputs) * 2 + 2) for r in result.replies)  # C numbers an input + C
+    with pytest.raises(co.InputError, match="unlabelled rows"):
+        co.run(tiny.method("evidence_logits"), task, dataclasses.replace(sites, inputs=None))
+
+
+def test_diagnosis_sees_a_site_whose_classes_look_different() -> None:
+    from consilience.twoway import diagnosis
+
+    _, evidence = discriminant(True)
+    counts = torch.full((3, CLASSES), 10.0, dtype=torch.float64)
+    z = site_view(evidence, counts)
+    calm = diagnosis(z, strengths(counts, 0.5), 0.0)
+    z[2] = z[2].roll(1, dims=-1)  # the third site calls every class by its neighbour's name
+    alarmed = diagnosis(z, strengths(counts, 0.5), 0.0)
+    assert calm["residual"] < 1e-6 < 0.5 < alarmed["residual"]
+    assert max(range(3), key=lambda k: alarmed["residual_by_site"][k]) == 2

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from consilience.parties import Client, Received, Reply, Server, payloads, weigh
 from consilience.posterior import Posterior
 from consilience.predictive import Categorical, Predictive
 from consilience.task import Task, label_counts, smoothed
-from consilience.twoway import class_log_probs, fit, solver, strengths
+from consilience.twoway import class_log_probs, diagnosis, fit, solver, strengths
 
 
 class Evidence(NamedTuple):
@@ -66,13 +66,15 @@ class EvidencePooling(Method):
     def predictive(self, task: Task, state: EvidenceState) -> Predictive:
         return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
 
+    def diagnose(self, task: Task, state: EvidenceState, x: Tensor) -> dict[str, Any]:
+        return diagnosis(views(task, state, x), strengths(state.counts, self.exponent), self.penalty)
+
     def teacher(self, task: Task, state: EvidenceState, frequencies: Tensor | None = None) -> Predictive:
-        clients, total = [task.predictive(p) for p in state.posteriors], state.counts.sum(0)
-        r = strengths(state.counts, self.exponent)
+        r, total = strengths(state.counts, self.exponent), state.counts.sum(0)
         solve, target = solver(r, self.penalty), smoothed(total) if frequencies is None else frequencies
+        scores: Callable[[Tensor], Tensor] = lambda x: fit(views(task, state, x), r, self.penalty, solve).scores  # 4
+        return lambda x: Categorical(class_log_probs(scores(x), target, total > 0))  # 5
 
-        def pooled(x: Tensor) -> Categorical:
-            z = torch.stack([p(x)[0] for p in clients])  # 3
-            return Categorical(class_log_probs(fit(z, r, self.penalty, solve).scores, target, total > 0))  # 4, 5
 
-        return pooled
+def views(task: Task, state: EvidenceState, x: Tensor) -> Tensor:
+    return torch.stack([task.predictive(posterior)(x)[0] for posterior in state.posteriors])  # 3

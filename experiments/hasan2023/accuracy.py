@@ -25,6 +25,8 @@ from consilience.reproduce import Experiment, Values
 from consilience.result import Result
 
 DECAY, FRICTION, BATCH, CLIENTS = 5e-4, 0.9, 100, 5
+FEWER = {"quick": 10_000, "smoke": 500}  # training rows, where not all
+EPOCHS = {"full": (25, 100), "quick": (10, 20), "smoke": (5, 1)}  # of the clients, of distillation
 SHOWN = ("accuracy", "nll", "brier", "ece", "ece_debiased")
 
 # Tables B.2 (h = 0) and B.3 (h > 0): (optimiser, rate), server rates, sampler rates; λ and τ.
@@ -57,9 +59,10 @@ def trained(kind: str, rate: float, epochs: int) -> co.Inference:
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     name, _, text = column.partition(":")
     h, rows = float(text), dataset(name, data_dir)
-    if scale == "quick":
-        rows = dataclasses.replace(rows, x=rows.x[:10_000], y=rows.y[:10_000])
-    epochs, distilled, rounds = (25, 100, 5) if scale == "full" else (10, 20, 5)
+    if scale in FEWER:
+        rows = dataclasses.replace(rows, x=rows.x[: FEWER[scale]], y=rows.y[: FEWER[scale]])
+    epochs, distilled = EPOCHS[scale]
+    rounds = 5
     labelled = round(0.2 * len(rows.x))
     sites = rows.split(HeterogeneousHasan2023(h, oversize=1.25), CLIENTS, calibration=labelled, seed=seed)
     sites = sites.map_x(lambda x: (x - 0.1307) / 0.3081)
@@ -177,5 +180,5 @@ EXPERIMENT = Experiment(
         for row, cells in PAPER.items()
     },
     open_rows=("FedBE",),
-    scales=("full", "quick"),
+    scales=("full", "quick", "smoke"),
 )

@@ -13,27 +13,31 @@ from consilience.data.partition import parse
 from consilience.reproduce import Experiment, Values
 from consilience.result import Result
 
+EPOCHS = {"full": (60, 200, 100), "smoke": (10, 10, 1)}  # of clients, of the server alone, of distillation
 COLUMNS = ("air_quality", "bike", "wine", "real_estate", "forest_fire")
 
 
 def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
     sites = dataset(name, data_dir).split(parse("sorted_feature"), 5, test=0.2, calibration=30, inputs=0.2, seed=seed)
     task = co.regression(co.mlp(sites.features))
-    sampler = co.CyclicalSGHMC(rate=0.02, epochs=60, batch=50)
-    training = co.SGD(rate=0.02, epochs=60, batch=50)
-    distil = co.Distil(co.Adam(rate=3e-3, epochs=100, batch=100))
+    epochs, alone, distilled = EPOCHS[scale]
+    sampler = co.CyclicalSGHMC(rate=0.02, epochs=epochs, batch=50)
+    training = co.SGD(rate=0.02, epochs=epochs, batch=50)
+    distil = co.Distil(co.Adam(rate=3e-3, epochs=distilled, batch=100))
     sampled = co.run(co.Mixture(sampler), task, sites, seed=seed)
     snapshots = co.run(
-        co.Mixture(co.CyclicalSGHMC(rate=0.02, epochs=60, batch=50, temperature=0.0)), task, sites, seed=seed
+        co.Mixture(co.CyclicalSGHMC(rate=0.02, epochs=epochs, batch=50, temperature=0.0)), task, sites, seed=seed
     )
     local = co.run(co.FedAvg(training), task, sites, rounds=1, seed=seed)
     rows: dict[str, Result] = {
         "Local only": sampled.pool(co.LocalOnly()),
-        "Server only": co.run(co.ServerOnly(co.CyclicalSGHMC(rate=0.02, epochs=200, batch=10)), task, sites, seed=seed),
+        "Server only": co.run(
+            co.ServerOnly(co.CyclicalSGHMC(rate=0.02, epochs=alone, batch=10)), task, sites, seed=seed
+        ),
         "Centralised": co.run(co.Centralised(sampler), task, sites, seed=seed),
         "FedAvg, 1 round": local,
         "FedAvg, 10 rounds": co.run(
-            co.FedAvg(co.SGD(rate=0.02, epochs=6, batch=50)), task, sites, rounds=10, seed=seed
+            co.FedAvg(co.SGD(rate=0.02, epochs=epochs // 10, batch=50)), task, sites, rounds=10, seed=seed
         ),
         "OneshotFL": local.pool(co.OneShotFL(distil=distil)),
         "EP-MCMC": sampled.pool(co.EPMCMC()),
@@ -60,4 +64,5 @@ EXPERIMENT = Experiment(
     trial=trial,
     score="nll",
     digits=3,
+    scales=("full", "smoke"),
 )

@@ -121,7 +121,7 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
     task = co.regression(network, noise=0.5, prior=co.Flat()).tilted(_decay)
     many = co.regression(network, noise=2.0, prior=co.Flat(), latent=False)  # how an ensemble predicts
     one = co.regression(network, noise=1.0, prior=co.Flat(), latent=False)  # how a single model does
-    epochs = s["epochs"]
+    epochs, distilled = (rounds, 1) if scale == "smoke" else (s["epochs"], 100)
 
     def scored(result: Result, predicts: co.Task, method: co.Method | None = None) -> dict[str, float | None]:
         viewed = dataclasses.replace(result, task=predicts)
@@ -139,7 +139,7 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
         except co.Diverged:  # the papers leave such cells out too
             return dict.fromkeys(("nll_sum", "mse_sum", "nll", "mse", "released"))
 
-    distil = co.Distil(co.Adam(rate=s["distil"], epochs=100, batch=BATCH))
+    distil = co.Distil(co.Adam(rate=s["distil"], epochs=distilled, batch=BATCH))
     sampled = ran(co.Mixture(sampler(s, n, n / CLIENTS, epochs, s["rate"])))
     local = ran(co.FedAvg(trained("Adam", s["local"], epochs)))
     per_round = sampler(s, n, n / CLIENTS, epochs // rounds, s["multi_rate"])
@@ -199,4 +199,5 @@ EXPERIMENT = Experiment(
     digits=2,
     paper={row: dict(zip(SETTINGS, cells, strict=True)) for row, cells in PAPER.items()},
     open_rows=("FedBE",),
+    scales=("full", "smoke"),
 )

@@ -1,0 +1,189 @@
+"""Evidence pooling under our protocol, beside every rival it names, its ablations, and where its assumption breaks.
+
+A column is data/split/sites, optionally followed by /labels:N (labelled rows at the server), /rotate:DEGREES or
+/noise:DEVIATION (a shift of the features from site to site, where the method's assumption fails). All rows share
+split, start, passes over the data and server rows; λ = 1 and exponent ½ throughout unless the row says otherwise, and
+nothing is chosen on test rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+from torch import Tensor
+
+import consilience as co
+from consilience.data import dataset
+from consilience.data.partition import parse
+from consilience.metrics.scores import scores
+from consilience.predictive import Categorical, Distribution, Predictive, mixture, temperature, tempered
+from consilience.reproduce import Experiment, Values
+from consilience.result import Result
+from consilience.task import label_counts, smoothed
+from consilience.twoway import class_log_probs, fit, solver, strengths
+
+SHOWN = ("accuracy", "nll", "brier", "ece", "ece_debiased")
+BUDGET = {"digits": (50, 50), "mnist": (15, 100), "fashion_mnist": (15, 100), "femnist": (40, 50)}  # epochs, batch
+INPUTS = {"digits": 200, "mnist": 5000, "fashion_mnist": 5000, "femnist": 2000}
+DISTILLED = {"digits": 150, "mnist": 30, "fashion_mnist": 30, "femnist": 60}  # epochs
+
+
+def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
+    name, split, count, *rest = column.split("/")
+    shift = dict(part.split(":") for part in rest)
+    labels = int(shift.get("labels", 30))
+    rows = dataset(name, data_dir)
+    sites = rows.split(parse(split), int(count), calibration=labels, inputs=INPUTS[name], seed=seed)
+    sites = shifted(sites, float(shift.get("rotate", 0)), float(shift.get("noise", 0)), seed)
+    task = co.classification(co.mlp(sites.features, sites.classes))
+    epochs, batch = BUDGET[name] if scale == "full" else (5, 50)
+    sampler, training = co.CyclicalSGHMC(epochs=epochs, batch=batch), co.SGD(epochs=epochs, batch=batch)
+    distil = co.Distil(co.Adam(epochs=DISTILLED[name] if scale == "full" else 3, batch=100))
+    tenth = co.SGD(epochs=max(1, round(epochs / 10)), batch=batch)
+
+    def ran(method: co.Method, rounds: int | None = None) -> Result:
+        return co.run(method, task, sites, rounds=rounds, seed=seed, scored=False, threads=1)
+
+    sampled, local, evidence = ran(co.Mixture(sampler)), ran(co.FedAvg(training), 1), ran(co.EvidencePooling(sampler))
+    server = co.ServerOnly(dataclasses.replace(sampler, epochs=200, batch=10))
+
+    def pooled(method: co.Method, replies: Result = sampled) -> Result:
+        return replies.pool(method, scored=False)
+
+    results = {
+        "Centralised": ran(co.Centralised(sampler)),
+        "Server only": ran(server),
+        "FedAvg, 1 round": local,
+        "FedAvg, 10 rounds": ran(co.FedAvg(tenth), 10),
+        "Mixture": sampled,
+        "BCM": pooled(co.BCM()),
+        "β": pooled(co.BetaPredictiveBayes()),
+        "One-shot FL": pooled(co.OneShotFL(distil=distil), local),
+        "FedKT": ran(co.FedKT(training, distil=distil)),
+        "Evidence": evidence,
+        "Evidence, from sites": ran(co.EvidenceTuned(sampler)),
+        "Evidence, distilled": pooled(co.EvidencePooling(distil=distil), evidence),
+        "Evidence, λ = 0.1": pooled(co.EvidencePooling(penalty=0.1), evidence),
+        "Evidence, λ = 10": pooled(co.EvidencePooling(penalty=10.0), evidence),
+        "Evidence, λ = ∞ (no offsets)": pooled(co.EvidencePooling(penalty=1e6), evidence),
+        "Evidence, exponent 0": pooled(co.EvidencePooling(exponent=0.0), evidence),
+        "Evidence, exponent 1": pooled(co.EvidencePooling(exponent=1.0), evidence),
+        "Evidence, one point": ran(co.EvidencePooling(training)),
+    }
+    models = {row: (r.method.predictive(task, r.state), r.report["ledger"]["up_bytes"]) for row, r in results.items()}
+    up = evidence.report["ledger"]["up_bytes"]
+    models["Evidence, likelihood not adjusted"] = (divided_afterwards(task, sites, sampled), up)
+    models["Evidence, adjusted, pooled by a mixture"] = (mixed_evidence(task, evidence), up)
+    values = {row: shown(model, sites) | {"up_bytes": float(sent)} for row, (model, sent) in models.items()}
+    own = [shown(task.predictive(r.payload), sites) for r in sampled.replies]
+    values["Local only"] = {k: sum(v[k] or 0 for v in own) / len(own) for k in SHOWN}
+    rounded = noised(evidence, seed)
+    for row, result in rounded.items():
+        values[row] = shown(result.method.predictive(task, result.state), sites)
+    values["Evidence"] |= diagnostics(task, evidence, sites)
+    return values
+
+
+def shown(model: Predictive, sites: co.Sites) -> dict[str, float | None]:
+    """Scores plain and with the temperature of the server's labelled rows."""
+    test, rows = sites.all_test, sites.calibration
+    assert rows is not None
+    p: Distribution = model(test.x)
+    found, warm = scores(p, test.y), scores(tempered(p, temperature(model(rows.x), rows.y)), test.y)
+    return {**{k: found[k] for k in SHOWN}, **{f"{k}_tempered": warm[k] for k in SHOWN}}
+
+
+def divided_afterwards(task: co.Task, sites: co.Sites, sampled: Result) -> Predictive:
+    """The fit without the adjusted likelihood: ordinary posteriors, divided by the site's frequencies afterwards."""
+    counts = torch.stack([label_counts(d, sites.classes or 0) for d in sites.train])
+    r, clients = strengths(counts, 0.5), [task.predictive(reply.payload) for reply in sampled.replies]
+    solve, total = solver(r, 1.0), counts.sum(0)
+
+    def predict(x: Tensor) -> Categorical:
+        logs = [p(x)[0] - smoothed(n).log() for p, n in zip(clients, counts, strict=True)]
+        z = torch.stack([z.log_softmax(-1) for z in logs])
+        return Categorical(class_log_probs(fit(z, r, 1.0, solve).scores, smoothed(total), total > 0))
+
+    return predict
+
+
+def mixed_evidence(task: co.Task, evidence: Result) -> Predictive:
+    """The adjusted likelihood without the fit: a mixture of posteriors under the pooled frequencies."""
+    state = evidence.state
+    prior = smoothed(state.counts.sum(0)).log()
+    clients = [task.predictive(p) for p in state.posteriors]
+    return lambda x: mixture([Categorical((p(x)[0] + prior).log_softmax(-1)) for p in clients], state.weights)
+
+
+def noised(evidence: Result, seed: int) -> dict[str, Result]:
+    """What counts rounded to tens, or with Laplace noise of scale 5, cost; the likelihood stays with the site."""
+    counts, g = evidence.state.counts, torch.Generator().manual_seed(seed)
+    uniform = torch.rand(counts.shape, generator=g) - 0.5
+    laplace = -5 * uniform.sign() * torch.log1p(-2 * uniform.abs())
+    versions = {
+        "Evidence, counts rounded to 10": (counts / 10).round() * 10,
+        "Evidence, counts ± Laplace(5)": (counts + laplace).clamp(min=0),
+    }
+    return {row: dataclasses.replace(evidence, state=evidence.state._replace(counts=n)) for row, n in versions.items()}
+
+
+def diagnostics(task: co.Task, evidence: Result, sites: co.Sites) -> dict[str, float | None]:
+    """The weighted root mean square of the fit's residuals, in nats."""
+    state = evidence.state
+    r = strengths(state.counts, 0.5)
+    z = torch.stack([task.predictive(p)(sites.all_test.x)[0] for p in state.posteriors])
+    e, w = fit(z, r, 1.0).residuals, r.to(z).unsqueeze(1)
+    return {"residual": float(((w * e**2).sum() / (w.expand_as(e)).sum()).sqrt())}
+
+
+def shifted(sites: co.Sites, degrees: float, noise: float, seed: int) -> co.Sites:
+    """Rotate site k's images by an angle between ± degrees, or add noise that grows from site to site."""
+    if not degrees and not noise:
+        return sites
+
+    def moved(data: co.Data, k: int, part: int) -> co.Data:
+        place = k / max(len(sites) - 1, 1)
+        x = rotated(data.x, (2 * place - 1) * degrees) if degrees else data.x
+        if noise:
+            g = torch.Generator().manual_seed(1000 * seed + 10 * k + part)
+            x = x + noise * place * torch.randn(x.shape, generator=g)
+        return data._replace(x=x)
+
+    train = tuple(moved(d, k, 0) for k, d in enumerate(sites.train))
+    return dataclasses.replace(sites, train=train, test=tuple(moved(d, k, 1) for k, d in enumerate(sites.test)))
+
+
+def rotated(x: Tensor, degrees: float) -> Tensor:
+    side = math.isqrt(x[0].numel())
+    angle = torch.tensor(math.radians(degrees))
+    turn = torch.stack(
+        [torch.stack([angle.cos(), -angle.sin(), 0 * angle]), torch.stack([angle.sin(), angle.cos(), 0 * angle])]
+    )
+    images = x.reshape(-1, 1, side, side)
+    grid = torch.nn.functional.affine_grid(turn.expand(len(x), 2, 3), list(images.shape), align_corners=False)
+    return torch.nn.functional.grid_sample(images, grid, align_corners=False).reshape(x.shape)
+
+
+SPLITS = ("dirichlet:0.05", "dirichlet:0.1", "dirichlet:0.3", "dirichlet:0.5", "heterogeneous:0.3", "heterogeneous:0.6")
+SPLITS += ("heterogeneous:0.9", "iid")
+DIGITS = tuple(f"digits/{split}/5" for split in SPLITS) + tuple(f"digits/dirichlet:0.1/{k}" for k in (10, 50))
+ATTACKS = tuple(
+    f"digits/dirichlet:0.3/5/{a}" for a in ("rotate:15", "rotate:30", "rotate:60", "noise:0.3", "noise:0.6")
+)
+LABELS = tuple(f"digits/dirichlet:0.1/5/labels:{n}" for n in (10, 100, 300))
+IMAGES = tuple(
+    f"{n}/{s}"
+    for n in ("mnist", "fashion_mnist")
+    for s in ("dirichlet:0.1/5", "heterogeneous:0.9/5", "dirichlet:0.3/10")
+)
+
+EXPERIMENT = Experiment(
+    title="Evidence pooling and its rivals: NLL per point",
+    columns=(*DIGITS, *ATTACKS, *LABELS, *IMAGES, "femnist/natural/50"),
+    trial=trial,
+    score="nll",
+    digits=3,
+    scales=("full", "smoke"),
+)
