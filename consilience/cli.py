@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -227,8 +228,6 @@ def pool(
     as_json: Json_ = False,
 ) -> None:
     """Aggregate a run's saved replies with another method, without training."""
-    import dataclasses
-
     from consilience.run import load
 
     saved = Store(folder).read_json()
@@ -328,8 +327,7 @@ def reproduce(
     with stoppable(folder), progress(True):
         where = str(data_dir) if data_dir else None
         results = experiments.reproduce(name, parse_seeds(seeds), scale, folder, where, workers)
-    draw = getattr(experiments._module(name), "draw", None)
-    if draw is not None:
+    if draw := getattr(experiments._module(name), "draw", None):
         draw(results, folder)
     out.print(experiments.results_table(results, experiment.digits))
     out.print(f"Results: {folder / 'results.json'}", soft_wrap=True)

@@ -23,7 +23,7 @@ ENGINES: dict[str, Callable[[Sequence[Data]], Engine]] = {"sequential": Sequenti
 def chosen(name: str, task: Task, clients: int) -> str:
     """The engine's name; `auto` is a rule on layers and clients, never a timing, so a command always picks the same."""
     if name == "auto":
-        return "sequential" if convolutional(task) or clients == 1 else "vectorised"
+        return "vectorised" if small(task) and clients > 1 else "sequential"
     if name not in ENGINES:
         raise unknown("engine", name, [*ENGINES, "auto"])
     return name
@@ -33,13 +33,17 @@ def convolutional(task: Task) -> bool:
     return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in task.model.modules())
 
 
-SMALL = 50_000  # parameters; below, a second BLAS thread costs more than it brings, and on busy cores very much more
+SMALL = 50_000  # parameters; below, a second BLAS thread costs more than it brings
 
 
 def threads_for(task: Task) -> int:
     """How many BLAS threads: one for small networks, all of torch's for large ones; a rule, so that runs repeat."""
-    small = sum(p.numel() for p in task.like.values()) < SMALL and not convolutional(task)
-    return 1 if small else torch.get_num_threads()
+    return 1 if small(task) else torch.get_num_threads()
+
+
+def small(task: Task) -> bool:
+    """Whether a step is mostly overhead, which clients side by side can share; larger ones fill a core alone."""
+    return sum(p.numel() for p in task.like.values()) < SMALL and not convolutional(task)
 
 
 @contextmanager
