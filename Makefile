@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow bench lint clean
 .DEFAULT_GOAL := demo
 
 .venv/.ready: pyproject.toml constraints.txt
@@ -19,6 +19,9 @@ test: .venv/.ready      ## the fast suite
 
 test-slow: .venv/.ready ## reproductions that take minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+
+bench: .venv/.ready     ## the papers' protocols against plain research code; ends with build/bench.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
 
 lint: .venv/.ready
 	$(BIN)/ruff check .

@@ -112,6 +112,8 @@ def _run_pictures(run: Json) -> list[Picture]:
     if sites and all(s.get("labels") for s in sites):
         names = [str(s.get("site", i)) for i, s in enumerate(sites)]
         pictures.append(labels_picture([s["labels"] for s in sites], names, run.get("class_names")))
+    if (run.get("diagnostics") or {}).get("residual_by_site_and_class"):
+        pictures.append(_evidence(run["diagnostics"], [str(s.get("site")) for s in sites], run.get("class_names")))
     keys = [k for k in _shown(run) if any(words.value(s, k) is not None for s in sites)]
     if keys:
         pictures.append(_sites(run, sites, keys))
@@ -129,6 +131,24 @@ def _run_pictures(run: Json) -> list[Picture]:
         caption = "Everything that crossed between each site and the server."
         pictures.append(Picture("What moved", Markup(plots.site_bytes(sent)), caption, ["Site", "Up", "Down"], rows))
     return pictures
+
+
+def _evidence(found: Json, sites: Sequence[str], names: Sequence[str] | None) -> Picture:
+    """Where the sites contradict each other about a class, and how far each is shifted."""
+    table = found["residual_by_site_and_class"]
+    classes = [str(n) for n in names] if names else [str(c) for c in range(len(table[0]))]
+    values = [[v or 0.0 for v in row] for row in table]
+    alt = f"What the fit leaves unexplained, {found['residual']:.1f} nats overall; sites down, classes across."
+    caption = (
+        f"What the sites' evidence leaves unexplained, in nats ({found['residual']:.1f} overall). A site or class that "
+        "stands out looks different there than elsewhere: check units, devices and definitions before you trust it."
+    )
+    rows = [
+        [site, *("–" if v is None else f"{v:.2f}" for v in row), f"{found['offset_by_site'][k]:.2f}"]
+        for k, (site, row) in enumerate(zip(sites, table, strict=True))
+    ]
+    drawn = plots.shaded("evidence", alt, values, sites, classes, lambda v: f"{v:.1f}")
+    return Picture("Where the sites disagree", Markup(drawn), caption, ["Site", *classes, "Offset"], rows)
 
 
 def _both(part: Json) -> list[str]:

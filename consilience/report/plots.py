@@ -146,6 +146,22 @@ def reliabilities(rows: Sequence[Json]) -> str:
 def labels(counts: Sequence[Sequence[int]], sites: Sequence[str], classes: Sequence[str], of: str = "") -> str:
     """How many rows of each class every site holds: sites down, classes across."""
     many, top = len(sites), max([n for row in counts for n in row] + [1])
+    alt = f"Rows per class at {count(many, 'site')} and {count(len(classes), 'class').replace('classs', 'classes')}; "
+    return shaded(
+        f"labels{marked(of)}", alt + f"the largest cell holds {count(top, 'row')}.", counts, sites, classes, count
+    )
+
+
+def shaded(
+    name: str,
+    alt: str,
+    values: Sequence[Sequence[float]],
+    sites: Sequence[str],
+    classes: Sequence[str],
+    shown: Callable[[Any], str],
+) -> str:
+    """One number for each site and class, the larger the stronger its colour."""
+    many, top = len(sites), max([n for row in values for n in row] + [1e-9])
     tall = min(24.0, max(5.0, 600 / many))
     written = many <= 30 and len(classes) <= 12
 
@@ -153,15 +169,15 @@ def labels(counts: Sequence[Sequence[int]], sites: Sequence[str], classes: Seque
         axes = figure.subplots()
         axes.set_facecolor(WASH)
         for shade, (_, opacity) in enumerate(_SHADES):
-            cells = [c for i, row in enumerate(counts) for c in _runs(row, i, shade, top)]
+            cells = [c for i, row in enumerate(values) for c in _runs(row, i, shade, top)]
             if cells:
                 path = Path.make_compound_path(*cells)
                 axes.add_patch(PathPatch(path, facecolor=ACCENT, alpha=opacity, linewidth=0))
-        for i, row in enumerate(counts):
+        for i, row in enumerate(values):
             for j, n in enumerate(row):
                 if n and written:
                     colour = PAPER if _shade(n, top) >= 4 else INK
-                    axes.text(j, i, count(n), ha="center", va="center", fontsize=8, color=colour)
+                    axes.text(j, i, shown(n), ha="center", va="center", fontsize=8, color=colour)
         _site_axis(axes, sites)
         axes.set(xlim=(-0.5, len(classes) - 0.5), xlabel="class")
         step = 1 if len(classes) <= 12 else 5 if len(classes) <= 30 else 10
@@ -169,17 +185,14 @@ def labels(counts: Sequence[Sequence[int]], sites: Sequence[str], classes: Seque
         names = [_short(c, 14) for c in classes[::step]]
         axes.set_xticks(range(0, len(classes), step), names, rotation=90 if long and step == 1 else 0)
 
-    alt = f"Rows per class at {count(many, 'site')} and {count(len(classes), 'class').replace('classs', 'classes')}; "
-    return drawn(
-        f"labels{marked(of)}", alt + f"the largest cell holds {count(top, 'row')}.", 60 + tall * max(many, 2), draw
-    )
+    return drawn(name, alt, 60 + tall * max(many, 2), draw)
 
 
-def _shade(n: int, top: int) -> int:
+def _shade(n: float, top: float) -> int:
     return next(i for i, (share, _) in enumerate(_SHADES) if n <= share * top or i == len(_SHADES) - 1)
 
 
-def _runs(row: Sequence[int], y: int, shade: int, top: int) -> list[Path]:
+def _runs(row: Sequence[float], y: int, shade: int, top: float) -> list[Path]:
     """The cells of one shade in one row, neighbours joined, as rectangles."""
     hit = [n > 0 and _shade(n, top) == shade for n in row]
     starts = [j for j, h in enumerate(hit) if h and not (j and hit[j - 1])]

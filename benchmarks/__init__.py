@@ -1,0 +1,1 @@
+"""How long the papers' protocols take here and in plain research code: `python -m benchmarks`."""

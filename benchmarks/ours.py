@@ -1,0 +1,50 @@
+"""The protocols with this library: replies once, every rule on them, the teacher predicted once."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import consilience as co
+from benchmarks.problems import BATCH, FRICTION, Problem, decay
+from consilience import tree
+from consilience.methods.fedpa import delta
+from consilience.predictive import score
+from consilience.result import Result
+
+
+def protocol(p: Problem, threads: int) -> dict[str, float]:
+    """Everything, from training to the NLL of every rule on the test rows."""
+    network = co.mlp(p.sites.features, p.sites.classes)
+    if p.sites.classes:
+        task = dataclasses.replace(co.classification(network), prior=co.Flat()).tilted(decay)
+        predicts = task
+    else:
+        task = co.regression(network, noise=0.5, prior=co.Flat()).tilted(decay)
+        predicts = co.regression(network, noise=2.0, prior=co.Flat(), latent=False)
+    sampler = co.CyclicalSGHMC(p.rate, FRICTION, p.epochs, p.cycles, p.samples, p.keep, BATCH, p.temperature)
+    start = co.at_client if p.sites.classes else co.at_random
+    distil = co.Distil(co.Adam(rate=p.distil_rate, epochs=p.distil_epochs, batch=BATCH), start=start)
+
+    sampled = co.run(co.Mixture(sampler), task, p.sites, seed=0, threads=threads, scored=False)
+    sampled = dataclasses.replace(sampled, task=predicts)
+    found = {
+        name: nll(sampled.pool(rule, scored=False), p)
+        for name, rule in {
+            "EP-MCMC": co.EPMCMC(),
+            "mixture": co.Mixture(),
+            "product": co.BCM(),
+            "β": co.BetaPredictiveBayes(),
+            "distilled β": co.BetaPredictiveBayes(distil=distil),
+        }.items()
+    }
+    begin = tree.ravel(task.init(sampled.server.key).params)
+    moved = [delta(begin, tree.ravel(r.payload.params, batch_dims=1), 0.4) for r in sampled.replies]
+    fedpa = co.Point(tree.unravel(begin - sum(moved) / len(moved), task.like))
+    found["FedPA"] = -score(predicts.predictive(fedpa)(p.test.x), p.test.y)
+    for k, reply in enumerate(sampled.replies):
+        found[f"client {k} alone"] = -score(predicts.predictive(reply.payload)(p.test.x), p.test.y)
+    return found
+
+
+def nll(result: Result, p: Problem) -> float:
+    return -score(result.method.predictive(result.task, result.state)(p.test.x), p.test.y)
