@@ -61,6 +61,7 @@ class Softmax:
 class GaussianNoise:
     noise: float | None = None  # observation variance; None: learned with the weights
     latent: bool = True  # pool the function and add the noise once; False: pool observations
+    full: bool = False  # keep the covariances between the outputs of a vector target
 
     def extra(self) -> Params:
         return {} if self.noise is not None else {LOG_NOISE: torch.zeros(1)}
@@ -73,7 +74,13 @@ class GaussianNoise:
 
     def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Normal:
         noise = torch.stack([self.log_noise(p, outputs).exp() for p in members]).mean(0)
-        return _moments(_squeeze(outputs), noise, self.latent)
+        p = _moments(_squeeze(outputs), noise, self.latent)
+        if not self.full or p.mean.ndim < 2:
+            return p
+        away = outputs - outputs.mean(0)
+        var = torch.einsum("snd,sne->nde", away, away) / max(len(outputs) - 1, 1)
+        extra = torch.full_like(p.mean, SMALLEST) if self.latent else SMALLEST + noise.expand_as(p.mean)
+        return p._replace(var=var + torch.diag_embed(extra))
 
     def check(self, outputs: Tensor, y: Tensor, classes: int | None) -> None:
         _check_width(outputs, y, 1)

@@ -26,13 +26,17 @@ class Categorical(NamedTuple):
 
 class Normal(NamedTuple):
     mean: Tensor  # [N] or [N, D], of the latent function
-    var: Tensor  # variance of the latent function
+    var: Tensor  # variance of the latent function; [N, D, D] for full covariances between the D outputs
     noise: Tensor  # variance of the observation noise; pooled on its own and added once
 
     @property
+    def full(self) -> bool:
+        return self.var.ndim == self.mean.ndim + 1
+
+    @property
     def total(self) -> Tensor:
-        """The variance of an observation."""
-        return self.var + self.noise
+        """The variance of an observation, output by output."""
+        return (self.var.diagonal(dim1=-2, dim2=-1) if self.full else self.var) + self.noise
 
 
 Distribution: TypeAlias = Categorical | Normal
@@ -48,7 +52,7 @@ def mixture(parts: Sequence[Distribution], weights: Tensor) -> Distribution:
         return Categorical(torch.logsumexp(logs + w.to(logs).log().reshape(-1, 1, 1), 0))
     normals = [p for p in parts if isinstance(p, Normal)]
     mean, noise = _dot(w, [p.mean for p in normals]), _dot(w, [p.noise for p in normals])
-    return Normal(mean, _dot(w, [p.var + (p.mean - mean) ** 2 for p in normals]), noise)
+    return Normal(mean, _dot(w, [p.var + _square(p.mean - mean, p.full) for p in normals]), noise)
 
 
 def product(
@@ -63,6 +67,8 @@ def product(
         b = (torch.ones(len(parts), 1) if powers is None else powers).to(logs).unsqueeze(-1)
         return Categorical(torch.log_softmax((b * logs).sum(0) + (1 - b.sum(0)) * prior.log_probs, -1))
     normals = [p for p in parts if isinstance(p, Normal)]
+    if prior.full:
+        return _full_product(normals, prior, weights)
     b = (torch.ones(len(parts), 1) if powers is None else powers).to(prior.mean)
     b = b.unsqueeze(-1) if prior.mean.ndim > 1 else b
     w = torch.ones(len(parts)) if weights is None else weights
@@ -71,6 +77,28 @@ def product(
     precision = positive((b * own).sum(0) + rest / prior.var, 1e-3 / prior.var)
     linear = (b * own * torch.stack([p.mean for p in normals])).sum(0) + rest * prior.mean / prior.var
     return Normal(linear / precision, 1 / precision, _dot(w / w.sum(), [p.noise for p in normals]))
+
+
+def _full_product(parts: Sequence[Normal], prior: Normal, weights: Tensor | None) -> Normal:
+    """Hasan 2023, eq. 3.4–3.5: Σ⁻¹ = Σₖ Σₖ⁻¹ − (K−1) Σₚ⁻¹, μ = Σ(Σₖ Σₖ⁻¹ μₖ − (K−1) Σₚ⁻¹ μₚ)."""
+    w, spare = torch.ones(len(parts)) if weights is None else weights, len(parts) - 1
+    own, rest = [torch.linalg.inv(p.var) for p in parts], torch.linalg.inv(prior.var)
+    precision = torch.stack(own).sum(0) - spare * rest
+    linear = torch.stack([_times(a, p.mean) for a, p in zip(own, parts, strict=True)]).sum(0) - spare * _times(
+        rest, prior.mean
+    )
+    values, vectors = torch.linalg.eigh(precision)  # clamped along its own axes where it is not positive
+    values = positive(values, 1e-3 * torch.linalg.eigvalsh(rest)[..., :1].expand_as(values))
+    var = vectors @ torch.diag_embed(1 / values) @ vectors.mT
+    return Normal(_times(var, linear), var, _dot(w / w.sum(), [p.noise for p in parts]))
+
+
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
+    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+
+
+def _square(gap: Tensor, full: bool) -> Tensor:
+    return gap.unsqueeze(-1) * gap.unsqueeze(-2) if full else gap**2
 
 
 def shared(parts: Sequence[Distribution], prior: Distribution) -> Tensor:
@@ -87,6 +115,8 @@ def entropy(p: Distribution) -> Tensor:
     """In nats, for every row; of the latent function for a Normal."""
     if isinstance(p, Categorical):
         return -(p.probs * p.log_probs).sum(-1)
+    if p.full:
+        return 0.5 * torch.logdet(2 * math.pi * math.e * p.var)
     each = 0.5 * (2 * math.pi * math.e * p.var).log()
     return each.flatten(1).sum(-1) if each.ndim > 1 else each
 
@@ -105,6 +135,10 @@ def geometric(beta: float, p: Distribution, q: Distribution) -> Distribution:
         assert isinstance(q, Categorical)
         return Categorical(torch.log_softmax(beta * p.log_probs + (1 - beta) * q.log_probs, -1))
     assert isinstance(q, Normal)
+    if p.full:
+        a, c = beta * torch.linalg.inv(p.var), (1 - beta) * torch.linalg.inv(q.var)
+        both = torch.linalg.inv(a + c)
+        return Normal(_times(both, _times(a, p.mean) + _times(c, q.mean)), both, beta * p.noise + (1 - beta) * q.noise)
     precision = beta / p.var + (1 - beta) / q.var
     mean = (beta * p.mean / p.var + (1 - beta) * q.mean / q.var) / precision
     return Normal(mean, 1 / precision, beta * p.noise + (1 - beta) * q.noise)
@@ -126,6 +160,10 @@ def log_prob(p: Distribution, y: Tensor) -> Tensor:
     """log p(y) for every row."""
     if isinstance(p, Categorical):
         return p.log_probs.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
+    if p.full:
+        covariance = p.var + torch.diag_embed(p.noise.expand_as(p.mean))
+        density: Tensor = torch.distributions.MultivariateNormal(p.mean, covariance).log_prob(y)
+        return density
     per_output = -0.5 * ((y - p.mean) ** 2 / p.total + p.total.log() + math.log(2 * math.pi))
     return per_output.flatten(1).sum(-1) if per_output.ndim > 1 else per_output
 

@@ -36,6 +36,11 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
     kind = "classification" if sites.classes else "regression"
     if kind not in method.tasks:
         raise InputError(f"{name(method)} is for {method.tasks[0]} only; these rows are a {kind} problem.")
+    if sites.inputs is not None and sites.inputs.shape[1:] != sites.train[0].x.shape[1:]:
+        theirs, ours = tuple(sites.inputs.shape[1:]), tuple(sites.train[0].x.shape[1:])
+        raise InputError(
+            f"The server's inputs have the shape {theirs} a row, the sites' rows {ours}: resize them first."
+        )
     task.check(sites.train[0], sites.classes)
 
 

@@ -144,13 +144,15 @@ def regression(
     prior: Prior | None = None,
     heteroscedastic: bool = False,
     latent: bool = True,
+    full: bool = False,
 ) -> Task:
     """A network whose outputs are the target's mean (and, if heteroscedastic, its log-variance beside it).
 
     `noise` is the observation variance, learned when None. Pools combine the latent function and add the noise once;
-    `latent=False` pools predictions of y, noise included, as the papers do.
+    `latent=False` pools predictions of y, noise included, as the papers do. `full` keeps the covariances between the
+    outputs of a vector target.
     """
-    likelihood = Heteroscedastic(latent) if heteroscedastic else GaussianNoise(noise, latent)
+    likelihood = Heteroscedastic(latent) if heteroscedastic else GaussianNoise(noise, latent, full)
     return Task(model, likelihood, prior or Isotropic())
 
 

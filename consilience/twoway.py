@@ -13,6 +13,8 @@ import torch
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
+from consilience import tree
+
 
 class Fit(NamedTuple):
     scores: Tensor  # s, [N, C]; 0 for a class nobody has seen
@@ -45,7 +47,12 @@ def solver(r: Tensor, penalty: float) -> Tensor:
 
 
 def fit(z: Tensor, r: Tensor, penalty: float, solve: Tensor | None = None) -> Fit:
-    """Scores, offsets and residuals for the sites' scores z [K, N, C]."""
+    """Scores, offsets and residuals for the sites' scores z [K, N, C]; a site with scores not finite is left out."""
+    bad = ~torch.isfinite(z).flatten(1).all(1)
+    if not tree.vectorised() and bool(bad.any()):
+        named = ", ".join(str(int(k)) for k in bad.nonzero())
+        warnings.warn(f"Scores of site {named} are not finite: left out of the pool.", stacklevel=2)
+        z, r, solve = z.masked_fill(bad[:, None, None], 0.0), r.masked_fill(bad[:, None], 0.0), None
     solve = solver(r, penalty) if solve is None else solve
     s = torch.einsum("dkc,knc->nd", solve.to(z), z)
     w = r.to(z)

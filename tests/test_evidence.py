@@ -289,3 +289,13 @@ def test_diagnosis_sees_a_site_whose_classes_look_different() -> None:
     assert calm["residual"] < 1e-6
     assert alarmed["residual"] > 0.5
     assert max(range(3), key=lambda k: alarmed["residual_by_site"][k]) == 2
+
+
+def test_a_site_whose_scores_are_not_finite_is_named_and_left_out() -> None:
+    counts = torch.tensor(SKEWED, dtype=torch.float64)
+    z = site_view(discriminant(True)[1], counts)
+    expected = fit(z[:2], strengths(counts[:2], 0.5), 1.0).scores
+    z[2, 0, 0] = torch.nan
+    with pytest.warns(UserWarning, match="Scores of site 2 are not finite"):
+        found = fit(z, strengths(counts, 0.5), 1.0).scores
+    torch.testing.assert_close(found, expected)

@@ -13,8 +13,9 @@ from sklearn.gaussian_process.kernels import RBF
 import consilience as co
 from consilience.data.synthetic import linear_gaussian
 from consilience.key import Key
+from consilience.parties import Server
 from consilience.posterior import Dense, Gaussian, draw, moments, multiply
-from consilience.predictive import Categorical, Normal, geometric, maximise, mixture, product, score, tempered
+from consilience.predictive import Categorical, Normal, geometric, log_prob, maximise, mixture, product, score, tempered
 
 NOISE = 0.5
 
@@ -239,3 +240,63 @@ def test_temperature_of_a_sharpened_truth_is_recovered() -> None:
 
     assert t == pytest.approx(3, rel=0.05)
     assert score(tempered(sharp, t), y) > score(sharp, y)
+
+
+# --- Vector targets with full covariances: Hasan 2023, eq. 3.4–3.5 ---
+
+
+def some_full_normals(k: int, outputs: int) -> tuple[list[Normal], Normal]:
+    g = torch.Generator().manual_seed(k)
+    draw_ = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)
+    parts = []
+    for _ in range(k):
+        factor = 0.4 * draw_(6, outputs, outputs)
+        covariance = factor @ factor.mT + 0.05 * torch.eye(outputs, dtype=torch.float64)
+        parts.append(Normal(draw_(6, outputs), covariance, torch.full((6, outputs), 0.1, dtype=torch.float64)))
+    wide = 10 * torch.eye(outputs, dtype=torch.float64).expand(6, -1, -1)
+    return parts, Normal(torch.zeros(6, outputs).double(), wide, torch.zeros(6, outputs).double())
+
+
+def test_full_product_is_the_products_of_densities() -> None:
+    parts, prior = some_full_normals(3, 2)
+    pooled = product(parts, prior)
+    # log Π pₖ − (K−1) log prior must equal the pool's log-density up to a constant in f: compare at several points.
+    points = torch.randn(5, 6, 2, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    density = lambda p: torch.distributions.MultivariateNormal(p.mean, p.var).log_prob(points)
+    gap = sum(density(p) for p in parts) - 2 * density(prior) - density(pooled)
+    torch.testing.assert_close(gap, gap[:1].expand_as(gap), atol=1e-8, rtol=1e-8)
+
+
+def test_full_pools_agree_with_the_scalar_ones_for_one_output() -> None:
+    full, wide = some_full_normals(3, 1)
+    plain = [Normal(p.mean[:, 0], p.var[:, 0, 0], p.noise[:, 0]) for p in full]
+    prior = Normal(wide.mean[:, 0], wide.var[:, 0, 0], wide.noise[:, 0])
+    w = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    y = torch.zeros(6, 1, dtype=torch.float64)
+    pairs = [
+        (product(full, wide, w), product(plain, prior, w)),
+        (mixture(full, w), mixture(plain, w)),
+        (geometric(0.3, full[0], full[1]), geometric(0.3, plain[0], plain[1])),
+    ]
+    for a, b in pairs:
+        torch.testing.assert_close(a.mean[:, 0], b.mean)
+        torch.testing.assert_close(a.var[:, 0, 0], b.var)
+        torch.testing.assert_close(log_prob(a, y), log_prob(b, y[:, 0]))
+
+
+def test_vector_targets_end_to_end() -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 3, generator=g)
+    first = x @ torch.tensor([1.0, -1.0, 0.5])
+    y = torch.stack([first, -first], 1) + 0.3 * torch.randn(200, 2, generator=g)
+    parts = [co.Data.of(x[i : i + 40], y[i : i + 40]) for i in range(0, 160, 40)]
+    task = co.regression(co.mlp(3, 2, hidden=(8,)), full=True)
+    method = co.BCM(co.CyclicalSGHMC(rate=0.02, epochs=30, cycles=3, samples=4, keep=10, batch=20))
+    server = Server(None, None, Key(0), 4)
+    replies = co.Sequential(parts).gather(method, task, task.init(Key(0)), range(4), 0, Key(1))
+    state = method.aggregate(task, co.State(task.init(Key(0))), replies, server)
+    p = method.predictive(task, state)(x[160:])
+    assert isinstance(p, Normal) and p.full
+    assert p.var.shape == (40, 2, 2)
+    assert float((p.mean - y[160:]).square().mean()) < 0.4
+    assert bool(torch.isfinite(log_prob(p, y[160:])).all())

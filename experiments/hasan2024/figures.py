@@ -17,7 +17,7 @@ from consilience.reproduce import Experiment, load
 ACCURACY = load("hasan2023/accuracy")
 BATCHES = 100
 ROWS = {  # the one-round rows of the figures, and how they are drawn
-    **{"β": ("#b3261e", "o-"), "D β": ("#b3261e", "s--"), "Mixture": ("#1f5a96", "o-"), "BCM": ("#c05a00", "o-")},
+    **{"β": ("#b3261e", "o:"), "D β": ("#b3261e", "s--"), "Mixture": ("#1f5a96", "o-"), "BCM": ("#c05a00", "o-")},
     **{"D BCM": ("#c05a00", "s--"), "EP MCMC": ("#6b4fa0", "^-"), "FedPA": ("#7a7a7a", "v-")},
     **{"FedAvg": ("#3b7d3b", "^-"), "Oneshot FL": ("#0f8a8a", "D-"), "FedKT": ("#a0862c", "D-")},
 }
@@ -40,7 +40,9 @@ def _drawn(results: dict[str, Any], score: str, factor: int, label: str, file: P
             points = {
                 h: factor * value for h, value in sorted(points.items()) if value is not None
             }  # diverged: left out
-            axes.plot(list(points), list(points.values()), style, color=colour, markersize=4, linewidth=1.2, label=row)
+            over = 4 if row == "β" else 3  # dotted above the mixture, with which it often coincides
+            look = {"color": colour, "markersize": 4, "linewidth": 1.4, "zorder": over, "label": row}
+            axes.plot(list(points), list(points.values()), style, **look)
         axes.set(title=title, xlabel="heterogeneity h", ylabel=label, yscale="log", xticks=(0, 0.3, 0.6, 0.9))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(True, which="both", alpha=0.2)
