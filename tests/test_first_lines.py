@@ -1,0 +1,48 @@
+"""The first lines a user writes, as printed in the README, and what they show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import consilience as co
+
+
+@pytest.fixture
+def hospitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three CSV files with a disease that depends on age and dose; each hospital sees other patients."""
+    (tmp_path / "hospitals").mkdir()
+    g = torch.Generator().manual_seed(0)
+    for k, name in enumerate(("north", "south", "west")):
+        age = 40 + 10 * k + 12 * torch.randn(60, generator=g)
+        dose = torch.rand(60, generator=g)
+        ill = torch.rand(60, generator=g) < torch.sigmoid((age - 50) / 6 + 2 * dose - 1)
+        lines = [f"{a:.1f},{d:.3f},{'yes' if i else 'no'}" for a, d, i in zip(age, dose, ill, strict=True)]
+        (tmp_path / "hospitals" / f"{name}.csv").write_text("\n".join(["age,dose,disease", *lines]) + "\n")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("hospitals")
+def test_first_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    sites = co.from_csv("hospitals/*.csv", target="disease", test=0.2, calibration=30, seed=0)
+    task = co.classification(co.mlp(sites.features, sites.classes))
+    result = co.run(co.BetaPredictiveBayes(), task, sites, seed=0)
+    print(result)
+    p = result.predict([[55.0, 0.5], [30.0, 0.1]])
+    mixed = result.pool(co.Mixture()).metrics
+
+    shown = capsys.readouterr().out
+    for word in ("NLL", "Brier", "ECE", "Weakest site", "Bytes", "Local only", "Server only"):
+        assert word in shown
+    assert p.probs is not None and p.probs.shape == (2, 2)
+    assert float(p.probs[0, 1]) > float(p.probs[1, 1])  # the older patient with the higher dose, in the files' own units
+    assert p.epistemic.shape == p.disagreement.shape == (2,)
+    assert 0 < mixed["nll"] < 2
+
+
+def test_public_names_fit_on_one_screen() -> None:
+    source = Path(co.__file__).read_text().splitlines()
+    assert len(source) <= 60
+    assert all(hasattr(co, name) for name in co.__all__)
