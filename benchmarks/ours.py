@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import consilience as co
-from benchmarks.problems import BATCH, FRICTION, Problem, decay
+from benchmarks.problems import BATCH, DECAY, FRICTION, Problem
 from consilience import tree
 from consilience.methods.fedpa import delta
 from consilience.predictive import score
@@ -16,10 +16,10 @@ def protocol(p: Problem, threads: int) -> dict[str, float]:
     """Everything, from training to the NLL of every rule on the test rows."""
     network = co.mlp(p.sites.features, p.sites.classes)
     if p.sites.classes:
-        task = dataclasses.replace(co.classification(network), prior=co.Flat()).tilted(decay)
+        task = dataclasses.replace(co.classification(network), prior=co.Flat()).tilted(co.decay(DECAY))
         predicts = task
     else:
-        task = co.regression(network, noise=0.5, prior=co.Flat()).tilted(decay)
+        task = co.regression(network, noise=0.5, prior=co.Flat()).tilted(co.decay(DECAY))
         predicts = co.regression(network, noise=2.0, prior=co.Flat(), latent=False)
     sampler = co.CyclicalSGHMC(p.rate, FRICTION, p.epochs, p.cycles, p.samples, p.keep, BATCH, p.temperature)
     start = co.at_client if p.sites.classes else co.at_random

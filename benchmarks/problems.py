@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 import consilience as co
 from consilience.data import dataset
@@ -57,10 +56,6 @@ def wine(data_dir: str | None) -> Problem:
     sites = rows.split(parse("sorted_feature"), CLIENTS, calibration=round(0.2 * len(rows.x)), standardise=False)
     test = co.Data.of(rows.x_test, rows.y_test)
     return Problem(_shared(sites), test, 0.2, 5e-2 / CLIENTS, 20, 4, 2, 4, 5e-3, 100, source)
-
-
-def decay(params: dict[str, Tensor]) -> Tensor:
-    return 0.5 * DECAY * torch.stack([p.square().sum() for p in params.values()]).sum()
 
 
 def _shared(sites: co.Sites) -> co.Sites:

@@ -49,7 +49,7 @@ from consilience.predictive import Categorical, Normal, geometric, mixture, prod
 from consilience.prior import Flat, Isotropic
 from consilience.result import Prediction, Result
 from consilience.run import load, run
-from consilience.task import Task, classification, regression
+from consilience.task import Task, classification, decay, regression
 from consilience.version import __version__
 
 __all__ = [n for n in dir() if not n.startswith("_")] + ["__version__"]

@@ -75,8 +75,8 @@ class Distil:
     def student_task(self, task: Task) -> Task:
         """The task a student is trained for and predicts with."""
         if isinstance(task.likelihood, Softmax):
-            return dataclasses.replace(task, likelihood=MatchClasses(), prior=Flat(), tilt=None)
-        return dataclasses.replace(task, model=widened(task.model), likelihood=MatchNormals(), prior=Flat(), tilt=None)
+            return dataclasses.replace(task, likelihood=MatchClasses(), prior=Flat(), tilts=())
+        return dataclasses.replace(task, model=widened(task.model), likelihood=MatchNormals(), prior=Flat(), tilts=())
 
     def student(
         self, task: Task, teacher: Predictive, posteriors: Sequence[Posterior], inputs: Tensor | None, key: Key

@@ -21,6 +21,9 @@ class Prior(Protocol):
     def log_density(self, params: Params) -> Tensor:
         """log p(θ)."""
 
+    def slope(self, vector: Tensor) -> Tensor | None:
+        """−∇ log p(θ) for the weights as one vector; None where it is 0."""
+
     def gaussian(self, like: Params) -> Gaussian:
         """The prior as a diagonal Gaussian over these weights."""
 
@@ -41,6 +44,9 @@ class Isotropic:
         theta = tree.ravel(params)
         return -0.5 * (theta @ theta / self.var + theta.numel() * math.log(2 * math.pi * self.var))
 
+    def slope(self, vector: Tensor) -> Tensor | None:
+        return vector / self.var
+
     def gaussian(self, like: Params) -> Gaussian:
         return Gaussian(tree.zeros_like(like), {k: torch.full_like(v, self.var) for k, v in like.items()})
 
@@ -58,6 +64,9 @@ class Flat:
 
     def log_density(self, params: Params) -> Tensor:
         return tree.leaves(params)[0].new_zeros(())
+
+    def slope(self, vector: Tensor) -> Tensor | None:
+        return None
 
     def gaussian(self, like: Params) -> Gaussian:
         return Isotropic(WIDE).gaussian(like)

@@ -38,7 +38,7 @@ class Task:
     model: nn.Module  # the network's shape; weights are always passed in
     likelihood: Likelihood
     prior: Prior
-    tilt: Tilt | None = None
+    tilts: tuple[Tilt, ...] = ()  # what is added to the mean loss
     draws: int = 20  # how many members stand for a Gaussian posterior when predicting
 
     @property
@@ -66,15 +66,14 @@ class Task:
         """U(θ)/n: the batch's mean negative log-likelihood − log p(θ)/n + tilt(θ). What optimisers step on."""
         nll = self.likelihood.nll(self.outputs(params, batch.x), batch.y, params)
         value = (batch.w * nll).sum() / batch.w.sum().clamp(min=1e-12) - self.prior.log_density(params) / size
-        return value if self.tilt is None else value + self.tilt(params)
+        return value + sum(tilt(params) for tilt in self.tilts)
 
     def potential(self, params: Params, batch: Data, size: Tensor) -> Tensor:
         """U(θ) = −(n/|B|) Σ log p(y|x,θ) − log p(θ) + n·tilt(θ). What samplers sample."""
         return size * self.loss(params, batch, size)
 
     def tilted(self, tilt: Tilt) -> Task:
-        before = self.tilt
-        return dataclasses.replace(self, tilt=tilt if before is None else lambda params: before(params) + tilt(params))
+        return dataclasses.replace(self, tilts=(*self.tilts, tilt))
 
     def adjusted(self, log_frequencies: Tensor) -> Task:
         """Learn with softmax(z + log π): what z says then leaves the frequencies π out (logit adjustment)."""
@@ -176,21 +175,49 @@ def gradient(f: Callable[[Tensor], Tensor], vector: Tensor) -> Tensor:
         return torch.autograd.grad(f(v), v)[0]
 
 
-def proximal(centre: Params, mu: float) -> Tilt:
+@dataclass(frozen=True, eq=False)
+class Quadratic:
     """(μ/2)‖θ − centre‖²."""
 
-    def tilt(params: Params) -> Tensor:
-        away = tree.ravel(params) - tree.ravel(centre)
-        return 0.5 * mu * (away @ away)
+    centre: Tensor | float  # flat
+    mu: float
 
-    return tilt
+    def __call__(self, params: Params) -> Tensor:
+        away = tree.ravel(params) - self.centre
+        return 0.5 * self.mu * (away @ away)
+
+    def slope(self, vector: Tensor) -> Tensor:
+        return self.mu * (vector - self.centre)
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """⟨direction, θ⟩: adds a constant to every gradient."""
+
+    direction: Tensor  # flat
+
+    def __call__(self, params: Params) -> Tensor:
+        return self.direction @ tree.ravel(params)
+
+    def slope(self, vector: Tensor) -> Tensor:
+        return self.direction
+
+
+def proximal(centre: Params, mu: float) -> Quadratic:
+    """Stay near a point (FedProx)."""
+    return Quadratic(tree.ravel(centre), mu)
+
+
+def decay(strength: float) -> Quadratic:
+    """Weight decay on the mean loss; as a prior its strength would depend on the number of examples."""
+    return Quadratic(0.0, strength)
+
+
+def linear(slope: Params) -> Linear:
+    """Correct every gradient by a constant (SCAFFOLD)."""
+    return Linear(tree.ravel(slope))
 
 
 def proximal_norm(centre: Params, mu: float) -> Tilt:
     """μ‖θ − centre‖, not squared, as Hasan 2023 prints it (eq. 2.12)."""
     return lambda params: mu * torch.linalg.vector_norm(tree.ravel(params) - tree.ravel(centre) + 1e-12)
-
-
-def linear(slope: Params) -> Tilt:
-    """⟨slope, θ⟩: adds a constant to every gradient."""
-    return lambda params: tree.ravel(slope) @ tree.ravel(params)

@@ -16,6 +16,7 @@ LAYERS = [
     ["posterior", "payload", "predictive"],
     ["data", "likelihood", "prior", "models"],
     ["task", "parties", "optim"],
+    ["slope"],
     ["inference", "distil"],
     ["method", "twoway"],
     ["methods"],

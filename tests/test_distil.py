@@ -110,7 +110,7 @@ def test_swa_averages_the_ends_of_its_cycles() -> None:
     vector, state = torch.tensor([1.0]), swa.init(torch.tensor([1.0]))
     seen = []
     for i in range(8):
-        vector, state = swa.step(vector, torch.tensor([1.0]), state, At(0, 0.0, torch.tensor(1.0), Key(i)))
+        vector, state = swa.step(vector, torch.tensor([1.0]), state, At(0, 0.0, torch.tensor(1.0), Key(0), i))
         seen.append(vector.item())
     # steps 1–3 at 0.1, then cycles (0.1, 0.05): ends after steps 5 and 7
     assert seen == pytest.approx([0.9, 0.8, 0.7, 0.6, 0.55, 0.45, 0.4, 0.3])

@@ -37,7 +37,7 @@ def test_first_lines(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("NLL", "Brier", "ECE", "Weakest site", "Bytes", "Local only", "Server only"):
         assert word in shown
     assert p.probs is not None and p.probs.shape == (2, 2)
-    assert float(p.probs[0, 1]) > float(p.probs[1, 1])  # the older patient with the higher dose, in the files' own units
+    assert float(p.probs[0, 1]) > float(p.probs[1, 1])  # the older patient, in the files' own units
     assert p.epistemic.shape == p.disagreement.shape == (2,)
     assert 0 < mixed["nll"] < 2
 

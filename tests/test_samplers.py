@@ -50,7 +50,7 @@ def test_the_sghmc_kernel_has_its_stationary_variance(friction: float) -> None:
     velocity = sampler.init(theta)
 
     for i in range(200):  # at progress 0 the cosine is 1: a constant step
-        theta, velocity = sampler.step(theta, theta / var, velocity, At(0, 0.0, torch.tensor(1.0), Key(1).fold(i)))
+        theta, velocity = sampler.step(theta, theta / var, velocity, At(0, 0.0, torch.tensor(1.0), Key(1), i))
 
     # AR(2) with φ₁ = 2 − α − ε/var, φ₂ = −(1 − α): variance T·var·(4 − 2α)/(4 − 2α − ε/var).
     expected = temperature * var * (4 - 2 * friction) / (4 - 2 * friction - rate / var)

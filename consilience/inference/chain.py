@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
@@ -24,7 +23,8 @@ from consilience.optim import Optimiser
 from consilience.parties import Client
 from consilience.posterior import Posterior, centre
 from consilience.progress import track
-from consilience.task import Task, gradient
+from consilience.slope import slope_of
+from consilience.task import Task
 from consilience.tree import Tree
 
 
@@ -40,7 +40,12 @@ class At(NamedTuple):
     epoch: int
     progress: float | Tensor  # of the whole chain, in [0, 1)
     size: Tensor  # n, the client's number of examples
-    key: Key
+    key: Key  # of the epoch
+    step: int  # within the epoch
+
+    def noise(self, vector: Tensor) -> Tensor:
+        """This step's own standard normals."""
+        return self.key.fold(self.step).normal_like(vector)
 
 
 class Trace(NamedTuple):
@@ -79,18 +84,14 @@ def chain(
     rows_in_all = len(data.w) if several else int((data.w > 0).sum())
     steps, size = math.ceil(rows_in_all / batch), data.size
     own_steps = torch.ceil((data.w > 0).sum() / batch).to(vector) if several else steps
-
-    def loss(v: Tensor, rows: Data) -> Tensor:
-        return task.loss(tree.unravel(v, like), rows, size)
-
+    slope = slope_of(task, like, size)
     for epoch in track(range(epochs), "epoch"):
         key = client.key.fold(epoch)
         order = key.order(data.w)
         for i in range(steps):
-            rows = tree.select(data, order[i * batch : (i + 1) * batch])
-            slope = gradient(partial(loss, rows=rows), vector)
-            at = At(epoch, (epoch + i / own_steps) / epochs, size, key.fold(i))
-            new = kernel.step(vector, slope, state, at)
+            rows = Data(*(leaf[order[i * batch : (i + 1) * batch]] for leaf in data))
+            at = At(epoch, (epoch + i / own_steps) / epochs, size, key, i)
+            new = kernel.step(vector, slope(vector, rows), state, at)
             vector, state = tree.where(rows.w.sum() > 0, new, (vector, state)) if several else new
         if epoch in kept:
             samples.append(vector)

@@ -57,5 +57,5 @@ class CyclicalSGHMC:
         velocity = (1 - self.friction) * state - rate * gradient
         if self.temperature and self.sampling(at.epoch):
             scale = (2 * rate * self.friction * self.temperature / at.size).sqrt()
-            velocity = velocity + scale * at.key.normal_like(vector)
+            velocity = velocity + scale * at.noise(vector)
         return vector + velocity, velocity

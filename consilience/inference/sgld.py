@@ -40,5 +40,5 @@ class SGLD:
     def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
         new = vector - self.rate * gradient
         if self.temperature:
-            new = new + (2 * self.rate * self.temperature / at.size).sqrt() * at.key.normal_like(vector)
+            new = new + (2 * self.rate * self.temperature / at.size).sqrt() * at.noise(vector)
         return new, ()

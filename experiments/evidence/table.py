@@ -38,7 +38,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     sites = rows.split(parse(split), int(count), calibration=labels, inputs=INPUTS[name], seed=seed)
     sites = shifted(sites, float(shift.get("rotate", 0)), float(shift.get("noise", 0)), seed)
     task = co.classification(co.mlp(sites.features, sites.classes))
-    epochs, batch = BUDGET[name] if scale == "full" else (5, 50)
+    epochs, batch = BUDGET[name] if scale == "full" else (10, 50)
     sampler, training = co.CyclicalSGHMC(epochs=epochs, batch=batch), co.SGD(epochs=epochs, batch=batch)
     distil = co.Distil(co.Adam(epochs=DISTILLED[name] if scale == "full" else 3, batch=100))
     tenth = co.SGD(epochs=max(1, round(epochs / 10)), batch=batch)

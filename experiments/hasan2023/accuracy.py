@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
-from torch import Tensor
-
 import consilience as co
 from consilience import tree
 from consilience.data import dataset
@@ -69,7 +66,9 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     assert sites.calibration is not None
     sites = dataclasses.replace(sites, inputs=sites.calibration.x)  # the same rows distil and tune β
     s, n = SETTINGS[name, h > 0], sum(len(d.x) for d in sites.train)
-    task = dataclasses.replace(co.classification(co.mlp(sites.features, sites.classes)), prior=co.Flat()).tilted(_decay)
+    task = dataclasses.replace(co.classification(co.mlp(sites.features, sites.classes)), prior=co.Flat()).tilted(
+        co.decay(DECAY)
+    )
     test = sites.all_test
 
     def sampler(rate: float, epochs: int) -> co.CyclicalSGHMC:
@@ -135,10 +134,6 @@ def _shown(p: Distribution, test: Data) -> dict[str, float | None]:
 
 def _single(point: co.Point) -> co.Samples:
     return co.Samples({k: v.unsqueeze(0) for k, v in point.params.items()})
-
-
-def _decay(params: dict[str, Tensor]) -> Tensor:
-    return 0.5 * DECAY * torch.stack([p.square().sum() for p in params.values()]).sum()
 
 
 PAPER = {  # rows × (MNIST, Fashion) at h = 0.0, 0.3, 0.6, 0.9: Tables B.5, 3.1, B.6, B.7

@@ -17,7 +17,6 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 import consilience as co
@@ -118,7 +117,7 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
     n, rounds = sum(len(d.x) for d in sites.train), 5
     network = co.mlp(sites.features)
     # MSE as a loss is a Gaussian of variance ½; λ‖θ‖²/2 stands for the prior.
-    task = co.regression(network, noise=0.5, prior=co.Flat()).tilted(_decay)
+    task = co.regression(network, noise=0.5, prior=co.Flat()).tilted(co.decay(DECAY))
     many = co.regression(network, noise=2.0, prior=co.Flat(), latent=False)  # how an ensemble predicts
     one = co.regression(network, noise=1.0, prior=co.Flat(), latent=False)  # how a single model does
     epochs, distilled = (rounds, 1) if scale == "smoke" else (s["epochs"], 100)
@@ -175,10 +174,6 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
     values["β-PredBayes"]["released"] = pairwise(shown, test.y)
     values["D-β-PredBayes"]["released"] = batch_sums(taught, test.y)["nll_sum"]
     return values
-
-
-def _decay(params: dict[str, Tensor]) -> Tensor:
-    return 0.5 * DECAY * torch.stack([p.square().sum() for p in params.values()]).sum()
 
 
 PAPER = {  # 004 Table 2: NLL
