@@ -8,7 +8,7 @@ from consilience.data.partition import dirichlet, heterogeneous, iid, natural
 from consilience.data.synthetic import digits, linear_gaussian, moons, sine
 from consilience.data.tabular import from_csv
 from consilience.distil import Distil, at_average, at_client, at_random
-from consilience.engines import Sequential, Vectorised
+from consilience.engines import Parallel, Sequential, Vectorised
 from consilience.errors import Diverged, InputError
 from consilience.inference import SGD, SGLD, SWA, Adam, CyclicalSGHMC, Inference, constant, cosine
 from consilience.key import Key

@@ -30,7 +30,7 @@ Sites_ = Annotated[int | None, typer.Option(help="How many sites; 5, or as many 
 Split_ = Annotated[str | None, typer.Option(help="iid, heterogeneous:H, dirichlet:ALPHA or natural.")]
 Model_ = Annotated[str, typer.Option(help="linear, mlp, or package.module:factory.")]
 Seed_ = Annotated[int, typer.Option(help="Decides split, start and every draw.")]
-Engine_ = Annotated[str, typer.Option(help="auto, sequential or vectorised.")]
+Engine_ = Annotated[str, typer.Option(help="auto, sequential, vectorised or parallel.")]
 DataDir_ = Annotated[Path | None, typer.Option(envvar="CONSILIENCE_DATA", help="Where data files lie.")]
 Set_ = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. inference.epochs=20; may be repeated.")]
 Seeds_ = Annotated[str, typer.Option(help="0-9, or 0,3,7, or 5: each decides split, start and every draw.")]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from consilience.parties import Client, Received, Reply, Server
-from consilience.posterior import Posterior
+from consilience.posterior import Point, Posterior
 from consilience.predictive import Predictive
 from consilience.task import Task
 from consilience.tree import Tree
@@ -37,6 +37,13 @@ class Pooled(NamedTuple):
     posterior: Posterior  # what the round started from
     posteriors: tuple[Posterior, ...]
     weights: Tensor  # nₖ / n
+
+
+class Stepped(NamedTuple):
+    """The state of a method whose server takes steps of an optimiser."""
+
+    posterior: Point
+    optimiser: Tree  # its memory
 
 
 class Method(ABC):

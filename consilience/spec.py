@@ -40,6 +40,7 @@ TYPES: dict[str, type] = {
         payload.Logits,
         method.State,
         method.Pooled,
+        method.Stepped,
     )
 }
 

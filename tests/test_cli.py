@@ -5,33 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tiny import Invoke
 
-from consilience import cli
-
-Invoke = Callable[..., tuple[int, str, str]]
 FAST = ["--set", "inference.epochs=2", "--set", "inference.batch=100"]
 ONE_SAMPLE = [*FAST, "--set", "inference.cycles=1", "--set", "inference.samples=1"]
-
-
-@pytest.fixture
-def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Invoke:
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["consilience", *words])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as exit:
-            code = int(exit.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
 
 
 def test_run_writes_everything_and_says_where(invoke: Invoke, tmp_path: Path) -> None:

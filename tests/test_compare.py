@@ -6,8 +6,6 @@ import csv
 import io
 import json
 import statistics
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +13,9 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from tiny import Invoke
 
 import consilience as co
-from consilience import cli
 from consilience.compare import Plan, compare, outcomes, parse_seeds
 from consilience.comparison import csv_text, joined, markdown, over_seeds, pair
 from consilience.distil import Distil
@@ -278,26 +276,6 @@ def test_splits_that_differ_in_one_number() -> None:
     assert degrees(["dirichlet:10", "dirichlet:0.1"]) == ("α", [10.0, 0.1])
     assert degrees(["iid"]) is None and degrees(["natural", "iid"]) is None
     assert degrees(["dirichlet:1", "heterogeneous:0.3"]) is None
-
-
-Invoke = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Invoke:
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["consilience", *words])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as exit:
-            code = int(exit.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
 
 
 FAST = ["--data", "moons", "--model", "linear", "--no-bounds", *(w for s in SHORT for w in ("--set", s))]

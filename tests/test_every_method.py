@@ -104,6 +104,18 @@ def test_vectorised_equals_sequential_in_float32(name: str, problem: str) -> Non
 
 
 @every
+def test_parallel_equals_sequential(name: str, problem: str) -> None:
+    method, task, sites, state, replies, _ = one_round(name, problem)
+
+    again = co.Parallel(sites.train, workers=3).gather(
+        method, task, method.broadcast(state), range(len(sites)), 0, Key(3)
+    )
+
+    assert [r.client for r in again] == [r.client for r in replies]
+    assert distance([r.payload for r in again], [r.payload for r in replies]) <= 1e-6
+
+
+@every
 def test_engines_agree_in_float64_over_three_rounds(name: str, problem: str) -> None:
     task, sites = tiny.PROBLEMS[problem](torch.float64)
     method = tiny.method(name)

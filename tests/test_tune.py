@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,9 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from tiny import Invoke
 
 import consilience as co
-from consilience import cli
 from consilience.data.data import Data
 from consilience.errors import InputError
 from consilience.evaluate import in_units
@@ -150,26 +148,6 @@ def test_no_validation_rows_no_tuning() -> None:
     _, sites = tiny.classification()
     with pytest.raises(InputError, match="--validation"):
         on_validation(sites)
-
-
-Invoke = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Invoke:
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["consilience", *words])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as exit:
-            code = int(exit.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
 
 
 FAST = ["--data", "moons", "--model", "linear", *(w for s in SHORT for w in ("--set", s))]

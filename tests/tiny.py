@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 import consilience as co
 from consilience.methods import METHODS
+
+Invoke = Callable[..., tuple[int, str, str]]  # words of a command → exit code, output, errors
 
 SPLIT = {"test": 0.25, "calibration": 12, "inputs": 10, "seed": 1}
 

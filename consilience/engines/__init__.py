@@ -10,20 +10,27 @@ from torch import nn
 
 from consilience.data.data import Data
 from consilience.engines.exchange import Engine
+from consilience.engines.parallel import Parallel
 from consilience.engines.sequential import Sequential
 from consilience.engines.vectorised import Vectorised
 from consilience.errors import unknown
 from consilience.task import Task
 
-__all__ = ["ENGINES", "Engine", "Sequential", "Vectorised", "chosen", "threads_for", "using_threads"]
+__all__ = ["ENGINES", "Engine", "Parallel", "Sequential", "Vectorised", "chosen", "threads_for", "using_threads"]
 
-ENGINES: dict[str, Callable[[Sequence[Data]], Engine]] = {"sequential": Sequential, "vectorised": Vectorised}
+ENGINES: dict[str, Callable[[Sequence[Data]], Engine]] = {
+    "sequential": Sequential,
+    "vectorised": Vectorised,
+    "parallel": Parallel,
+}
 
 
 def chosen(name: str, task: Task, clients: int) -> str:
     """The engine's name; `auto` is a rule on layers and clients, never a timing, so a command always picks the same."""
     if name == "auto":
-        return "vectorised" if small(task) and clients > 1 else "sequential"
+        if clients == 1:
+            return "sequential"
+        return "vectorised" if small(task) else "parallel"
     if name not in ENGINES:
         raise unknown("engine", name, [*ENGINES, "auto"])
     return name

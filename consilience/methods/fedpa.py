@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from consilience import tree
 from consilience.inference import CyclicalSGHMC, Inference
-from consilience.method import Method
+from consilience.method import Method, Stepped
 from consilience.optim import Descent, Optimiser
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point
 from consilience.task import Task
-from consilience.tree import Params, Tree
-
-
-class Stepped(NamedTuple):
-    posterior: Point
-    optimiser: Tree  # the server optimiser's state
+from consilience.tree import Params
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from consilience import tree
 from consilience.inference import SGD, Inference
-from consilience.method import Method
+from consilience.method import Method, Stepped
 from consilience.optim import Yogi
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point, average
 from consilience.task import Task
-from consilience.tree import Tree
-
-
-class Stepped(NamedTuple):
-    posterior: Point
-    optimiser: Tree  # the server optimiser's state
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,9 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     shift = dict(part.split(":") for part in rest)
     labels = int(shift.get("labels", 30))
     rows = dataset(name, data_dir)
-    sites = rows.split(parse(split), int(count), calibration=labels, inputs=INPUTS[name], seed=seed)
+    sites = rows.split(
+        parse(split), int(count), calibration=labels, inputs=INPUTS[name] if scale == "full" else 40, seed=seed
+    )
     sites = shifted(sites, float(shift.get("rotate", 0)), float(shift.get("noise", 0)), seed)
     task = co.classification(co.mlp(sites.features, sites.classes))
     epochs, batch = BUDGET[name] if scale == "full" else (10, 50)

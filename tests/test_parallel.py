@@ -1,0 +1,52 @@
+"""The thread pool: thousands of steps on one network each, and a complaint that names its site."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import consilience as co
+from consilience.key import Key
+
+STEPS = 20  # epochs of 10 steps, for 6 clients: 1200 steps side by side
+
+
+def problem() -> tuple[co.Task, list[co.Data]]:
+    g = torch.Generator().manual_seed(0)
+    data = [co.Data.of(torch.randn(200, 20, generator=g), torch.randint(0, 5, (200,), generator=g)) for _ in range(6)]
+    return co.classification(co.mlp(20, 5, hidden=(64, 64))), data
+
+
+def test_thousands_of_steps_side_by_side_give_the_same_weights() -> None:
+    task, data = problem()
+    method = co.FedAvg(co.SGD(rate=0.05, epochs=STEPS, batch=20))
+    before = {k: v.clone() for k, v in task.model.state_dict().items()}
+    start = task.init(Key(1))
+
+    alone = co.Sequential(data).gather(method, task, start, range(6), 0, Key(2))
+    together = co.Parallel(data, workers=4).gather(method, task, start, range(6), 0, Key(2))
+
+    for a, b in zip(alone, together, strict=True):
+        for name in a.payload.params:
+            torch.testing.assert_close(a.payload.params[name], b.payload.params[name], atol=1e-4, rtol=1e-3)
+    assert all(torch.equal(before[k], v) for k, v in task.model.state_dict().items())
+
+
+def test_predictions_inside_local_do_not_mix_networks() -> None:
+    task, data = problem()
+    method = co.EvidenceLogits(co.CyclicalSGHMC(epochs=4, cycles=1, samples=2, keep=2, batch=20))
+    from consilience.methods.evidence_logits import Agreed
+
+    message = Agreed(task.init(Key(1)), data[0].x)
+    alone = co.Sequential(data).gather(method, task, message, range(6), 0, Key(2))
+    for _ in range(3):
+        together = co.Parallel(data, workers=6).gather(method, task, message, range(6), 0, Key(2))
+        for a, b in zip(alone, together, strict=True):
+            torch.testing.assert_close(a.payload.logits.values, b.payload.logits.values, atol=1e-4, rtol=1e-4)
+
+
+def test_a_client_that_diverges_is_named() -> None:
+    task, data = problem()
+    data[3] = data[3]._replace(x=data[3].x * 1e20)
+    with pytest.raises(co.Diverged, match="Site 3, round 1"):
+        co.Parallel(data, workers=2).gather(co.FedAvg(), task, task.init(Key(1)), range(6), 0, Key(2))
