@@ -1,7 +1,7 @@
 """Clients on all cores: a pool of threads, each with its own copy of the network and one BLAS thread.
 
 torch releases Python's lock inside its kernels, so threads run side by side and share the data. Sharing the network
-would not do: `functional_call` swaps tensors inside it, and two threads on one network give wrong weights, with no error.
+would not do: `functional_call` swaps tensors inside it; two threads on one network give wrong weights, with no error.
 """
 
 from __future__ import annotations
