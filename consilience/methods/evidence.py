@@ -67,7 +67,7 @@ class EvidencePooling(Method):
         return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
 
     def diagnose(self, task: Task, state: EvidenceState, x: Tensor) -> dict[str, Any]:
-        return diagnosis(views(task, state, x), strengths(state.counts, self.exponent), self.penalty)
+        return diagnosis(views(task, state, x), state.counts, self.exponent, self.penalty)
 
     def teacher(self, task: Task, state: EvidenceState, frequencies: Tensor | None = None) -> Predictive:
         r, total = strengths(state.counts, self.exponent), state.counts.sum(0)

@@ -140,8 +140,9 @@ def _evidence(found: Json, sites: Sequence[str], names: Sequence[str] | None) ->
     values = [[v or 0.0 for v in row] for row in table]
     alt = f"What the fit leaves unexplained, {found['residual']:.1f} nats overall; sites down, classes across."
     caption = (
-        f"What the sites' evidence leaves unexplained, in nats ({found['residual']:.1f} overall). A site or class that "
-        "stands out looks different there than elsewhere: check units, devices and definitions before you trust it."
+        f"What the sites' evidence leaves unexplained, in nats ({found['residual']:.1f} overall). Sites that know a "
+        f"class name another in {percent(found['contradiction'])} of cases. A site or class that stands out looks "
+        "different there than elsewhere: check units, devices and definitions."
     )
     rows = [
         [site, *("–" if v is None else f"{v:.2f}" for v in row), f"{found['offset_by_site'][k]:.2f}"]
