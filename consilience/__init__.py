@@ -20,7 +20,9 @@ from consilience.methods.ep_mcmc import EPMCMC
 from consilience.methods.evidence import EvidencePooling
 from consilience.methods.evidence_logits import EvidenceLogits
 from consilience.methods.evidence_tuned import EvidenceTuned
+from consilience.methods.fedadam import FedAdam
 from consilience.methods.fedavg import FedAvg
+from consilience.methods.fedavgm import FedAvgM
 from consilience.methods.fedkt import FedKT
 from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx

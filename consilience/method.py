@@ -10,8 +10,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.parties import Client, Received, Reply, Server
-from consilience.posterior import Point, Posterior
+from consilience import tree
+from consilience.optim import Optimiser
+from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.posterior import Point, Posterior, average
 from consilience.predictive import Predictive
 from consilience.task import Task
 from consilience.tree import Tree
@@ -44,6 +46,15 @@ class Stepped(NamedTuple):
 
     posterior: Point
     optimiser: Tree  # its memory
+
+
+def server_step(state: Stepped, optimiser: Optimiser, replies: Sequence[Received]) -> Stepped:
+    """One step of the server's optimiser along θ − Σₖ (nₖ/n) θₖ, the clients' average step taken as a gradient."""
+    before = state.posterior.params
+    theta = tree.ravel(before)
+    slope = theta - tree.ravel(average(payloads(replies), weights(replies)).params)
+    theta, memory = optimiser.step(theta, slope, state.optimiser, optimiser.rate)
+    return Stepped(Point(tree.unravel(theta, before)), memory)
 
 
 class Method(ABC):

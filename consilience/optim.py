@@ -59,6 +59,25 @@ class Yogi:
 
 
 @dataclass(frozen=True)
+class FederatedAdam:
+    """Reddi et al., ICLR 2021, Algorithm 2: Adam with v starting at τ² and no bias correction."""
+
+    rate: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-2  # adaptivity
+
+    def init(self, vector: Tensor) -> Tree:
+        return torch.zeros_like(vector), torch.full_like(vector, self.tau**2)
+
+    def step(self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor) -> tuple[Tensor, Tree]:
+        m, v = state
+        m = self.beta1 * m + (1 - self.beta1) * gradient
+        v = self.beta2 * v + (1 - self.beta2) * gradient**2
+        return vector - rate * m / (v.sqrt() + self.tau), (m, v)
+
+
+@dataclass(frozen=True)
 class AdamSteps:
     """Kingma and Ba, ICLR 2015, Algorithm 1."""
 

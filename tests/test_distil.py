@@ -236,6 +236,36 @@ def test_fedyogi_takes_the_steps_of_its_box() -> None:
     assert float(state.posterior.params["weight"]) == pytest.approx(x, abs=1e-6)
 
 
+def test_fedavgm_and_fedadam_take_the_steps_of_their_boxes() -> None:
+    task, data = quadratic(1.0)
+    server, local = Server(None, None, Key(0), 1), co.SGD(rate=0.5, momentum=0.0, epochs=1, batch=10)
+    heavy, adam = co.FedAvgM(local, rate=0.8, momentum=0.5), co.FedAdam(local, rate=0.1, tau=0.1)
+    states = [m.init(task, server)._replace(posterior=point(0.0)) for m in (heavy, adam)]
+    x, velocity = 0.0, 0.0
+    z, m, v = 0.0, 0.0, 0.1**2
+    for t in range(3):
+        for i, method in enumerate((heavy, adam)):
+            replies = co.Sequential([data]).gather(method, task, method.broadcast(states[i]), [0], t, Key(0))
+            states[i] = method.aggregate(task, states[i], replies, server)
+        velocity = 0.5 * velocity + 0.5 * (x - 1)  # one local step moves half the way to 1
+        x -= 0.8 * velocity
+        step = 0.5 * (1 - z)
+        m, v = 0.9 * m + 0.1 * step, 0.99 * v + 0.01 * step**2
+        z += 0.1 * m / (v**0.5 + 0.1)
+    assert float(states[0].posterior.params["weight"]) == pytest.approx(x, abs=1e-6)
+    assert float(states[1].posterior.params["weight"]) == pytest.approx(z, abs=1e-6)
+
+
+def test_equal_weights_ignore_sizes() -> None:
+    _, few = quadratic(0.0)
+    task, many = quadratic(2.0)
+    double = Data.of(torch.cat([many.x, many.x]), torch.cat([many.y, many.y]))
+    method = co.FedAvg(co.SGD(rate=1.0, momentum=0.0, epochs=1, batch=10), equal=True)
+    replies = co.Sequential([few, double]).gather(method, task, point(5.0), [0, 1], 0, Key(0))
+    state = method.aggregate(task, co.State(point(5.0)), replies, Server(None, None, Key(0), 2))
+    assert float(state.posterior.params["weight"]) == pytest.approx(1.0, abs=1e-5)  # by size: 4/3
+
+
 def test_the_average_of_logits_is_the_logarithmic_pool() -> None:
     g = torch.Generator().manual_seed(0)
     logits = torch.randn(3, 5, 4, generator=g)

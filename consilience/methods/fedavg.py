@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from consilience.inference import SGD, Inference
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
@@ -20,15 +22,17 @@ class FedAvg(Method):
     for each round
         for each client k, in parallel
     1       θₖ ← SGD on client k's data, started at θ
-    2   θ ← Σₖ (nₖ / n) θₖ
+    2   θ ← Σₖ (nₖ / n) θₖ, or the plain mean (FED: Özer et al. 2022, App. 6.1)
     """
 
     shares: ClassVar[bool] = True
 
     inference: Inference = SGD()  # how a client trains
+    equal: bool = False  # count every client the same
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
-        return State(average(payloads(replies), weights(replies)))  # 2
+        shares = torch.ones(len(replies)) if self.equal else weights(replies)
+        return State(average(payloads(replies), shares))  # 2

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from consilience import tree
 from consilience.inference import SGD, Inference
-from consilience.method import Method, Stepped
+from consilience.method import Method, Stepped, server_step
 from consilience.optim import Yogi
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.posterior import Point, average
+from consilience.parties import Client, Received, Reply, Server
+from consilience.posterior import Point
 from consilience.task import Task
 
 
@@ -43,11 +43,7 @@ class FedYogi(Method):
         return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
-        before, mean = state.posterior.params, average(payloads(replies), weights(replies)).params
-        theta = tree.ravel(before)
-        step = theta - tree.ravel(mean)  # 2
-        theta, optimiser = self.yogi.step(theta, step, state.optimiser, self.rate)  # 3, 4
-        return Stepped(Point(tree.unravel(theta, before)), optimiser)
+        return server_step(state, self.yogi, replies)  # 2, 3, 4
 
     @property
     def yogi(self) -> Yogi:

@@ -1,0 +1,50 @@
+"""FedAdam.  Reddi et al., ICLR 2021, Algorithm 2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from consilience import tree
+from consilience.inference import SGD, Inference
+from consilience.method import Method, Stepped, server_step
+from consilience.optim import FederatedAdam
+from consilience.parties import Client, Received, Reply, Server
+from consilience.posterior import Point
+from consilience.task import Task
+
+
+@dataclass(frozen=True)
+class FedAdam(Method):
+    """Take the clients' average step as a gradient for Adam at the server.
+
+    for each round
+        for each client k, in parallel
+    1       θₖ ← SGD on client k's data, started at θ
+    2   Δ ← Σₖ (nₖ / n) (θₖ − θ)
+    3   m ← β₁ m + (1 − β₁) Δ;   v ← β₂ v + (1 − β₂) Δ²
+    4   θ ← θ + η m / (√v + τ)
+    """
+
+    shares: ClassVar[bool] = True
+
+    inference: Inference = SGD()  # how a client trains
+    rate: float = 0.1  # η, the server's step
+    beta1: float = 0.9  # memory of m
+    beta2: float = 0.99  # memory of v
+    tau: float = 1e-2  # adaptivity
+
+    def init(self, task: Task, server: Server) -> Stepped:
+        start = task.init(server.key)
+        return Stepped(start, self.adam.init(tree.ravel(start.params)))
+
+    def local(self, task: Task, message: Point, client: Client) -> Reply:
+        return Reply(self.inference(task, message, client), client.data.size)  # 1
+
+    def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
+        return server_step(state, self.adam, replies)  # 2, 3, 4
+
+    @property
+    def adam(self) -> FederatedAdam:
+        return FederatedAdam(self.rate, self.beta1, self.beta2, self.tau)
