@@ -33,12 +33,14 @@ def demo(seed: int = 0) -> dict[str, Any]:
     started = time.perf_counter()
     task, sites = dataclasses.replace(RECIPE, seed=seed).build_problem()
     tenth = dataclasses.replace(TRAINING, epochs=TRAINING.epochs // 10)
+    snapshots = dataclasses.replace(SAMPLER, temperature=0.0)  # is it the posterior, or just the ensemble?
     plan = [
         Row("local_only", "Each site alone", LocalOnly(SAMPLER), 1),
         Row("server_only", "Server's 30 rows alone", ServerOnly(), 1),
         Row("fedavg[rounds=1]", "FedAvg, 1 round", FedAvg(TRAINING), 1),
         Row("fedavg", "FedAvg, 10 rounds", FedAvg(tenth), 10),
         Row("mixture", "Mixture", Mixture(SAMPLER), 1),
+        Row("mixture[inference.temperature=0]", "Mixture, snapshots (T = 0)", Mixture(snapshots), 1),
         Row("bcm", "BCM (product)", BCM(SAMPLER), 1),
         Row("evidence", "Evidence pooling", EvidencePooling(SAMPLER), 1),
         Row("evidence_tuned", "Evidence, tuned by the sites", EvidenceTuned(SAMPLER), 2),
