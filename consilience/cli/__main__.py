@@ -1,0 +1,5 @@
+"""`python -m consilience.cli`."""
+
+from consilience.cli import main
+
+main()

@@ -1,0 +1,44 @@
+"""Commands that list what there is: methods and data sets."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from consilience.cli.options import (
+    DataDir_,
+    app,
+)
+from consilience.screen import out
+
+
+@app.command()
+def methods(name: Annotated[str | None, typer.Argument(help="One method, in full.")] = None) -> None:
+    """List the methods, or show one: algorithm, paper, what a site sends, what the server needs, settings."""
+    from consilience.catalogue import method_page, method_table
+
+    out.print(method_table() if name is None else method_page(name))
+
+
+datasets = typer.Typer(invoke_without_command=True, help="List the data sets, or fetch one.")
+app.add_typer(datasets, name="datasets")
+
+
+@datasets.callback()
+def listed(context: typer.Context, data_dir: DataDir_ = None) -> None:
+    """List the data sets, or fetch one."""
+    from consilience.catalogue import dataset_table
+
+    if context.invoked_subcommand is None:
+        out.print(dataset_table(str(data_dir) if data_dir else None))
+
+
+@datasets.command()
+def get(
+    name: Annotated[str, typer.Argument(help="Which data set; see «consilience datasets».")], data_dir: DataDir_ = None
+) -> None:
+    """Fetch a data set's file into the data folder."""
+    from consilience.data import fetch
+
+    out.print(f"{name}: {fetch(name, str(data_dir) if data_dir else None)}", soft_wrap=True)

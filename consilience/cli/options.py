@@ -1,0 +1,31 @@
+"""The application, and the options its commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="Bayesian federated learning: private sites, one round, one calibrated model.",
+)
+
+Data_ = Annotated[
+    str, typer.Option(help="A data set («consilience datasets») or a quoted pattern of CSV files, one per site.")
+]
+Target_ = Annotated[str | None, typer.Option(help="The column to predict, for CSV files.")]
+Sites_ = Annotated[int | None, typer.Option(help="How many sites; 5, or as many as the data name.")]
+Split_ = Annotated[str | None, typer.Option(help="iid, heterogeneous:H, dirichlet:ALPHA or natural.")]
+Model_ = Annotated[str, typer.Option(help="linear, mlp, or package.module:factory.")]
+Seed_ = Annotated[int, typer.Option(help="Decides split, start and every draw.")]
+Engine_ = Annotated[str, typer.Option(help="auto, sequential, vectorised or parallel.")]
+DataDir_ = Annotated[Path | None, typer.Option(envvar="CONSILIENCE_DATA", help="Where data files lie.")]
+Set_ = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. inference.epochs=20; may be repeated.")]
+Seeds_ = Annotated[str, typer.Option(help="0-9, or 0,3,7, or 5: each decides split, start and every draw.")]
+Calibration_ = Annotated[int, typer.Option(help="Labelled rows at the server; 0 for none.")]
+Inputs_ = Annotated[float, typer.Option(help="Unlabelled rows at the server: a number, or a fraction below 1.")]
+Json_ = Annotated[bool, typer.Option("--json", help="Print run.json alone on standard output.")]

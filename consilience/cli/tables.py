@@ -1,0 +1,173 @@
+"""Commands around many runs: compare, tune, reproduce."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from consilience.cli.options import (
+    Calibration_,
+    Data_,
+    DataDir_,
+    Engine_,
+    Inputs_,
+    Model_,
+    Seeds_,
+    Set_,
+    Sites_,
+    Split_,
+    Target_,
+    app,
+)
+from consilience.recipe import Recipe, free_folder
+from consilience.screen import live, out, progress, stoppable
+from consilience.store import Store
+from consilience.store import as_json as json_text
+
+
+@app.command()
+def compare(
+    rows: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="METHOD…", help="Methods, with settings in brackets: beta 'fedavg[rounds=10]'."),
+    ] = None,
+    data: Data_ = "digits",
+    target: Target_ = None,
+    sites: Sites_ = None,
+    split: Annotated[str | None, typer.Option(help="One or several splits, with commas between them.")] = None,
+    seeds: Seeds_ = "0",
+    model: Model_ = "mlp",
+    rounds: Annotated[int | None, typer.Option(help="Of methods that have many; 10 by default.")] = None,
+    engine: Engine_ = "auto",
+    calibration: Calibration_ = 30,
+    inputs: Inputs_ = 0,
+    validation: Annotated[float, typer.Option(help="Fraction of training rows left out, as when tuning.")] = 0.0,
+    common: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting for every row that has the field; may be repeated.")
+    ] = None,
+    settings: Annotated[
+        str | None, typer.Option(help="A file that «tune» wrote, or a preset by name: hasan2024.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="The row the others are paired with; the first by default.")
+    ] = None,
+    bounds: Annotated[bool, typer.Option(help="Add each site alone, the server alone and pooled data.")] = True,
+    out_: Annotated[Path | None, typer.Option("--out", help="The folder; the same again goes on.")] = None,
+    data_dir: DataDir_ = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print compare.json alone on standard output.")] = False,
+) -> None:
+    """Run several methods on the same splits and seeds, and write one report."""
+    from consilience.compare import Plan, parse_seeds
+    from consilience.compare import compare as compare_rows
+    from consilience.comparison import csv_text, markdown
+    from consilience.report.html import comparison_page
+    from consilience.report.table import comparison_table
+
+    words = ("beta", data, target, sites, None, model, 0, 0.2, calibration, inputs, validation)
+    plan = Plan(
+        tuple(rows or ()),
+        Recipe(*words, (), str(data_dir) if data_dir else None),
+        tuple(part.strip() for part in split.split(",")) if split else (None,),
+        parse_seeds(seeds),
+        rounds,
+        engine,
+        tuple(common or ()),
+        settings,
+        bounds,
+    )
+    plan.check()
+    store = Store(out_ or free_folder(Path("runs"), f"compare-{Path(data).stem.strip('*') or 'csv'}"))
+    with stoppable(store.folder), live(not as_json) as show:
+        found = compare_rows(plan, store.folder, reference, lambda now: show(comparison_table(now)))
+    store.write_json("compare.json", found)
+    store.write("compare.csv", csv_text(found).encode())
+    store.write("compare.md", markdown(found).encode())
+    store.write("report.html", comparison_page(found).encode())
+    if as_json:
+        print(json_text(found))
+    else:
+        out.print(comparison_table(found))
+        out.print(f"Report: {store.folder / 'report.html'}")
+
+
+@app.command()
+def tune(
+    method: Annotated[str, typer.Argument(help="Which method; settings in brackets stay as they are.")],
+    data: Data_ = "digits",
+    target: Target_ = None,
+    sites: Sites_ = None,
+    split: Split_ = None,
+    seeds: Seeds_ = "0",
+    grid: Annotated[str, typer.Option(help='«papers», or a JSON file {"inference.rate": [0.1, 0.01]}.')] = "papers",
+    budget: Annotated[int, typer.Option(help="How many trials, drawn from the grid; give every method the same.")] = 20,
+    score: Annotated[str, typer.Option(help="nll, brier, crps, accuracy or rmse, on the validation rows.")] = "nll",
+    model: Model_ = "mlp",
+    rounds: Annotated[int | None, typer.Option(help="1 for one-round methods, 10 for the others.")] = None,
+    engine: Engine_ = "auto",
+    calibration: Calibration_ = 30,
+    inputs: Inputs_ = 0,
+    validation: Annotated[float, typer.Option(help="Fraction of training rows to tune on.")] = 0.2,
+    common: Set_ = None,
+    out_: Annotated[Path | None, typer.Option("--out", help="The folder; several methods may share one.")] = None,
+    data_dir: DataDir_ = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print settings.json alone on standard output.")] = False,
+) -> None:
+    """Choose a method's settings on validation rows; test rows are never looked at."""
+    from consilience.compare import parse_seeds
+    from consilience.report.table import trial_table
+    from consilience.tune import Search, Trial, write
+    from consilience.tune import tune as tune_method
+
+    words = ("beta", data, target, sites, split, model, 0, 0.2, calibration, inputs, validation)
+    search = Search(
+        method,
+        Recipe(*words, (), str(data_dir) if data_dir else None),
+        parse_seeds(seeds),
+        grid,
+        budget,
+        score,
+        rounds,
+        engine,
+        tuple(common or ()),
+    )
+    folder = out_ or free_folder(Path("runs"), f"tune-{Path(data).stem.strip('*') or 'csv'}")
+
+    def shown(trials: list[Trial]) -> Any:
+        return trial_table(method, [(t.point, t.values, t.mean) for t in trials], score)
+
+    with stoppable(folder), live(not as_json) as show:
+        trials = tune_method(search, folder, lambda now: show(shown(now)))
+    found = write(search, trials, folder)
+    if as_json:
+        print(json_text(found))
+    else:
+        out.print(shown(trials))
+        out.print(f"Settings: {folder / 'settings.json'}; use them with --settings.")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Which experiment; without one, all are listed.")] = None,
+    seeds: Seeds_ = "0-2",
+    scale: Annotated[str | None, typer.Option(help="How much of it: full, or quick where there is one.")] = None,
+    out_: Annotated[Path | None, typer.Option("--out", help="The folder; what is finished there is kept.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Trials at a time.")] = 1,
+    data_dir: DataDir_ = None,
+) -> None:
+    """Run a paper's experiment, or go on with it, and print ours beside theirs."""
+    from consilience import reproduce as experiments
+    from consilience.compare import parse_seeds
+
+    if name is None:
+        out.print("\n".join(f"{known}  {experiments.load(known).title}" for known in experiments.names()))
+        return
+    experiment, folder = experiments.load(name), out_ or Path("runs") / name
+    with stoppable(folder), progress(True):
+        where = str(data_dir) if data_dir else None
+        results = experiments.reproduce(name, parse_seeds(seeds), scale, folder, where, workers)
+    if draw := getattr(experiments._module(name), "draw", None):
+        draw(results, folder)
+    out.print(experiments.results_table(results, experiment.digits))
+    out.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
