@@ -129,6 +129,11 @@ def needs(method: Method) -> set[Needs]:
     return {method.needs} | ({Needs.INPUTS} if getattr(method, "distil", None) else set())
 
 
+def usual_rounds(method: Method | type[Method]) -> int:
+    """How many rounds a method runs for unless asked otherwise."""
+    return 1 if method.one_shot else method.usual_rounds
+
+
 def name(method: Method | type[Method]) -> str:
     kind = method if isinstance(method, type) else type(method)
     return kind.name or kind.__name__.lower()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from consilience.errors import InputError, unknown
-from consilience.method import Method
+from consilience.method import Method, usual_rounds
 from consilience.methods import METHODS
 from consilience.provenance import citation
 from consilience.report.words import BOUNDS, count
@@ -65,7 +65,7 @@ def row(word: str, tuned: Settings | None = None, common: Settings | None = None
             method = configure(method, [f"{path}={value}"])
     said = [count(int(v), "round") if path == "rounds" else f"{path.split('.')[-1]}={v}" for path, v in own.items()]
     name = ", ".join([BOUNDS.get(kind) or citation(METHODS[kind])[0].split(",")[0], *said])
-    return Row(re.sub(r"\s", "", word), name, method, chosen[-1] if chosen else 1 if method.one_shot else 10)
+    return Row(re.sub(r"\s", "", word), name, method, chosen[-1] if chosen else usual_rounds(method))
 
 
 def fields(settings: object, prefix: str = "") -> Iterator[str]:

@@ -14,7 +14,7 @@ from consilience.errors import InputError
 from consilience.evaluate import evaluate, quick
 from consilience.key import Key
 from consilience.ledger import Ledger
-from consilience.method import Method
+from consilience.method import Method, usual_rounds
 from consilience.parties import Received, Server
 from consilience.progress import track
 from consilience.provenance import check, facts, identity
@@ -46,7 +46,7 @@ def run(
     given. `scored=False` leaves the scores to the caller. `about` is added to run.json.
     """
     sites = sites.pooled() if method.pooled else sites
-    rounds = rounds if rounds is not None else (1 if method.one_shot else method.usual_rounds)
+    rounds = rounds if rounds is not None else usual_rounds(method)
     check(method, task, sites, rounds)
     engine_name = chosen(engine, task, len(sites)) if isinstance(engine, str) else getattr(engine, "__name__", "custom")
     where = (ENGINES[engine_name] if isinstance(engine, str) else engine)(sites.train)
