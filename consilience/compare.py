@@ -224,7 +224,7 @@ def _cells(recipe: Recipe, rows: Sequence[Row], engine: str, store: Store) -> It
         return
     task, sites = recipe.build_problem()
     problem = _problem(task, sites)
-    chosen(engine, task, len(sites))
+    chosen(engine, task, sites.train)
     for r in rows:
         check(r.method, task, sites.pooled() if r.method.pooled else sites, r.rounds)
     claim(store, f"{place}/problem.json", problem, "comparison, on other rows", place)

@@ -48,8 +48,11 @@ def run(
     sites = sites.pooled() if method.pooled else sites
     rounds = rounds if rounds is not None else usual_rounds(method)
     check(method, task, sites, rounds)
-    engine_name = chosen(engine, task, len(sites)) if isinstance(engine, str) else getattr(engine, "__name__", "custom")
-    where = (ENGINES[engine_name] if isinstance(engine, str) else engine)(sites.train)
+    if isinstance(engine, str):
+        engine_name = chosen(engine, task, sites.train)
+        where = ENGINES[engine_name](sites.train)
+    else:
+        engine_name, where = getattr(engine, "__name__", "custom"), engine(sites.train)
     store = None if out is None else Store(out, keep_replies)
     if store is not None and store.exists and not resume:
         raise InputError(f"{store.folder} already holds a run; go on with --resume, or choose another folder.")

@@ -50,6 +50,7 @@ FACTS = {
     "moons": Facts(1000, 2, 2),
     "linear_gaussian": Facts(200, 4),
     "sine": Facts(500, 1, sites=5),
+    "swiss_roll": Facts(1500, 2, 3),
     "mnist": Facts(70000, (1, 28, 28), 10, file="mnist.npz"),
     "fashion_mnist": Facts(70000, (1, 28, 28), 10, file="fashion_mnist.npz"),
     "femnist": Facts(45958, (1, 28, 28), 62, 300, "emnist62.npz"),

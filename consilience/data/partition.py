@@ -87,7 +87,7 @@ class Heterogeneous(Split):
             raise InputError(f"h={self.h} is not between 0 and 1: try heterogeneous(0.9).")
 
     def deal(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
-        labels, _ = _labels(self, rows)
+        labels, _ = labels_of(self, rows)
         n = len(labels)
         m = round(self.h * n)
         order = key.permutation(n)
@@ -99,7 +99,7 @@ class Heterogeneous(Split):
         return [torch.cat(pair) for pair in zip(_cut(chance, shares), _cut(by_class, pieces), strict=True)]
 
     def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
-        return _by_class(test, train, key)
+        return by_class(test, train, key)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class HeterogeneousHasan2023(Split):
         Heterogeneous(self.h)  # its range is the same
 
     def deal(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
-        labels, classes = _labels(self, rows)
+        labels, classes = labels_of(self, rows)
         size = int(self.oversize * len(labels)) // sites
         own = round(self.h * size)
         order = key.permutation(len(labels))
@@ -133,7 +133,7 @@ class HeterogeneousHasan2023(Split):
         return parts
 
     def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
-        return _by_class(test, train, key)
+        return by_class(test, train, key)
 
     def __str__(self) -> str:
         return f"heterogeneous:{_text(self.h)}@hasan2023"
@@ -150,12 +150,12 @@ class Dirichlet(Split):
             raise InputError(f"alpha={self.alpha} is not a positive number: try dirichlet(0.1).")
 
     def deal(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
-        labels, classes = _labels(self, rows)
+        labels, classes = labels_of(self, rows)
         shares = dirichlet_draws(self.alpha, (classes, sites), key.fold(0))
-        return _cut_classes(labels, shares, key.fold(1))
+        return cut_classes(labels, shares, key.fold(1))
 
     def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
-        return _by_class(test, train, key)
+        return by_class(test, train, key)
 
 
 @dataclass(frozen=True)
@@ -168,9 +168,7 @@ class Natural(Split):
             raise InputError("The natural split needs a site id for every row: pass site=…, or use iid().")
         ids = sorted(set(rows.site.tolist()))
         if sites > len(ids):
-            raise InputError(
-                f"Only {len(ids)} natural sites have training rows, {sites} were asked for: ask for fewer."
-            )
+            raise InputError(f"Only {len(ids)} natural sites have training rows, not {sites}: ask for fewer.")
         return [(rows.site == i).nonzero().flatten() for i in ids[:sites]]
 
     def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
@@ -262,7 +260,9 @@ NUMBERED: dict[str, Callable[[float], Split]] = {"heterogeneous": heterogeneous,
 
 def parse(text: str) -> Split:
     """The split that `str` wrote: «iid», «natural», «dirichlet:0.1», «heterogeneous:0.9», «sorted_feature:2»,
-    «heterogeneous:0.9@hasan2023»."""
+    «heterogeneous:0.9@hasan2023», «step:2:10», «dominant:0.8»."""
+    from consilience.data import skew  # here, because it builds on this file
+
     name, colon, rest = (part.strip() for part in text.partition(":"))
     number, at, variant = (part.strip() for part in rest.partition("@"))
     if name in PLAIN and not colon:
@@ -273,8 +273,10 @@ def parse(text: str) -> Split:
         return sorted_feature(int(number))
     if name in PLAIN:
         raise InputError(f"The split {name} takes no number: type {name}.")
+    if name in skew.SKEWED:
+        return skew.parse(name, rest)
     if name not in NUMBERED:
-        raise unknown("split", name, [*PLAIN, *NUMBERED])
+        raise unknown("split", name, [*PLAIN, *NUMBERED, *skew.SKEWED])
     try:
         value = float(number)
     except ValueError:
@@ -307,7 +309,7 @@ def apportion(weights: Tensor, total: int, key: Key) -> list[int]:
     return [int(c) for c in counts]
 
 
-def _cut_classes(labels: Tensor, shares: Tensor, key: Key) -> list[Tensor]:
+def cut_classes(labels: Tensor, shares: Tensor, key: Key) -> list[Tensor]:
     """Each class's shuffled rows, cut in proportion to that class's row of shares [C, K]."""
     taken: list[list[Tensor]] = [[] for _ in range(shares.shape[1])]
     for c, weights in enumerate(shares):
@@ -318,11 +320,11 @@ def _cut_classes(labels: Tensor, shares: Tensor, key: Key) -> list[Tensor]:
     return [torch.cat(part) for part in taken]
 
 
-def _by_class(test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
+def by_class(test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
     """Test rows of a class go to the sites in proportion to their training rows of it; of an unseen class, by size."""
     counts = torch.stack([torch.bincount(part.y, minlength=test.classes or 0) for part in train], dim=1)  # [C, K]
     sizes = torch.tensor([len(part.y) for part in train])
-    return _cut_classes(test.y, torch.where(counts.sum(1, keepdim=True) > 0, counts, sizes), key)
+    return cut_classes(test.y, torch.where(counts.sum(1, keepdim=True) > 0, counts, sizes), key)
 
 
 def _filled(parts: list[Tensor], key: Key) -> list[Tensor]:
@@ -336,7 +338,7 @@ def _filled(parts: list[Tensor], key: Key) -> list[Tensor]:
     return parts
 
 
-def _labels(split: Split, rows: Rows) -> tuple[Tensor, int]:
+def labels_of(split: Split, rows: Rows) -> tuple[Tensor, int]:
     if rows.classes is None or rows.y.is_floating_point():
         raise InputError(
             f"The split {split} goes by class, and a regression has none: use iid() or natural(), or sorted_feature()."

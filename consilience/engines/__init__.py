@@ -25,12 +25,21 @@ ENGINES: dict[str, Callable[[Sequence[Data]], Engine]] = {
 }
 
 
-def chosen(name: str, task: Task, clients: int) -> str:
-    """The engine's name; `auto` is a rule on layers and clients, never a timing, so a command always picks the same."""
+WASTE = 1.5  # how much larger padding may make the work of clients side by side
+
+
+def chosen(name: str, task: Task, data: Sequence[Data]) -> str:
+    """The engine's name; `auto` is a rule on layers, parameters and sizes, never a timing, so it always picks the same.
+
+    Small networks on clients of similar size run side by side (vectorised); larger ones, or clients so unequal that
+    padding would waste the gain, run on all cores (parallel).
+    """
     if name == "auto":
-        if clients == 1:
+        sizes = [len(d.w) for d in data]
+        if len(sizes) == 1:
             return "sequential"
-        return "vectorised" if small(task) else "parallel"
+        even = len(sizes) * max(sizes) <= WASTE * sum(sizes)
+        return "vectorised" if small(task) and even else "parallel"
     if name not in ENGINES:
         raise unknown("engine", name, [*ENGINES, "auto"])
     return name

@@ -9,11 +9,29 @@ from typing import cast
 from torch import nn
 
 from consilience.errors import InputError, unknown
-from consilience.models.mlp import linear, mlp
+from consilience.models.cnn import cnn_chen, cnn_dhondt, cnn_hasan, cnn_hasan_released, cnn_ozer
+from consilience.models.mlp import linear, mlp, mlp_groupnorm, mlp_swish
+from consilience.models.mobilenet import mobilenetv2
+from consilience.models.resnet import resnet20, resnet32, resnet44, resnet56
 
 Factory = Callable[[int | Sequence[int], int | None], nn.Module]
 
-MODELS: dict[str, Factory] = {"linear": linear, "mlp": mlp}
+MODELS: dict[str, Factory] = {
+    "linear": linear,
+    "mlp": mlp,
+    "mlp_swish": mlp_swish,
+    "mlp_groupnorm": mlp_groupnorm,
+    "cnn_hasan": cnn_hasan,
+    "cnn_hasan_released": cnn_hasan_released,
+    "cnn_ozer": cnn_ozer,
+    "cnn_chen": cnn_chen,
+    "cnn_dhondt": cnn_dhondt,
+    "resnet20": resnet20,
+    "resnet32": resnet32,
+    "resnet44": resnet44,
+    "resnet56": resnet56,
+    "mobilenetv2": mobilenetv2,
+}
 
 
 def model(name: str, features: int | Sequence[int], outputs: int | None) -> nn.Module:

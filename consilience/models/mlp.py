@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from torch import nn
@@ -14,11 +14,37 @@ def linear(features: int | Sequence[int], outputs: int | None = None) -> nn.Modu
     return mlp(features, outputs, hidden=())
 
 
-def mlp(features: int | Sequence[int], outputs: int | None = None, hidden: Sequence[int] = (100, 100)) -> nn.Module:
-    """Fully connected layers with ReLU between; images are flattened. `outputs=None` is one number, for regression."""
+def mlp(
+    features: int | Sequence[int],
+    outputs: int | None = None,
+    hidden: Sequence[int] = (100, 100),
+    activation: Callable[[], nn.Module] = nn.ReLU,
+    norm: Callable[[int], nn.Module] | None = None,
+    normed: int | None = None,
+) -> nn.Module:
+    """Fully connected layers with an activation between; images are flattened. `outputs=None` is one number, for
+    regression.
+
+    `norm` makes a normalisation for a layer's width, which comes before the activation of the first `normed` hidden
+    layers, or of all of them.
+    """
     flat = isinstance(features, int)
-    sizes = [features if isinstance(features, int) else math.prod(features), *hidden, outputs or 1]
+    sizes = [features if isinstance(features, int) else math.prod(features), *hidden]
     layers: list[nn.Module] = [] if flat else [nn.Flatten()]
     for i, (before, after) in enumerate(pairwise(sizes)):
-        layers += [nn.ReLU()] * (i > 0) + [nn.Linear(before, after)]
-    return nn.Sequential(*layers)
+        layers.append(nn.Linear(before, after))
+        if norm is not None and (normed is None or i < normed):
+            layers.append(norm(after))
+        layers.append(activation())
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs or 1))
+
+
+def mlp_swish(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
+    """Three hidden layers of 128 with Swish: the sine's network in d'Hondt et al., App. C.1."""
+    return mlp(features, outputs, hidden=(128, 128, 128), activation=nn.SiLU)
+
+
+def mlp_groupnorm(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
+    """Three hidden layers of 50 with ReLU, the first two normalised in two groups: the moons' network in d'Hondt et
+    al., App. C.1."""
+    return mlp(features, outputs, hidden=(50, 50, 50), norm=lambda width: nn.GroupNorm(2, width), normed=2)

@@ -1,0 +1,51 @@
+"""MobileNetV2 for small images.  Sandler et al., CVPR 2018, Table 2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from consilience.models.cnn import image
+from consilience.models.resnet import Norm, conv3, group_norm
+
+# Expansion, channels, blocks, stride. The second stage and the first convolution have stride 1 where the paper, for
+# images of 224 × 224, has 2, so that 32 × 32 end as 4 × 4 and not as one pixel.
+STAGES = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+FIRST, LAST = 32, 1280
+
+
+class Inverted(nn.Module):
+    """Widen, filter each channel by itself, narrow without an activation; carried past where the shape stays."""
+
+    def __init__(self, before: int, after: int, stride: int, expansion: int, norm: Norm) -> None:
+        super().__init__()
+        wide = before * expansion
+        widen = [conv1(before, wide), norm(wide), nn.ReLU6()] if expansion > 1 else []
+        each = nn.Conv2d(wide, wide, 3, stride, padding=1, groups=wide, bias=False)
+        self.body = nn.Sequential(*widen, each, norm(wide), nn.ReLU6(), conv1(wide, after), norm(after))
+        self.carries = stride == 1 and before == after
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(x)
+        return x + out if self.carries else out
+
+
+def mobilenetv2(features: int | Sequence[int], outputs: int | None = None, norm: Norm = group_norm) -> nn.Module:
+    """MobileNetV2 of width 1, normalised in groups and without the dropout of some releases.
+
+    Chen and Chao 2021 normalise by batch (`norm=nn.BatchNorm2d`), whose running statistics a task refuses.
+    """
+    layers = [conv3(image(features)[0], FIRST), norm(FIRST), nn.ReLU6()]
+    before = FIRST
+    for expansion, width, blocks, stride in STAGES:
+        for i in range(blocks):
+            layers.append(Inverted(before, width, stride if i == 0 else 1, expansion, norm))
+            before = width
+    layers += [conv1(before, LAST), norm(LAST), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(LAST, outputs or 1))
+
+
+def conv1(before: int, after: int) -> nn.Module:
+    """A convolution of 1 × 1."""
+    return nn.Conv2d(before, after, 1, bias=False)

@@ -1,0 +1,82 @@
+"""Residual networks for small images.  He et al., CVPR 2016, §4.2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from consilience.errors import InputError
+from consilience.models.cnn import image
+
+Norm: TypeAlias = Callable[[int], nn.Module]  # a normalisation for so many channels
+
+WIDTHS = (16, 32, 64)
+
+
+def group_norm(channels: int) -> nn.Module:
+    """Eight groups, so that the narrowest layers have two channels in each."""
+    return nn.GroupNorm(8, channels)
+
+
+class Residual(nn.Module):
+    """Two convolutions of 3 × 3 around which the input is carried: thinned out and padded with zero channels where the
+    shape changes (option A), which takes no parameters."""
+
+    def __init__(self, before: int, after: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            conv3(before, after, stride), norm(after), nn.ReLU(), conv3(after, after), norm(after)
+        )
+        self.stride, self.extra = stride, after - before
+
+    def forward(self, x: Tensor) -> Tensor:
+        carried = pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
+        return torch.relu(self.body(x) + carried)
+
+
+def resnet(
+    features: int | Sequence[int], outputs: int | None = None, depth: int = 20, norm: Norm = group_norm
+) -> nn.Module:
+    """A residual network of depth 6n + 2: three stages of n blocks with 16, 32 and 64 channels.
+
+    The paper, and Chen and Chao 2021, normalise by batch (`norm=nn.BatchNorm2d`), whose running statistics a task
+    refuses; groups have as many parameters.
+    """
+    if depth < 8 or depth % 6 != 2:
+        raise InputError(f"depth={depth} is not 6n + 2: try 20, 32, 44 or 56.")
+    layers = [conv3(image(features)[0], WIDTHS[0]), norm(WIDTHS[0]), nn.ReLU()]
+    before = WIDTHS[0]
+    for width in WIDTHS:
+        for _ in range(depth // 6):
+            layers.append(Residual(before, width, 1 if before == width else 2, norm))
+            before = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, outputs or 1))
+
+
+def resnet20(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
+    """0.27 million parameters."""
+    return resnet(features, outputs, 20)
+
+
+def resnet32(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
+    """0.46 million parameters."""
+    return resnet(features, outputs, 32)
+
+
+def resnet44(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
+    """0.66 million parameters."""
+    return resnet(features, outputs, 44)
+
+
+def resnet56(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
+    """0.85 million parameters."""
+    return resnet(features, outputs, 56)
+
+
+def conv3(before: int, after: int, stride: int = 1) -> nn.Module:
+    """A convolution of 3 × 3 that keeps the size, or halves it; the normalisation after it has the bias."""
+    return nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
