@@ -242,7 +242,7 @@ def test_text_is_what_people_type() -> None:
     ("text", "says"),
     [
         ("dirichlett:0.1", "Did you mean «dirichlet»"),
-        ("zebra", "Known: dirichlet, heterogeneous, iid, natural"),
+        ("zebra", "Known: dirichlet, dominant, heterogeneous, iid, natural"),
         ("dirichlet", "type for example dirichlet:0.5"),
         ("dirichlet:much", "type for example dirichlet:0.5"),
         ("heterogeneous:", "type for example heterogeneous:0.5"),

@@ -99,7 +99,7 @@ class Heterogeneous(Split):
         return [torch.cat(pair) for pair in zip(_cut(chance, shares), _cut(by_class, pieces), strict=True)]
 
     def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
-        return by_class(test, train, key)
+        return follow_class(test, train, key)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class HeterogeneousHasan2023(Split):
         return parts
 
     def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
-        return by_class(test, train, key)
+        return follow_class(test, train, key)
 
     def __str__(self) -> str:
         return f"heterogeneous:{_text(self.h)}@hasan2023"
@@ -155,7 +155,7 @@ class Dirichlet(Split):
         return cut_classes(labels, shares, key.fold(1))
 
     def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
-        return by_class(test, train, key)
+        return follow_class(test, train, key)
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,7 @@ def cut_classes(labels: Tensor, shares: Tensor, key: Key) -> list[Tensor]:
     return [torch.cat(part) for part in taken]
 
 
-def by_class(test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
+def follow_class(test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
     """Test rows of a class go to the sites in proportion to their training rows of it; of an unseen class, by size."""
     counts = torch.stack([torch.bincount(part.y, minlength=test.classes or 0) for part in train], dim=1)  # [C, K]
     sizes = torch.tensor([len(part.y) for part in train])

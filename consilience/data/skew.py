@@ -9,7 +9,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from consilience.data.partition import Rows, Split, by_class, cut_classes, labels_of
+from consilience.data.partition import Rows, Split, cut_classes, follow_class, labels_of
 from consilience.errors import InputError
 from consilience.key import Key
 
@@ -39,13 +39,13 @@ class Step(Split):
         major = _balanced(classes, sites, self.major, key.fold(0))  # [C, K]
         size, holders = torch.bincount(labels, minlength=classes).unsqueeze(1), major.sum(1, keepdim=True)  # [C, 1]
         few = (size // sites).clamp(max=self.minor)
-        many = (size - few * (sites - holders)) / holders.clamp(min=1)
+        many = (size - few * (sites - holders)).double() / holders.clamp(min=1)
         shares = torch.where(major, many, few.to(many))
         shares = torch.where((holders == 0) | (size == 0), torch.ones_like(shares), shares)
         return cut_classes(labels, shares, key.fold(1))
 
     def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
-        return by_class(test, train, key)
+        return follow_class(test, train, key)
 
     def __str__(self) -> str:
         return f"step:{self.major}:{self.minor}"
@@ -75,7 +75,7 @@ class Dominant(Split):
         return cut_classes(labels, torch.where(own, self.share / holders, rest), key.fold(3))
 
     def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
-        return by_class(test, train, key)
+        return follow_class(test, train, key)
 
 
 def step(major: int, minor: int = 10) -> Step:
