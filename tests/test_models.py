@@ -82,7 +82,7 @@ def test_images_in_one_number_a_class_out(name: str, features: tuple[int, ...]) 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_vmap_over_weights_is_a_loop_over_them(name: str) -> None:
-    nets, x = [model(name, MNIST, 3) for _ in range(2)], torch.randn(2, *MNIST)
+    nets, x = [model(name, MNIST, 3) for _ in range(2)], co.Key(0).normal((2, *MNIST))
     params, buffers = stack_module_state(nets)  # type: ignore[arg-type]
 
     with torch.no_grad():
@@ -95,7 +95,7 @@ def test_vmap_over_weights_is_a_loop_over_them(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_one_epoch_of_sgd_moves_all_weights(name: str) -> None:
-    data = Data.of(torch.randn(8, *MNIST), torch.arange(8) % 3)
+    data = Data.of(co.Key(2).normal((8, *MNIST)), torch.arange(8) % 3)
     task = co.classification(model(name, MNIST, 3))
     task.check(data, 3)
     start = task.init(co.Key(0))
@@ -190,5 +190,5 @@ def test_networks_that_cannot_be() -> None:
         cnn_hasan((1, 8, 8), 10)
     with pytest.raises(InputError, match="not 6n"):
         resnet(CIFAR, 10, depth=18)
-    with pytest.raises(InputError, match="Did you mean «resnet"):
-        model("resnet2", CIFAR, 10)
+    with pytest.raises(InputError, match="Did you mean «mobilenetv2»"):
+        model("mobilenet", CIFAR, 10)

@@ -19,8 +19,11 @@ Data_ = Annotated[
 ]
 Target_ = Annotated[str | None, typer.Option(help="The column to predict, for CSV files.")]
 Sites_ = Annotated[int | None, typer.Option(help="How many sites; 5, or as many as the data name.")]
-Split_ = Annotated[str | None, typer.Option(help="iid, heterogeneous:H, dirichlet:ALPHA or natural.")]
-Model_ = Annotated[str, typer.Option(help="linear, mlp, or package.module:factory.")]
+Split_ = Annotated[
+    str | None,
+    typer.Option(help="iid, heterogeneous:H, dirichlet:ALPHA, step:MAJOR, dominant:SHARE, sorted_feature or natural."),
+]
+Model_ = Annotated[str, typer.Option(help="mlp, linear, cnn_hasan, resnet20 …, or package.module:factory.")]
 Seed_ = Annotated[int, typer.Option(help="Decides split, start and every draw.")]
 Engine_ = Annotated[str, typer.Option(help="auto, sequential, vectorised or parallel.")]
 DataDir_ = Annotated[Path | None, typer.Option(envvar="CONSILIENCE_DATA", help="Where data files lie.")]
