@@ -87,10 +87,10 @@ def number(x: float | None) -> str:
 
 
 def percent(x: float | None, digits: int = 0) -> str:
-    """0.942 → «94 %»; never rounds to 0 or 100 what is neither."""
+    """0.942 → «94 %»; never rounds to 0 or 100 what is neither, rounding errors apart."""
     if x is None or not math.isfinite(x):
         return "–"
-    while digits < 3 and 0 < x < 1 and float(f"{100 * x:.{digits}f}") in {0.0, 100.0}:
+    while digits < 3 and 1e-5 < x < 1 - 1e-5 and float(f"{100 * x:.{digits}f}") in {0.0, 100.0}:
         digits += 1
     return f"{100 * x:.{digits}f} %".replace("-", "−")
 
