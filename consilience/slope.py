@@ -14,7 +14,7 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.data.data import Data
-from consilience.task import Task, gradient
+from consilience.task import Task, gradient, mean_nll
 from consilience.tree import Params
 
 Slope: TypeAlias = Callable[[Tensor, Data], Tensor]  # weights as one vector, a batch → ∇(U/n) as one vector
@@ -35,10 +35,6 @@ def slope_of(task: Task, like: Params, size: Tensor) -> Slope:
         return found
 
     return slope
-
-
-def mean_nll(nll: Tensor, w: Tensor) -> Tensor:
-    return (w * nll).sum() / w.sum().clamp(min=1e-12)
 
 
 def _functional(task: Task, like: Params) -> Slope:

@@ -65,7 +65,7 @@ class Task:
     def loss(self, params: Params, batch: Data, size: Tensor) -> Tensor:
         """U(θ)/n: the batch's mean negative log-likelihood − log p(θ)/n + tilt(θ). What optimisers step on."""
         nll = self.likelihood.nll(self.outputs(params, batch.x), batch.y, params)
-        value = (batch.w * nll).sum() / batch.w.sum().clamp(min=1e-12) - self.prior.log_density(params) / size
+        value = mean_nll(nll, batch.w) - self.prior.log_density(params) / size
         return value + sum(tilt(params) for tilt in self.tilts)
 
     def potential(self, params: Params, batch: Data, size: Tensor) -> Tensor:
@@ -153,6 +153,11 @@ def regression(
     """
     likelihood = Heteroscedastic(latent) if heteroscedastic else GaussianNoise(noise, latent, full)
     return Task(model, likelihood, prior or Isotropic())
+
+
+def mean_nll(nll: Tensor, w: Tensor) -> Tensor:
+    """The mean over rows, each counted by its weight; padding counts nothing."""
+    return (w * nll).sum() / w.sum().clamp(min=1e-12)
 
 
 def label_counts(data: Data, classes: int) -> Tensor:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import equal, keeps_its_contract, labelled
 
 from consilience.data import dataset
 from consilience.data.partition import Rows, Split, parse
@@ -21,11 +22,6 @@ SPLITS = st.one_of(
 )
 
 
-def labelled(labels: list[int] | torch.Tensor, classes: int = 4) -> Rows:
-    y = torch.as_tensor(labels, dtype=torch.int64)
-    return Rows(torch.zeros(len(y), 1), y, None, classes)
-
-
 def equal_classes(classes: int, each: int) -> Rows:
     return labelled(torch.arange(classes * each) % classes, classes)
 
@@ -35,10 +31,6 @@ def counts(rows: Rows, parts: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack([torch.bincount(rows.y[part], minlength=rows.classes or 0) for part in parts])
 
 
-def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    return len(a) == len(b) and all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
-
-
 @settings(max_examples=150, deadline=None)
 @given(SPLITS, st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 2**40), st.data())
 def test_disjoint_complete_never_empty_deterministic(
@@ -46,12 +38,7 @@ def test_disjoint_complete_never_empty_deterministic(
 ) -> None:
     rows, sites = labelled(labels), data.draw(st.integers(1, len(labels)))
 
-    parts = split(rows, sites, Key(seed))
-
-    assert len(parts) == sites
-    assert min(len(part) for part in parts) >= 1
-    assert torch.cat(parts).sort().values.tolist() == list(range(len(labels)))
-    assert equal(parts, split(rows, sites, Key(seed)))
+    keeps_its_contract(split, rows, sites, seed)
 
 
 @pytest.mark.parametrize("split", [step(1, 2), step(3), dominant(0.5), dominant(1)])

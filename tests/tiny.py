@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 import consilience as co
+from consilience.data.partition import Rows, Split
+from consilience.key import Key
 from consilience.methods import METHODS
 
 Invoke = Callable[..., tuple[int, str, str]]  # words of a command → exit code, output, errors
@@ -54,3 +56,22 @@ def works_on(name: str, problem: str) -> bool:
 
 
 CASES = [(name, problem) for name in sorted(METHODS) for problem in PROBLEMS if works_on(name, problem)]
+
+
+def labelled(labels: list[int] | torch.Tensor, classes: int = 4, site: torch.Tensor | None = None) -> Rows:
+    y = torch.as_tensor(labels, dtype=torch.int64)
+    return Rows(torch.zeros(len(y), 1), y, site, classes)
+
+
+def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return len(a) == len(b) and all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
+
+
+def keeps_its_contract(split: Split, rows: Rows, sites: int, seed: int) -> None:
+    """Disjoint, complete, never empty, and the same for the same key."""
+    parts = split(rows, sites, Key(seed))
+
+    assert len(parts) == sites
+    assert min(len(part) for part in parts) >= 1
+    assert torch.cat(parts).sort().values.tolist() == list(range(len(rows.y)))
+    assert equal(parts, split(rows, sites, Key(seed)))
