@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow bench lint clean
+.PHONY: demo test test-slow bench docs lint clean
 .DEFAULT_GOAL := demo
 
 .venv/.ready: pyproject.toml constraints.txt
@@ -23,10 +23,13 @@ test-slow: .venv/.ready ## reproductions that take minutes
 bench: .venv/.ready     ## the papers' protocols against plain research code; ends with build/bench.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
 
+docs: .venv/.ready      ## build/docs/index.html; a warning is an error
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
+
 lint: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv demo runs
+	rm -rf .venv demo runs build docs/methods docs/parts docs/experiments docs/changes.md docs/contributing.md

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from consilience.blueprint import blueprint, sites_from, task_from
 from consilience.data.data import Data, Sites
 from consilience.engines import ENGINES, Engine, chosen, threads_for, using_threads
 from consilience.errors import InputError
@@ -19,6 +20,7 @@ from consilience.parties import Received, Server
 from consilience.progress import track
 from consilience.provenance import check, facts, identity
 from consilience.result import Result
+from consilience.spec import restored
 from consilience.store import FORMAT, Checkpoint, Store
 from consilience.task import Task
 from consilience.version import __version__
@@ -73,6 +75,7 @@ def run(
     }
     if store is not None:
         store.write_json("run.json", {**header, "finished": False})
+        store.write_json("task.json", {"format": FORMAT, **blueprint(task, sites)})
 
     started, replies = time.perf_counter(), list[Received]()
     with using_threads(used), warnings.catch_warnings(record=True) as heard:
@@ -101,18 +104,33 @@ def run(
     }
     if store is not None:
         store.write_json("run.json", report)
-    return Result(method, task, sites, at.state, replies, server, report, run, store)
+    return Result(method, task, sites, at.state, replies, server, report, run, store, at)
 
 
-def load(folder: str | Path, method: Method, task: Task, sites: Sites) -> Result:
-    """A finished run from its folder, given what it was made from; nothing is trained."""
-    sites = sites.pooled() if method.pooled else sites
+def load(
+    folder: str | Path, method: Method | None = None, task: Task | None = None, sites: Sites | None = None
+) -> Result:
+    """A finished run from its folder; nothing is trained.
+
+    The path alone is enough to predict, unless method or network are your own: hand those in. Rows are not kept: to
+    score or pool again, hand the sites in.
+    """
     store = Store(folder)
     report = store.read_json()
-    saved = store.load(method)
-    if saved is None or not report.get("finished"):
+    if not report.get("finished"):
         raise InputError(f"The run in {folder} has not finished; go on with «consilience run --resume {folder}».")
-    if saved.fingerprint != identity(method, task, sites, report["seed"], report["engine"]):
-        raise InputError(f"{folder} was made with another method, model or data than these.")
-    server = Server(sites.inputs, sites.calibration, Key(report["seed"]).fold(0), len(sites))
-    return Result(method, task, sites, saved.state, store.replies(saved.rounds, method), server, report, run, store)
+    plan = {} if task is not None and sites is not None else store.read_json("task.json")
+    method = restored(report["settings"]) if method is None else method
+    assert isinstance(method, Method)
+    task = task_from(plan, report["model"]) if task is None else task
+    saved = store.load(method)
+    if saved is None:
+        raise InputError(f"{folder} holds no state: start the run again.")
+    if sites is not None:
+        sites = sites.pooled() if method.pooled else sites
+        if saved.fingerprint != identity(method, task, sites, report["seed"], report["engine"]):
+            raise InputError(f"{folder} was made with another method, model or data than these.")
+    known = sites_from(plan) if sites is None else sites
+    server = Server(known.inputs, known.calibration, Key(report["seed"]).fold(0), len(known.names))
+    replies = store.replies(saved.rounds, method) if (store.folder / "replies").exists() else []
+    return Result(method, task, known, saved.state, replies, server, report, run, store, saved)
