@@ -17,7 +17,7 @@ from torch import Tensor
 from consilience.blueprint import blueprint
 from consilience.data.data import Sites
 from consilience.errors import InputError
-from consilience.evaluate import evaluate, fitted_temperature
+from consilience.evaluate import evaluate, fitted_temperature, uncertainty
 from consilience.inference import CyclicalSGHMC
 from consilience.key import Key
 from consilience.ledger import Ledger
@@ -25,9 +25,8 @@ from consilience.method import Method, name
 from consilience.methods.centralised import Centralised
 from consilience.methods.local_only import LocalOnly
 from consilience.methods.server_only import ServerOnly
-from consilience.metrics.uncertainty import decompose
 from consilience.parties import Received, Server
-from consilience.posterior import Dense, Gaussian, Point, Samples, members
+from consilience.posterior import Dense, Gaussian, Point, Samples
 from consilience.predictive import Categorical, Normal, tempered
 from consilience.provenance import check, facts, identity
 from consilience.report.html import run_page
@@ -73,13 +72,7 @@ class Result:
         p = model(inputs)
         if temper:
             p = tempered(p, self._temperature())
-        posteriors, weights = self.method.members(self.state)
-        like, draws = self.task.like, self.task.draws
-        each = [
-            [self.task.predictive(Point(m))(inputs) for m in members(posterior, Key(0), draws, like)]
-            for posterior in posteriors
-        ]
-        u = decompose(each, weights)
+        u = uncertainty(self.method, self.task, self.state, inputs)
         if isinstance(p, Categorical):
             return Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)
         scale, shift = self.sites.target_scale, self.sites.target_shift
