@@ -5,6 +5,7 @@ from consilience.data.arrays import from_arrays
 from consilience.data.data import Data, Sites
 from consilience.data.dataset import Dataset
 from consilience.data.partition import dirichlet, heterogeneous, iid, natural
+from consilience.data.shift import Noise, Rotation, shifted
 from consilience.data.skew import dominant, step
 from consilience.data.synthetic import digits, linear_gaussian, moons, sine, swiss_roll
 from consilience.data.tabular import from_csv
