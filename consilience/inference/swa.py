@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.inference.augment import Augment
 from consilience.inference.chain import At, chain
 from consilience.optim import Descent
 from consilience.parties import Client
@@ -34,9 +35,10 @@ class SWA:
     momentum: float = 0.9
     epochs: int = 20  # passes over the rows
     batch: int = 100  # rows a step
+    augment: Augment | None = None  # changes every batch's inputs, for example CropAndFlip()
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
-        trace = chain(task, start, client, self, self.epochs, self.batch)
+        trace = chain(task, start, client, self, self.epochs, self.batch, augment=self.augment)
         _, _, mean, count = trace.state
         vector = torch.where(count > 0, mean, trace.vector)
         return Point(tree.unravel(vector, centre(start, task.like).params))
