@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,7 +16,7 @@ from consilience.parties import Client, Received, Reply, Server, payloads, weigh
 from consilience.posterior import Posterior
 from consilience.predictive import Categorical, Predictive
 from consilience.task import Task, label_counts, smoothed
-from consilience.twoway import class_log_probs, diagnosis, fit, solver, strengths
+from consilience.twoway import class_log_probs, class_scores, diagnosis, strengths
 
 
 class Evidence(NamedTuple):
@@ -49,7 +49,7 @@ class EvidencePooling(Method):
     one_shot: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client samples
-    penalty: float = 1.0  # λ: 0 leaves the offsets free, ∞ averages normalised evidence
+    penalty: float | None = 1.0  # λ: 0 leaves offsets free, ∞ averages normalised evidence; None: estimated per input
     exponent: float = 0.5  # α: how much more a class seen more often counts
     distil: Distil | None = None  # how the server trains one student; None: keep the ensemble
 
@@ -67,13 +67,13 @@ class EvidencePooling(Method):
         return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
 
     def diagnose(self, task: Task, state: EvidenceState, x: Tensor) -> dict[str, Any]:
-        return diagnosis(views(task, state, x), state.counts, self.exponent, self.penalty)
+        return diagnosis(views(task, state, x), state.counts, self.exponent)
 
     def teacher(self, task: Task, state: EvidenceState, frequencies: Tensor | None = None) -> Predictive:
-        r, total = strengths(state.counts, self.exponent), state.counts.sum(0)
-        solve, target = solver(r, self.penalty), smoothed(total) if frequencies is None else frequencies
-        scores: Callable[[Tensor], Tensor] = lambda x: fit(views(task, state, x), r, self.penalty, solve).scores  # 4
-        return lambda x: Categorical(class_log_probs(scores(x), target, total > 0))  # 5
+        total = state.counts.sum(0)
+        target = smoothed(total) if frequencies is None else frequencies
+        scores = class_scores(strengths(state.counts, self.exponent), self.penalty)  # 4
+        return lambda x: Categorical(class_log_probs(scores(views(task, state, x)), target, total > 0))  # 5
 
 
 def views(task: Task, state: EvidenceState, x: Tensor) -> Tensor:
