@@ -98,7 +98,7 @@ def restricted_log_likelihood(found: Fit, r: Tensor, penalty: float) -> Tensor:
     a_k ~ N(0, σ²/(λ r_k)). Its restricted likelihood, σ² profiled out, needs only the minimum of the sum of squares:
     log|V| = K log(1 + 1/λ) + const, and XᵀV⁻¹X is the matrix of the fit.
     """
-    seen, sites = r.sum(0) > 0, (r.sum(1) > 0).sum()
+    seen, sites = r.sum(0) > 0, (r.sum(1) > 0).sum().double()
     freedom = ((r > 0).sum() - seen.sum()).clamp(min=1)
     squares = torch.einsum("kc,knc->n", r, found.residuals.double() ** 2)
     squares = (squares + penalty * (r.sum(1) @ found.offsets.double() ** 2)).clamp(min=1e-30)
