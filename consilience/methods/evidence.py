@@ -29,6 +29,7 @@ class EvidenceState(NamedTuple):
     posteriors: tuple[Posterior, ...]
     weights: Tensor  # nₖ / n
     counts: Tensor  # [K, C]
+    chosen: Tensor | tuple[()] = ()  # λ and temperature, where the clients chose them
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,13 @@ class EvidencePooling(Method):
         return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
 
     def diagnose(self, task: Task, state: EvidenceState, x: Tensor) -> dict[str, Any]:
-        return diagnosis(views(task, state, x), state.counts, self.exponent)
+        return diagnosis(self.views(task, state, x), state.counts, self.exponent)
 
     def teacher(self, task: Task, state: EvidenceState, frequencies: Tensor | None = None) -> Predictive:
         total = state.counts.sum(0)
         target = smoothed(total) if frequencies is None else frequencies
         scores = class_scores(strengths(state.counts, self.exponent), self.penalty)  # 4
-        return lambda x: Categorical(class_log_probs(scores(views(task, state, x)), target, total > 0))  # 5
+        return lambda x: Categorical(class_log_probs(scores(self.views(task, state, x)), target, total > 0))  # 5
 
-
-def views(task: Task, state: EvidenceState, x: Tensor) -> Tensor:
-    return torch.stack([task.predictive(posterior)(x)[0] for posterior in state.posteriors])  # 3
+    def views(self, task: Task, state: EvidenceState, x: Tensor) -> Tensor:
+        return torch.stack([task.predictive(posterior)(x)[0] for posterior in state.posteriors])  # 3

@@ -9,7 +9,6 @@ from __future__ import annotations
 import consilience as co
 from consilience.data import dataset
 from consilience.data.partition import parse
-from consilience.methods.evidence import views
 from consilience.metrics.scores import scores
 from consilience.predictive import Categorical
 from consilience.reproduce import Experiment, Values
@@ -26,15 +25,16 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     whole = dataset(name, data_dir).split(parse(split), int(count), validation=0.2, calibration=30, seed=100 + seed)
     sites = on_validation(whole)
     task = co.classification(co.mlp(sites.features, sites.classes))
-    epochs, batch = BUDGET.get(name, (15, 100)) if scale == "full" else (2, 50)
+    epochs, batch = BUDGET.get(name, (15, 100)) if scale == "full" else (10, 50)
     rows, values = sites.all_test, Values()
     chains: dict[str, co.Inference] = {
         "six samples": co.CyclicalSGHMC(epochs=epochs, batch=batch),
         "one point": co.SGD(epochs=epochs, batch=batch),
     }
     for label, inference in chains.items():
-        state = co.run(co.EvidencePooling(inference), task, sites, seed=seed, scored=False, threads=1).state
-        z, total = views(task, state, rows.x), state.counts.sum(0)
+        method = co.EvidencePooling(inference)
+        state = co.run(method, task, sites, seed=seed, scored=False, threads=1).state
+        z, total = method.views(task, state, rows.x), state.counts.sum(0)
         for exponent in (0.5, 1.0):
             for penalty in PENALTIES:
                 found = class_scores(strengths(state.counts, exponent), penalty)(z)
