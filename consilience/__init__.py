@@ -10,6 +10,7 @@ from consilience.data.synthetic import digits, linear_gaussian, moons, sine, swi
 from consilience.data.tabular import from_csv
 from consilience.distil import Distil, at_average, at_client, at_random
 from consilience.engines import Parallel, Sequential, Vectorised
+from consilience.ensemble import DirichletModels, Ensemble, GaussianModels
 from consilience.errors import Diverged, InputError
 from consilience.inference import SGD, SGLD, SWA, Adam, CyclicalSGHMC, Inference, constant, cosine
 from consilience.key import Key
@@ -17,6 +18,7 @@ from consilience.method import Method, Needs, Pooled, State
 from consilience.methods.bcm import BCM
 from consilience.methods.beta import BetaPredictiveBayes
 from consilience.methods.centralised import Centralised
+from consilience.methods.ensembles import one_ensemble, v_distillation
 from consilience.methods.ep_mcmc import EPMCMC
 from consilience.methods.evidence import EvidencePooling
 from consilience.methods.evidence_logits import EvidenceLogits
@@ -24,6 +26,7 @@ from consilience.methods.evidence_tuned import EvidenceTuned
 from consilience.methods.fedadam import FedAdam
 from consilience.methods.fedavg import FedAvg
 from consilience.methods.fedavgm import FedAvgM
+from consilience.methods.fedbe import FedBE
 from consilience.methods.fedkt import FedKT
 from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx

@@ -104,7 +104,7 @@ class Result:
     def bounds(self) -> dict[str, Any]:
         """Each site alone, the server's few rows alone, all data in one place: scores on the same test rows."""
         seed = self.report["seed"]
-        inference = getattr(self.method, "inference", CyclicalSGHMC())
+        inference = getattr(getattr(self.method, "inner", self.method), "inference", CyclicalSGHMC())
         found = {}
         if len(self.sites) > 1:
             own_models = self.report["rounds"] == 1 and all(

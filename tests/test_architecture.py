@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     ["errors", "tree", "key", "version", "progress"],
     ["posterior", "payload", "predictive"],
-    ["data", "likelihood", "prior", "models"],
+    ["data", "likelihood", "prior", "models", "ensemble"],
     ["task", "parties", "optim"],
     ["slope"],
     ["inference", "distil"],
