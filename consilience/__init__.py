@@ -4,6 +4,7 @@ from consilience.data import dataset
 from consilience.data.arrays import from_arrays
 from consilience.data.data import Data, Sites
 from consilience.data.dataset import Dataset
+from consilience.data.inputs import inputs_from
 from consilience.data.partition import dirichlet, heterogeneous, iid, natural
 from consilience.data.skew import dominant, step
 from consilience.data.synthetic import digits, linear_gaussian, moons, sine, swiss_roll
