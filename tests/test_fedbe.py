@@ -14,14 +14,18 @@ import consilience as co
 from consilience import tree
 from consilience.ensemble import FLOOR, dirichlet_shares, floored, gaussian
 from consilience.errors import InputError
+from consilience.inference.swa import restated
 from consilience.key import Key
 from consilience.method import Needs, needs
+from consilience.models.mobilenet import mobilenetv2
+from consilience.models.resnet import resnet
 from consilience.parties import Server
 from consilience.posterior import Point, Samples
 
 POINTS = [Point({"a": torch.tensor([0.0, 1.0]).double()}), Point({"a": torch.tensor([4.0, 1.0]).double()})]
 WEIGHTS = torch.tensor([0.25, 0.75]).double()
 QUICK = co.SGD(rate=0.05, epochs=1, batch=16)
+SHAPE = (3, 8, 8)
 INNER = {
     "fedavg": co.FedAvg(QUICK),
     "fedprox": co.FedProx(QUICK, mu=0.1),
@@ -245,3 +249,59 @@ def test_the_inner_method_is_set_on_the_command_line(invoke: tiny.Invoke, tmp_pa
     assert settings["ensemble"]["models"] == {"type": "DirichletModels", "alpha": 0.5}
     code, _, errors = invoke("run", "fedbe", "--inputs", "20", "--set", "inner=fedproxx", "--out", str(tmp_path / "s"))
     assert code == 2 and "fedprox" in errors
+
+
+def batchnorm_problem(dtype: torch.dtype = torch.float32) -> tuple[co.Task, co.Sites]:
+    sites = tiny.classification(dtype)[1]
+    network = torch.nn.Sequential(
+        torch.nn.Linear(2, 6), torch.nn.BatchNorm1d(6), torch.nn.ReLU(), torch.nn.Linear(6, 2)
+    )
+    return co.classification(network.to(dtype)), sites
+
+
+def test_statistics_are_taken_anew_after_swa() -> None:
+    task, sites = batchnorm_problem(torch.float64)
+    rows = sites.train[0]
+    params = task.init(Key(3)).params
+    for batch in (len(rows.x), 7):
+        found = restated(task, params, rows, batch)
+        each = [(rows.x @ params["0.weight"].T + params["0.bias"])[i : i + batch] for i in range(0, len(rows.x), batch)]
+        mean = torch.cat([part.mean(0).expand(len(part), -1) for part in each]).mean(0)
+        assert torch.allclose(found["1.running_mean"], mean)
+        whole = [part.var(0) if len(part) > 1 else torch.ones(6).double() for part in each]  # one row has no variance
+        var = torch.cat([v.expand(len(part), -1) for v, part in zip(whole, each, strict=True)]).mean(0)
+        assert torch.allclose(found["1.running_var"], var)
+        assert torch.equal(found["0.weight"], params["0.weight"])
+
+
+def test_batch_normalisation_is_sampled_distilled_and_agrees_between_engines() -> None:
+    task, sites = batchnorm_problem(torch.float64)
+    method = co.FedBE(INNER["fedavg"], distil=TEACH)
+    runs = [co.run(method, task, sites, rounds=2, engine=e) for e in ("sequential", "vectorised")]
+    gaps = tree.map(lambda a, b: (a - b).abs().max(), runs[0].state, runs[1].state)
+    assert max(float(g) for g in tree.leaves(gaps)) < 1e-10
+    members = runs[0].state.posteriors[0].params
+    assert float(members["1.running_var"].min()) >= FLOOR
+    assert not any(name.endswith(("num_batches_tracked", "rows")) for name in members)  # counters are never sampled
+    assert members["1.running_mean"][:10].std(0).min() > 0
+
+
+@pytest.mark.parametrize("kind", ["resnet20", "mobilenetv2"])
+def test_deep_networks_run_from_end_to_end(kind: str) -> None:
+    network = {"resnet20": resnet(SHAPE, 4, 20, torch.nn.BatchNorm2d), "mobilenetv2": mobilenetv2(SHAPE, 4)}[kind]
+    y = torch.arange(24) % 4
+    rows = co.Dataset("drawn", Key(0).uniform(24 * 192).reshape(24, *SHAPE), y, classes=4)
+    sites = rows.split(co.iid(), 2, test=0.2, calibration=0, inputs=4)
+    method = co.FedBE(co.FedAvg(QUICK), co.Ensemble(samples=2), distil=co.Distil(co.SWA(epochs=1, batch=4), wide=False))
+    result = co.run(method, co.classification(network), sites, rounds=1)
+    assert 0 < result.metrics["nll"] < 50
+
+
+def test_an_ensemble_predicts_the_same_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for problem in tiny.PROBLEMS.values():
+        task, sites = problem(torch.float64)
+        points = Samples(tree.stack([task.init(Key(i)).params for i in range(5)]))
+        whole = task.predictive(points)(sites.all_test.x)
+        monkeypatch.setattr("consilience.task.CHUNK", 7)
+        for a, b in zip(whole, task.predictive(points)(sites.all_test.x), strict=True):
+            assert torch.allclose(a, b, rtol=1e-12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from consilience import tree
 from consilience.distil import Distil
@@ -31,6 +31,8 @@ class FedBE(Method):
     4   p̂(y|x) ← the ensemble's mean prediction for the server's inputs, to the power s and normalised
     5   θ ← SWA on the cross-entropy from p̂, started at θ̄
     """
+
+    moves_statistics: ClassVar[bool] = True
 
     inner: Method = FedAvg()  # how clients train and the server averages: fedavg, fedprox, fedavgm, scaffold …
     ensemble: Ensemble = Ensemble()  # who is in it

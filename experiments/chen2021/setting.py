@@ -50,7 +50,16 @@ OLD = dict.fromkeys(NETWORKS, 40)
 SCALES = {
     "full": Scale(None, 10_000, None, OLD, 20, 200, (1e-3, 1e-4), (20, 128)),
     "overnight": Scale(
-        8000, 2000, 5000, {"convnet": 15, "resnet20": 10}, 5, 50, (1e-3, 1e-4), (20, 128), {"resnet20": 1}, ("resnet20",)
+        8000,
+        2000,
+        5000,
+        {"convnet": 15, "resnet20": 10},
+        5,
+        50,
+        (1e-3, 1e-4),
+        (20, 128),
+        {"resnet20": 1},
+        ("resnet20",),
     ),
     "small": Scale(1600, 512, 1000, {"convnet": 5}, 2, 10, (1e-3,), (20, 32)),
     "smoke": Scale(120, 20, 40, dict.fromkeys(NETWORKS, 2), 1, 1, (1e-3, 1e-4), (1, 10)),
@@ -80,6 +89,12 @@ class Job:
         return co.SGD(
             rate=0.01, momentum=0.9, epochs=self.size.epochs, batch=40, weight_decay=self.weight_decay, decay=stepwise
         )
+
+    @property
+    def long(self) -> co.SGD:
+        """For rows of one round."""
+        epochs = max(1, round(self.share * self.size.long))
+        return dataclasses.replace(self.training, epochs=epochs, decay=co.constant)
 
     @property
     def swa(self) -> co.Distil:
@@ -128,16 +143,13 @@ def fedbe(job: Job) -> dict[str, Result]:
     return {"FedBE": job.run(job.fedbe(monitor=True))}
 
 
-def bounds(job: Job) -> dict[str, Result]:
-    """All rows in one place, for as many passes; each client alone; the server with its 30 labels."""
-    passes = job.size.epochs * job.size.rounds[job.network]
-    training = dataclasses.replace(job.training, epochs=min(passes, job.size.long), decay=co.constant)
-    alone = dataclasses.replace(job.training, epochs=job.size.long, decay=co.constant)
-    return {
-        "Centralised": job.run(co.Centralised(training)),
-        "Local only, mean": job.run(co.LocalOnly(alone)),
-        "Server only, 30 labels": job.run(co.ServerOnly(dataclasses.replace(alone, batch=10))),
-    }
+def bounds() -> list[Rows]:
+    """All rows in one place, each client alone, the server with its 30 labels: each with one long training."""
+    return [
+        one("Centralised", lambda job: co.Centralised(job.long)),
+        one("Local only, mean", lambda job: co.LocalOnly(job.long)),
+        one("Server only, 30 labels", lambda job: co.ServerOnly(dataclasses.replace(job.long, batch=10))),
+    ]
 
 
 def one(name: str, method: Callable[[Job], co.Method], **how: Any) -> Rows:
@@ -193,9 +205,7 @@ def prepared(
     most = len(rows.x) - LABELS - size.inputs
     wanted = LABELS + size.inputs + min(most, size.rows or most)
     some, held = key.fold(0).permutation(len(rows.x))[:wanted], key.fold(1).permutation(len(rows.x_test))[: size.test]
-    rows = dataclasses.replace(
-        rows, x=rows.x[some], y=rows.y[some], x_test=rows.x_test[held], y_test=rows.y_test[held]
-    )
+    rows = dataclasses.replace(rows, x=rows.x[some], y=rows.y[some], x_test=rows.x_test[held], y_test=rows.y_test[held])
     clients = min(clients, wanted // 30)
     share = 0.1 if len(size.decays) > 1 else 0.0
     sites = rows.split(
@@ -209,7 +219,8 @@ def prepared(
 
 
 def split(kind: str, clients: int, rows: int) -> Split:
-    """Two major classes and ten of each minor one for 4 000 images a client (five and one of a hundred classes), scaled."""
+    """Two major classes, and ten images of each other class where a client has 4 000, fewer where it has fewer; of a
+    hundred classes, five major ones and one image."""
     if kind == "dirichlet":
         return parse("dirichlet:0.1")
     if kind == "iid":
@@ -259,7 +270,10 @@ def watched(result: Result) -> dict[str, float | None]:
     alone = "accuracy" if isinstance(result.method, co.FedBE) and not ensemble else "average_accuracy"
     found: dict[str, float | None] = {}
     for row in result.report["history"]:
-        for name, column in (("round", alone), ("ensemble, round", "accuracy" if alone != "accuracy" else "ensemble_accuracy")):
+        for name, column in (
+            ("round", alone),
+            ("ensemble, round", "accuracy" if alone != "accuracy" else "ensemble_accuracy"),
+        ):
             if column in row:
                 found[f"{name} {row['round']}"] = 100 * row[column]
     return found
