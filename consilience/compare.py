@@ -134,7 +134,14 @@ class Replay:
         self.lost = {first.sites.names.index(f["site"]): f["why"] for f in first.report["failures"]}
 
     def gather(
-        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
+        self,
+        method: Method,
+        task: Task,
+        message: Tree,
+        cohort: Sequence[int],
+        round: int,
+        key: Key,
+        progress: float = 0.0,
     ) -> list[Received]:
         return self.replies
 
