@@ -229,11 +229,12 @@ def test_works_from_any_posterior(inference: co.Inference) -> None:
     assert bool(torch.isfinite(p[0]).all())
 
 
-def test_bytes_are_samples_and_counts() -> None:
+@pytest.mark.parametrize(("inference", "samples"), [(co.SGD(), 1), (co.CyclicalSGHMC(), 2)])
+def test_bytes_are_samples_and_counts(inference: co.Inference, samples: int) -> None:
     task, sites = tiny.classification()
-    result = co.run(tiny.method("evidence"), task, sites)
+    result = co.run(tiny.shortened(co.EvidencePooling(inference)), task, sites)
     parameters = sum(v.numel() for v in task.like.values())
-    assert all(nbytes(r.payload) == 4 * (2 * parameters + 2) for r in result.replies)  # S·P + C floats
+    assert all(nbytes(r.payload) == 4 * (samples * parameters + 2) for r in result.replies)  # S·P + C floats
 
 
 def test_counts_ignore_padding() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from consilience.distil import Distil, distilled
-from consilience.inference import CyclicalSGHMC, Inference
+from consilience.inference import SGD, Inference
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Posterior
@@ -37,21 +37,21 @@ class EvidencePooling(Method):
     """One round; pool what each client knows about a class, not how often it sees it. Nothing is needed at the server.
 
         for each client k of K, in parallel
-    1       π̂ₖ(c) ∝ nₖ(c) + ½;  draw θₖ¹ … θₖˢ from the posterior under the likelihood softmax(z + log π̂ₖ)
-    2       send the samples and the C counts nₖ
+    1       π̂ₖ(c) ∝ nₖ(c) + ½;  infer θₖ¹ … θₖˢ (S = 1: a point) under the likelihood softmax(z + log π̂ₖ)
+    2       send them and the C counts nₖ
     3   z̃ₖ(x) = log (1/S) Σₛ softmax z(x, θₖˢ): evidence, up to an offset that does not depend on the class
     4   s, a ← argmin Σₖc r_kc (s_c + a_k − z̃_kc)² + λ Σₖ r_k a_k²,   r_kc = nₖ(c)^α
     5   p(y|x) ∝ π(y) exp s_y,  π the pooled frequencies
     """
 
     name: ClassVar[str] = "evidence"
-    sends: ClassVar[str] = "samples of its posterior over the weights, and how often it saw each class"
+    sends: ClassVar[str] = "its weights (or samples of them), and how often it saw each class"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     one_shot: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
-    inference: Inference = CyclicalSGHMC()  # how a client samples
-    penalty: float | None = 1.0  # λ: 0 leaves offsets free, ∞ averages normalised evidence; None: estimated per input
-    exponent: float = 0.5  # α: how much more a class seen more often counts
+    inference: Inference = SGD(epochs=50)  # how a client infers: a point, samples or a Gaussian
+    penalty: float | None = 0.3  # λ: 0 leaves offsets free, ∞ averages normalised evidence; None: estimated per input
+    exponent: float = 1.0  # α: how much more a class seen more often counts
     distil: Distil | None = None  # how the server trains one student; None: keep the ensemble
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:

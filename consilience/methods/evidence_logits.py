@@ -11,7 +11,7 @@ from torch import Tensor
 
 from consilience.distil import Distil, at_random
 from consilience.errors import InputError
-from consilience.inference import Adam, CyclicalSGHMC, Inference
+from consilience.inference import SGD, Adam, Inference
 from consilience.method import Method, Needs
 from consilience.methods.evidence import EvidencePooling
 from consilience.parties import Client, Received, Reply, Server, payloads
@@ -50,9 +50,9 @@ class EvidenceLogits(Method):
     one_shot: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC()  # how a client samples
-    penalty: float | None = 1.0  # λ, as in evidence pooling
-    exponent: float = 0.5  # α, as in evidence pooling
+    inference: Inference = SGD(epochs=50)  # how a client infers
+    penalty: float | None = 0.3  # λ, as in evidence pooling
+    exponent: float = 1.0  # α, as in evidence pooling
     distil: Distil = Distil(Adam(rate=1e-3, epochs=200, batch=100), at_random)  # how the server trains the student
 
     def init(self, task: Task, server: Server) -> Agreed:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from consilience.inference import CyclicalSGHMC, Inference
+from consilience.inference import SGD, Inference
 from consilience.method import Method, State
 from consilience.methods.evidence import Evidence, EvidencePooling, EvidenceState
 from consilience.parties import Client, Received, Reply, Server, payloads
@@ -40,8 +40,8 @@ class EvidenceTuned(Method):
     usual_rounds: ClassVar[int] = 2
     everyone: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
-    inference: Inference = CyclicalSGHMC()  # how a client samples
-    exponent: float = 0.5  # α, as in evidence pooling
+    inference: Inference = SGD(epochs=50)  # how a client infers
+    exponent: float = 1.0  # α, as in evidence pooling
     aside: float = 0.2  # share of a client's rows to choose by
 
     def broadcast(self, state: State | EvidenceState) -> Any:
