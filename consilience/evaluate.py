@@ -24,7 +24,10 @@ def quick(method: Method, task: Task, state: Tree, sites: Sites) -> dict[str, fl
     own = method.personal(task, state)
     if own is not None:
         return _mean([scores(*in_units(p(rows.x), rows, sites)) for p in own])
-    return scores(*in_units(method.predictive(task, state)(rows.x), rows, sites))
+    found = scores(*in_units(method.predictive(task, state)(rows.x), rows, sites))
+    for name, model in method.monitored(task, state).items():
+        found |= {f"{name}_{k}": v for k, v in scores(*in_units(model(rows.x), rows, sites)).items()}
+    return found
 
 
 def evaluate(method: Method, task: Task, state: Tree, sites: Sites) -> dict[str, Any]:

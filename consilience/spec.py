@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from consilience import distil, inference, method, optim, payload, posterior, predictive
+from consilience import distil, ensemble, inference, method, optim, payload, posterior, predictive
 from consilience.errors import InputError, unknown
+from consilience.methods import METHODS
 from consilience.tree import Tree
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(distil.Distil, distil.at_random, distil.at_client, distil.at_average),
         *(optim.Descent, optim.AdamSteps, optim.Yogi, predictive.shared, predictive.robust),
         *(posterior.moments, posterior.dense_moments),
+        *(ensemble.Ensemble, ensemble.GaussianModels, ensemble.DirichletModels),
     )
 }
 # What may move or be stored; a method's own file adds its states.
@@ -56,7 +58,10 @@ def describe(value: Any) -> Any:
 
 
 def configure(settings: T, changes: Sequence[str]) -> T:
-    """Apply `field=value` and `field.inner=value` texts to a frozen dataclass."""
+    """Apply `field=value` and `field.inner=value` texts to a frozen dataclass.
+
+    What a method does not have is set in the method it goes around: `inference.epochs=5` of FedBE is its inner one's.
+    """
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals:
@@ -67,6 +72,8 @@ def configure(settings: T, changes: Sequence[str]) -> T:
 
 def _replaced(settings: T, path: list[str], text: str, change: str) -> T:
     fields = [f.name for f in dataclasses.fields(settings)] if dataclasses.is_dataclass(settings) else []
+    if path[0] not in fields and "inner" in fields and hasattr(settings.inner, path[0]):  # type: ignore[attr-defined]
+        path = ["inner", *path]
     if path[0] not in fields:
         raise unknown(f"setting of {type(settings).__name__}", path[0], fields or ["none"])
     old = getattr(settings, path[0])
@@ -76,6 +83,10 @@ def _replaced(settings: T, path: list[str], text: str, change: str) -> T:
 
 def _parsed(text: str, old: Any, change: str) -> Any:
     """The value a text stands for, of the same kind as the one it replaces."""
+    if isinstance(old, method.Method):
+        if text not in METHODS:
+            raise unknown("method", text, METHODS)
+        return METHODS[text]()
     if text in KNOWN:
         return KNOWN[text]() if isinstance(KNOWN[text], type) else KNOWN[text]
     try:
@@ -132,10 +143,11 @@ def decode(tensors: Mapping[str, Tensor], outline: str, types: Mapping[str, type
 
 
 def types_of(owner: method.Method) -> dict[str, type]:
-    """The allow-list for one method: the common types and the named tuples of its own file."""
+    """The allow-list for one method: the common types and the named tuples of its own file, and of its inner one's."""
 
     own = vars(sys.modules[type(owner).__module__])
+    inner = getattr(owner, "inner", None)
     return {
-        **TYPES,
+        **(TYPES if inner is None else types_of(inner)),
         **{n: t for n, t in own.items() if isinstance(t, type) and issubclass(t, tuple) and t is not tuple},
     }
