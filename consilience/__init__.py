@@ -6,6 +6,7 @@ from consilience.data.data import Data, Sites
 from consilience.data.dataset import Dataset
 from consilience.data.inputs import inputs_from
 from consilience.data.partition import dirichlet, heterogeneous, iid, natural
+from consilience.data.shift import Noise, Rotation, shifted
 from consilience.data.skew import dominant, step
 from consilience.data.synthetic import digits, linear_gaussian, moons, sine, swiss_roll
 from consilience.data.tabular import from_csv
@@ -13,7 +14,18 @@ from consilience.distil import Distil, at_average, at_client, at_random
 from consilience.engines import Parallel, Sequential, Vectorised
 from consilience.ensemble import DirichletModels, Ensemble, GaussianModels
 from consilience.errors import Diverged, InputError
-from consilience.inference import SGD, SGLD, SWA, Adam, CyclicalSGHMC, Inference, constant, cosine, stepwise
+from consilience.inference import (
+    SGD,
+    SGLD,
+    SWA,
+    Adam,
+    CropAndFlip,
+    CyclicalSGHMC,
+    Inference,
+    constant,
+    cosine,
+    stepwise,
+)
 from consilience.key import Key
 from consilience.method import Method, Needs, Pooled, State
 from consilience.methods.bcm import BCM
@@ -33,6 +45,8 @@ from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx
 from consilience.methods.fedyogi import FedYogi
 from consilience.methods.local_only import LocalOnly
+from consilience.methods.mime import Mime
+from consilience.methods.mimelite import MimeLite
 from consilience.methods.mixture import Mixture
 from consilience.methods.oneshot import OneShotFL
 from consilience.methods.scaffold import Scaffold
