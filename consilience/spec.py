@@ -22,6 +22,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
     f.__name__: f
     for f in (
         *(inference.SGD, inference.Adam, inference.SWA, inference.SGLD, inference.CyclicalSGHMC),
+        inference.HMC,
         *(inference.constant, inference.cosine),
         *(distil.Distil, distil.at_random, distil.at_client, distil.at_average),
         *(optim.Descent, optim.AdamSteps, optim.Yogi, predictive.shared, predictive.robust),
