@@ -30,12 +30,12 @@ def test_moments_of_a_known_gaussian(inverse_mass: float) -> None:
     task, client = nothing_learned(var)
     # A quarter of the period 2π√(var·M) in ten steps: proposals are then independent of where they start.
     rate = 0.25 * 2 * torch.pi * (var / inverse_mass) ** 0.5 / 10
-    sampler = co.HMC(rate, inverse_mass, leapfrogs=10, burn=5, samples=20, every=2, chains=50, aim=0)
+    sampler = co.HMC(rate, inverse_mass, leapfrogs=10, burn=2, samples=4, every=2, chains=250, aim=0)
 
     found = sampler.sample(task, task.init(Key(0)), client)
 
     draws = found.samples.params["weight"]
-    assert draws.shape == (50 * 20, 1, DIMENSIONS)
+    assert draws.shape == (250 * 4, 1, DIMENSIONS)
     # 10 000 nearly independent draws: relative standard error of a variance √(2/10⁴) = 1.4 %; five of them.
     assert draws.var().item() == pytest.approx(var, rel=0.07)
     assert draws.mean().item() == pytest.approx(0, abs=5 * (var / 10_000) ** 0.5)
@@ -53,12 +53,12 @@ def test_bayesian_linear_regression_in_closed_form() -> None:
     precision = x.T @ x / noise + torch.eye(features, dtype=torch.float64) / var
     mean, covariance = torch.linalg.solve(precision, x.T @ y / noise), torch.linalg.inv(precision)
 
-    found = co.HMC(rate=0.01, leapfrogs=8, burn=60, samples=60, every=1, chains=30).sample(
+    found = co.HMC(rate=0.01, leapfrogs=6, burn=30, samples=5, every=3, chains=500).sample(
         task, task.init(Key(0)), Client(Data.of(x, y), (), Key(8))
     )
 
     draws = found.samples.params["weight"][:, 0]
-    # 1800 draws, a few of them correlated: means within 0.15 deviations, every covariance within 15 % of a variance.
+    # 2500 draws, some of them correlated: means within 0.15 deviations, every covariance within 15 % of a variance.
     assert ((draws.mean(0) - mean).abs() / covariance.diagonal().sqrt()).max() < 0.15
     scale = covariance.diagonal().sqrt().outer(covariance.diagonal().sqrt())
     assert ((draws.T.cov() - covariance) / scale).abs().max() < 0.15
@@ -70,7 +70,7 @@ def test_weighted_rows_count_as_often_as_they_weigh() -> None:
     task = co.regression(torch.nn.Linear(1, 1, bias=False), noise=1.0, prior=co.Isotropic(1.0))
     data = Data(x, y, torch.tensor([3.0, 1.0]))
 
-    draws = co.HMC(rate=0.2, burn=30, samples=50, every=1, chains=40)(
+    draws = co.HMC(rate=0.2, leapfrogs=6, burn=8, samples=5, every=1, chains=400)(
         task, task.init(Key(0)), Client(data, (), Key(1))
     ).params["weight"]
 
@@ -89,7 +89,9 @@ def test_a_low_acceptance_says_what_to_change() -> None:
 def test_a_share_is_told_for_every_inference() -> None:
     task, client = nothing_learned(1.0)
     point, always = inferred(co.SGD(epochs=1), task, task.init(Key(0)), client)
-    samples, share = inferred(co.HMC(rate=0.1, burn=5), task, task.init(Key(0)), client)
+    samples, share = inferred(
+        co.HMC(rate=0.1, leapfrogs=3, burn=5, samples=2, every=1), task, task.init(Key(0)), client
+    )
     assert isinstance(point, co.Point) and float(always) == 1
     assert isinstance(samples, co.Samples) and 0.2 < float(share) <= 1
 

@@ -14,7 +14,6 @@ from consilience import tree
 from consilience.errors import InputError
 from consilience.inference.chain import Inference
 from consilience.inference.many import each, slopes_of
-from consilience.key import Key
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples, centre
 from consilience.progress import track
@@ -60,7 +59,10 @@ class HMC:
         like, data = centre(start, task.like).params, client.data
         vector, size = tree.ravel(like), data.size
         slopes = slopes_of(task, like, size)
-        energy = lambda theta: each(task, lambda v: task.potential(tree.unravel(v, like), data, size), theta)  # noqa: E731
+
+        def energy(vectors: Tensor) -> Tensor:
+            return each(task, lambda v: task.potential(tree.unravel(v, like), data, size), vectors)
+
         theta = vector + self.spread * client.key.fold(0).normal((self.chains, vector.numel()), vector)
         log_rate = torch.zeros_like(theta[:, 0])
         kept, accepted, proposals = [], [], self.burn + self.samples * self.every
