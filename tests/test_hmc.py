@@ -28,7 +28,7 @@ def nothing_learned(var: float) -> tuple[co.Task, Client]:
 def test_moments_of_a_known_gaussian(inverse_mass: float) -> None:
     var = 2.0
     task, client = nothing_learned(var)
-    # A quarter of the period 2π√(var·M) in ten steps: proposals are then independent of where they start.
+    # A quarter of the period 2π√(var·M) in ten steps: proposals then hardly depend on where they start.
     rate = 0.25 * 2 * torch.pi * (var / inverse_mass) ** 0.5 / 10
     sampler = co.HMC(rate, inverse_mass, leapfrogs=10, burn=2, samples=4, every=2, chains=250, aim=0)
 
@@ -53,7 +53,7 @@ def test_bayesian_linear_regression_in_closed_form() -> None:
     precision = x.T @ x / noise + torch.eye(features, dtype=torch.float64) / var
     mean, covariance = torch.linalg.solve(precision, x.T @ y / noise), torch.linalg.inv(precision)
 
-    found = co.HMC(rate=0.01, leapfrogs=6, burn=30, samples=5, every=3, chains=500).sample(
+    found = co.HMC(rate=0.03, leapfrogs=6, burn=30, samples=5, every=3, chains=500).sample(
         task, task.init(Key(0)), Client(Data.of(x, y), (), Key(8))
     )
 

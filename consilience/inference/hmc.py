@@ -44,6 +44,7 @@ class HMC:
     every: int = 5  # proposals between samples
     chains: int = 4
     spread: float = 0.1  # deviation of the chains' starts around the given weights
+    jitter: float = 0.2  # share by which ε varies from proposal to proposal, against periodic paths (Neal, §5.4.2.2)
     aim: float = 0.8  # acceptance that ε is tuned to while burning; 0: ε stays as given
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
@@ -69,7 +70,8 @@ class HMC:
         before = energy(theta)
         for t in track(range(proposals), "proposal"):
             key = client.key.fold(1).fold(t)
-            rate = self.rate * log_rate.exp()
+            varied = 1 + self.jitter * (2 * key.fold(2).uniform(self.chains, vector) - 1)
+            rate = self.rate * log_rate.exp() * varied
             momentum = key.fold(0).normal_like(theta) / self.inverse_mass**0.5
             new, p = self.leap(theta, momentum, rate, lambda v: size * slopes(v, data))
             after = energy(new)
