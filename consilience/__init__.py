@@ -12,11 +12,13 @@ from consilience.distil import Distil, at_average, at_client, at_random
 from consilience.engines import Parallel, Sequential, Vectorised
 from consilience.errors import Diverged, InputError
 from consilience.inference import HMC, SGD, SGLD, SWA, Adam, CyclicalSGHMC, Inference, constant, cosine
+from consilience.inference.coreset import BPCfKL
 from consilience.key import Key
 from consilience.method import Method, Needs, Pooled, State
 from consilience.methods.bcm import BCM
 from consilience.methods.beta import BetaPredictiveBayes
 from consilience.methods.centralised import Centralised
+from consilience.methods.coreset import CoresetFL
 from consilience.methods.ep_mcmc import EPMCMC
 from consilience.methods.evidence import EvidencePooling
 from consilience.methods.evidence_logits import EvidenceLogits

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from consilience import distil, inference, method, optim, payload, posterior, predictive
+from consilience import distil, exposure, inference, method, optim, payload, posterior, predictive
 from consilience.errors import InputError, unknown
+from consilience.inference.coreset import BPCfKL
 from consilience.tree import Tree
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
     f.__name__: f
     for f in (
         *(inference.SGD, inference.Adam, inference.SWA, inference.SGLD, inference.CyclicalSGHMC),
-        inference.HMC,
+        *(inference.HMC, BPCfKL),
         *(inference.constant, inference.cosine),
         *(distil.Distil, distil.at_random, distil.at_client, distil.at_average),
         *(optim.Descent, optim.AdamSteps, optim.Yogi, predictive.shared, predictive.robust),
@@ -38,6 +39,7 @@ TYPES: dict[str, type] = {
         posterior.Gaussian,
         posterior.Dense,
         payload.Coreset,
+        exposure.Nearness,
         payload.Logits,
         method.State,
         method.Pooled,
