@@ -79,7 +79,7 @@ def run(
         warnings.simplefilter("always")
         for t in track(range(at.rounds, rounds), "round"):
             message = method.broadcast(at.state)
-            replies = where.gather(method, task, message, where.clients, t, key.fold(1))
+            replies = where.gather(method, task, message, where.clients, t, key.fold(1), t / rounds)
             state = method.aggregate(task, at.state, replies, server._replace(key=key.fold(2).fold(t)))
             for r in replies:
                 at.ledger.record(t + 1, r.client, message, r.payload)

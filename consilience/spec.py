@@ -14,6 +14,7 @@ from torch import Tensor
 from consilience import distil, exposure, inference, method, optim, payload, posterior, predictive
 from consilience.errors import InputError, unknown
 from consilience.inference.coreset import BPCfKL
+from consilience.inference.hmc import HMC
 from consilience.tree import Tree
 
 T = TypeVar("T")
@@ -23,11 +24,11 @@ KNOWN: dict[str, Callable[..., Any]] = {
     f.__name__: f
     for f in (
         *(inference.SGD, inference.Adam, inference.SWA, inference.SGLD, inference.CyclicalSGHMC),
-        *(inference.HMC, BPCfKL),
-        *(inference.constant, inference.cosine),
+        *(inference.constant, inference.cosine, inference.stepwise),
         *(distil.Distil, distil.at_random, distil.at_client, distil.at_average),
         *(optim.Descent, optim.AdamSteps, optim.Yogi, predictive.shared, predictive.robust),
         *(posterior.moments, posterior.dense_moments),
+        *(HMC, BPCfKL),
     )
 }
 # What may move or be stored; a method's own file adds its states.
