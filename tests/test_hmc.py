@@ -114,3 +114,9 @@ def test_nothing_to_sample_is_refused() -> None:
     task, client = nothing_learned(1.0)
     with pytest.raises(InputError, match="at least one"), warnings.catch_warnings():
         co.HMC(samples=0)(task, task.init(Key(0)), client)
+
+
+def test_a_network_that_draws_is_refused() -> None:
+    task = co.regression(torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1)))
+    with pytest.raises(InputError, match="GroupNorm or LayerNorm"):
+        co.HMC()(task, task.init(Key(0)), Client(Data.of(torch.zeros(3, 2), torch.zeros(3)), (), Key(0)))

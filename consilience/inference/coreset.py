@@ -18,7 +18,7 @@ from consilience.data.data import Data
 from consilience.errors import InputError
 from consilience.exposure import Nearness, nearness
 from consilience.exposure import warning as exposed
-from consilience.inference.many import each, slopes_of
+from consilience.inference.many import check_exact, each, slopes_of
 from consilience.key import Key
 from consilience.optim import AdamSteps, Optimiser
 from consilience.parties import Client
@@ -76,6 +76,7 @@ class BPCfKL:
         """The coreset; `seed` is the same at every client, so that all trajectories start at the same weights."""
         if self.rows < 1 or self.data_steps > self.steps:
             raise InputError("A coreset needs at least one row, and data_steps no longer than steps.")
+        check_exact(task, "A coreset")
         like, data = task.like, client.data
         kept, apart = self.pretrained(task, seed, client)  # 1
         first = initial(task, data, self.rows, self.spread, client.key.fold(1))  # 2

@@ -13,7 +13,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.errors import InputError
 from consilience.inference.chain import Inference
-from consilience.inference.many import each, slopes_of
+from consilience.inference.many import check_exact, each, slopes_of
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples, centre
 from consilience.progress import track
@@ -57,6 +57,7 @@ class HMC:
         """The samples, chain after chain, with what the accept step saw."""
         if min(self.leapfrogs, self.samples, self.every, self.chains) < 1 or self.burn < 0:
             raise InputError("HMC needs at least one leapfrog step, chain, sample and proposal between samples.")
+        check_exact(task, "HMC")
         like, data = centre(start, task.like).params, client.data
         vector, size = tree.ravel(like), data.size
         slopes = slopes_of(task, like, size)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from consilience.data.data import Data
-from consilience.slope import slope_of
+from consilience.errors import InputError
+from consilience.slope import Slope, slope_of
 from consilience.task import Task
 from consilience.tree import Params
 
@@ -27,7 +28,20 @@ def each(task: Task, f: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:
 
 def slopes_of(task: Task, like: Params, size: Tensor) -> Callable[[Tensor, Data], Tensor]:
     """∇(U/n) for many sets of weights [M, P] on the same rows."""
-    if not side_by_side(task):
-        slope = slope_of(task, like, size)
-        return lambda vectors, rows: each(task, lambda vector: slope(vector, rows), vectors)
-    return lambda vectors, rows: each(task, lambda vector: slope_of(task, like, size)(vector, rows), vectors)
+    built: list[Slope] = []  # by the first call, which knows whether a vmap is running
+
+    def slope(vector: Tensor, rows: Data) -> Tensor:
+        if not built:
+            built.append(slope_of(task, like, size))
+        return built[0](vector, rows)
+
+    return lambda vectors, rows: each(task, lambda vector: slope(vector, rows), vectors)
+
+
+def check_exact(task: Task, who: str) -> None:
+    """Refuse networks whose training pass is not the function they predict with."""
+    if task.statistics or any(hasattr(layer, "seed") for layer in task.model.modules()):
+        raise InputError(
+            f"{who} needs a network that says the same in training and in prediction: without dropout, and with "
+            "GroupNorm or LayerNorm instead of batch normalisation."
+        )
