@@ -19,12 +19,16 @@ LEVELS = tuple(i / 20 for i in range(1, 20))
 
 
 def quick(method: Method, task: Task, state: Tree, sites: Sites) -> dict[str, float]:
-    """The scores over all test rows, for the history."""
-    rows = sites.all_test
-    own = method.personal(task, state)
-    if own is not None:
-        return _mean([scores(*in_units(p(rows.x), rows, sites)) for p in own])
-    return scores(*in_units(method.predictive(task, state)(rows.x), rows, sites))
+    """The scores over all test rows, and over the validation rows where there are any, for the history."""
+    models = method.personal(task, state) or [method.predictive(task, state)]
+
+    def over(rows: Data) -> dict[str, float]:
+        return _mean([scores(*in_units(p(rows.x), rows, sites)) for p in models])
+
+    if sites.validation is None:
+        return over(sites.all_test)
+    tuning = over(sites.all_validation)
+    return {**over(sites.all_test), **{f"validation_{name}": value for name, value in tuning.items()}}
 
 
 def evaluate(method: Method, task: Task, state: Tree, sites: Sites) -> dict[str, Any]:

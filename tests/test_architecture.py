@@ -23,7 +23,7 @@ LAYERS = [
     ["spec", "metrics"],
     ["engines", "ledger", "provenance"],
     ["store", "evaluate", "report"],
-    ["result"],
+    ["result", "start"],
     ["run", "recipe", "rows"],
     ["comparison"],
     ["compare"],

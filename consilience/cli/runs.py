@@ -50,6 +50,7 @@ def run(
     keep_replies: Annotated[str, typer.Option(help="last, all or none.")] = "last",
     bounds: Annotated[bool, typer.Option(help="Also score each site alone, the server alone and pooled data.")] = True,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    start: Annotated[Path | None, typer.Option(help="Begin at the posterior of the run in this folder.")] = None,
     threads: Annotated[int | None, typer.Option(help="BLAS threads; one for small networks by default.")] = None,
     as_json: Json_ = False,
 ) -> None:
@@ -62,6 +63,7 @@ def run(
         rounds, engine, folder = saved["rounds"], saved["engine"], resume
         keep_replies, bounds = saved["keep_replies"], saved["with_bounds"]
         threads = saved["threads"]
+        start = saved.get("started_from", {}).get("folder")
     else:
         if method is None:
             raise InputError(
@@ -82,6 +84,7 @@ def run(
             keep_replies=keep_replies,
             threads=threads,
             resume=resume is not None,
+            start=start,
             about={**kept, "model": recipe.model},
         )
     with progress(not as_json) as _:
