@@ -30,7 +30,7 @@ def test_moments_of_a_known_gaussian(inverse_mass: float) -> None:
     task, client = nothing_learned(var)
     # A quarter of the period 2π√(var·M) in ten steps: proposals then hardly depend on where they start.
     rate = 0.25 * 2 * torch.pi * (var / inverse_mass) ** 0.5 / 10
-    sampler = co.HMC(rate, inverse_mass, leapfrogs=10, burn=2, samples=4, every=2, chains=250, aim=0)
+    sampler = co.HMC(rate, inverse_mass, leapfrogs=10, burn=2, samples=4, every=2, chains=250, spread=0.1, aim=0)
 
     found = sampler.sample(task, task.init(Key(0)), client)
 
@@ -120,3 +120,17 @@ def test_a_network_that_draws_is_refused() -> None:
     task = co.regression(torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1)))
     with pytest.raises(InputError, match="GroupNorm or LayerNorm"):
         co.HMC()(task, task.init(Key(0)), Client(Data.of(torch.zeros(3, 2), torch.zeros(3)), (), Key(0)))
+
+
+def test_chains_begin_at_shuffled_layers_or_around_the_given_weights() -> None:
+    task = co.regression(co.mlp(2, hidden=(6,)), noise=1.0)
+    like = task.init(Key(0)).params
+
+    shuffled = tree.unravel(co.HMC(chains=3).starts(like, Key(1)), like)
+    around = co.HMC(chains=3, shuffle=False, spread=0.0).starts(like, Key(1))
+
+    for name, leaf in like.items():
+        for chain in shuffled[name]:
+            assert torch.equal(chain.flatten().sort().values, leaf.flatten().sort().values)  # the same numbers
+    assert not torch.equal(shuffled["0.weight"][0], shuffled["0.weight"][1])  # in another order
+    assert torch.equal(around, tree.ravel(like).expand(3, -1))

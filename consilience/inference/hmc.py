@@ -14,10 +14,12 @@ from consilience import tree
 from consilience.errors import InputError
 from consilience.inference.chain import Inference
 from consilience.inference.many import check_exact, each, slopes_of
+from consilience.key import Key
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples, centre
 from consilience.progress import track
 from consilience.task import Task
+from consilience.tree import Params
 
 LOW = 0.2  # an acceptance below this wastes most of the work
 
@@ -32,8 +34,9 @@ class Sampled(NamedTuple):
 class HMC:
     """Move along L leapfrog steps of θ̇ = M⁻¹p, ṗ = −∇U(θ), and accept with probability min(1, exp(−ΔH)).
 
-    Samples exp(−U), on all rows at once. Chains start around the given weights and run side by side. While burning,
-    each chain's step is tuned to the acceptance `aim` (log ε moves by (a − aim)/√t); then it stays.
+    Samples exp(−U), on all rows at once. Chains run side by side; shuffling fresh weights gives others as fresh, so that
+    each begins at a function of its own. While burning, each chain's step is tuned to the acceptance `aim` (log ε moves
+    by (a − aim)/√t); then it stays.
     """
 
     rate: float = 1e-2  # ε, a leapfrog step
@@ -43,7 +46,8 @@ class HMC:
     samples: int = 5  # kept of each chain
     every: int = 5  # proposals between samples
     chains: int = 4
-    spread: float = 0.1  # deviation of the chains' starts around the given weights
+    shuffle: bool = True  # start each chain at the given weights, shuffled within every layer; False: around them
+    spread: float = 0.0  # deviation added to every start
     jitter: float = 0.2  # share by which ε varies from proposal to proposal, against periodic paths (Neal, §5.4.2.2)
     aim: float = 0.8  # acceptance that ε is tuned to while burning; 0: ε stays as given
 
@@ -65,7 +69,7 @@ class HMC:
         def energy(vectors: Tensor) -> Tensor:
             return each(task, lambda v: task.potential(tree.unravel(v, like), data, size), vectors)
 
-        theta = vector + self.spread * client.key.fold(0).normal((self.chains, vector.numel()), vector)
+        theta = self.starts(like, client.key.fold(0))
         log_rate = torch.zeros_like(theta[:, 0])
         kept, accepted, proposals = [], [], self.burn + self.samples * self.every
         before = energy(theta)
@@ -88,6 +92,17 @@ class HMC:
                 kept.append(theta)
         samples = torch.stack(kept, dim=1).flatten(0, 1)
         return Sampled(Samples(tree.unravel(samples, like)), torch.stack(accepted).mean(), self.rate * log_rate.exp())
+
+    def starts(self, like: Params, key: Key) -> Tensor:
+        """Where the chains begin [chains, P]."""
+        vector = tree.ravel(like)
+        theta = vector.expand(self.chains, -1)
+        if self.shuffle:
+            random = key.fold(0).uniform(self.chains * vector.numel(), vector).reshape(self.chains, -1)
+            sizes = [leaf.numel() for leaf in like.values()]
+            pairs = zip(theta.split(sizes, -1), random.split(sizes, -1), strict=True)
+            theta = torch.cat([part.gather(-1, order.argsort(-1)) for part, order in pairs], -1)
+        return theta + self.spread * key.fold(1).normal((self.chains, vector.numel()), vector)
 
     def leap(self, theta: Tensor, p: Tensor, rate: Tensor, slope: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """L leapfrog steps for every chain; half steps of the momentum at both ends."""
