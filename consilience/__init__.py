@@ -14,12 +14,14 @@ from consilience.errors import Diverged, InputError
 from consilience.inference import SGD, SGLD, SWA, Adam, CyclicalSGHMC, Inference, constant, cosine, stepwise
 from consilience.inference.coreset import BPCfKL
 from consilience.inference.hmc import HMC
+from consilience.inference.unrolled import Distillation
 from consilience.key import Key
 from consilience.method import Method, Needs, Pooled, State
 from consilience.methods.bcm import BCM
 from consilience.methods.beta import BetaPredictiveBayes
 from consilience.methods.centralised import Centralised
 from consilience.methods.coreset import CoresetFL
+from consilience.methods.dosfl import DOSFL
 from consilience.methods.ep_mcmc import EPMCMC
 from consilience.methods.evidence import EvidencePooling
 from consilience.methods.evidence_logits import EvidenceLogits

@@ -15,6 +15,7 @@ from consilience import distil, exposure, inference, method, optim, payload, pos
 from consilience.errors import InputError, unknown
 from consilience.inference.coreset import BPCfKL
 from consilience.inference.hmc import HMC
+from consilience.inference.unrolled import Distillation
 from consilience.tree import Tree
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(distil.Distil, distil.at_random, distil.at_client, distil.at_average),
         *(optim.Descent, optim.AdamSteps, optim.Yogi, predictive.shared, predictive.robust),
         *(posterior.moments, posterior.dense_moments),
-        *(HMC, BPCfKL),
+        *(HMC, BPCfKL, Distillation),
     )
 }
 # What may move or be stored; a method's own file adds its states.

@@ -34,9 +34,9 @@ class Sampled(NamedTuple):
 class HMC:
     """Move along L leapfrog steps of θ̇ = M⁻¹p, ṗ = −∇U(θ), and accept with probability min(1, exp(−ΔH)).
 
-    Samples exp(−U), on all rows at once. Chains run side by side; shuffling fresh weights gives others as fresh, so that
-    each begins at a function of its own. While burning, each chain's step is tuned to the acceptance `aim` (log ε moves
-    by (a − aim)/√t); then it stays.
+    Samples exp(−U), on all rows at once. Chains run side by side; fresh weights, shuffled, are as fresh, so that each
+    begins at a function of its own. While burning, each chain's step is tuned to the acceptance `aim` (log ε moves by
+    (a − aim)/√t); then it stays.
     """
 
     rate: float = 1e-2  # ε, a leapfrog step
