@@ -112,7 +112,7 @@ def _file(scale: str, column: str, seed: int) -> str:
 def collect(name: str, experiment: Experiment, seeds: Sequence[int], scale: str, out: Path) -> dict[str, Any]:
     """For each row and column: ours, its spread, the paper's, and whether they can be compared."""
     cells: list[dict[str, Any]] = []
-    drawings: dict[str, dict[str, Any]] = {}
+    drawings: dict[str, dict[int, Any]] = {}
     for column in experiment.columns:
         files = [out / _file(scale, column, s) for s in seeds]
         trials = [json.loads(file.read_text())["values"] for file in files if file.exists()]

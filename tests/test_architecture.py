@@ -21,7 +21,7 @@ LAYERS = [
     ["method", "twoway"],
     ["methods"],
     ["spec", "metrics"],
-    ["engines", "ledger", "provenance"],
+    ["engines", "ledger", "provenance", "communication"],
     ["store", "evaluate", "report"],
     ["result", "start"],
     ["run", "recipe", "rows"],
