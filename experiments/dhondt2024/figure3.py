@@ -151,5 +151,5 @@ EXPERIMENT = Experiment(
     columns=("20 points a site",),
     trial=trial,
     score="nll",
-    scales=tuple(SCALES),
+    scales=tuple(SCALES)[:-1],
 )
