@@ -4,14 +4,28 @@ from consilience.data import dataset
 from consilience.data.arrays import from_arrays
 from consilience.data.data import Data, Sites
 from consilience.data.dataset import Dataset
+from consilience.data.inputs import inputs_from
 from consilience.data.partition import dirichlet, heterogeneous, iid, natural
+from consilience.data.shift import Noise, Rotation, shifted
 from consilience.data.skew import dominant, step
 from consilience.data.synthetic import digits, linear_gaussian, moons, sine, swiss_roll
 from consilience.data.tabular import from_csv
 from consilience.distil import Distil, at_average, at_client, at_random
 from consilience.engines import Parallel, Sequential, Vectorised
+from consilience.ensemble import DirichletModels, Ensemble, GaussianModels
 from consilience.errors import Diverged, InputError
-from consilience.inference import SGD, SGLD, SWA, Adam, CyclicalSGHMC, Inference, constant, cosine, stepwise
+from consilience.inference import (
+    SGD,
+    SGLD,
+    SWA,
+    Adam,
+    CropAndFlip,
+    CyclicalSGHMC,
+    Inference,
+    constant,
+    cosine,
+    stepwise,
+)
 from consilience.inference.coreset import BPCfKL
 from consilience.inference.hmc import HMC
 from consilience.inference.unrolled import Distillation
@@ -22,6 +36,7 @@ from consilience.methods.beta import BetaPredictiveBayes
 from consilience.methods.centralised import Centralised
 from consilience.methods.coreset import CoresetFL
 from consilience.methods.dosfl import DOSFL
+from consilience.methods.ensembles import one_ensemble, v_distillation
 from consilience.methods.ep_mcmc import EPMCMC
 from consilience.methods.evidence import EvidencePooling
 from consilience.methods.evidence_logits import EvidenceLogits
@@ -29,6 +44,7 @@ from consilience.methods.evidence_tuned import EvidenceTuned
 from consilience.methods.fedadam import FedAdam
 from consilience.methods.fedavg import FedAvg
 from consilience.methods.fedavgm import FedAvgM
+from consilience.methods.fedbe import FedBE
 from consilience.methods.fedkt import FedKT
 from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx
@@ -42,6 +58,7 @@ from consilience.methods.scaffold import Scaffold
 from consilience.methods.server_only import ServerOnly
 from consilience.models.mlp import linear, mlp
 from consilience.optim import AdamSteps, Descent, Yogi
+from consilience.participation import Participation
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import (
     Dense,

@@ -25,10 +25,12 @@ def quick(method: Method, task: Task, state: Tree, sites: Sites) -> dict[str, fl
     def over(rows: Data) -> dict[str, float]:
         return _mean([scores(*in_units(p(rows.x), rows, sites)) for p in models])
 
-    if sites.validation is None:
-        return over(sites.all_test)
-    tuning = over(sites.all_validation)
-    return {**over(sites.all_test), **{f"validation_{name}": value for name, value in tuning.items()}}
+    rows, found = sites.all_test, over(sites.all_test)
+    if sites.validation is not None:
+        found |= {f"validation_{k}": v for k, v in over(sites.all_validation).items()}
+    for name, model in method.monitored(task, state).items():
+        found |= {f"{name}_{k}": v for k, v in scores(*in_units(model(rows.x), rows, sites)).items()}
+    return found
 
 
 def evaluate(method: Method, task: Task, state: Tree, sites: Sites) -> dict[str, Any]:

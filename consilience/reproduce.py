@@ -10,6 +10,7 @@ import importlib.util
 import json
 import math
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ def _module(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"experiments_{name.replace('/', '_')}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there for the names in their annotations
     spec.loader.exec_module(module)
     return module
 

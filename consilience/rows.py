@@ -78,7 +78,8 @@ def fields(settings: object, prefix: str = "") -> Iterator[str]:
 
 
 def has(method: Method, path: str) -> bool:
-    return path in set(fields(method))
+    """Whether the method, or the one it goes around, has this setting."""
+    return bool({path, f"inner.{path}"} & set(fields(method)))
 
 
 def as_text(value: Any) -> str:

@@ -31,6 +31,7 @@ from consilience.tree import Params
 Tilt: TypeAlias = Callable[[Params], Tensor]  # in units of the mean loss
 
 CHUNK = 8192  # inputs predicted at a time
+IMAGES = 512  # the same where every input has many numbers, and more after a convolution
 UNINFORMED = 1e8  # latent variance of a flat prior, on standardised targets
 PRIOR_DRAWS = 200  # for the prior predictive of a regression network
 
@@ -122,13 +123,16 @@ class Task:
         return dataclasses.replace(self, prior=prior)
 
     def predictive(self, posterior: Posterior) -> Predictive:
-        """Average over the posterior: one pass a member, in large chunks of inputs."""
+        """Average over the posterior: one pass a member, in chunks of inputs that bound the memory."""
         weights = members(posterior, Key(0), self.draws, self.like)
+
+        def outcome(x: Tensor) -> Distribution:
+            return self.likelihood.outcome(torch.stack([self.outputs(p, x) for p in weights]), weights)
 
         @torch.no_grad()
         def predict(x: Tensor) -> Distribution:
-            outputs = torch.stack([torch.cat([self.outputs(p, part) for part in x.split(CHUNK)]) for p in weights])
-            return self.likelihood.outcome(outputs, weights)
+            found: Distribution = tree.concatenate(outcome(part) for part in x.split(CHUNK if x.ndim == 2 else IMAGES))
+            return found
 
         return predict
 

@@ -14,14 +14,14 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     ["errors", "tree", "key", "version", "progress"],
     ["posterior", "payload", "predictive"],
-    ["data", "likelihood", "prior", "models"],
+    ["data", "likelihood", "prior", "models", "ensemble"],
     ["task", "parties", "optim"],
     ["slope", "exposure"],
     ["inference", "distil"],
     ["method", "twoway"],
     ["methods"],
     ["spec", "metrics"],
-    ["engines", "ledger", "provenance", "communication"],
+    ["engines", "ledger", "provenance", "communication", "participation"],
     ["store", "evaluate", "report"],
     ["result", "start"],
     ["run", "recipe", "rows"],
@@ -30,6 +30,7 @@ LAYERS = [
     ["demo", "catalogue", "tune", "reproduce"],
     ["screen"],
     ["cli"],
+    ["__main__"],
 ]
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 
