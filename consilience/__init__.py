@@ -26,11 +26,16 @@ from consilience.inference import (
     cosine,
     stepwise,
 )
+from consilience.inference.coreset import BPCfKL
+from consilience.inference.hmc import HMC
+from consilience.inference.unrolled import Distillation
 from consilience.key import Key
 from consilience.method import Method, Needs, Pooled, State
 from consilience.methods.bcm import BCM
 from consilience.methods.beta import BetaPredictiveBayes
 from consilience.methods.centralised import Centralised
+from consilience.methods.coreset import CoresetFL
+from consilience.methods.dosfl import DOSFL
 from consilience.methods.ensembles import one_ensemble, v_distillation
 from consilience.methods.ep_mcmc import EPMCMC
 from consilience.methods.evidence import EvidencePooling

@@ -23,6 +23,7 @@ from consilience.parties import Received, Server
 from consilience.progress import track
 from consilience.provenance import check, facts, identity
 from consilience.result import Result
+from consilience.start import COSTS, start_from
 from consilience.store import FORMAT, Checkpoint, Store
 from consilience.task import Task
 from consilience.version import __version__
@@ -42,6 +43,7 @@ def run(
     threads: int | None = None,
     participation: float | Participation | None = None,
     scored: bool = True,
+    start: str | Path | None = None,
     about: dict[str, Any] | None = None,
 ) -> Result:
     """Run a method over the sites → its result.
@@ -49,8 +51,8 @@ def run(
     `rounds` is 1 for one-round methods and what is usual for the others unless given. With `out` everything is kept in
     that folder; `resume=True` goes on from its last whole round. `threads` are torch's, one for small networks unless
     given. `participation` is how many sites, or which fraction of them, are asked a round; a `Participation` also says
-    who is lost and how many replies suffice. `scored=False` leaves the scores to the caller. `about` is added to
-    run.json.
+    who is lost and how many replies suffice. `scored=False` leaves the scores to the caller. `start` is another
+    run's folder, whose posterior this one begins at. `about` is added to run.json.
     """
     sites = sites.pooled() if method.pooled else sites
     rounds = rounds if rounds is not None else usual_rounds(method)
@@ -75,11 +77,14 @@ def run(
     saved = store.load(method) if store is not None and resume else None
     if saved is not None and saved.fingerprint != fingerprint:
         raise InputError(f"{out} was made with another method, model, data, seed or engine; use what it was made with.")
-    at = saved or Checkpoint(0, method.init(task, server), {}, [], Ledger(), fingerprint)
+    begun = None if start is None else start_from(start, task)
+    first = method.init(task, server) if begun is None else begun.into(method.init(task, server), task)
+    at = saved or Checkpoint(0, first, {}, [], Ledger(), fingerprint)
     where.memories.update(at.memories)
     header = {
         **{"consilience": __version__, "format": FORMAT},
         **facts(method, task, sites, rounds, seed, engine_name, used),
+        **({} if begun is None else {"started_from": begun.about}),
         **({"participation": dataclasses.asdict(taking)} if taking.partial else {}),
         **(about or {}),
     }
@@ -106,7 +111,7 @@ def run(
             state = method.aggregate(task, at.state, replies, server._replace(key=key.fold(2).fold(t)))
             for k in asked:
                 at.ledger.record(t + 1, k, message, sent.get(k, ()))
-            moved = {c: at.ledger.total(c, round=t + 1) for c in ("up_bytes", "down_bytes")}
+            moved = {c: at.ledger.total(c, round=t + 1) for c in COSTS}
             row = {"round": t + 1, **(quick(method, task, state, sites) if scored else {}), **moved}
             at = Checkpoint(t + 1, state, where.memories, [*at.history, row], at.ledger, fingerprint, failures)
             if store is not None:

@@ -11,8 +11,11 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from consilience import distil, ensemble, inference, method, optim, payload, posterior, predictive
+from consilience import distil, ensemble, exposure, inference, method, optim, payload, posterior, predictive
 from consilience.errors import InputError, unknown
+from consilience.inference.coreset import BPCfKL
+from consilience.inference.hmc import HMC
+from consilience.inference.unrolled import Distillation
 from consilience.methods import METHODS
 from consilience.tree import Tree
 
@@ -28,6 +31,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(optim.Descent, optim.AdamSteps, optim.Yogi, predictive.shared, predictive.robust),
         *(posterior.moments, posterior.dense_moments),
         *(ensemble.Ensemble, ensemble.GaussianModels, ensemble.DirichletModels),
+        *(HMC, BPCfKL, Distillation),
     )
 }
 # What may move or be stored; a method's own file adds its states.
@@ -39,6 +43,7 @@ TYPES: dict[str, type] = {
         posterior.Gaussian,
         posterior.Dense,
         payload.Coreset,
+        exposure.Nearness,
         payload.Logits,
         method.State,
         method.Pooled,

@@ -63,6 +63,13 @@ class Sites:
         """The test rows of all sites."""
         return _joined(self.test)
 
+    @property
+    def all_validation(self) -> Data:
+        """The validation rows of all sites."""
+        if self.validation is None:
+            raise InputError("There are no validation rows: split with validation=0.1, or add --validation 0.1.")
+        return _joined(self.validation)
+
     def pooled(self) -> Sites:
         """One site that holds every site's rows, in the order of the sites; the server keeps what it has."""
         validation = None if self.validation is None else (_joined(self.validation),)
