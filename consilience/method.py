@@ -120,6 +120,11 @@ class Method(ABC):
         """What a method can say about itself at these inputs, for the report."""
         return {}
 
+    @property
+    def averages(self) -> bool:
+        """Whether `aggregate` uses Σₖ (nₖ/n) payloadₖ alone, so that replies may be folded into it as they come."""
+        return False
+
     def personal(self, task: Task, state: Any) -> Sequence[Predictive] | None:
         """One model a site, where a method has no common one."""
         return None

@@ -43,5 +43,9 @@ class FedAvgM(Method):
         return server_step(state, self.descent, replies)  # 2, 3
 
     @property
+    def averages(self) -> bool:
+        return True
+
+    @property
     def descent(self) -> Descent:
         return Descent(self.rate, self.momentum)
