@@ -104,7 +104,10 @@ def test_too_much_for_memory_is_done_in_smaller_groups_and_said() -> None:
 
     assert far(whole, pieces) <= 1e-6
     assert engine.chunk == 2, "the next round begins with what fits"
-    with pytest.raises(co.InputError, match="alone does not fit into memory"), pytest.warns(UserWarning, match="going on with 1"):
+    with (
+        pytest.raises(co.InputError, match="alone does not fit into memory"),
+        pytest.warns(UserWarning, match="going on with 1"),
+    ):
         engine.gather(Hungry(fits=0), task, start, range(10), 1, Key(2))
 
 
