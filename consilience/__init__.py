@@ -11,7 +11,7 @@ from consilience.data.tabular import from_csv
 from consilience.distil import Distil, at_average, at_client, at_random
 from consilience.engines import Parallel, Sequential, Vectorised
 from consilience.errors import Diverged, InputError
-from consilience.inference import SGD, SGLD, SWA, Adam, CyclicalSGHMC, Inference, constant, cosine
+from consilience.inference import SGD, SGLD, SWA, Adam, CyclicalSGHMC, Inference, constant, cosine, stepwise
 from consilience.key import Key
 from consilience.method import Method, Needs, Pooled, State
 from consilience.methods.bcm import BCM
@@ -29,6 +29,8 @@ from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx
 from consilience.methods.fedyogi import FedYogi
 from consilience.methods.local_only import LocalOnly
+from consilience.methods.mime import Mime
+from consilience.methods.mimelite import MimeLite
 from consilience.methods.mixture import Mixture
 from consilience.methods.oneshot import OneShotFL
 from consilience.methods.scaffold import Scaffold

@@ -98,7 +98,7 @@ def run(
             lost = part.losses(taking, asked, sizes, t, key.fold(3))
             replies = []
             for portion in track(part.portions([k for k in asked if k not in lost], sizes, folding), "part"):
-                came = where.gather(method, task, message, portion, t, key.fold(1))
+                came = where.gather(method, task, message, portion, t, key.fold(1), t / rounds)
                 for r in came:
                     at.ledger.record(t + 1, r.client, message, r.payload)
                 lost |= missing(where, portion, came)

@@ -40,7 +40,14 @@ class Parallel:
         return range(len(self.data))
 
     def gather(
-        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
+        self,
+        method: Method,
+        task: Task,
+        message: Tree,
+        cohort: Sequence[int],
+        round: int,
+        key: Key,
+        progress: float = 0.0,
     ) -> list[Received]:
         if self.workers > cores():
             warnings.warn(f"{self.workers} workers share {cores()} cores and wait for each other.", stacklevel=2)
@@ -56,7 +63,9 @@ class Parallel:
 
         received, self.lost = [], {}
         with ThreadPoolExecutor(self.workers, initializer=prepare) as pool:
-            views = {k: client_view(method, message, self.data[k], self.memories, k, round, key) for k in cohort}
+            views = {
+                k: client_view(method, message, self.data[k], self.memories, k, round, key, progress) for k in cohort
+            }
             jobs = [(k, pool.submit(work, k, view)) for k, view in views.items()]
             try:
                 for k, job in track(jobs, "site"):

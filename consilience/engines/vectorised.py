@@ -41,12 +41,21 @@ class Vectorised:
 
     @torch.no_grad()
     def gather(
-        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
+        self,
+        method: Method,
+        task: Task,
+        message: Tree,
+        cohort: Sequence[int],
+        round: int,
+        key: Key,
+        progress: float = 0.0,
     ) -> list[Received]:
         received: list[Received] = []
         self.lost = {}
         for group in track(self.groups(task, cohort), "group"):
-            views = {k: client_view(method, message, self.data[k], self.memories, k, round, key) for k in group}
+            views = {
+                k: client_view(method, message, self.data[k], self.memories, k, round, key, progress) for k in group
+            }
             for k, reply in self.replies(method, task, message, views):
                 with excused(self, k):
                     if reply is None:

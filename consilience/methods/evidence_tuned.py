@@ -47,7 +47,7 @@ class EvidenceTuned(Method):
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     usual_rounds: ClassVar[int] = 2
     everyone: ClassVar[bool] = True
-
+    moves_statistics: ClassVar[bool] = True
     inference: Inference = CyclicalSGHMC()  # how a client samples
     exponent: float = 0.5  # α, as in evidence pooling
     aside: float = 0.2  # share of a client's rows to choose by
