@@ -61,7 +61,7 @@ SCALES = {
         {"resnet20": 1},
         ("resnet20",),
     ),
-    "small": Scale(1600, 512, 1000, {"convnet": 5}, 2, 10, (1e-3,), (20, 32)),
+    "small": Scale(1000, 256, 500, {"convnet": 5}, 2, 10, (1e-3,), (20, 16)),
     "smoke": Scale(120, 20, 40, dict.fromkeys(NETWORKS, 2), 1, 1, (1e-3, 1e-4), (1, 10)),
 }
 
@@ -265,18 +265,12 @@ def scored(result: Result, sites: co.Sites) -> dict[str, float | None]:
 
 
 def watched(result: Result) -> dict[str, float | None]:
-    """Accuracy after every round of a watched run: of the model, and of the other one beside it."""
-    ensemble = isinstance(result.method, co.FedBE) and result.method.distil is None
-    alone = "accuracy" if isinstance(result.method, co.FedBE) and not ensemble else "average_accuracy"
-    found: dict[str, float | None] = {}
-    for row in result.report["history"]:
-        for name, column in (
-            ("round", alone),
-            ("ensemble, round", "accuracy" if alone != "accuracy" else "ensemble_accuracy"),
-        ):
-            if column in row:
-                found[f"{name} {row['round']}"] = 100 * row[column]
-    return found
+    """Accuracy after every round of a watched run, of the single model and of the ensemble beside it."""
+    kept = isinstance(result.method, co.FedBE) and result.method.distil is not None  # the student is the model
+    single, ensemble = ("accuracy", "ensemble_accuracy") if kept else ("average_accuracy", "accuracy")
+    history = [row for row in result.report["history"] if single in row and ensemble in row]
+    found: dict[str, float | None] = {f"round {row['round']}": 100 * row[single] for row in history}
+    return {**found, **{f"ensemble, round {row['round']}": 100 * row[ensemble] for row in history}}
 
 
 def _mean(each: list[dict[str, float]]) -> dict[str, float]:
