@@ -6,6 +6,7 @@ from consilience.data.data import Data, Sites
 from consilience.data.dataset import Dataset
 from consilience.data.inputs import inputs_from
 from consilience.data.partition import dirichlet, heterogeneous, iid, natural
+from consilience.data.shift import Noise, Rotation, shifted
 from consilience.data.skew import dominant, step
 from consilience.data.synthetic import digits, linear_gaussian, moons, sine, swiss_roll
 from consilience.data.tabular import from_csv
@@ -33,6 +34,8 @@ from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx
 from consilience.methods.fedyogi import FedYogi
 from consilience.methods.local_only import LocalOnly
+from consilience.methods.mime import Mime
+from consilience.methods.mimelite import MimeLite
 from consilience.methods.mixture import Mixture
 from consilience.methods.oneshot import OneShotFL
 from consilience.methods.scaffold import Scaffold

@@ -71,7 +71,7 @@ class Recipe:
             return from_csv(self.data, self.target, **roles)
         rows = dataset(self.data, self.data_dir)
         split = self.split or ("natural" if rows.site is not None else "dirichlet:0.5" if rows.classes else "iid")
-        return rows.split(parse(split), self.sites if self.sites or split == "natural" else 5, **roles)
+        return rows.split(parse(split), self.sites if self.sites or split.startswith("natural") else 5, **roles)
 
     def to_json(self) -> dict[str, Any]:
         """Without the data folder, which is this machine's business."""

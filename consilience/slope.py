@@ -36,11 +36,16 @@ def pass_of(task: Task, like: Params, size: Tensor) -> Pass:
     likelihood = _functional(task, like) if tree.vectorised() else _private_copy(task, like)
     still = statistics_in(task, like)
 
-    def learn(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
+    def own(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
         moved, found = likelihood(vector, batch, key, step)
         prior = task.prior.slope(vector)
-        if prior is not None:
-            found = found + prior / size
+        return moved, found if prior is None else found + prior / size
+
+    def learn(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
+        anchor = task.anchor
+        away = None if anchor is None else anchor.slope - own(anchor.point, batch, key, step)[1]
+        moved, found = own(vector, batch, key, step)
+        found = found if away is None else found + away
         for tilt in task.tilts:
             closed = getattr(tilt, "slope", None)
             found = found + (closed(vector) if closed else gradient(lambda v, t=tilt: t(tree.unravel(v, like)), vector))  # type: ignore[misc]
@@ -49,6 +54,14 @@ def pass_of(task: Task, like: Params, size: Tensor) -> Pass:
         return torch.where(still, moved, vector), torch.where(still, 0.0, found)
 
     return learn
+
+
+def whole_slope(task: Task, params: Params, data: Data, batch: int) -> Params:
+    """∇(U/n) over all of a client's rows, `batch` of them at a time."""
+    vector, slope = tree.ravel(params), slope_of(task, params, data.size)
+    parts = [Data(*(leaf[i : i + batch] for leaf in data)) for i in range(0, len(data.w), batch)]
+    total = sum((part.size * slope(vector, part) for part in parts), torch.zeros_like(vector))
+    return tree.unravel(total / data.size, params)
 
 
 def statistics_in(task: Task, like: Params) -> Tensor | None:
@@ -62,8 +75,7 @@ def statistics_in(task: Task, like: Params) -> Tensor | None:
 def _functional(task: Task, like: Params) -> Pass:
     """Under vmap the network's weights must be passed in."""
     model = copy.deepcopy(task.model).train()
-    layers = _named(model, "seed")
-    counting = _named(model, "rows")
+    layers, counting, moving = _named(model, "seed"), _named(model, "rows"), bool(task.statistics)
 
     def loss(vector: Tensor, batch: Data, seeds: Params) -> tuple[Tensor, Params]:
         params = tree.unravel(vector, like)
@@ -76,7 +88,7 @@ def _functional(task: Task, like: Params) -> Pass:
     def learn(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
         seeds = {f"{name}.seed".lstrip("."): _seed(key, step, i) for i, name in enumerate(layers)}
         found, moved = torch.func.grad(loss, has_aux=True)(vector, batch, seeds)
-        return tree.ravel(moved) if task.statistics else vector, found
+        return tree.ravel(moved) if moving else vector, found
 
     return learn
 

@@ -30,7 +30,10 @@ Target_ = Annotated[str | None, typer.Option(help="The column to predict, for CS
 Sites_ = Annotated[int | None, typer.Option(help="How many sites; 5, or as many as the data name.")]
 Split_ = Annotated[
     str | None,
-    typer.Option(help="iid, heterogeneous:H, dirichlet:ALPHA, step:MAJOR, dominant:SHARE, sorted_feature or natural."),
+    typer.Option(
+        help="iid, heterogeneous:H, dirichlet:ALPHA, step:MAJOR, dominant:SHARE, sorted_feature or natural; with "
+        "+rotate:DEGREES or +noise:DEVIATION features also differ from site to site."
+    ),
 ]
 Model_ = Annotated[str, typer.Option(help="mlp, linear, cnn_hasan, resnet20 …, or package.module:factory.")]
 Seed_ = Annotated[int, typer.Option(help="Decides split, start and every draw.")]

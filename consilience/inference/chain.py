@@ -76,6 +76,20 @@ class Optimise:
         return self.optimiser.step(vector, gradient, state, rate.to(vector) if isinstance(rate, Tensor) else rate)
 
 
+@dataclass(frozen=True)
+class Held:
+    """An optimiser as a kernel whose memory stays as it was handed over."""
+
+    optimiser: Optimiser
+    memory: Tree
+
+    def init(self, vector: Tensor) -> Tree:
+        return ()
+
+    def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
+        return self.optimiser.step(vector, gradient, self.memory, self.optimiser.rate)[0], ()
+
+
 def chain(
     task: Task,
     start: Posterior,
