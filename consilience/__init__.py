@@ -14,7 +14,18 @@ from consilience.distil import Distil, at_average, at_client, at_random
 from consilience.engines import Parallel, Sequential, Vectorised
 from consilience.ensemble import DirichletModels, Ensemble, GaussianModels
 from consilience.errors import Diverged, InputError
-from consilience.inference import SGD, SGLD, SWA, Adam, CyclicalSGHMC, Inference, constant, cosine, stepwise
+from consilience.inference import (
+    SGD,
+    SGLD,
+    SWA,
+    Adam,
+    CropAndFlip,
+    CyclicalSGHMC,
+    Inference,
+    constant,
+    cosine,
+    stepwise,
+)
 from consilience.key import Key
 from consilience.method import Method, Needs, Pooled, State
 from consilience.methods.bcm import BCM

@@ -30,6 +30,7 @@ LAYERS = [
     ["demo", "catalogue", "tune", "reproduce"],
     ["screen"],
     ["cli"],
+    ["__main__"],
 ]
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 

@@ -343,7 +343,7 @@ def _filled(parts: list[Tensor], key: Key) -> list[Tensor]:
 
 def labels_of(split: Split, rows: Rows) -> tuple[Tensor, int]:
     if rows.classes is None or rows.y.is_floating_point():
-        raise InputError(f"The split {split} goes by class, and a regression has none: use iid() or sorted_feature().")
+        raise InputError(f"The split {split} goes by class; for numbers use iid() or natural(), or sorted_feature().")
     return rows.y, rows.classes
 
 

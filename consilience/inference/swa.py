@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from consilience import tree
 from consilience.data.data import Data
+from consilience.inference.augment import Augment
 from consilience.inference.chain import At, chain
 from consilience.models.batchnorm import BatchNorm
 from consilience.optim import Descent
@@ -38,9 +39,10 @@ class SWA:
     momentum: float = 0.9
     epochs: int = 20  # passes over the rows
     batch: int = 100  # rows a step
+    augment: Augment | None = None  # changes every batch's inputs, for example CropAndFlip()
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
-        trace = chain(task, start, client, self, self.epochs, self.batch)
+        trace = chain(task, start, client, self, self.epochs, self.batch, augment=self.augment)
         _, _, mean, count = trace.state
         vector = torch.where(count > 0, mean, trace.vector)
         return Point(restated(task, tree.unravel(vector, centre(start, task.like).params), client.data, self.batch))

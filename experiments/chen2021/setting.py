@@ -19,6 +19,7 @@ import consilience as co
 from consilience.data import dataset
 from consilience.data.partition import Split, parse
 from consilience.inference import stepwise
+from consilience.inference.augment import CropAndFlip
 from consilience.key import Key
 from consilience.metrics.scores import scores
 from consilience.models import model
@@ -86,9 +87,8 @@ class Job:
     @property
     def training(self) -> co.SGD:
         """η 0.01, a tenth of it from 30 % and a hundredth from 60 % of the rounds on; momentum 0.9, batch 40."""
-        return co.SGD(
-            rate=0.01, momentum=0.9, epochs=self.size.epochs, batch=40, weight_decay=self.weight_decay, decay=stepwise
-        )
+        step = co.SGD(rate=0.01, momentum=0.9, epochs=self.size.epochs, batch=40, augment=CropAndFlip(2))
+        return dataclasses.replace(step, weight_decay=self.weight_decay, decay=stepwise)
 
     @property
     def long(self) -> co.SGD:
@@ -99,12 +99,14 @@ class Job:
     @property
     def swa(self) -> co.Distil:
         """1e-3 → 4e-4 in every 25 steps after the 250th."""
-        return co.Distil(co.SWA(epochs=self.size.distil[0], batch=self.size.distil[1]), wide=False)
+        epochs, batch = self.size.distil
+        return co.Distil(co.SWA(epochs=epochs, batch=batch, augment=CropAndFlip(2)), wide=False)
 
     @property
     def sgd(self) -> co.Distil:
         epochs, batch = self.size.distil
-        return co.Distil(co.SGD(rate=1e-3, momentum=0.9, epochs=epochs, batch=batch), wide=False)
+        step = co.SGD(rate=1e-3, momentum=0.9, epochs=epochs, batch=batch, augment=CropAndFlip(2))
+        return co.Distil(step, wide=False)
 
     def task(self, norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> co.Task:
         features, classes = self.sites.features, self.sites.classes
