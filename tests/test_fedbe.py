@@ -175,6 +175,25 @@ def test_v_distillation_squares_the_pseudo_labels() -> None:
         assert torch.allclose(result.state.posterior.params[k], before - 0.1 * slope, atol=1e-12), k
 
 
+def mirrored(x: torch.Tensor, key: Key) -> torch.Tensor:
+    return -x
+
+
+def test_pseudo_labels_are_predicted_without_augmentation_and_distilled_with_it() -> None:
+    """One full-batch SGD step from the average: the gradient of −Σ p̂(x) log p(−x), with p̂ the average's own at x."""
+    task, sites = tiny.classification(torch.float64)
+    x = sites.inputs
+    assert x is not None
+    distil = co.Distil(co.SGD(rate=0.1, momentum=0.0, epochs=1, batch=len(x), augment=mirrored), wide=False)
+    result = co.run(co.FedBE(INNER["fedavg"], ALONE, distil=distil), task, sites, rounds=1)
+    average = co.average([r.payload for r in result.replies], co.weights(result.replies)).params
+    theta = {k: v.clone().requires_grad_() for k, v in average.items()}
+    target = torch.softmax(task.outputs(average, x), -1).detach()
+    loss = -(target * torch.log_softmax(task.outputs(theta, -x), -1)).sum(-1).mean()
+    for (k, before), slope in zip(average.items(), torch.autograd.grad(loss, list(theta.values())), strict=True):
+        assert torch.allclose(result.state.posterior.params[k], before - 0.1 * slope, atol=1e-12), k
+
+
 def test_a_regression_student_learns_the_ensembles_mean_and_spread() -> None:
     """A linear student under one variance for all rows: least squares to the means; the variance of what is left."""
     x = torch.linspace(-1, 1, 40).double().unsqueeze(1)
