@@ -138,6 +138,11 @@ class Method(ABC):
             )
         return payloads(replies)
 
+    @property
+    def averages(self) -> bool:
+        """Whether `aggregate` uses Σₖ (nₖ/n) payloadₖ alone, so that replies may be folded into it as they come."""
+        return False
+
     def personal(self, task: Task, state: Any) -> Sequence[Predictive] | None:
         """One model a site, where a method has no common one."""
         return None

@@ -11,19 +11,20 @@ from typing import Any
 
 from consilience import participation as part
 from consilience.data.data import Data, Sites
-from consilience.engines import ENGINES, Engine, chosen, threads_for, using_threads
-from consilience.engines.exchange import forgive, losses
+from consilience.engines import Engine, chosen, threads_for, using_threads
+from consilience.engines import engine as named_engine
+from consilience.engines.exchange import forgive, missing
 from consilience.errors import InputError
 from consilience.evaluate import evaluate, quick
 from consilience.key import Key
 from consilience.ledger import Ledger
 from consilience.method import Method, usual_rounds
 from consilience.participation import Participation
-from consilience.parties import Received, Server
+from consilience.parties import Received, Server, folded
 from consilience.progress import track
 from consilience.provenance import check, facts, identity
 from consilience.result import Result
-from consilience.start import COSTS, start_from
+from consilience.start import start_from
 from consilience.store import FORMAT, Checkpoint, Store
 from consilience.task import Task
 from consilience.version import __version__
@@ -49,10 +50,11 @@ def run(
     """Run a method over the sites → its result.
 
     `rounds` is 1 for one-round methods and what is usual for the others unless given. With `out` everything is kept in
-    that folder; `resume=True` goes on from its last whole round. `threads` are torch's, one for small networks unless
-    given. `participation` is how many sites, or which fraction of them, are asked a round; a `Participation` also says
-    who is lost and how many replies suffice. `scored=False` leaves the scores to the caller. `start` is another
-    run's folder, whose posterior this one begins at. `about` is added to run.json.
+    that folder; `resume=True` goes on from its last whole round. With `keep_replies="none"` a method that averages
+    folds replies as they come, so that thousands of sites need little memory. `threads` are torch's, one for small
+    networks unless given. `participation` is how many sites, or which fraction of them, are asked a round; a
+    `Participation` also says who is lost and how many replies suffice. `scored=False` leaves the scores to the caller.
+    `start` is another run's folder, whose posterior this one begins at. `about` is added to run.json.
     """
     sites = sites.pooled() if method.pooled else sites
     rounds = rounds if rounds is not None else usual_rounds(method)
@@ -61,7 +63,7 @@ def run(
     part.check(taking, method, len(sites))
     if isinstance(engine, str):
         engine_name = chosen(engine, task, sites.train)
-        where = ENGINES[engine_name](sites.train)
+        where = named_engine(engine_name, sites.train)
     else:
         engine_name, where = getattr(engine, "__name__", "custom"), engine(sites.train)
     store = None if out is None else Store(out, keep_replies)
@@ -91,32 +93,37 @@ def run(
     if store is not None:
         store.write_json("run.json", {**header, "finished": False})
 
+    sizes, folding = [len(d.w) for d in sites.train], keep_replies == "none" and method.averages
     started, replies = time.perf_counter(), list[Received]()
     with using_threads(used), warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         for t in track(range(at.rounds, rounds), "round"):
-            message = method.broadcast(at.state)
+            message, failures = method.broadcast(at.state), at.failures
             asked = part.cohort(taking, where.clients, t, key.fold(3))
-            lost = part.losses(taking, asked, [len(d.w) for d in sites.train], t, key.fold(3))
-            there = [k for k in asked if k not in lost]
-            replies = where.gather(method, task, message, there, t, key.fold(1), t / rounds)
-            sent = {r.client: r.payload for r in replies}
-            lost |= {k: losses(where).get(k, "no reply") for k in asked if k not in sent and k not in lost}
-            failed = [{"site": sites.names[k], "round": t + 1, "why": why} for k, why in sorted(lost.items())]
-            failures = (*at.failures, *failed)
-            if stop := part.shortfall(taking, len(replies), len(asked), t):
+            lost = part.losses(taking, asked, sizes, t, key.fold(3))
+            replies = []
+            for portion in track(part.portions([k for k in asked if k not in lost], sizes, folding), "part"):
+                came = where.gather(method, task, message, portion, t, key.fold(1), t / rounds)
+                for r in came:
+                    at.ledger.record(t + 1, r.client, message, r.payload)
+                lost |= missing(where, portion, came)
+                replies = folded([*replies, *came]) if folding else came
+            for k, why in sorted(lost.items()):
+                at.ledger.record(t + 1, k, message, ())
+                failures = (*failures, {"site": sites.names[k], "round": t + 1, "why": why})
+            if stop := part.shortfall(taking, len(asked) - len(lost), len(asked), t):
                 if store is not None:
                     store.write_json("run.json", {**header, "failures": failures, "finished": False})
                 raise InputError(stop)
             state = method.aggregate(task, at.state, replies, server._replace(key=key.fold(2).fold(t)))
-            for k in asked:
-                at.ledger.record(t + 1, k, message, sent.get(k, ()))
-            moved = {c: at.ledger.total(c, round=t + 1) for c in COSTS}
-            row = {"round": t + 1, **(quick(method, task, state, sites) if scored else {}), **moved}
+            scores = quick(method, task, state, sites) if scored else {}
+            row = {"round": t + 1, **scores, **at.ledger.moved(t + 1)}
             at = Checkpoint(t + 1, state, where.memories, [*at.history, row], at.ledger, fingerprint, failures)
             if store is not None:
                 store.save(at, replies)
-        if not replies and store is not None and keep_replies != "none":
+        if folding:
+            replies = []
+        elif not replies and store is not None and keep_replies != "none":
             replies = store.replies(at.rounds, method)
         found = evaluate(method, task, at.state, sites) if scored else {}
     report = {

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from consilience.errors import InputError
+from consilience.ledger import COLUMNS
 from consilience.methods import method
 from consilience.posterior import Posterior, centre
 from consilience.store import Store
 from consilience.task import Task
-
-COSTS = ("up_bytes", "down_bytes", "up_floats", "down_floats")
 
 
 class Start(NamedTuple):
@@ -41,5 +40,5 @@ def start_from(folder: str | Path, task: Task) -> Start:
             f"the same --model ({report.get('model')})."
         )
     before = report.get("started_from") or {}
-    cost = {c: report["ledger"][c] + before.get(c, 0) for c in COSTS}
+    cost = {c: report["ledger"][c] + before.get(c, 0) for c in COLUMNS}
     return Start(posterior, {"folder": str(folder), **{k: report[k] for k in ("method", "rounds")}, **cost})
