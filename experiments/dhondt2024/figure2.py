@@ -53,7 +53,9 @@ PANELS = {"FedAvg": "FedAvg", "DOSFL": "DOSFL", "BPC-FL + Adam": "BPC-FL + Adam"
 def prepared(points: int, seed: int) -> co.Sites:
     """Exactly `points` training points a site, 20 to validate on, 200 to test."""
     each = points + 20 + 200
-    return co.sine(each, seed=seed).split(co.natural(), test=200 / each, validation=20 / (points + 20), seed=seed)
+    return co.sine(each, seed=seed).split(
+        co.natural(), test=200 / each, validation=20 / (points + 20), calibration=0, seed=seed
+    )
 
 
 def best_round(method: co.Method, task: co.Task, sites: co.Sites, rounds: int, seed: int) -> tuple[Result, int]:

@@ -66,7 +66,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     points = int(column.split(maxsplit=1)[0])
     each = points + 20 + 200
     sites = co.moons(5 * each, noise=0.14, seed=seed).split(
-        co.iid(), sites=5, test=200 / each, validation=20 / (points + 20), seed=seed
+        co.iid(), sites=5, test=200 / each, validation=20 / (points + 20), calibration=0, seed=seed
     )
     task = co.classification(mlp_groupnorm(2, 2), prior=co.Isotropic(10.0))  # prior precision 1e-1
     learn, proposals, chains, rounds, updates = SCALES[scale]

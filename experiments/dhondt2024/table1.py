@@ -86,7 +86,7 @@ def prepared(writers: int, unseen: int, seed: int, data_dir: str | None) -> tupl
     own = Dataset(
         "femnist", x[keep], y[keep], classes=62, site=torch.tensor([number[int(i)] for i in site[keep]]), public=True
     )
-    return own.split(co.natural(), test=0.2, validation=0.1, seed=seed), co.Data.of(x[other], y[other])
+    return own.split(co.natural(), test=0.2, validation=0.1, calibration=0, seed=seed), co.Data.of(x[other], y[other])
 
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
