@@ -89,6 +89,7 @@ class Method(ABC):
     shares: ClassVar[bool] = False  # a first reply is the inference's posterior on the untouched task: usable by others
     pooled: ClassVar[bool] = False  # runs on all sites' rows in one place
     moves_statistics: ClassVar[bool] = False  # True where batch normalisation's statistics are averaged or kept whole
+    everyone: ClassVar[bool] = False  # needs a reply from every client in every round
 
     @abstractmethod
     def local(self, task: Task, message: Any, client: Client) -> Reply:

@@ -21,7 +21,7 @@ LAYERS = [
     ["method", "twoway"],
     ["methods"],
     ["spec", "metrics"],
-    ["engines", "ledger", "provenance"],
+    ["engines", "ledger", "provenance", "participation"],
     ["store", "evaluate", "report"],
     ["result"],
     ["run", "recipe", "rows"],

@@ -25,6 +25,7 @@ class Centralised(Method):
     bound: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    everyone: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how the one client infers
 

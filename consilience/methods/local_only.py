@@ -28,6 +28,7 @@ class LocalOnly(Method):
     shares: ClassVar[bool] = True
     bound: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    everyone: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client infers
 
