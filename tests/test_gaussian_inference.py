@@ -258,6 +258,9 @@ def test_the_divergence_is_torchs_and_its_slope_its_gradient() -> None:
     expected = kl_divergence(q, Normal(torch.zeros(2).double(), 2.0**0.5)).sum()
     torch.testing.assert_close(-only.log_density({k: v for k, v in params.items() if k != "point"}), expected)
     slope = kl.slope(tree.ravel(params))
+    v = tree.ravel(params).requires_grad_()
+    kl.log_density(tree.unravel(v, params)).backward()
+    torch.testing.assert_close(slope, -v.grad)  # type: ignore[operator]
     assert slope[2] == pytest.approx(2.0 / 2.0)  # θ/v: a point keeps its prior, whatever the weight of the KL
     torch.testing.assert_close(slope[:2], weight * mean["a"] / 2)
     torch.testing.assert_close(slope[3:], weight * 0.5 * (params["a_log_var"].exp() / 2 - 1))
