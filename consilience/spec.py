@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from consilience import distil, ensemble, exposure, inference, method, optim, payload, posterior, predictive
+from consilience import distil, ensemble, exposure, inference, merging, method, optim, payload, posterior, predictive
 from consilience.errors import InputError, unknown
 from consilience.inference.coreset import BPCfKL
 from consilience.inference.hmc import HMC
@@ -32,6 +32,8 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(posterior.moments, posterior.dense_moments),
         *(ensemble.Ensemble, ensemble.GaussianModels, ensemble.DirichletModels),
         *(HMC, BPCfKL, Distillation),
+        *(inference.MeanField, inference.Laplace, inference.SWAG, inference.ggn, inference.fisher),
+        *(merging.eaa, merging.gaa, merging.aalv, merging.ppa, merging.cf),
     )
 }
 # What may move or be stored; a method's own file adds its states.
@@ -42,6 +44,7 @@ TYPES: dict[str, type] = {
         posterior.Samples,
         posterior.Gaussian,
         posterior.Dense,
+        posterior.Natural,
         payload.Coreset,
         exposure.Nearness,
         payload.Logits,
