@@ -23,6 +23,7 @@ LAYERS = [
     ["spec", "metrics"],
     ["study", "envelope"],
     ["study_text", "admission", "choice"],
+    ["joining", "proposal"],
     ["engines", "ledger", "provenance"],
     ["store", "evaluate", "report"],
     ["result", "site"],
