@@ -24,7 +24,7 @@ LAYERS = [
     ["study", "envelope"],
     ["study_text", "admission", "choice"],
     ["joining", "proposal"],
-    ["engines", "ledger", "provenance"],
+    ["engines", "ledger", "provenance", "participation"],
     ["store", "evaluate", "report"],
     ["result", "site"],
     ["modelfile"],

@@ -32,3 +32,13 @@ Seeds_ = Annotated[str, typer.Option(help="0-9, or 0,3,7, or 5: each decides spl
 Calibration_ = Annotated[int, typer.Option(help="Labelled rows at the server; 0 for none.")]
 Inputs_ = Annotated[float, typer.Option(help="Unlabelled rows at the server: a number, or a fraction below 1.")]
 Json_ = Annotated[bool, typer.Option("--json", help="Print run.json alone on standard output.")]
+Participation_ = Annotated[
+    float | None, typer.Option(help="Sites asked a round: a number, or a fraction below 1; all by default.")
+]
+Dropout_ = Annotated[float, typer.Option(help="Simulate: the chance that a site asked never replies.")]
+Deadline_ = Annotated[
+    float | None, typer.Option(help="Simulate: slower replies do not count; a site of mean size usually takes 1.")
+]
+MinReplies_ = Annotated[
+    int | None, typer.Option(help="Fewer replies stop the run; given, a site whose training fails is lost, no error.")
+]
