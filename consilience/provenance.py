@@ -13,7 +13,7 @@ import torch
 
 from consilience.data.data import Sites
 from consilience.errors import InputError
-from consilience.method import Method, Needs, name, needs
+from consilience.method import Method, Needs, moves_statistics, name, needs
 from consilience.methods import METHODS
 from consilience.spec import describe
 from consilience.task import Task
@@ -41,6 +41,11 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
         raise InputError(
             f"The server's inputs have the shape {theirs} a row, the sites' rows {ours}: resize them first."
         )
+    if task.statistics and not moves_statistics(method):
+        raise InputError(
+            f"{name(method)} as it is set cannot move the running statistics of batch normalisation "
+            f"(«{task.statistics[0]}»): use GroupNorm in the model, or a method that averages weights."
+        )
     task.check(sites.train[0], sites.classes)
 
 
@@ -62,7 +67,7 @@ def facts(
         "engine": engine,
         "threads": threads,
         "model": type(task.model).__name__,
-        "parameters": sum(p.numel() for p in task.like.values()),
+        "parameters": sum(p.numel() for p in task.weights(task.like).values()),
         "task": "classification" if sites.classes else "regression",
         "classes": sites.classes,
         "class_names": list(sites.class_names) if sites.class_names else None,

@@ -93,7 +93,9 @@ def run(
             message = method.broadcast(at.state)
             asked = part.cohort(taking, where.clients, t, key.fold(3))
             lost = part.losses(taking, asked, [len(d.w) for d in sites.train], t, key.fold(3))
-            replies = where.gather(method, task, message, [k for k in asked if k not in lost], t, key.fold(1))
+            replies = where.gather(
+                method, task, message, [k for k in asked if k not in lost], t, key.fold(1), t / rounds
+            )
             sent = {r.client: r.payload for r in replies}
             lost |= {k: losses(where).get(k, "no reply") for k in asked if k not in sent and k not in lost}
             failed = [{"site": sites.names[k], "round": t + 1, "why": why} for k, why in sorted(lost.items())]
