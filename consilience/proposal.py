@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from consilience.admission import kinds_of, rehearsed
+from consilience.admission import would_leave
 from consilience.data.columns import Column, Target
 from consilience.errors import InputError, unknown
 from consilience.method import usual_rounds
 from consilience.methods import METHODS
-from consilience.payload import nbytes
 from consilience.study import Agreement
 
 EXAMPLE = (  # to be filled in by people
@@ -55,23 +54,22 @@ def proposal(
         hand_out=hand_out or ("ensemble" if chosen in BY_SITE else "mixture"),
     )
     draft.check()
-    send = rehearsed(draft).send
-    most = math.ceil(1.2 * (nbytes(send) + 10_000) / 10_000) * 10_000
-    return dataclasses.replace(draft, leaves=kinds_of(send), most_bytes=most)
+    kinds, largest = would_leave(draft)
+    most = math.ceil(1.2 * (largest + 10_000) / 10_000) * 10_000
+    return dataclasses.replace(draft, leaves=kinds, most_bytes=most)
 
 
 def consistent(agreement: Agreement) -> None:
     """Refuse an agreement that does not say what its method would really send."""
-    send = rehearsed(agreement).send
-    kinds = kinds_of(send)
+    kinds, largest = would_leave(agreement)
     if set(kinds) - set(agreement.leaves):
         listed = ", ".join(f'"{kind}"' for kind in kinds)
         raise InputError(
             f"The study lets {', '.join(agreement.leaves) or 'nothing'} leave a site, but {agreement.method} sends "
             f"{', '.join(kinds)}: write leaves = [{listed}], or choose another method."
         )
-    if nbytes(send) > agreement.most_bytes:
+    if largest > agreement.most_bytes:
         raise InputError(
-            f"A reply has about {nbytes(send):,} bytes and the study allows {agreement.most_bytes:,}: write a larger "
+            f"A reply has about {largest:,} bytes and the study allows {agreement.most_bytes:,}: write a larger "
             "most_bytes, or choose a smaller model."
         )

@@ -26,6 +26,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(distil.Distil, distil.at_random, distil.at_client, distil.at_average),
         *(optim.Descent, optim.AdamSteps, optim.Yogi, predictive.shared, predictive.robust),
         *(posterior.moments, posterior.dense_moments),
+        inference.Newton,
     )
 }
 # What may move or be stored; a method's own file adds its states.
