@@ -11,8 +11,25 @@ from consilience.data.tabular import from_csv
 from consilience.distil import Distil, at_average, at_client, at_random
 from consilience.engines import Parallel, Sequential, Vectorised
 from consilience.errors import Diverged, InputError
-from consilience.inference import SGD, SGLD, SWA, Adam, CyclicalSGHMC, Inference, Newton, constant, cosine, stepwise
+from consilience.inference import (
+    SGD,
+    SGLD,
+    SWA,
+    SWAG,
+    Adam,
+    CyclicalSGHMC,
+    Inference,
+    Laplace,
+    MeanField,
+    Newton,
+    constant,
+    cosine,
+    fisher,
+    ggn,
+    stepwise,
+)
 from consilience.key import Key
+from consilience.merging import aalv, cf, eaa, gaa, merge, ppa, spread
 from consilience.method import Method, Needs, Pooled, State
 from consilience.methods.bcm import BCM
 from consilience.methods.beta import BetaPredictiveBayes
@@ -28,12 +45,16 @@ from consilience.methods.fedkt import FedKT
 from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx
 from consilience.methods.fedyogi import FedYogi
+from consilience.methods.gaussian_product import GaussianProduct
 from consilience.methods.local_only import LocalOnly
 from consilience.methods.mixture import Mixture
 from consilience.methods.oneshot import OneShotFL
+from consilience.methods.pvi import PVI
 from consilience.methods.scaffold import Scaffold
 from consilience.methods.server_only import ServerOnly
+from consilience.methods.variational import VariationalAveraging
 from consilience.models.mlp import linear, mlp
+from consilience.models.variational import variational
 from consilience.optim import AdamSteps, Descent, Yogi
 from consilience.participation import Participation
 from consilience.parties import Client, Received, Reply, Server, payloads, weights

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from consilience import distil, inference, method, optim, payload, posterior, predictive
+from consilience import distil, inference, merging, method, optim, payload, posterior, predictive
 from consilience.errors import InputError, unknown
 from consilience.tree import Tree
 
@@ -27,6 +27,8 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(optim.Descent, optim.AdamSteps, optim.Yogi, predictive.shared, predictive.robust),
         *(posterior.moments, posterior.dense_moments),
         inference.Newton,
+        *(inference.MeanField, inference.Laplace, inference.SWAG, inference.ggn, inference.fisher),
+        *(merging.eaa, merging.gaa, merging.aalv, merging.ppa, merging.cf),
     )
 }
 # What may move or be stored; a method's own file adds its states.
@@ -37,6 +39,7 @@ TYPES: dict[str, type] = {
         posterior.Samples,
         posterior.Gaussian,
         posterior.Dense,
+        posterior.Natural,
         payload.Coreset,
         payload.Logits,
         method.State,

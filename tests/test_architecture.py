@@ -13,7 +13,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Each line may import from itself and from the lines above.
 LAYERS = [
     ["errors", "tree", "key", "version", "progress", "signature"],
-    ["posterior", "payload", "predictive"],
+    ["posterior", "payload", "predictive", "merging"],
     ["data", "likelihood", "prior", "models"],
     ["task", "parties", "optim"],
     ["slope"],
