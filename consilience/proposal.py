@@ -37,7 +37,8 @@ def proposal(
     hand_out: str | None = None,
 ) -> Agreement:
     """An agreement with sensible defaults; what leaves a site and its size are found by a rehearsal."""
-    chosen = method or Agreement.method
+    linear = model in (None, "linear") and bool(target.classes)  # else a full Gaussian is too large, or has no noise
+    chosen = method or (Agreement.method if linear else "mixture")
     if chosen not in METHODS:
         raise unknown("method", chosen, METHODS)
     draft = Agreement(
@@ -47,7 +48,7 @@ def proposal(
         columns,
         model=model or Agreement.model,
         method=chosen,
-        settings=settings or (Agreement.settings if method is None else ()),
+        settings=(*(Agreement.settings if chosen == Agreement.method and linear else ()), *settings),
         rounds=rounds or usual_rounds(METHODS[chosen]),
         seed=seed,
         scaling=scaling,

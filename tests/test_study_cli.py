@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 import studies
+import torch
 from tiny import Invoke
 
-SHORT = [word for setting in studies.SHORT for word in ("--set", setting)]
+from consilience.envelope import opened
+from consilience.modelfile import read_model
+from consilience.posterior import Dense, multiply
+from consilience.study import read
+
+SHORT = ["--method", "mixture", *(word for setting in studies.SHORT for word in ("--set", setting))]
 COLUMNS = """
 [target]
 name = "died"
@@ -76,7 +82,7 @@ def place(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> Pl
 
 
 def test_one_round_from_start_to_predictions(place: Place) -> None:
-    place.begun("--method", "beta", *SHORT)
+    place.begun(*SHORT, "--method", "beta")
     checked = place.at("north", "site", "check", "sepsis.toml", "data.csv")
     place.fitted()
     shown = place.at("north", "site", "show", "north.reply", "--all")
@@ -105,6 +111,22 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
         assert float(row["p(no)"]) + float(row["p(yes)"]) == pytest.approx(1, abs=1e-5)
         assert 0 <= float(row["disagreement"]) <= float(row["epistemic"]) + 1e-5
         assert (row["decision"] == "abstain") == (max(float(row["p(no)"]), float(row["p(yes)"])) < 0.7)
+
+
+def test_the_default_study_multiplies_linear_posteriors(place: Place) -> None:
+    place.begun()
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    told = place.at("server", "predict", "sepsis.model", "../north/data.csv", "-o", "p.csv")
+
+    pooled = read_model(place.root / "server" / "sepsis.model")
+    study = read(place.root / "server" / "sepsis.toml")
+    task, like = study.agreement.build_task(), study.agreement.build_task().like
+    factors = [opened(place.root / "server" / f).value({"Dense": Dense})["send"] for f in place.files]
+    product = multiply(factors, task.prior.dense(like))
+    assert "120 rows" in told and isinstance(pooled.state.posterior, Dense)
+    assert torch.equal(pooled.state.posterior.precision, product.precision)
+    assert torch.equal(pooled.state.posterior.mean, product.mean)
 
 
 def test_a_site_leaves_and_another_joins(place: Place) -> None:
@@ -169,7 +191,7 @@ def test_scaling_from_sums(place: Place) -> None:
 
 
 def test_a_method_that_begins_with_a_message(place: Place) -> None:
-    place.begun("--method", "evidence_logits", *SHORT, "--set", "distil.inference.epochs=2")
+    place.begun(*SHORT, "--method", "evidence_logits", "--set", "distil.inference.epochs=2")
     place.at("server", "study", "message", "sepsis.toml", "--inputs", "../north/data.csv")
     place.everybody("sepsis.message")
     code, _, err = place.tried("north", "site", "fit", "sepsis.toml", "data.csv")
