@@ -25,6 +25,7 @@ from consilience.inference import (
     Inference,
     Laplace,
     MeanField,
+    Newton,
     constant,
     cosine,
     fisher,

@@ -32,6 +32,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(posterior.moments, posterior.dense_moments),
         *(ensemble.Ensemble, ensemble.GaussianModels, ensemble.DirichletModels),
         *(HMC, BPCfKL, Distillation),
+        inference.Newton,
         *(inference.MeanField, inference.Laplace, inference.SWAG, inference.ggn, inference.fisher),
         *(merging.eaa, merging.gaa, merging.aalv, merging.ppa, merging.cf),
     )

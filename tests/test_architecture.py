@@ -12,7 +12,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Each line may import from itself and from the lines above.
 LAYERS = [
-    ["errors", "tree", "key", "version", "progress"],
+    ["errors", "tree", "key", "version", "progress", "signature"],
     ["posterior", "payload", "predictive", "merging"],
     ["data", "likelihood", "prior", "models", "ensemble"],
     ["task", "parties", "optim"],
@@ -21,9 +21,14 @@ LAYERS = [
     ["method", "twoway"],
     ["methods"],
     ["spec", "metrics"],
+    ["study", "envelope"],
+    ["study_text", "admission", "choice"],
+    ["joining", "proposal"],
     ["engines", "ledger", "provenance", "communication", "participation"],
     ["store", "evaluate", "report"],
-    ["result", "start"],
+    ["result", "start", "site"],
+    ["modelfile"],
+    ["pooling"],
     ["run", "recipe", "rows"],
     ["comparison"],
     ["compare"],
