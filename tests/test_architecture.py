@@ -12,7 +12,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Each line may import from itself and from the lines above.
 LAYERS = [
-    ["errors", "tree", "key", "version", "progress"],
+    ["errors", "tree", "key", "version", "progress", "signature"],
     ["posterior", "payload", "predictive"],
     ["data", "likelihood", "prior", "models"],
     ["task", "parties", "optim"],
@@ -21,9 +21,13 @@ LAYERS = [
     ["method", "twoway"],
     ["methods"],
     ["spec", "metrics"],
+    ["study", "envelope"],
+    ["study_text", "admission", "choice"],
     ["engines", "ledger", "provenance"],
     ["store", "evaluate", "report"],
-    ["result"],
+    ["result", "site"],
+    ["modelfile"],
+    ["pooling"],
     ["run", "recipe", "rows"],
     ["comparison"],
     ["compare"],
