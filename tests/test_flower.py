@@ -305,4 +305,47 @@ def test_two_nodes_cannot_be_one_site_and_strangers_are_not_asked() -> None:
     received = engine.gather(METHOD, task, start, range(2), 0, Key(3))
 
     assert [r.client for r in received] == [0, 1] and engine.nodes == {0: 100, 1: 101}
-    assert engine.strangers == {200: "site b is there already.", 201: "it agreed to another study."}
+    assert engine.strangers == {200: "b is there already.", 201: "it agreed to another study."}
+
+
+def signed(site: int, purpose: str, message: bytes) -> str:
+    """A signature only that site can make, as far as this test goes."""
+    return f"{site} {purpose} {message.decode()}"
+
+
+@pytest.mark.parametrize("forged", [False, True])
+def test_a_reply_counts_only_with_its_own_sites_signature(forged: bool) -> None:
+    """Numbers of sites are those of a study: never given twice, so not without gaps."""
+    task, sites, start = problem()
+    own = [
+        Site(n, name, METHOD, task, d, sign=lambda p, m, n=n: signed(0 if forged and n == 7 else n, p, m))
+        for n, name, d in zip((2, 7), "ab", sites.train[:2], strict=True)
+    ]
+    engine = Flower(
+        loopback.Loopback(own), ["a", "b"], sites.train[0], numbers=[2, 7], wait=0.1, pause=0.01,
+        verify=lambda k, purpose, message, signature: signature == signed([2, 7][k], purpose, message),
+    )  # fmt: skip
+    engine.forgiving = True
+
+    received = engine.gather(METHOD, task, start, range(2), 0, Key(3))
+
+    assert [r.client for r in received] == ([0] if forged else [0, 1])
+    assert engine.lost == ({1: "it is not connected."} if forged else {})
+    assert list(engine.strangers.values()) == (["it signs with another key than that of b."] if forged else [])
+    expected = co.Sequential([sites.train[0]] * 8).gather(METHOD, task, start, [2], 0, Key(3))  # keys go by number
+    assert torch.equal(expected[0].payload.params["0.weight"], received[0].payload.params["0.weight"])
+
+
+def test_a_reply_changed_on_its_way_is_refused() -> None:
+    task, sites, start = problem()
+    own = [Site(0, "a", METHOD, task, sites.train[0], sign=lambda p, m: signed(0, p, m))]
+
+    def change(k: int, reply: Message) -> list[Message]:
+        return [array_changed(reply, lambda t: t + 1)]
+
+    engine = Flower(
+        loopback.Loopback(own, change), ["a"], sites.train[0], wait=0.1, pause=0.01,
+        verify=lambda k, purpose, message, signature: signature == signed(k, purpose, message),
+    )  # fmt: skip
+    with pytest.raises(InputError, match="signature"):
+        engine.gather(METHOD, task, start, [0], 0, Key(3))

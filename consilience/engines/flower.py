@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from consilience.engines.wire import (
     Rehearsal,
     allowed,
     check,
+    digest,
     opened,
     pack,
     record,
@@ -41,8 +42,9 @@ from consilience.version import __version__
 class Flower:
     """Sites behind a `Grid`.
 
-    `row` shows the shape of a site's rows and none of their values. `keys` maps a SuperNode's public key to the site it
-    belongs to, so that no site can speak for another; without them, as in a simulation, a site says who it is.
+    `row` shows the shape of a site's rows and none of their values. `numbers` are what the sites' random numbers come
+    from, 0, 1, … by default. `verify` says whether a site signed something, so that no site can speak for another;
+    without it, as in a simulation, a site says who it is.
     """
 
     def __init__(
@@ -52,14 +54,16 @@ class Flower:
         row: Data,
         *,
         study: str = "",
-        keys: Mapping[bytes, int] | None = None,
+        numbers: Sequence[int] | None = None,
+        verify: Callable[[int, str, bytes, str], bool] | None = None,  # site, purpose, message, signature
         wait: float = 60.0,  # seconds until the sites asked must be there
         deadline: float = 3600.0,  # seconds a round may take; a crash shows after 70
         largest: int = LARGEST,  # bytes of one reply
         pause: float = 0.05,  # seconds between two looks for replies
         simulated: bool = False,  # memories are handed over, so that the run can be resumed
     ) -> None:
-        self.grid, self.sites, self.study, self.keys = grid, list(sites), study, keys
+        self.grid, self.sites, self.study, self.verify = grid, list(sites), study, verify
+        self.numbers = list(numbers) if numbers is not None else list(range(len(sites)))
         self.wait, self.deadline, self.largest, self.pause, self.simulated = wait, deadline, largest, pause, simulated
         self.rehearsal = Rehearsal(row)
         self.nodes: dict[int, int] = {}  # site → node
@@ -104,12 +108,12 @@ class Flower:
         found = {}
         for k in cohort:
             if k not in self.nodes:
-                self.lost.setdefault(k, "it is not connected.")
+                self.lost[k] = "it is not connected."
                 continue
             own = common
             if self.simulated and k in self.memories and self.memories[k] != ():
                 own = pack({"message": message, "memory": self.memories[k]}, types)
-            content = record(*own, {**about, "site": k})
+            content = record(*own, {**about, "site": self.numbers[k]})
             self.wire["down_bytes"] += weight(content)
             found[k] = Message(content, self.nodes[k], MessageType.TRAIN, group_id=str(round + 1), ttl=self.deadline)
         return found
@@ -154,8 +158,11 @@ class Flower:
         self.wire["up_bytes"] += weight(reply.content)
         if about.get("round") != round:
             raise Refused(f"it answered for another round than {round + 1}.")
-        if about.get("site") != k:
+        if about.get("site") != self.numbers[k]:
             raise Refused("it answered in another site's name.")
+        signature = str(reply.content.config_records["header"].get("signature", ""))
+        if self.verify is not None and not self.verify(k, "reply", digest(reply.content).encode(), signature):
+            raise Refused("its signature is not that site's, or what was signed has been changed.")
         value = unpack(arrays, outline, allowed(method))
         if not isinstance(value, dict) or not {"payload", "size"} <= set(value) <= {"payload", "size", "memory"}:
             raise Refused("the reply is not put together as ours are.")
@@ -182,7 +189,6 @@ class Flower:
         """Ask new nodes who they are."""
         if not nodes:
             return
-        keys = {n.node_id: n.public_key for n in self.grid.get_nodes()} if self.keys is not None else {}
         ask = RecordDict({"header": ConfigRecord({"about": "who"})})
         requests = {n: Message(ask, n, MessageType.QUERY, group_id="0", ttl=self.wait) for n in nodes}
         waiting, end = self.pushed(requests), time.monotonic() + self.wait
@@ -190,28 +196,34 @@ class Flower:
             for reply in self.grid.pull_messages(list(waiting)):
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
-                    self.placed(node, reply, keys.get(node))
+                    self.placed(node, reply)
             time.sleep(self.pause if waiting else 0)
         self.lost = {}
 
-    def placed(self, node: int, reply: Message, public_key: bytes | None) -> None:
+    def placed(self, node: int, reply: Message) -> None:
+        """Put a node in its site's place, or say why not."""
         try:
             about: dict[str, Any] = {} if reply.has_error() else json.loads(str(reply.content["header"]["about"]))
-            k, study, version = int(about["site"]), str(about["study"]), str(about["consilience"])
+            number, study, version = int(about["site"]), str(about["study"]), str(about["consilience"])
+            signature = str(about["signature"])
         except (KeyError, TypeError, ValueError):
-            why = reply.error.reason if reply.has_error() else "it did not say who it is."
+            why = reply.error.reason if reply.has_error() else ""
             self.strangers[node] = why or "it did not say who it is."
             return
-        if version != __version__:
-            named = self.sites[k] if 0 <= k < len(self.sites) else str(k)
-            raise InputError(f"Site {named} runs consilience {version}, the server {__version__}: install the same.")
         if study != self.study:
             self.strangers[node] = "it agreed to another study."
-        elif not 0 <= k < len(self.sites):
-            self.strangers[node] = f"there is no site {k} in this study."
-        elif self.keys is not None and (public_key is None or self.keys.get(public_key) != k):
-            self.strangers[node] = f"its key is not that of site {self.sites[k]}."
-        elif k in self.nodes:
-            self.strangers[node] = f"site {self.sites[k]} is there already."
+        elif number not in self.numbers:
+            self.strangers[node] = f"there is no site {number} in this study."
         else:
-            self.nodes[k] = node
+            k = self.numbers.index(number)
+            known = self.verify is None or self.verify(k, "node", f"{study} {node}".encode(), signature)
+            if not known:
+                self.strangers[node] = f"it signs with another key than that of {self.sites[k]}."
+            elif version != __version__:
+                raise InputError(
+                    f"Site {self.sites[k]} runs consilience {version}, the server {__version__}: install the same."
+                )
+            elif k in self.nodes:
+                self.strangers[node] = f"{self.sites[k]} is there already."
+            else:
+                self.nodes[k] = node

@@ -56,6 +56,7 @@ class Site:
     kinds: tuple[str, ...] | None = None  # what may leave, by type; None: whatever the method sends
     largest: int = LARGEST  # bytes of one message, in or out
     log: Callable[[dict[str, Any]], None] | None = None  # is told of every message
+    sign: Callable[[str, bytes], str] | None = None  # purpose, message → signature
     simulated: bool = False  # hands its memory over, so that a simulation can be resumed
 
 
@@ -65,7 +66,7 @@ def client_app(site_of: Callable[[Context], Site]) -> ClientApp:
 
     @app.query()
     def hello(message: Message, context: Context) -> Message:
-        return introduced(site_of(context), message)
+        return introduced(site_of(context), message, context)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -74,9 +75,10 @@ def client_app(site_of: Callable[[Context], Site]) -> ClientApp:
     return app
 
 
-def introduced(site: Site, message: Message) -> Message:
-    """Who this is, and with which versions, before anything is computed."""
-    about = {"site": site.number, "name": site.name, "study": site.study, "consilience": __version__}
+def introduced(site: Site, message: Message, context: Context) -> Message:
+    """Who this is, and with which version, before anything is computed."""
+    signature = site.sign("node", f"{site.study} {context.node_id}".encode()) if site.sign else ""
+    about = {"site": site.number, "study": site.study, "consilience": __version__, "signature": signature}
     reply = RecordDict({"header": ConfigRecord({"about": json.dumps(about, sort_keys=True)})})
     return Message(reply, reply_to=message)
 
@@ -117,6 +119,8 @@ def worked(site: Site, content: RecordDict, context: Context) -> RecordDict:
     remember(site, context, t, reply.keep)
     kept = {"memory": reply.keep} if site.simulated and reply.keep != () else {}
     sent = record(*pack({"payload": reply.send, "size": reply.size, **kept}, types), {"round": t, "site": site.number})
+    if site.sign is not None:
+        sent.config_records["header"]["signature"] = site.sign("reply", digest(sent).encode())
     if weight(sent) > site.largest:
         raise Refused(f"the reply weighs {weight(sent):,} bytes, more than the {site.largest:,} the study allows.")
     return sent

@@ -69,7 +69,9 @@ class FlowerSimulation:
         """Start Ray and its workers, and hand its grid out of Flower's server thread."""
         ray, simulate = _extra()
         if ray.is_initialized():
-            raise InputError("Ray is running in this process already; shut it down first, so that it can be started here.")
+            raise InputError(
+                "Ray is running in this process already; shut it down first, so that it can be started here."
+            )
         path = os.pathsep.join(p for p in (*sys.path, os.environ.get("PYTHONPATH", "")) if p)
         ray.init(
             num_cpus=self.workers,

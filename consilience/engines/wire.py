@@ -92,12 +92,13 @@ def weight(content: RecordDict) -> int:
 
 
 def digest(content: RecordDict) -> str:
-    """A hash of all that a message carries, for both sides' logs."""
+    """A hash of all that a message carries but its signature: what is signed, and what both sides log."""
     found = hashlib.sha256()
     for name, array in sorted((n, a) for r in content.array_records.values() for n, a in r.items()):
         found.update(f"{name} {len(array.data)} ".encode())
         found.update(array.data)
-    for name, text in sorted((n, str(t)) for r in content.config_records.values() for n, t in r.items()):
+    texts = {n: str(t) for r in content.config_records.values() for n, t in r.items() if n != "signature"}
+    for name, text in sorted(texts.items()):
         found.update(f"{name} {text} ".encode())
     return found.hexdigest()
 
