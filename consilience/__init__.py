@@ -35,6 +35,7 @@ from consilience.methods.scaffold import Scaffold
 from consilience.methods.server_only import ServerOnly
 from consilience.models.mlp import linear, mlp
 from consilience.optim import AdamSteps, Descent, Yogi
+from consilience.participation import Participation
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import (
     Dense,

@@ -98,6 +98,7 @@ def _row(r: Row, cells: Mapping[int, Json]) -> dict[str, Any]:
     each, seeds = list(cells.values()), list(cells)
     failed = [f"{r.name}, seed {seed}: {c['failure']}" for seed, c in cells.items() if c["failure"]]
     heard = sorted({w for c in each for w in c.get("warnings") or []})
+    heard += words.losses([f for c in each for f in c.get("failures") or []])
     plain = over_seeds([] if failed else [c["metrics"] for c in each])
     soft = [c.get("tempered") for c in each]
     tempered = None

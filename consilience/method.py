@@ -84,6 +84,7 @@ class Method(ABC):
     tempers: ClassVar[bool] = True  # False where the calibration rows were trained on
     shares: ClassVar[bool] = False  # a first reply is the inference's posterior on the untouched task: usable by others
     pooled: ClassVar[bool] = False  # runs on all sites' rows in one place
+    everyone: ClassVar[bool] = False  # needs a reply from every client in every round
 
     @abstractmethod
     def local(self, task: Task, message: Any, client: Client) -> Reply:

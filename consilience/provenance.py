@@ -92,8 +92,10 @@ def citation(kind: type[Method]) -> tuple[str, str]:
     return title.rstrip("."), source
 
 
-def identity(method: Method, task: Task, sites: Sites, seed: int, engine: str) -> str:
-    """A hash of all that decides the numbers."""
+def identity(
+    method: Method, task: Task, sites: Sites, seed: int, engine: str, takes_part: dict[str, Any] | None = None
+) -> str:
+    """A hash of all that decides the numbers; `takes_part` says who is asked and lost, if not everyone replies."""
     shapes = {k: [list(v.shape), str(v.dtype)] for k, v in task.like.items()}
     parts = [
         describe(method),
@@ -103,5 +105,6 @@ def identity(method: Method, task: Task, sites: Sites, seed: int, engine: str) -
         seed,
         engine,
         sites.fingerprint(),
+        *([takes_part] if takes_part else []),
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from consilience import participation as part
 from consilience.data.data import Data, Sites
-from consilience.engines import ENGINES, Engine, chosen, threads_for, using_threads
+from consilience.engines import Engine, chosen, made, threads_for, using_threads
+from consilience.engines.exchange import ended, forgive, losses
 from consilience.errors import InputError
 from consilience.evaluate import evaluate, quick
 from consilience.key import Key
 from consilience.ledger import Ledger
 from consilience.method import Method, usual_rounds
+from consilience.participation import Participation
 from consilience.parties import Received, Server
 from consilience.progress import track
 from consilience.provenance import check, facts, identity
@@ -36,6 +40,7 @@ def run(
     keep_replies: str = "last",
     resume: bool = False,
     threads: int | None = None,
+    participation: float | Participation | None = None,
     scored: bool = True,
     about: dict[str, Any] | None = None,
 ) -> Result:
@@ -43,21 +48,27 @@ def run(
 
     `rounds` is 1 for one-round methods and what is usual for the others unless given. With `out` everything is kept in
     that folder; `resume=True` goes on from its last whole round. `threads` are torch's, one for small networks unless
-    given. `scored=False` leaves the scores to the caller. `about` is added to run.json.
+    given. `participation` is how many sites, or which fraction of them, are asked a round; a `Participation` also says
+    who is lost and how many replies suffice. `scored=False` leaves the scores to the caller. `about` is added to
+    run.json.
     """
     sites = sites.pooled() if method.pooled else sites
     rounds = rounds if rounds is not None else usual_rounds(method)
     check(method, task, sites, rounds)
+    taking = part.participation(participation)
+    part.check(taking, method, len(sites))
     if isinstance(engine, str):
         engine_name = chosen(engine, task, sites.train)
-        where = ENGINES[engine_name](sites.train)
+        where = made(engine_name, sites.train)
     else:
         engine_name, where = getattr(engine, "__name__", "custom"), engine(sites.train)
     store = None if out is None else Store(out, keep_replies)
     if store is not None and store.exists and not resume:
         raise InputError(f"{store.folder} already holds a run; go on with --resume, or choose another folder.")
     used = threads or threads_for(task)
-    fingerprint = identity(method, task, sites, seed, engine_name)
+    fingerprint = identity(method, task, sites, seed, engine_name, taking.fingerprint())
+    if taking.min_replies is not None:
+        forgive(where)
 
     key = Key(seed)
     server = Server(sites.inputs, sites.calibration, key.fold(0), len(sites))
@@ -69,23 +80,39 @@ def run(
     header = {
         **{"consilience": __version__, "format": FORMAT},
         **facts(method, task, sites, rounds, seed, engine_name, used),
+        **({"participation": dataclasses.asdict(taking)} if taking.partial else {}),
         **(about or {}),
     }
     if store is not None:
         store.write_json("run.json", {**header, "finished": False})
 
     started, replies = time.perf_counter(), list[Received]()
-    with using_threads(used), warnings.catch_warnings(record=True) as heard:
+    with ended(where), using_threads(used), warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         for t in track(range(at.rounds, rounds), "round"):
             message = method.broadcast(at.state)
-            replies = where.gather(method, task, message, where.clients, t, key.fold(1))
+            asked = part.cohort(taking, where.clients, t, key.fold(3))
+            lost = part.losses(taking, asked, [len(d.w) for d in sites.train], t, key.fold(3))
+            try:
+                replies = where.gather(method, task, message, [k for k in asked if k not in lost], t, key.fold(1))
+            except InputError:
+                if store is not None:
+                    failed = _failed(lost | losses(where), sites, t)
+                    store.write_json("run.json", {**header, "failures": [*at.failures, *failed], "finished": False})
+                raise
+            sent = {r.client: r.payload for r in replies}
+            lost |= {k: losses(where).get(k, "no reply") for k in asked if k not in sent and k not in lost}
+            failures = (*at.failures, *_failed(lost, sites, t))
+            if stop := part.shortfall(taking, len(replies), len(asked), t):
+                if store is not None:
+                    store.write_json("run.json", {**header, "failures": failures, "finished": False})
+                raise InputError(stop)
             state = method.aggregate(task, at.state, replies, server._replace(key=key.fold(2).fold(t)))
-            for r in replies:
-                at.ledger.record(t + 1, r.client, message, r.payload)
-            sent = {c: at.ledger.total(c, round=t + 1) for c in ("up_bytes", "down_bytes")}
-            row = {"round": t + 1, **(quick(method, task, state, sites) if scored else {}), **sent}
-            at = Checkpoint(t + 1, state, where.memories, [*at.history, row], at.ledger, fingerprint)
+            for k in asked:
+                at.ledger.record(t + 1, k, message, sent.get(k, ()))
+            moved = {c: at.ledger.total(c, round=t + 1) for c in ("up_bytes", "down_bytes")}
+            row = {"round": t + 1, **(quick(method, task, state, sites) if scored else {}), **moved}
+            at = Checkpoint(t + 1, state, where.memories, [*at.history, row], at.ledger, fingerprint, failures)
             if store is not None:
                 store.save(at, replies)
         if not replies and store is not None and keep_replies != "none":
@@ -94,7 +121,7 @@ def run(
     report = {
         **header,
         **found,
-        **{"history": at.history, "ledger": at.ledger.summary(sites.names), "failures": []},
+        **{"history": at.history, "ledger": at.ledger.summary(sites.names), "failures": list(at.failures)},
         "warnings": sorted({str(w.message) for w in heard if issubclass(w.category, UserWarning)}),
         "seconds": time.perf_counter() - started,
         "finished": True,
@@ -102,6 +129,11 @@ def run(
     if store is not None:
         store.write_json("run.json", report)
     return Result(method, task, sites, at.state, replies, server, report, run, store)
+
+
+def _failed(lost: dict[int, str], sites: Sites, round: int) -> list[dict[str, Any]]:
+    """Who, when and why, for people."""
+    return [{"site": sites.names[k], "round": round + 1, "why": why} for k, why in sorted(lost.items())]
 
 
 def load(folder: str | Path, method: Method, task: Task, sites: Sites) -> Result:
@@ -112,7 +144,8 @@ def load(folder: str | Path, method: Method, task: Task, sites: Sites) -> Result
     saved = store.load(method)
     if saved is None or not report.get("finished"):
         raise InputError(f"The run in {folder} has not finished; go on with «consilience run --resume {folder}».")
-    if saved.fingerprint != identity(method, task, sites, report["seed"], report["engine"]):
+    taking = Participation(**report.get("participation", {})).fingerprint()
+    if saved.fingerprint != identity(method, task, sites, report["seed"], report["engine"], taking):
         raise InputError(f"{folder} was made with another method, model or data than these.")
     server = Server(sites.inputs, sites.calibration, Key(report["seed"]).fold(0), len(sites))
     return Result(method, task, sites, saved.state, store.replies(saved.rounds, method), server, report, run, store)

@@ -23,7 +23,7 @@ LAYERS = [
     ["spec", "metrics"],
     ["study", "envelope"],
     ["study_text", "admission", "choice"],
-    ["engines", "ledger", "provenance"],
+    ["engines", "ledger", "provenance", "participation"],
     ["store", "evaluate", "report"],
     ["result", "site"],
     ["modelfile"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,7 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from torch import Tensor
 
 import consilience as co
-from consilience.engines import wire
+from consilience.engines import made, wire
 from consilience.engines.flower import Flower
 from consilience.engines.flower_client import Site, answered
 from consilience.errors import InputError
@@ -349,3 +350,26 @@ def test_a_reply_changed_on_its_way_is_refused() -> None:
     )  # fmt: skip
     with pytest.raises(InputError, match="signature"):
         engine.gather(METHOD, task, start, [0], 0, Key(3))
+
+
+def test_a_run_goes_on_without_a_site_and_says_so(tmp_path: Path) -> None:
+    task, sites, _ = problem()
+
+    def engine(data: Any) -> Flower:
+        return loopback.flower(METHOD, task, data, only_site_1(FAULTS["truncated"][0]))
+
+    some = co.run(METHOD, task, sites, rounds=2, engine=engine, participation=co.Participation(min_replies=3))
+    with pytest.raises(InputError, match="round 1: the bytes cannot be read"):
+        co.run(METHOD, task, sites, rounds=2, engine=engine, out=tmp_path / "run")
+
+    assert [(f["site"], f["round"]) for f in some.report["failures"]] == [(sites.names[1], 1), (sites.names[1], 2)]
+    written = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert not written["finished"] and "cannot be read" in written["failures"][0]["why"]
+
+
+def test_an_engines_fields_follow_a_colon() -> None:
+    _, sites, _ = problem()
+    assert made("parallel:workers=3", sites.train).workers == 3  # type: ignore[attr-defined]
+    for wrong in ("parallel:workers", "parallel:workers=two", "parallel:cores=2"):
+        with pytest.raises(InputError, match="whole numbers"):
+            made(wrong, sites.train)

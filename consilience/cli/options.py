@@ -25,10 +25,22 @@ Split_ = Annotated[
 ]
 Model_ = Annotated[str, typer.Option(help="mlp, linear, cnn_hasan, resnet20 …, or package.module:factory.")]
 Seed_ = Annotated[int, typer.Option(help="Decides split, start and every draw.")]
-Engine_ = Annotated[str, typer.Option(help="auto, sequential, vectorised or parallel.")]
+Engine_ = Annotated[
+    str, typer.Option(help="auto, sequential, vectorised, parallel or flower; fields after a colon: flower:workers=2.")
+]
 DataDir_ = Annotated[Path | None, typer.Option(envvar="CONSILIENCE_DATA", help="Where data files lie.")]
 Set_ = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. inference.epochs=20; may be repeated.")]
 Seeds_ = Annotated[str, typer.Option(help="0-9, or 0,3,7, or 5: each decides split, start and every draw.")]
 Calibration_ = Annotated[int, typer.Option(help="Labelled rows at the server; 0 for none.")]
 Inputs_ = Annotated[float, typer.Option(help="Unlabelled rows at the server: a number, or a fraction below 1.")]
 Json_ = Annotated[bool, typer.Option("--json", help="Print run.json alone on standard output.")]
+Participation_ = Annotated[
+    float | None, typer.Option(help="Sites asked a round: a number, or a fraction below 1; all by default.")
+]
+Dropout_ = Annotated[float, typer.Option(help="Simulate: the chance that a site asked never replies.")]
+Deadline_ = Annotated[
+    float | None, typer.Option(help="Simulate: slower replies do not count; a site of mean size usually takes 1.")
+]
+MinReplies_ = Annotated[
+    int | None, typer.Option(help="Fewer replies stop the run; given, a site whose training fails is lost, no error.")
+]

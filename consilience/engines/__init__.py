@@ -9,20 +9,53 @@ import torch
 from torch import nn
 
 from consilience.data.data import Data
+from consilience.engines import offline  # noqa: F401 — before anything imports Flower
 from consilience.engines.exchange import Engine
 from consilience.engines.parallel import Parallel
 from consilience.engines.sequential import Sequential
 from consilience.engines.vectorised import Vectorised
-from consilience.errors import unknown
+from consilience.errors import InputError, unknown
 from consilience.task import Task
 
-__all__ = ["ENGINES", "Engine", "Parallel", "Sequential", "Vectorised", "chosen", "threads_for", "using_threads"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "Parallel",
+    "Sequential",
+    "Vectorised",
+    "chosen",
+    "made",
+    "threads_for",
+    "using_threads",
+]
 
-ENGINES: dict[str, Callable[[Sequence[Data]], Engine]] = {
+
+def flower(data: Sequence[Data], workers: int | None = None, memory: int | None = None) -> Engine:
+    """Flower's simulation, if the extra is there."""
+    try:
+        from consilience.engines.flower_simulation import FlowerSimulation
+    except ImportError as error:
+        raise InputError("The engine «flower» needs Flower: pip install 'consilience[flower]'.") from error
+    return FlowerSimulation(data, workers, memory)
+
+
+ENGINES: dict[str, Callable[..., Engine]] = {
     "sequential": Sequential,
     "vectorised": Vectorised,
     "parallel": Parallel,
+    "flower": flower,
 }
+
+
+def made(name: str, data: Sequence[Data]) -> Engine:
+    """An engine by its name, its fields after a colon: parallel:workers=4, or flower:workers=2,memory=2000000000."""
+    word, _, fields = name.partition(":")
+    try:
+        return ENGINES[word](data, **{k: int(v) for k, v in (field.split("=") for field in fields.split(",") if field)})
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"«{name}»: write the engine's fields as whole numbers, such as flower:workers=2.") from error
 
 
 WASTE = 1.5  # how much larger padding may make the work of clients side by side
@@ -40,8 +73,9 @@ def chosen(name: str, task: Task, data: Sequence[Data]) -> str:
             return "sequential"
         even = len(sizes) * max(sizes) <= WASTE * sum(sizes)
         return "vectorised" if small(task) and even else "parallel"
-    if name not in ENGINES:
-        raise unknown("engine", name, [*ENGINES, "auto"])
+    word = name.partition(":")[0]
+    if word not in ENGINES:
+        raise unknown("engine", word, [*ENGINES, "auto"])
     return name
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 from consilience import tree
 from consilience.data.data import Data
@@ -27,6 +28,44 @@ class Engine(Protocol):
         self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
     ) -> list[Received]:
         """Replies to a message, sorted by client."""
+
+
+class Forgiving(Protocol):
+    """An engine that can go on without a client; those that cannot raise what went wrong."""
+
+    forgiving: bool  # whether it does; a client that fails is then lost
+    lost: dict[int, str]  # who of the last cohort did not reply, and why
+
+
+def forgive(engine: Any) -> None:
+    """Let clients be lost, where the engine can."""
+    engine.forgiving = True
+
+
+@contextmanager
+def ended(engine: Any) -> Iterator[None]:
+    """Whatever an engine started, such as workers, ends with the run."""
+    try:
+        yield
+    finally:
+        if hasattr(engine, "close"):
+            engine.close()
+
+
+def losses(engine: Any) -> dict[int, str]:
+    """Who of the last cohort did not reply, and why, where the engine says."""
+    return dict(getattr(engine, "lost", {}))
+
+
+@contextmanager
+def excused(engine: Forgiving, k: int) -> Iterator[None]:
+    """Client k's share of the work: what goes wrong in it ends the run, unless the engine forgives."""
+    try:
+        yield
+    except Diverged as error:
+        if not engine.forgiving:
+            raise
+        engine.lost[k] = f"training failed: {error}"
 
 
 def client_view(

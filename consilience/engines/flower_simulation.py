@@ -17,8 +17,8 @@ from typing import Any
 import numpy
 import torch
 
-from consilience.engines import offline  # noqa: F401 — before Flower and Ray
 from consilience.data.data import Data
+from consilience.engines import offline
 from consilience.engines.flower import Flower
 from consilience.engines.flower_client import Site, client_app
 from consilience.errors import InputError

@@ -1,4 +1,4 @@
-"""Flower and Ray without calls home: imported before either of them, because they read the environment at import."""
+"""Flower and Ray without calls home. They read the environment when imported, so it is set before they are."""
 
 from __future__ import annotations
 
@@ -11,4 +11,5 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray leaves the choice of devices alone, as it will by default
 }
-os.environ.update(SETTINGS)
+for name, value in SETTINGS.items():
+    os.environ.setdefault(name, value)

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from consilience.data.data import Data
-from consilience.engines.exchange import alone, client_view
+from consilience.engines.exchange import alone, client_view, excused
 from consilience.key import Key
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply
@@ -31,6 +31,7 @@ class Parallel:
         self.data = data
         self.workers = workers or os.cpu_count() or 1
         self.memories: dict[int, Tree] = {}
+        self.forgiving, self.lost = False, dict[int, str]()
 
     @property
     def clients(self) -> Sequence[int]:
@@ -44,16 +45,17 @@ class Parallel:
             own = dataclasses.replace(task, model=copy.deepcopy(task.model))
             return alone(method, own, message, client, k, round)
 
-        received = []
+        received, self.lost = [], {}
         # A new thread has torch's default number of BLAS threads, whatever the main thread has set.
         with ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             views = {k: client_view(method, message, self.data[k], self.memories, k, round, key) for k in cohort}
             jobs = [(k, pool.submit(work, k, view)) for k, view in views.items()]
             try:
                 for k, job in track(jobs, "site"):
-                    reply = job.result()
-                    self.memories[k] = reply.keep
-                    received.append(Received(k, reply.size, reply.send))
+                    with excused(self, k):
+                        reply = job.result()
+                        self.memories[k] = reply.keep
+                        received.append(Received(k, reply.size, reply.send))
             finally:
                 pool.shutdown(cancel_futures=True)
         return received

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from consilience import tree
 from consilience.data.data import Data
-from consilience.engines.exchange import alone, client_view
+from consilience.engines.exchange import alone, client_view, excused
 from consilience.errors import Diverged
 from consilience.key import Key
 from consilience.method import Method
@@ -26,6 +26,7 @@ class Vectorised:
         self.data = data
         self.chunk = chunk
         self.memories: dict[int, Tree] = {}
+        self.forgiving, self.lost = False, dict[int, str]()
 
     @property
     def clients(self) -> Sequence[int]:
@@ -36,18 +37,22 @@ class Vectorised:
         self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
     ) -> list[Received]:
         received: list[Received] = []
-        size = self.chunk or len(cohort)
+        self.lost = {}
+        size = self.chunk or max(len(cohort), 1)
         for part in track([cohort[i : i + size] for i in range(0, len(cohort), size)], "group"):
             views = [client_view(method, message, self.data[k], self.memories, k, round, key) for k in part]
             longest = max(len(view.data.w) for view in views)
             stacked = tree.stack([view._replace(data=padded(view.data, longest)) for view in views])
             replies: Reply = torch.func.vmap(lambda client: method.local(task, message, client))(stacked)
             for k, view, reply in zip(part, views, tree.unstack(replies, len(part)), strict=True):
-                if not tree.all_finite(reply.send):
-                    alone(method, task, message, view, k, round)  # the same numbers again, to say where they left
-                    raise Diverged(f"Site {k}, round {round + 1} sent numbers that are not finite; try a smaller rate.")
-                self.memories[k] = tree.map(torch.clone, reply.keep)
-                received.append(Received(k, reply.size.clone(), tree.map(torch.clone, reply.send)))
+                with excused(self, k):
+                    if not tree.all_finite(reply.send):
+                        alone(method, task, message, view, k, round)  # the same numbers again, to say where they left
+                        raise Diverged(
+                            f"Site {k}, round {round + 1} sent numbers that are not finite; try a smaller rate."
+                        )
+                    self.memories[k] = tree.map(torch.clone, reply.keep)
+                    received.append(Received(k, reply.size.clone(), tree.map(torch.clone, reply.send)))
         return received
 
 

@@ -46,6 +46,7 @@ class EvidenceTuned(Method):
     sends: ClassVar[str] = "what evidence pooling sends, then one number for each λ and temperature tried"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     usual_rounds: ClassVar[int] = 2
+    everyone: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client samples
     exponent: float = 0.5  # α, as in evidence pooling
@@ -57,8 +58,7 @@ class EvidenceTuned(Method):
     def local(self, task: Task, message: Point | Tuned, client: Client) -> Reply:
         data = client.data
         if isinstance(message, Tuned):
-            everyone = EvidenceState(*message[:4])
-            p = [self.pool(penalty).teacher(task, everyone)(data.x) for penalty in PENALTIES]
+            p = [self.pool(penalty).teacher(task, EvidenceState(*message[:4]))(data.x) for penalty in PENALTIES]
             sums = [(client.memory * log_prob(tempered(q, t), data.y)).sum() for q in p for t in TEMPERATURES]  # 3
             return Reply(torch.stack(sums), data.size, client.memory)
         rank = torch.argsort(client.key.fold(-1).order(data.w)) < self.aside * (data.w > 0).sum()
