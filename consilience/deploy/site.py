@@ -1,0 +1,115 @@
+"""A site of a deployed study: a SuperNode that carries messages, and this process, which alone sees the rows.
+
+Every message is held against the study before anything is computed and logged with its size and hash. What is
+remembered between rounds lies in a folder of the site, so that neither side's restart changes a number.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
+from flwr.supercore.constant import TaskType
+
+from consilience.deploy.executor import Runtime, answer, new_secret, tasks
+from consilience.deploy.processes import Child, free_port, reach
+from consilience.engines.flower_client import Site, client_app
+from consilience.errors import InputError
+
+
+def serve_site(
+    site: Site,
+    pinned: str,
+    server: str,
+    folder: Path,
+    authority: Path | None = None,
+    node_key: Path | None = None,
+    patience: float = 60.0,
+    say: Callable[[str], None] = print,
+    until: Callable[[], bool] = lambda: False,
+) -> None:
+    """Answer the server's messages until interrupted. Without an authority nothing is encrypted: for trials only."""
+    reach(server, authority, patience)
+    folder.mkdir(parents=True, exist_ok=True)
+    secret, port = new_secret(folder / "runtime.secret"), free_port()
+    words = [
+        *("--superlink", server, "--isolation", "process", "--host", "127.0.0.1", "--port", str(port)),
+        *("--superexec-auth-secret-file", str(folder / "runtime.secret")),
+        *(("--root-certificates", str(authority)) if authority else ("--insecure",)),
+        *(("--auth-supernode-private-key", str(node_key)) if node_key else ()),
+    ]
+    respond, runtime = responder(site, folder, say), Runtime(f"127.0.0.1:{port}", secret)
+    say(f"{site.name} waits for {server}. End with Ctrl-C.")
+    while not until():
+        child = Child("flower-supernode", words, folder / "supernode.log", folder / "flower")
+        try:
+            for token in tasks(runtime, TaskType.CLIENT_APP, _while(child, until)):
+                try:
+                    answer(runtime, token, pinned, respond, say)
+                except Exception as error:  # the server went away, or the round was over: the next message may be fine
+                    say(f"A message could not be answered: {type(error).__name__}: {error}")
+        finally:
+            child.stop()
+        if not until():
+            _explain(child, node_key)
+            say("The connection was lost; trying again.")
+            time.sleep(3)
+            reach(server, authority, patience)
+
+
+def _while(child: Child, until: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: child.alive() and not until()
+
+
+def _explain(child: Child, node_key: Path | None) -> None:
+    """Stop where trying again cannot help."""
+    words = child.last_words()
+    if "activate SuperNode" in words or "2004" in words:
+        raise InputError(
+            f"The server does not know this site's key: let its operator register {node_key}.pub and start again."
+        )
+
+
+def responder(site: Site, folder: Path, say: Callable[[str], None]) -> Callable[[Message, Context], Message]:
+    """Answers with the site's own code, its memory from and to the folder."""
+    app, memory = client_app(lambda context: site), folder / "memory.bin"
+
+    def respond(message: Message, context: Context) -> Message:
+        context.state = read_state(memory)
+        reply = app(message, context)
+        if len(context.state):
+            write_state(memory, context.state)
+        context.state = RecordDict()  # what is remembered is this process's business, not the SuperNode's
+        if message.metadata.message_type.startswith("train"):
+            how = f"refused: {reply.error.reason}" if reply.has_error() else "answered"
+            say(f"Round {message.metadata.group_id} {how}")
+        return reply
+
+    return respond
+
+
+def read_state(path: Path) -> RecordDict:
+    return recorddict_from_proto(RecordDictProto.FromString(path.read_bytes())) if path.exists() else RecordDict()
+
+
+def write_state(path: Path, state: RecordDict) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(recorddict_to_proto(state).SerializeToString())
+    part.replace(path)
+
+
+def message_log(path: Path) -> Callable[[dict[str, Any]], None]:
+    """One JSON line for every message, in and out."""
+
+    def log(line: dict[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    return log
