@@ -78,8 +78,8 @@ def sealed(value: Tree, header: Header, key: Ed25519PrivateKey) -> bytes:
     return save(tensors, metadata={KEY: _sorted(outer)})
 
 
-def opened(path: Path, kind: str, most: int = MOST_BYTES) -> Envelope:
-    """Read a file of one kind; damage, another format or another kind is refused by name."""
+def opened(path: Path, kind: str | None = None, most: int = MOST_BYTES) -> Envelope:
+    """Read a file of one kind, or of any; damage, another format or another kind is refused by name."""
     raw = _bytes(path, most)
     try:
         length = int.from_bytes(raw[:8], "little")
@@ -103,7 +103,7 @@ def opened(path: Path, kind: str, most: int = MOST_BYTES) -> Envelope:
         )
     if not whole or not sound:
         raise InputError(f"{path} is damaged: its checksum does not fit its content; ask for it again.")
-    if header.kind != kind:
+    if kind is not None and header.kind != kind:
         raise InputError(f"{path} is a {header.kind} file and a {kind} is needed here: give the right file.")
     return Envelope(str(path), header, tensors, outline, checksum, outer["key"], outer["signature"], len(raw))
 

@@ -48,13 +48,17 @@ class Stepped(NamedTuple):
     optimiser: Tree  # its memory
 
 
-def server_step(state: Stepped, optimiser: Optimiser, replies: Sequence[Received]) -> Stepped:
+def server_step(task: Task, state: Stepped, optimiser: Optimiser, replies: Sequence[Received]) -> Stepped:
     """One step of the server's optimiser along θ − Σₖ (nₖ/n) θₖ, the clients' average step taken as a gradient."""
-    before = state.posterior.params
+    before, mean = state.posterior.params, average(payloads(replies), weights(replies))
     theta = tree.ravel(before)
-    slope = theta - tree.ravel(average(payloads(replies), weights(replies)).params)
-    theta, memory = optimiser.step(theta, slope, state.optimiser, optimiser.rate)
-    return Stepped(Point(tree.unravel(theta, before)), memory)
+    theta, memory = optimiser.step(theta, theta - tree.ravel(mean.params), state.optimiser, optimiser.rate)
+    return Stepped(with_statistics(task, Point(tree.unravel(theta, before)), mean), memory)
+
+
+def with_statistics(task: Task, point: Point, mean: Point) -> Point:
+    """The point with the clients' mean running statistics: an optimiser's step could make a variance negative."""
+    return Point({**point.params, **{k: mean.params[k] for k in task.statistics}})
 
 
 class Method(ABC):
@@ -84,6 +88,7 @@ class Method(ABC):
     tempers: ClassVar[bool] = True  # False where the calibration rows were trained on
     shares: ClassVar[bool] = False  # a first reply is the inference's posterior on the untouched task: usable by others
     pooled: ClassVar[bool] = False  # runs on all sites' rows in one place
+    moves_statistics: ClassVar[bool] = False  # True where batch normalisation's statistics are averaged or kept whole
     everyone: ClassVar[bool] = False  # needs a reply from every client in every round
 
     @abstractmethod
@@ -128,6 +133,12 @@ class Method(ABC):
 def needs(method: Method) -> set[Needs]:
     """All that a method, as it is set, wants to see at the server."""
     return {method.needs} | ({Needs.INPUTS} if getattr(method, "distil", None) else set())
+
+
+def moves_statistics(method: Method) -> bool:
+    """Whether a method, with its inferences as they are set, can train batch normalisation."""
+    inferences = [getattr(owner, "inference", None) for owner in (method, getattr(method, "distil", None))]
+    return method.moves_statistics and all(getattr(i, "moves_statistics", False) for i in inferences if i is not None)
 
 
 def usual_rounds(method: Method | type[Method]) -> int:

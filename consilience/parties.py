@@ -19,6 +19,7 @@ class Client(NamedTuple):
     data: Data
     memory: Tree
     key: Key
+    progress: Tensor = torch.zeros((), dtype=torch.float64)  # which part of the rounds is done, for schedules over them
 
 
 class Server(NamedTuple):

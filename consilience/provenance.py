@@ -13,7 +13,7 @@ import torch
 
 from consilience.data.data import Sites
 from consilience.errors import InputError
-from consilience.method import Method, Needs, name, needs
+from consilience.method import Method, Needs, moves_statistics, name, needs
 from consilience.methods import METHODS
 from consilience.spec import describe
 from consilience.task import Task
@@ -27,7 +27,7 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
     if method.one_shot and rounds > 1:
         raise InputError(f"{name(method)} is a one-round method, a second would repeat the first: use --rounds 1.")
     wanted = needs(method)
-    no_labels, no_inputs = sites.calibration is None, sites.inputs is None
+    no_labels, no_inputs = sites.calibration is None and not sites.elsewhere, sites.inputs is None
     if (Needs.LABELS in wanted and no_labels) or (Needs.INPUTS in wanted and no_inputs):
         free = ", ".join(sorted(n for n, m in METHODS.items() if needs(m()) == {Needs.NOTHING} and not m.bound))
         both = [("labelled rows (--calibration 30)", Needs.LABELS), ("unlabelled rows (--inputs 0.2)", Needs.INPUTS)]
@@ -40,6 +40,11 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
         theirs, ours = tuple(sites.inputs.shape[1:]), tuple(sites.train[0].x.shape[1:])
         raise InputError(
             f"The server's inputs have the shape {theirs} a row, the sites' rows {ours}: resize them first."
+        )
+    if task.statistics and not moves_statistics(method):
+        raise InputError(
+            f"{name(method)} as it is set cannot move the running statistics of batch normalisation "
+            f"(«{task.statistics[0]}»): use GroupNorm in the model, or a method that averages weights."
         )
     task.check(sites.train[0], sites.classes)
 
@@ -62,7 +67,7 @@ def facts(
         "engine": engine,
         "threads": threads,
         "model": type(task.model).__name__,
-        "parameters": sum(p.numel() for p in task.like.values()),
+        "parameters": sum(p.numel() for p in task.weights(task.like).values()),
         "task": "classification" if sites.classes else "regression",
         "classes": sites.classes,
         "class_names": list(sites.class_names) if sites.class_names else None,

@@ -93,8 +93,9 @@ def run(
             message = method.broadcast(at.state)
             asked = part.cohort(taking, where.clients, t, key.fold(3))
             lost = part.losses(taking, asked, [len(d.w) for d in sites.train], t, key.fold(3))
+            heeded = [k for k in asked if k not in lost]
             try:
-                replies = where.gather(method, task, message, [k for k in asked if k not in lost], t, key.fold(1))
+                replies = where.gather(method, task, message, heeded, t, key.fold(1), t / rounds)
             except InputError:
                 if store is not None:
                     failed = _failed(lost | losses(where), sites, t)

@@ -22,7 +22,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
     f.__name__: f
     for f in (
         *(inference.SGD, inference.Adam, inference.SWA, inference.SGLD, inference.CyclicalSGHMC),
-        *(inference.constant, inference.cosine),
+        *(inference.constant, inference.cosine, inference.stepwise),
         *(distil.Distil, distil.at_random, distil.at_client, distil.at_average),
         *(optim.Descent, optim.AdamSteps, optim.Yogi, predictive.shared, predictive.robust),
         *(posterior.moments, posterior.dense_moments),

@@ -189,15 +189,29 @@ def _check_signature(agreement: Agreement, site: Member) -> None:
         )
 
 
-def read(path: Path) -> Study:
-    """A study from its file; a changed agreement is refused, as signatures no longer fit."""
+def _parsed(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
-        value = tomllib.loads(text)
+        return text, tomllib.loads(text)
     except FileNotFoundError:
-        raise InputError(f"There is no study «{path}»: make one with «consilience study new».") from None
+        raise InputError(f"There is no file «{path}»: check the name; «consilience study new» makes one.") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path} cannot be read as TOML: {error}.") from error
+
+
+def read_columns(path: Path) -> tuple[Target, tuple[Column, ...]]:
+    """The parts [target] and [columns] alone: a data dictionary."""
+    _, value = _parsed(path)
+    try:
+        columns = tuple(Column(**_typed(Column, {"name": name, **c})) for name, c in value["columns"].items())
+        return Target(**_typed(Target, value["target"])), columns
+    except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
+        raise InputError(f"{path}: {error} is missing, unknown or of the wrong type: compare with a new one.") from None
+
+
+def read(path: Path) -> Study:
+    """A study from its file; a changed agreement is refused, as signatures no longer fit."""
+    text, value = _parsed(path)
     if type(value.get("format")) is not int or value["format"] > FORMAT:
         raise InputError(
             f"{path} has format {value.get('format')}; consilience {__version__} reads {FORMAT}: use the same version "

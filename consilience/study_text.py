@@ -12,6 +12,8 @@ from consilience.data.tabular import MOST_CLASSES, is_empty, number, read_table
 from consilience.errors import unknown
 from consilience.study import SITES, Agreement, Study
 
+FEW = 5  # different whole numbers that look like categories
+
 AGREEMENT = """\
 # A study of consilience: what all sites agree on before anything is computed.
 # Read it, change what is not right, and only then let the sites sign it with «consilience site join».
@@ -123,7 +125,7 @@ def proposed(path: Path, target: str) -> tuple[Target, tuple[Column, ...]]:
         numbers = [v for v in map(number, known) if v is not None]
         missing = "mark" if len(known) < len(cells) else "refuse"
         texts = sorted(set(known), key=lambda t: (number(t) is None, number(t) or 0.0, t))
-        few = len(texts) <= (MOST_CLASSES if name == target else 2) and all(v.is_integer() for v in numbers)
+        few = len(texts) <= (MOST_CLASSES if name == target else FEW) and all(v.is_integer() for v in numbers)
         if len(numbers) < len(known) or few:
             columns.append(Column(name, "category", levels=tuple(texts), missing=missing))
             continue

@@ -21,6 +21,8 @@ from consilience.data.data import Data
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.likelihood import GaussianNoise, Heteroscedastic, Likelihood, Softmax
+from consilience.models.batchnorm import statistics
+from consilience.models.controlled import controlled, refuse_hidden_state, refuse_uncontrolled
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Categorical, Distribution, Normal, Predictive
 from consilience.prior import Flat, Isotropic, Prior
@@ -43,8 +45,25 @@ class Task:
 
     @property
     def like(self) -> Params:
-        """Names, shapes and types of all weights, the likelihood's own included."""
-        return {**{k: p.detach() for k, p in self.model.named_parameters()}, **self.likelihood.extra()}
+        """Names, shapes and types of all weights, the likelihood's own and running statistics included."""
+        return self._params(self.model)
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the running statistics: they move with the weights and are averaged, but nothing steps on them."""
+        return tuple(statistics(self.model))
+
+    def weights(self, params: Params) -> Params:
+        """All but the running statistics."""
+        return {k: v for k, v in params.items() if k not in self.statistics}
+
+    def _params(self, model: nn.Module) -> Params:
+        buffers = dict(model.named_buffers())
+        return {
+            **{k: p.detach() for k, p in model.named_parameters()},
+            **self.likelihood.extra(),
+            **{k: buffers[k] for k in self.statistics},
+        }
 
     def init(self, key: Key) -> Point:
         """Fresh weights: every layer re-initialises itself from the key."""
@@ -55,9 +74,10 @@ class Task:
                 reset = getattr(layer, "reset_parameters", None)
                 if callable(reset):
                     reset()
-        return Point({**{k: p.detach() for k, p in fresh.named_parameters()}, **self.likelihood.extra()})
+        return Point(self._params(fresh))
 
     def outputs(self, params: Params, x: Tensor) -> Tensor:
+        """What the network says in evaluation mode."""
         own = {k: v for k, v in params.items() if not k.startswith("likelihood.")}
         out: Tensor = functional_call(self.model, own, (x,))
         return out
@@ -65,7 +85,7 @@ class Task:
     def loss(self, params: Params, batch: Data, size: Tensor) -> Tensor:
         """U(θ)/n: the batch's mean negative log-likelihood − log p(θ)/n + tilt(θ). What optimisers step on."""
         nll = self.likelihood.nll(self.outputs(params, batch.x), batch.y, params)
-        value = mean_nll(nll, batch.w) - self.prior.log_density(params) / size
+        value = mean_nll(nll, batch.w) - self.prior.log_density(self.weights(params)) / size
         return value + sum(tilt(params) for tilt in self.tilts)
 
     def potential(self, params: Params, batch: Data, size: Tensor) -> Tensor:
@@ -107,34 +127,31 @@ class Task:
             mean = self.predictive(Point(self.like))(x)
             assert isinstance(mean, Normal)
             return Normal(torch.zeros_like(mean.mean), torch.full_like(mean.var, UNINFORMED), mean.noise)
-        p = self.predictive(Samples(self.prior.draw(Key(0), PRIOR_DRAWS, self.like)))(x)
+        drawn = self.prior.draw(Key(0), PRIOR_DRAWS, self.weights(self.like))
+        still = {k: self.like[k].expand(PRIOR_DRAWS, *self.like[k].shape) for k in self.statistics}
+        p = self.predictive(Samples({**drawn, **still}))(x)
         assert isinstance(p, Normal)
         return p
 
     def check(self, data: Data, classes: int | None) -> None:
-        """Refuse a network that does not fit the rows, hides randomness or carries running statistics."""
-        for name, layer in self.model.named_modules():
-            if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
-                raise InputError(f"Layer «{name}» is dropout, whose randomness no key controls; remove it or set p=0.")
-            if getattr(layer, "running_mean", None) is not None:
-                raise InputError(f"Layer «{name}» keeps running statistics; use GroupNorm or LayerNorm instead.")
+        """Refuse a network that does not fit the rows, or hides randomness or running statistics."""
+        refuse_uncontrolled(self.model)
         if (classes is None) == isinstance(self.likelihood, Softmax):
             kind = "regression" if classes is None else "classification"
             raise InputError(f"These rows are a {kind} problem: build the task with co.{kind}(model).")
         try:
             with torch.no_grad():
-                out, again = self.outputs(self.like, data.x[:2]), self.outputs(self.like, data.x[:2])
+                out = self.outputs(self.like, data.x[:2])
         except RuntimeError as error:
             shape = tuple(data.x.shape[1:])
             raise InputError(f"The model cannot take inputs of shape {shape}: {str(error).splitlines()[0]}.") from error
         self.likelihood.check(out, data.y[:2], classes)
-        if not torch.equal(out, again):
-            raise InputError("The model gives different outputs for the same input: randomness inside is not allowed.")
+        refuse_hidden_state(self.model, data.x[:8])
 
 
 def classification(model: nn.Module, prior: Prior | None = None) -> Task:
     """A network whose outputs are one logit a class."""
-    return Task(model, Softmax(), prior or Isotropic())
+    return Task(controlled(model), Softmax(), prior or Isotropic())
 
 
 def regression(
@@ -152,7 +169,7 @@ def regression(
     outputs of a vector target.
     """
     likelihood = Heteroscedastic(latent) if heteroscedastic else GaussianNoise(noise, latent, full)
-    return Task(model, likelihood, prior or Isotropic())
+    return Task(controlled(model), likelihood, prior or Isotropic())
 
 
 def mean_nll(nll: Tensor, w: Tensor) -> Tensor:

@@ -191,11 +191,15 @@ def test_a_site_refuses_what_it_did_not_agree_to(what: str) -> None:
 
 
 def test_a_site_refuses_kinds_and_sizes_outside_its_study() -> None:
-    one, message, context = site(kinds=("Samples",))
-    assert "would send a «Point»" in answered(one, message, context).error.reason
+    def only_samples(reply: Reply) -> None:
+        if not isinstance(reply.send, co.Samples):
+            raise InputError(f"a {type(reply.send).__name__} may not leave")
 
-    one, message, context = site(largest=1500)  # the question weighs less, the answer is of the same weights
-    assert wire.weight(message.content) < 1500 or "more than the 1,500" in answered(one, message, context).error.reason
+    one, message, context = site(permit=only_samples)
+    assert answered(one, message, context).error.reason == "a Point may not leave"
+
+    one, message, context = site(largest=100)
+    assert "more than the 100 agreed" in answered(one, message, context).error.reason
 
 
 def test_a_site_logs_both_ways_with_size_and_hash() -> None:

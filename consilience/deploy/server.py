@@ -116,6 +116,7 @@ def serve_study(
         name=agreement.name,
         split="study",
         names=tuple(site.name for site in sites),
+        elsewhere=True,
     )
     about = {"study": agreement.hash, "rows": None, "model": agreement.model}
     return run(

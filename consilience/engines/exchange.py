@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import torch
+
 from consilience import tree
 from consilience.data.data import Data
 from consilience.errors import Diverged
@@ -25,9 +27,16 @@ class Engine(Protocol):
     def clients(self) -> Sequence[int]: ...
 
     def gather(
-        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
+        self,
+        method: Method,
+        task: Task,
+        message: Tree,
+        cohort: Sequence[int],
+        round: int,
+        key: Key,
+        progress: float = 0.0,
     ) -> list[Received]:
-        """Replies to a message, sorted by client."""
+        """Replies to a message, sorted by client; `progress` is the part of the rounds that is done."""
 
 
 class Forgiving(Protocol):
@@ -69,11 +78,18 @@ def excused(engine: Forgiving, k: int) -> Iterator[None]:
 
 
 def client_view(
-    method: Method, message: Tree, data: Data, memories: dict[int, Tree], k: int, round: int, key: Key
+    method: Method,
+    message: Tree,
+    data: Data,
+    memories: dict[int, Tree],
+    k: int,
+    round: int,
+    key: Key,
+    progress: float = 0.0,
 ) -> Client:
     """What client k sees; its key depends on run, round and client alone."""
     memory = memories[k] if k in memories else method.memory(message)
-    return Client(data, memory, key.fold(round).fold(k))
+    return Client(data, memory, key.fold(round).fold(k), torch.tensor(progress, dtype=torch.float64))
 
 
 def alone(method: Method, task: Task, message: Tree, client: Client, k: int, round: int) -> Reply:

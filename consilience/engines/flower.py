@@ -77,12 +77,19 @@ class Flower:
         return range(len(self.sites))
 
     def gather(
-        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
+        self,
+        method: Method,
+        task: Task,
+        message: Tree,
+        cohort: Sequence[int],
+        round: int,
+        key: Key,
+        progress: float = 0.0,
     ) -> list[Received]:
         self.lost = {}
         self.meet(cohort)
         received = []
-        for k, reply in self.replies(self.requests(method, message, cohort, round, key)):
+        for k, reply in self.replies(self.requests(method, message, cohort, round, key, progress)):
             try:
                 received.append(self.admitted(method, task, message, reply, k, round))
             except Refused as error:
@@ -96,14 +103,14 @@ class Flower:
         return sorted(received, key=lambda r: r.client)
 
     def requests(
-        self, method: Method, message: Tree, cohort: Sequence[int], round: int, key: Key
+        self, method: Method, message: Tree, cohort: Sequence[int], round: int, key: Key, progress: float = 0.0
     ) -> dict[int, Message]:
         """One message a site; the arrays are shared between them, so they are sent and held once."""
         types = allowed(method)
         common = pack({"message": message}, types)
         about = {
             **{"study": self.study, "consilience": __version__, "method": described(method)},
-            **{"round": round, "seed": int(torch.as_tensor(key.seed))},
+            **{"round": round, "seed": int(torch.as_tensor(key.seed)), "progress": progress},
         }
         found = {}
         for k in cohort:

@@ -34,6 +34,7 @@ from consilience.errors import InputError
 from consilience.key import Key
 from consilience.method import Method
 from consilience.method import name as name_of
+from consilience.parties import Reply
 from consilience.spec import describe, types_of
 from consilience.task import Task
 from consilience.tree import Tree
@@ -53,7 +54,7 @@ class Site:
     task: Task
     data: Data
     study: str = ""  # its hash; empty in a simulation
-    kinds: tuple[str, ...] | None = None  # what may leave, by type; None: whatever the method sends
+    permit: Callable[[Reply], None] | None = None  # refuses a reply that the study does not let leave
     largest: int = LARGEST  # bytes of one message, in or out
     log: Callable[[dict[str, Any]], None] | None = None  # is told of every message
     sign: Callable[[str, bytes], str] | None = None  # purpose, message → signature
@@ -110,12 +111,13 @@ def worked(site: Site, content: RecordDict, context: Context) -> RecordDict:
         {site.number: request["memory"]} if "memory" in request and site.simulated else recalled(site, context, t)
     )
     key = Key(torch.tensor(about["seed"], dtype=torch.int64))
-    client = client_view(site.method, request["message"], site.data, memories, site.number, t, key)
+    client = client_view(
+        site.method, request["message"], site.data, memories, site.number, t, key, float(about["progress"])
+    )
     reply = alone(site.method, site.task, request["message"], client, site.number, t)
     check_leaves_rows_behind(reply.send, site.data)
-    kind = type(reply.send).__name__
-    if site.kinds is not None and kind not in site.kinds:
-        raise Refused(f"the method would send a «{kind}»; the study lets {' and '.join(site.kinds)} leave.")
+    if site.permit is not None:
+        site.permit(reply)
     remember(site, context, t, reply.keep)
     kept = {"memory": reply.keep} if site.simulated and reply.keep != () else {}
     sent = record(*pack({"payload": reply.send, "size": reply.size, **kept}, types), {"round": t, "site": site.number})
@@ -130,7 +132,7 @@ def agree(site: Site, about: dict[str, Any]) -> None:
     """Refuse a request for another study, site, version or method than this site agreed to."""
     try:
         asked = {"study": str(about["study"]), "site": int(about["site"]), "consilience": str(about["consilience"])}
-        settings, _, _ = about["method"], int(about["round"]), int(about["seed"])
+        settings, _ = about["method"], (int(about["round"]), int(about["seed"]), float(about["progress"]))
     except (KeyError, TypeError, ValueError) as error:
         raise Refused("the request does not say what it is for.") from error
     if asked["consilience"] != __version__:

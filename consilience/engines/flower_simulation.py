@@ -54,14 +54,21 @@ class FlowerSimulation:
         return range(len(self.data))
 
     def gather(
-        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
+        self,
+        method: Method,
+        task: Task,
+        message: Tree,
+        cohort: Sequence[int],
+        round: int,
+        key: Key,
+        progress: float = 0.0,
     ) -> list[Received]:
         if self.started is None or self.started[0] != method or self.started[1] is not task:
             self.close()
             self.engine = self.start(method, task)
         self.engine.forgiving = self.forgiving
         try:
-            return self.engine.gather(method, task, message, cohort, round, key)
+            return self.engine.gather(method, task, message, cohort, round, key, progress)
         finally:
             self.lost = self.engine.lost
 

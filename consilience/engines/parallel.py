@@ -38,7 +38,14 @@ class Parallel:
         return range(len(self.data))
 
     def gather(
-        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
+        self,
+        method: Method,
+        task: Task,
+        message: Tree,
+        cohort: Sequence[int],
+        round: int,
+        key: Key,
+        progress: float = 0.0,
     ) -> list[Received]:
         @torch.no_grad()
         def work(k: int, client: Client) -> Reply:
@@ -48,7 +55,9 @@ class Parallel:
         received, self.lost = [], {}
         # A new thread has torch's default number of BLAS threads, whatever the main thread has set.
         with ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            views = {k: client_view(method, message, self.data[k], self.memories, k, round, key) for k in cohort}
+            views = {
+                k: client_view(method, message, self.data[k], self.memories, k, round, key, progress) for k in cohort
+            }
             jobs = [(k, pool.submit(work, k, view)) for k, view in views.items()]
             try:
                 for k, job in track(jobs, "site"):

@@ -28,11 +28,18 @@ class Sequential:
 
     @torch.no_grad()
     def gather(
-        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
+        self,
+        method: Method,
+        task: Task,
+        message: Tree,
+        cohort: Sequence[int],
+        round: int,
+        key: Key,
+        progress: float = 0.0,
     ) -> list[Received]:
         received, self.lost = [], {}
         for k in track(cohort, "site"):
-            client = client_view(method, message, self.data[k], self.memories, k, round, key)
+            client = client_view(method, message, self.data[k], self.memories, k, round, key, progress)
             with excused(self, k):
                 reply = alone(method, task, message, client, k, round)
                 self.memories[k] = reply.keep

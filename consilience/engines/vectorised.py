@@ -34,13 +34,20 @@ class Vectorised:
 
     @torch.no_grad()
     def gather(
-        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
+        self,
+        method: Method,
+        task: Task,
+        message: Tree,
+        cohort: Sequence[int],
+        round: int,
+        key: Key,
+        progress: float = 0.0,
     ) -> list[Received]:
         received: list[Received] = []
         self.lost = {}
         size = self.chunk or max(len(cohort), 1)
         for part in track([cohort[i : i + size] for i in range(0, len(cohort), size)], "group"):
-            views = [client_view(method, message, self.data[k], self.memories, k, round, key) for k in part]
+            views = [client_view(method, message, self.data[k], self.memories, k, round, key, progress) for k in part]
             longest = max(len(view.data.w) for view in views)
             stacked = tree.stack([view._replace(data=padded(view.data, longest)) for view in views])
             replies: Reply = torch.func.vmap(lambda client: method.local(task, message, client))(stacked)

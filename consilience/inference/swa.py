@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ class SWA:
     Until `begin` steps are done the step stays at `rate` and nothing is averaged; if no cycle ends, the last weights
     stand.
     """
+
+    moves_statistics: ClassVar[bool] = True
 
     rate: float = 1e-3  # at the start of a cycle
     low: float = 4e-4  # at its end

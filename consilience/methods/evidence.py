@@ -47,7 +47,7 @@ class EvidencePooling(Method):
     sends: ClassVar[str] = "samples of its posterior over the weights, and how often it saw each class"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     one_shot: ClassVar[bool] = True
-
+    moves_statistics: ClassVar[bool] = True
     inference: Inference = CyclicalSGHMC()  # how a client samples
     penalty: float = 1.0  # λ: 0 leaves the offsets free, ∞ averages normalised evidence
     exponent: float = 0.5  # α: how much more a class seen more often counts

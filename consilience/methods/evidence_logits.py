@@ -48,6 +48,7 @@ class EvidenceLogits(Method):
     sends: ClassVar[str] = "class scores for the server's inputs, and how often it saw each class"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     one_shot: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client samples
     penalty: float = 1.0  # λ, as in evidence pooling

@@ -26,6 +26,7 @@ class FedAvg(Method):
     """
 
     shares: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
 
     inference: Inference = SGD()  # how a client trains
     equal: bool = False  # count every client the same

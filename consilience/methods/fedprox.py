@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from consilience.inference import SGD, Inference
 from consilience.method import Method, State
@@ -21,6 +22,8 @@ class FedProx(Method):
     1       θₖ ← SGD on client k's loss + (μ/2)‖θₖ − θ‖², started at θ
     2   θ ← Σₖ (nₖ / n) θₖ
     """
+
+    moves_statistics: ClassVar[bool] = True
 
     inference: Inference = SGD()  # how a client trains
     mu: float = 0.01  # strength of the penalty

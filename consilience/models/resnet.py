@@ -43,8 +43,8 @@ def resnet(
 ) -> nn.Module:
     """A residual network of depth 6n + 2: three stages of n blocks with 16, 32 and 64 channels.
 
-    The paper, and Chen and Chao 2021, normalise by batch (`norm=nn.BatchNorm2d`), whose running statistics a task
-    refuses; groups have as many parameters.
+    The paper, and Chen and Chao 2021, normalise by batch (`norm=nn.BatchNorm2d`), whose running statistics move with
+    the weights; groups have as many parameters and no statistics.
     """
     if depth < 8 or depth % 6 != 2:
         raise InputError(f"depth={depth} is not 6n + 2: try 20, 32, 44 or 56.")
