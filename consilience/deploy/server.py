@@ -80,7 +80,7 @@ def connected(
         child.stop()
 
 
-def serve_study(
+def rounds(
     study: Study,
     grid: Grid,
     out: Path,

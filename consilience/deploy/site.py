@@ -12,20 +12,47 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 from flwr.supercore.constant import TaskType
 
+from consilience.deploy.app import pin
 from consilience.deploy.executor import Runtime, answer, new_secret, tasks
 from consilience.deploy.processes import Child, free_port, reach
+from consilience.engines import threads_for
 from consilience.engines.flower_client import Site, client_app
 from consilience.errors import InputError
+from consilience.signature import sign
+from consilience.site import may_leave, parts, rows_of
+from consilience.study import Agreement, Member, Study
 
 
-def serve_site(
+def site_of(
+    study: Study, member: Member, key: Ed25519PrivateKey, table: Path, folder: Path, one_class: bool = False
+) -> Site:
+    """A site as the study knows it: its training rows, and what it agreed to."""
+    agreement = study.agreement
+    data, _ = rows_of(agreement, table, one_class)
+    return Site(
+        number=member.number,
+        name=member.name,
+        method=agreement.build_method(),
+        task=agreement.build_task(),
+        data=parts(agreement, member.number, data).train,
+        study=agreement.hash,
+        permit=lambda reply: may_leave(agreement, reply),
+        largest=agreement.most_bytes,
+        log=message_log(folder / "messages.jsonl"),
+        sign=lambda purpose, message: sign(key, purpose, message),
+    )
+
+
+def serve(
     site: Site,
-    pinned: str,
+    agreement: Agreement,
     server: str,
     folder: Path,
     authority: Path | None = None,
@@ -37,6 +64,7 @@ def serve_site(
     """Answer the server's messages until interrupted. Without an authority nothing is encrypted: for trials only."""
     reach(server, authority, patience)
     folder.mkdir(parents=True, exist_ok=True)
+    pinned = pin(agreement)
     secret, port = new_secret(folder / "runtime.secret"), free_port()
     words = [
         *("--superlink", server, "--isolation", "process", "--host", "127.0.0.1", "--port", str(port)),
@@ -45,6 +73,7 @@ def serve_site(
         *(("--auth-supernode-private-key", str(node_key)) if node_key else ()),
     ]
     respond, runtime = responder(site, folder, say), Runtime(f"127.0.0.1:{port}", secret)
+    torch.set_num_threads(threads_for(site.task))
     say(f"{site.name} waits for {server}. End with Ctrl-C.")
     while not until():
         child = Child("flower-supernode", words, folder / "supernode.log", folder / "flower")
