@@ -110,15 +110,28 @@ def answer(
             message, context, _, fab = pull_task_input(client)
             found = content_hash(fab.content)
             if found == pinned:
-                reply = respond(message, context)
+                reply = _some(respond, message, context)
             else:
                 why = f"the server's app {found[:12]} is not the study's {pinned[:12]}; nothing of it was run."
-                log(why)
+                log(f"Refused: {why}")
                 reply = Message(Error(ErrorCode.INVALID_FAB, why), reply_to=message)
             push_message(client, reply, context)
             push_task_output(client, context, SubStatus.COMPLETED, "")
     finally:
         client.close()
+
+
+def _some(respond: Callable[[Message, Context], Message], message: Message, context: Context) -> Message:
+    """An answer, whatever happens: a SuperNode that gets none waits for it for ever and answers nobody again."""
+    try:
+        reply = respond(message, context)
+        why = "nothing came of it"
+    except Exception as error:
+        reply, why = None, type(error).__name__
+    if isinstance(reply, Message):
+        return reply
+    code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    return Message(Error(code, f"the site's program failed ({why})."), reply_to=message)
 
 
 @contextmanager

@@ -1,0 +1,151 @@
+"""Studies between real processes on loopback, and what may go wrong with them. Run with make test-flower."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flower]'")
+
+import torch
+from deployed import BETA, SCAFFOLD, Deployment
+
+from consilience import tree
+from consilience.deploy.certificates import new_certificates, new_node_key
+from consilience.store import Store
+
+pytestmark = pytest.mark.flower
+
+Start = Callable[..., Deployment]
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Start]:
+    made: list[Deployment] = []
+
+    def start(*names: str, **words: Any) -> Deployment:
+        made.append(Deployment(tmp_path, names, **words))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.end()
+
+
+def saved(d: Deployment) -> Any:
+    found = Store(d.out).load(d.study.agreement.build_method())
+    assert found is not None
+    return found.state
+
+
+def same(a: Any, b: Any) -> bool:
+    pairs = zip(tree.leaves(a), tree.leaves(b), strict=True)
+    return all(torch.equal(torch.as_tensor(x), torch.as_tensor(y)) for x, y in pairs)
+
+
+def report(d: Deployment) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((d.out / "run.json").read_text())
+    return found
+
+
+def test_three_sites_with_tls_give_the_numbers_of_one_process(deployment: Start) -> None:
+    d = deployment("north", "south", "west", **BETA)
+    d.server("--calibration", "calibration.csv")
+    for name in d.names:
+        d.site(name)
+
+    assert d.finish("server") == 0, d.said("server")
+
+    assert same(saved(d), d.sequential(d.names, calibration=True))
+    assert report(d)["failures"] == [] and (d.out / "study.model").exists()
+    lines = [json.loads(line) for name in d.names for line in (d.folder / f"{name}.site/messages.jsonl").open()]
+    assert [line["way"] for line in lines] == ["in", "out"] * 3 and all(len(line["sha256"]) == 64 for line in lines)
+    payload = report(d)["ledger"]["up_bytes"]
+    sent = sum(line["bytes"] for line in lines if line["way"] == "out")
+    assert payload < sent < 1.02 * payload  # names, shapes and the signature are small beside the numbers
+
+
+def test_a_run_goes_on_without_sites_that_fail_and_says_who_and_why(deployment: Start) -> None:
+    """Five sites, of which one raises, one says nothing, one dies while it trains and one is too slow."""
+    names = ("fine", "raises", "silent", "crash", "slow")
+    d = deployment(*names, **BETA)
+    d.server("--calibration", "calibration.csv", "--min-replies", "1", "--deadline", "45")
+    for name in names:
+        d.site(name, fault="" if name == "fine" else name)
+
+    assert d.finish("server") == 0, d.said("server")
+
+    why = {f["site"]: f["why"] for f in report(d)["failures"]}
+    assert set(why) == {"raises", "silent", "crash", "slow"}
+    assert "RuntimeError" in why["raises"] and "nothing came of it" in why["silent"]
+    assert "no reply within 45 seconds" in why["slow"]
+    assert "no reply within" in why["crash"] or "Flower error" in why["crash"] or "reports" in why["crash"]
+    assert same(saved(d), d.sequential(["fine"], calibration=True))
+
+
+def test_without_min_replies_a_failure_ends_the_run_in_one_sentence_and_nothing_is_lost(deployment: Start) -> None:
+    d = deployment("fine", "raises", **SCAFFOLD)
+    d.server()
+    d.site("fine")
+    d.site("raises", fault="raises")
+
+    assert d.finish("server") == 2
+
+    assert "Site raises, round 1: it reports: RuntimeError" in " ".join(d.said("server").split())
+    assert "Traceback" not in d.said("server")
+    assert [f["site"] for f in report(d)["failures"]] == ["raises"]
+
+
+def test_a_server_that_is_killed_goes_on_where_it_was_and_the_numbers_are_the_same(deployment: Start) -> None:
+    """SCAFFOLD remembers at the sites; they keep running while the server is killed after its first round."""
+    d = deployment("north", "south", **SCAFFOLD)
+    server = d.server()
+    for name in d.names:
+        d.site(name)
+    d.until("north", "Round 2 answered")
+    server.kill()
+    server.wait()
+    done = Store(d.out).load(d.study.agreement.build_method())
+    assert done is not None and 1 <= done.rounds < 3
+
+    d.server("--resume", name="again")
+
+    assert d.finish("again") == 0, d.said("again")
+    assert same(saved(d), d.sequential(d.names, calibration=False))
+
+
+@pytest.mark.parametrize("wrong", ["authority", "expired", "node key", "study key"])
+def test_wrong_papers_are_refused_in_one_sentence(deployment: Start, tmp_path: Path, wrong: str) -> None:
+    d = deployment("north", **BETA)
+    other = tmp_path / "other"
+    words: dict[str, Any] = {}
+    if wrong == "authority":
+        words, expected = {"root": str(new_certificates(other, ["127.0.0.1"]).authority)}, "not trusted here"
+    elif wrong == "expired":
+        for path in (d.folder / "certs").glob("*"):
+            if path.suffix not in (".node", ".pub"):
+                path.unlink()
+        long_ago = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=60)
+        new_certificates(d.folder / "certs", ["127.0.0.1"], since=long_ago)
+        expected = "certificate has expired"
+    elif wrong == "node key":
+        words, expected = {"node": str(new_node_key(other, "north")[0])}, "does not know this site's key"
+    else:
+        from consilience.signature import new_key
+
+        (d.folder / "north.key").unlink()
+        new_key(d.folder / "north.key")
+        expected = "is not the key of a site in the study"
+    d.server()
+    if wrong == "node key":
+        d.until("server", "The server listens")
+    d.site("north", **words)
+
+    where = "server" if wrong == "expired" else "north"
+    assert d.finish(where) == 2
+    assert expected in " ".join(d.said(where).split()) and "Traceback" not in d.said(where)
