@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-flower bench lint clean
+.PHONY: demo test test-slow test-flower bench bench-flower lint clean
 .DEFAULT_GOAL := demo
 
 .venv/.ready: pyproject.toml constraints.txt
@@ -26,6 +26,10 @@ test-flower: .venv/.ready ## Flower for real: Ray, TLS, processes that die; need
 
 bench: .venv/.ready     ## the papers' protocols against plain research code; ends with build/bench.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
+
+bench-flower: .venv/.ready ## FedAvg here, on Flower's simulation and in a plain Flower app; ends with build/bench-flower.json
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[flower]"
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.flower
 
 lint: .venv/.ready
 	$(BIN)/ruff check .
