@@ -7,6 +7,7 @@ on all addresses. Reported: seconds a round after the first, and seconds from th
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -79,7 +80,7 @@ def one(contender: str, folder: Path, clients: int, rounds: int) -> None:
         moments = run(folder, clients, rounds, BATCH, RATE, os.cpu_count() or 1)
     else:
         moments = ours(contender, folder, clients, rounds)
-    print(json.dumps([b - a for a, b in zip(moments, moments[1:], strict=False)]))
+    print(json.dumps([b - a for a, b in itertools.pairwise(moments)]))
 
 
 def job(contender: str, folder: Path, clients: int, rounds: int) -> dict[str, Any]:
