@@ -75,9 +75,11 @@ class Deployment:
         begin = [str(ROOT / "faulty_site.py"), fault] if fault else ["-m", "consilience.cli"]
         self.start(name, [*begin, *command, "--server", f"127.0.0.1:{self.port}", *how, *words])
 
-    def start(self, name: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
+    def start(self, name: str, words: Sequence[str], **more: str) -> subprocess.Popen[bytes]:
         path = os.pathsep.join([str(ROOT.parent), str(ROOT)])
         env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "COLUMNS": "200"}
+        env |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        env |= {"MARKER": str(self.folder / f"{name}.marker"), **more}
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [sys.executable, *words], cwd=self.folder, stdout=log, stderr=subprocess.STDOUT, env=env

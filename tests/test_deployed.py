@@ -13,10 +13,11 @@ import pytest
 pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flower]'")
 
 import torch
-from deployed import BETA, SCAFFOLD, Deployment
+from deployed import BETA, ROOT, SCAFFOLD, Deployment
 
 from consilience import tree
 from consilience.deploy.certificates import new_certificates, new_node_key
+from consilience.deploy.processes import free_port
 from consilience.store import Store
 
 pytestmark = pytest.mark.flower
@@ -84,7 +85,7 @@ def test_a_run_goes_on_without_sites_that_fail_and_says_who_and_why(deployment: 
     assert set(why) == {"raises", "silent", "crash", "slow"}
     assert "RuntimeError" in why["raises"] and "nothing came of it" in why["silent"]
     assert "no reply within 45 seconds" in why["slow"]
-    assert "no reply within" in why["crash"] or "Flower error" in why["crash"] or "reports" in why["crash"]
+    assert "no reply within" in why["crash"] or "it stopped answering" in why["crash"]  # whichever comes first
     assert same(saved(d), d.sequential(["fine"], calibration=True))
 
 
@@ -149,3 +150,35 @@ def test_wrong_papers_are_refused_in_one_sentence(deployment: Start, tmp_path: P
     where = "server" if wrong == "expired" else "north"
     assert d.finish(where) == 2
     assert expected in " ".join(d.said(where).split()) and "Traceback" not in d.said(where)
+
+
+EVIL = """
+import os, pathlib
+pathlib.Path(os.environ["MARKER"]).write_text("imported")
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+client = ClientApp()
+server = ServerApp()
+"""
+
+
+def test_a_changed_app_is_refused_before_anything_of_it_is_imported(deployment: Start) -> None:
+    """The server's operator adds code to the app. A stock SuperNode, beside it as a control, runs that code."""
+    d = deployment("north", secure=False, **BETA)
+    (d.folder / "evil.py").write_text(EVIL)
+    serve = ["study", "serve", "study.toml", "--key", "server.key", "--insecure", "--wait", "200"]
+    d.start("server", [str(ROOT / "evil_server.py"), *serve, "--port", str(d.port)])
+    d.until("server", "The server listens")
+    d.site("north")
+    d.until("north", "nothing of it was run")
+    stock, seen = d.folder / "stock", d.folder / "stock.marker"
+    words = ["--insecure", "--superlink", f"127.0.0.1:{d.port}", "--host", "127.0.0.1", "--port", str(free_port())]
+    control = ["import sys; from flwr.supernode.cli.flower_supernode import flower_supernode; flower_supernode()"]
+    d.start("stock", ["-c", *control, *words], FLWR_HOME=str(stock), MARKER=str(seen))
+
+    assert d.finish("server") == 2
+    assert "Refused: the server's app" in d.said("north")
+    assert "is not the study's" in " ".join(d.said("server").split())
+    assert seen.read_text() == "imported", "the control shows that the app would have been run"
+    assert not (d.folder / "north.marker").exists()
+    assert not [path for path in (d.folder / "north.site").rglob("*") if "evil" in path.name]

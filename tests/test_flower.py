@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -335,7 +336,8 @@ def test_a_reply_counts_only_with_its_own_sites_signature(forged: bool) -> None:
     received = engine.gather(METHOD, task, start, range(2), 0, Key(3))
 
     assert [r.client for r in received] == ([0] if forged else [0, 1])
-    assert engine.lost == ({1: "it is not connected."} if forged else {})
+    refused = "it is not connected. Others were not let in: it signs with another key than that of b."
+    assert engine.lost == ({1: refused} if forged else {})
     assert list(engine.strangers.values()) == (["it signs with another key than that of b."] if forged else [])
     expected = co.Sequential([sites.train[0]] * 8).gather(METHOD, task, start, [2], 0, Key(3))  # keys go by number
     assert torch.equal(expected[0].payload.params["0.weight"], received[0].payload.params["0.weight"])
@@ -377,3 +379,19 @@ def test_an_engines_fields_follow_a_colon() -> None:
     for wrong in ("parallel:workers", "parallel:workers=two", "parallel:cores=2"):
         with pytest.raises(InputError, match="whole numbers"):
             made(wrong, sites.train)
+
+
+def test_two_versions_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, sites, start = problem()
+    engine = loopback.flower(METHOD, task, sites.train)
+    monkeypatch.setattr("consilience.engines.flower_client.__version__", "0.0.9")
+
+    with pytest.raises(InputError, match=f"Site site 0 runs consilience 0.0.9, the server {__version__}"):
+        engine.gather(METHOD, task, start, range(4), 0, Key(3))
+
+
+def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, sites, _ = problem()
+    monkeypatch.setitem(sys.modules, "consilience.engines.flower_simulation", None)
+    with pytest.raises(InputError, match=r"pip install 'consilience\[flower\]'"):
+        made("flower", sites.train)

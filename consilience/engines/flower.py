@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from consilience.data.data import Data
@@ -37,6 +37,19 @@ from consilience.parties import Received
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__
+
+TTL = 60.0  # seconds a message outlives its deadline, so that we say first that it has passed
+WHY = {
+    3: "its message was lost.",
+    4: "its reply was lost.",
+    5: "it stopped answering: its machine or its program died.",
+}
+WHY[8] = "its program crashed."
+
+
+def _why(error: Error) -> str:
+    """Flower's codes in words; what a site itself reports as it says it."""
+    return WHY.get(error.code, f"it reports: {error.reason or f'error {error.code}'}")
 
 
 class Flower:
@@ -115,14 +128,17 @@ class Flower:
         found = {}
         for k in cohort:
             if k not in self.nodes:
-                self.lost[k] = "it is not connected."
+                refused = "; ".join(sorted(set(self.strangers.values())))
+                self.lost[k] = "it is not connected." + (f" Others were not let in: {refused}" if refused else "")
                 continue
             own = common
             if self.simulated and k in self.memories and self.memories[k] != ():
                 own = pack({"message": message, "memory": self.memories[k]}, types)
             content = record(*own, {**about, "site": self.numbers[k]})
             self.wire["down_bytes"] += weight(content)
-            found[k] = Message(content, self.nodes[k], MessageType.TRAIN, group_id=str(round + 1), ttl=self.deadline)
+            found[k] = Message(
+                content, self.nodes[k], MessageType.TRAIN, group_id=str(round + 1), ttl=self.deadline + TTL
+            )
         return found
 
     def replies(self, requests: Mapping[int, Message]) -> list[tuple[int, Message]]:
@@ -135,7 +151,7 @@ class Flower:
                 if k is None:
                     continue  # nobody asked: late, or a second answer
                 if reply.has_error():
-                    self.lost[k] = f"it reports: {reply.error.reason or f'Flower error {reply.error.code}'}"
+                    self.lost[k] = _why(reply.error)
                 else:
                     found.append((k, reply))
             if waiting:
