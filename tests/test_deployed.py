@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -145,7 +147,7 @@ def test_wrong_papers_are_refused_in_one_sentence(deployment: Start, tmp_path: P
     d.server()
     if wrong == "node key":
         d.until("server", "The server listens")
-    d.site("north", **words)
+    d.site("north", "--wait", "20" if wrong == "node key" else "600", **words)
 
     where = "server" if wrong == "expired" else "north"
     assert d.finish(where) == 2
@@ -182,3 +184,33 @@ def test_a_changed_app_is_refused_before_anything_of_it_is_imported(deployment: 
     assert seen.read_text() == "imported", "the control shows that the app would have been run"
     assert not (d.folder / "north.marker").exists()
     assert not [path for path in (d.folder / "north.site").rglob("*") if "evil" in path.name]
+
+
+def peak(process: subprocess.Popen[bytes]) -> int:
+    """The most bytes a process has held so far; 0 once it is gone."""
+    try:
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def test_two_hundred_megabytes_a_site_pass_and_the_servers_memory_is_bounded(deployment: Start) -> None:
+    """2 840 samples of 17 610 weights are 200 MB. The server holds two sites' replies and a few copies of one."""
+    count = 2840
+    many = tuple(f"inference.{what}={n}" for what, n in (("epochs", count), ("cycles", 1), ("samples", count)))
+    settings = (*many, f"inference.keep={count}", "inference.batch=200")
+    d = deployment("north", "south", method="mixture", settings=settings, most_bytes=210_000_000)
+    server, most = d.server(), 0
+    for name in d.names:
+        d.site(name)
+    while server.poll() is None:
+        most = max(most, peak(server))
+        time.sleep(0.2)
+
+    assert server.returncode == 0, d.said("server")
+    payload = report(d)["ledger"]["up_bytes"]
+    times = [json.loads(line)["time"] for line in (d.folder / "north.site/messages.jsonl").open()]
+    print(f"payload {payload:,} bytes, server's peak {most:,} bytes, question to answer {times[1] - times[0]:.1f} s")
+    assert payload == 2 * count * 17_610 * 4
+    assert most < 600e6 + 6 * payload  # torch and the rest hold 450 MB before anything arrives

@@ -29,6 +29,8 @@ from consilience.signature import sign
 from consilience.site import may_leave, parts, rows_of
 from consilience.study import Agreement, Member, Study
 
+PAUSE = 3.0  # seconds between two attempts to connect
+
 
 def site_of(
     study: Study, member: Member, key: Ed25519PrivateKey, table: Path, folder: Path, one_class: bool = False
@@ -63,6 +65,7 @@ def serve(
 ) -> None:
     """Answer the server's messages until interrupted. Without an authority nothing is encrypted: for trials only."""
     reach(server, authority, patience)
+    end = time.monotonic() + patience  # until then, the server may still be learning the sites' keys
     folder.mkdir(parents=True, exist_ok=True)
     pinned = pin(agreement)
     secret, port = new_secret(folder / "runtime.secret"), free_port()
@@ -86,23 +89,19 @@ def serve(
         finally:
             child.stop()
         if not until():
-            _explain(child, node_key)
-            say("The connection was lost; trying again.")
-            time.sleep(3)
+            unknown = any(words in child.last_words() for words in ("activate SuperNode", "2004"))
+            if unknown and time.monotonic() > end:
+                raise InputError(
+                    f"The server does not know this site's key: let its operator put {node_key}.pub among its "
+                    "certificates and start again."
+                )
+            say("The server does not know this site's key yet" if unknown else "The connection was lost; trying again.")
+            time.sleep(PAUSE)
             reach(server, authority, patience)
 
 
 def _while(child: Child, until: Callable[[], bool]) -> Callable[[], bool]:
     return lambda: child.alive() and not until()
-
-
-def _explain(child: Child, node_key: Path | None) -> None:
-    """Stop where trying again cannot help."""
-    words = child.last_words()
-    if "activate SuperNode" in words or "2004" in words:
-        raise InputError(
-            f"The server does not know this site's key: let its operator register {node_key}.pub and start again."
-        )
 
 
 def responder(site: Site, folder: Path, say: Callable[[str], None]) -> Callable[[Message, Context], Message]:
