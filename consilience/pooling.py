@@ -68,15 +68,29 @@ def pool(
         if not found.received:
             raise InputError(f"No reply can be used. {' '.join(found.refused)}".strip())
         state = method.aggregate(task, state, found.received, server._replace(key=agreement.key.fold(2).fold(done)))
-    name, how, out = handed_out(agreement, method, state)
-    notes = _notes(agreement, study, found.names, knob(method, state).name)
-    facts = Facts(found.names, _rows(found.received), done + 1, name, notes=notes)
-    model = model_file(Model(agreement, facts, how, out), key)
+    model, facts = modelled(study, method, state, found.received, found.names, done + 1, key)
     left = agreement.rounds - done - 1
     header = Header("state", agreement.hash, agreement.name, "server", done + 1)
     kept = sealed({"state": state}, header, key) if left else None
     sent = message_file(agreement, method.broadcast(state), done + 2, key) if left else None
     return PooledFiles(model, kept, sent, facts, found.refused)
+
+
+def modelled(
+    study: Study,
+    method: Method,
+    state: Tree,
+    received: Sequence[Received],
+    names: tuple[str, ...],
+    rounds: int,
+    key: Ed25519PrivateKey,
+) -> tuple[bytes, Facts]:
+    """What the study lets out of a state, as a file, and in words."""
+    agreement = study.agreement
+    name, how, out = handed_out(agreement, method, state)
+    notes = _notes(agreement, study, names, knob(method, state).name)
+    facts = Facts(names, _rows(received), rounds, name, notes=notes)
+    return model_file(Model(agreement, facts, how, out), key), facts
 
 
 def _previous(study: Study, path: Path) -> tuple[Tree, int]:

@@ -13,7 +13,7 @@ from consilience import participation as part
 from consilience.data.data import Data, Sites
 from consilience.engines import Engine, chosen, threads_for, using_threads
 from consilience.engines import engine as named_engine
-from consilience.engines.exchange import forgive, missing
+from consilience.engines.exchange import ended, forgive, losses, missing
 from consilience.errors import InputError
 from consilience.evaluate import evaluate, quick
 from consilience.key import Key
@@ -95,22 +95,28 @@ def run(
 
     sizes, folding = [len(d.w) for d in sites.train], keep_replies == "none" and method.averages
     started, replies = time.perf_counter(), list[Received]()
-    with using_threads(used), warnings.catch_warnings(record=True) as heard:
+    with ended(where), using_threads(used), warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         for t in track(range(at.rounds, rounds), "round"):
-            message, failures = method.broadcast(at.state), at.failures
+            message = method.broadcast(at.state)
             asked = part.cohort(taking, where.clients, t, key.fold(3))
             lost = part.losses(taking, asked, sizes, t, key.fold(3))
             replies = []
-            for portion in track(part.portions([k for k in asked if k not in lost], sizes, folding), "part"):
-                came = where.gather(method, task, message, portion, t, key.fold(1), t / rounds)
-                for r in came:
-                    at.ledger.record(t + 1, r.client, message, r.payload)
-                lost |= missing(where, portion, came)
-                replies = folded([*replies, *came]) if folding else came
-            for k, why in sorted(lost.items()):
+            try:
+                for portion in track(part.portions([k for k in asked if k not in lost], sizes, folding), "part"):
+                    came = where.gather(method, task, message, portion, t, key.fold(1), t / rounds)
+                    for r in came:
+                        at.ledger.record(t + 1, r.client, message, r.payload)
+                    lost |= missing(where, portion, came)
+                    replies = folded([*replies, *came]) if folding else came
+            except InputError:
+                if store is not None:
+                    failures = (*at.failures, *_failed(lost | losses(where), sites, t))
+                    store.write_json("run.json", {**header, "failures": failures, "finished": False})
+                raise
+            for k in lost:
                 at.ledger.record(t + 1, k, message, ())
-                failures = (*failures, {"site": sites.names[k], "round": t + 1, "why": why})
+            failures = (*at.failures, *_failed(lost, sites, t))
             if stop := part.shortfall(taking, len(asked) - len(lost), len(asked), t):
                 if store is not None:
                     store.write_json("run.json", {**header, "failures": failures, "finished": False})
@@ -137,6 +143,11 @@ def run(
     if store is not None:
         store.write_json("run.json", report)
     return Result(method, task, sites, at.state, replies, server, report, run, store)
+
+
+def _failed(lost: dict[int, str], sites: Sites, round: int) -> list[dict[str, Any]]:
+    """Who, when and why, for people."""
+    return [{"site": sites.names[k], "round": round + 1, "why": why} for k, why in sorted(lost.items())]
 
 
 def load(folder: str | Path, method: Method, task: Task, sites: Sites) -> Result:

@@ -133,7 +133,7 @@ def fit(
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"The message does not fit the study's model: {reason}. Ask for it again.") from error
-    _may_leave(agreement, reply)
+    may_leave(agreement, reply)
     header = Header("reply", agreement.hash, agreement.name, member.name, round_)
     kept = header._replace(kind="memory", about={"rows": fingerprint(rows.train)})
     made = sealed({"send": reply.send, "size": reply.size}, header, key)
@@ -155,7 +155,7 @@ def _memories(study: Study, member: Member, path: Path | None, round_: int, rows
     return {member.number: envelope.value(types_of(study.agreement.build_method()))}
 
 
-def _may_leave(agreement: Agreement, reply: Reply) -> None:
+def may_leave(agreement: Agreement, reply: Reply) -> None:
     strange = [kind for kind in kinds_of(reply.send) if kind not in agreement.leaves]
     if strange:
         raise InputError(f"The method would send a «{strange[0]}», which the study does not let leave a site.")

@@ -30,6 +30,7 @@ LAYERS = [
     ["modelfile"],
     ["pooling"],
     ["run", "recipe", "rows"],
+    ["deploy"],
     ["comparison"],
     ["compare"],
     ["demo", "catalogue", "tune", "reproduce"],

@@ -6,7 +6,7 @@ import sys
 
 from rich.text import Text
 
-from consilience.cli import lists, predict, runs, site, study, tables  # noqa: F401 — they add their commands
+from consilience.cli import deploy, lists, predict, runs, site, study, tables  # noqa: F401 — they add their commands
 from consilience.cli.options import app
 from consilience.errors import InputError
 from consilience.screen import err
