@@ -14,6 +14,7 @@ from consilience.distil import Distil, at_average, at_client, at_random
 from consilience.engines import Parallel, Sequential, Vectorised
 from consilience.ensemble import DirichletModels, Ensemble, GaussianModels
 from consilience.errors import Diverged, InputError
+from consilience.estimator import FederatedClassifier, FederatedRegressor
 from consilience.inference import (
     SGD,
     SGLD,

@@ -19,7 +19,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from torch import Tensor
 
 import consilience as co
-from consilience.engines import made, wire
+from consilience.engines import engine, wire
 from consilience.engines.flower import Flower
 from consilience.engines.flower_client import Site, answered
 from consilience.errors import InputError
@@ -375,10 +375,10 @@ def test_a_run_goes_on_without_a_site_and_says_so(tmp_path: Path) -> None:
 
 def test_an_engines_fields_follow_a_colon() -> None:
     _, sites, _ = problem()
-    assert made("parallel:workers=3", sites.train).workers == 3  # type: ignore[attr-defined]
+    assert engine("parallel:workers=3", sites.train).workers == 3  # type: ignore[attr-defined]
     for wrong in ("parallel:workers", "parallel:workers=two", "parallel:cores=2"):
         with pytest.raises(InputError, match="whole numbers"):
-            made(wrong, sites.train)
+            engine(wrong, sites.train)
 
 
 def test_two_versions_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,4 +394,4 @@ def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     _, sites, _ = problem()
     monkeypatch.setitem(sys.modules, "consilience.engines.flower_simulation", None)
     with pytest.raises(InputError, match=r"pip install 'consilience\[flower\]'"):
-        made("flower", sites.train)
+        engine("flower", sites.train)
