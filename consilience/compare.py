@@ -14,16 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from consilience.communication import curve
 from consilience.comparison import Problem, comparison
 from consilience.data import dataset
 from consilience.data.data import Data, Sites
 from consilience.data.partition import parse
 from consilience.engines import chosen
 from consilience.errors import Diverged, InputError, unknown
-from consilience.key import Key
-from consilience.method import Method
+from consilience.method import group
 from consilience.methods.local_only import LocalOnly
 from consilience.methods.server_only import ServerOnly
+from consilience.participation import Participation
+from consilience.participation import check as check_participation
 from consilience.parties import Received
 from consilience.progress import track
 from consilience.provenance import check
@@ -51,6 +53,7 @@ class Plan:
     common: tuple[str, ...] = ()  # settings for every row that has the field
     settings: str | None = None  # a file, or a preset's name
     bounds: bool = True  # add the rows every table should have
+    participation: Participation = Participation()  # of every row that is no bound
 
     def rows(self, split: str | None) -> list[Row]:
         """The rows with their settings, bounds last."""
@@ -86,7 +89,9 @@ class Plan:
             {"split": split, "rows": [[r.word, r.rounds, describe(r.method)] for r in made]}
             for split, made in self.check().items()
         ]
-        return {"format": FORMAT, "recipe": recipe, "rows": rows, "seeds": list(self.seeds), "engine": self.engine}
+        made = {"format": FORMAT, "recipe": recipe, "rows": rows, "seeds": list(self.seeds), "engine": self.engine}
+        taking = self.participation
+        return {**made, "participation": dataclasses.asdict(taking)} if taking.partial else made
 
 
 def _bound(name: str, rows: Sequence[Row], tuned: Mapping[str, Any] | None, common: Mapping[str, str]) -> Row:
@@ -120,16 +125,15 @@ def slug(word: str) -> str:
 
 
 class Replay:
-    """An engine that hands out replies which are already there."""
+    """An engine that hands out the replies of another run's one round, and its losses."""
 
-    def __init__(self, data: Sequence[Data], replies: Sequence[Received]) -> None:
-        self.replies = list(replies)
+    def __init__(self, data: Sequence[Data], first: Result) -> None:
+        self.replies = list(first.replies)
         self.memories: dict[int, Tree] = {}
         self.clients = range(len(data))
+        self.lost = {first.sites.names.index(f["site"]): f["why"] for f in first.report["failures"]}
 
-    def gather(
-        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
-    ) -> list[Received]:
+    def gather(self, *_: Any) -> list[Received]:
         return self.replies
 
 
@@ -139,18 +143,26 @@ class Outcome(NamedTuple):
     failure: str = ""
 
 
-def outcomes(rows: Sequence[Row], task: Task, sites: Sites, seed: int, engine: str = "auto") -> Iterator[Outcome]:
+def outcomes(
+    rows: Sequence[Row],
+    task: Task,
+    sites: Sites,
+    seed: int,
+    engine: str = "auto",
+    participation: Participation = Participation(),
+) -> Iterator[Outcome]:
     """Run the rows on the same sites, start and server rows; those that share an inference train once.
 
     The numbers are those of separate runs: shared replies go through the same loop, in place of training.
     """
     kept: dict[str, Result] = {}
     for r in track(rows, "row"):
-        key = _shared(r)
+        taking = Participation() if r.method.bound else participation
+        key = _shared(r, taking)
         first = kept.get(key) if key else None
-        where: Any = engine if first is None else lambda data, first=first: Replay(data, first.replies)
+        where: Any = engine if first is None else lambda data, first=first: Replay(data, first)
         try:
-            result = run(r.method, task, sites, rounds=r.rounds, seed=seed, engine=where)
+            result = run(r.method, task, sites, rounds=r.rounds, seed=seed, engine=where, participation=taking)
         except Diverged as error:
             yield Outcome(r, None, str(error))
             continue
@@ -161,11 +173,11 @@ def outcomes(rows: Sequence[Row], task: Task, sites: Sites, seed: int, engine: s
         yield Outcome(r, result)
 
 
-def _shared(r: Row) -> str | None:
+def _shared(r: Row, taking: Participation) -> str | None:
     """What two rows must have in common to use the same replies."""
     if not r.method.shares or r.rounds != 1:
         return None
-    return json.dumps(describe(getattr(r.method, "inference", None)), sort_keys=True)
+    return json.dumps(describe([getattr(r.method, "inference", None), taking]), sort_keys=True)
 
 
 def line(name: str, result: Result) -> Cell:
@@ -179,6 +191,7 @@ def line(name: str, result: Result) -> Cell:
         "up_bytes": 0 if sends_nothing else r["ledger"]["up_bytes"],
         "down_bytes": 0 if sends_nothing else r["ledger"]["down_bytes"],
         "settings": r["settings"],
+        "curve": [] if sends_nothing or result.method.bound else curve(r),
     }
 
 
@@ -207,14 +220,14 @@ def compare(
     for split in track(plan.splits, "split"):
         for seed in track(plan.seeds, "seed"):
             recipe = dataclasses.replace(plan.recipe, split=split, seed=seed)
-            for problem, cells in _cells(recipe, rows[split], plan.engine, store):
+            for problem, cells in _cells(recipe, rows[split], plan, store):
                 found[split][seed] = (problem, cells)
                 if told is not None and cells:
                     told(so_far())
     return so_far()
 
 
-def _cells(recipe: Recipe, rows: Sequence[Row], engine: str, store: Store) -> Iterator[tuple[Problem, dict[str, Cell]]]:
+def _cells(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Iterator[tuple[Problem, dict[str, Cell]]]:
     """The cells of one split and seed as they come to exist, those of an earlier start first."""
     place = f"cells/{slug(recipe.split or 'default')}/{recipe.seed}"
     names = {r.word: f"{place}/{slug(r.word)}.json" for r in rows}
@@ -224,19 +237,21 @@ def _cells(recipe: Recipe, rows: Sequence[Row], engine: str, store: Store) -> It
         return
     task, sites = recipe.build_problem()
     problem = _problem(task, sites)
-    chosen(engine, task, sites.train)
+    chosen(plan.engine, task, sites.train)
     for r in rows:
         check(r.method, task, sites.pooled() if r.method.pooled else sites, r.rounds)
+        if not r.method.bound:
+            check_participation(plan.participation, r.method, len(sites))
     claim(store, f"{place}/problem.json", problem, "comparison, on other rows", place)
     yield problem, cells
     left = [r for r in rows if r.word not in cells]
-    for r, result, failure in outcomes(left, task, sites, recipe.seed, engine):
+    for r, result, failure in outcomes(left, task, sites, recipe.seed, plan.engine, plan.participation):
         extra = {"format": FORMAT, "row": r.word, "failure": failure}
         if result is None:
             about = {"name": r.name, "method": parsed(r.word)[0], "rounds": r.rounds, "settings": describe(r.method)}
-            cell = {**about, "needs": "bound" if r.method.bound else r.method.needs.value, "seconds": 0.0}
+            cell = {**about, "needs": group(r.method), "seconds": 0.0}
         else:
-            kept = ("ece_if_calibrated", "worst_site", "best", "engine", "threads", "warnings", "versions")
+            kept = ("ece_if_calibrated", "worst_site", "best", "engine", "threads", "warnings", "versions", "failures")
             cell = {**line(r.name, result), **{k: result.report.get(k) for k in kept}}
         store.write_json(names[r.word], {**extra, **cell})
         cells = {**cells, r.word: store.read_json(names[r.word])}  # as a resumed comparison would see it

@@ -43,8 +43,8 @@ def demo(seed: int = 0) -> dict[str, Any]:
         Row("mixture", "Mixture", Mixture(SAMPLER), 1),
         Row("mixture[inference.temperature=0]", "Mixture, snapshots (T = 0)", Mixture(snapshots), 1),
         Row("bcm", "BCM (product)", BCM(SAMPLER), 1),
-        Row("evidence", "Evidence pooling", EvidencePooling(SAMPLER), 1),
-        Row("evidence_tuned", "Evidence, tuned by the sites", EvidenceTuned(SAMPLER), 2),
+        Row("evidence", "Evidence pooling", EvidencePooling(TRAINING), 1),
+        Row("evidence_tuned", "Evidence, tuned by the sites", EvidenceTuned(TRAINING), 2),
         Row("beta", "β-Predictive Bayes", BetaPredictiveBayes(SAMPLER), 1),
         Row("centralised", "All data in one place", Centralised(SAMPLER), 1),
     ]

@@ -27,12 +27,18 @@ SHOWN_POINTS = 300
 
 
 def quick(method: Method, task: Task, state: Tree, sites: Sites) -> dict[str, float]:
-    """The scores over all test rows, for the history."""
-    rows = sites.all_test
-    own = method.personal(task, state)
-    if own is not None:
-        return _mean([scores(*in_units(p(rows.x), rows, sites)) for p in own])
-    return scores(*in_units(method.predictive(task, state)(rows.x), rows, sites))
+    """The scores over all test rows, and over the validation rows where there are any, for the history."""
+    models = method.personal(task, state) or [method.predictive(task, state)]
+
+    def over(rows: Data) -> dict[str, float]:
+        return _mean([scores(*in_units(p(rows.x), rows, sites)) for p in models])
+
+    rows, found = sites.all_test, over(sites.all_test)
+    if sites.validation is not None:
+        found |= {f"validation_{k}": v for k, v in over(sites.all_validation).items()}
+    for name, model in method.monitored(task, state).items():
+        found |= {f"{name}_{k}": v for k, v in scores(*in_units(model(rows.x), rows, sites)).items()}
+    return found
 
 
 def evaluate(method: Method, task: Task, state: Tree, sites: Sites) -> dict[str, Any]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from consilience.payload import floats, nbytes
 from consilience.tree import Tree
+
+COLUMNS = ("up_bytes", "down_bytes", "up_floats", "down_floats")
 
 
 @dataclass
@@ -14,6 +17,7 @@ class Ledger:
     entries: list[dict[str, int]] = field(default_factory=list)
 
     def record(self, round: int, client: int, message: Tree, payload: Tree) -> None:
+        """One client's round; a payload of () is that of a client that was asked and lost."""
         self.entries.append(
             {
                 "round": round,
@@ -29,7 +33,15 @@ class Ledger:
         """The sum of one column, over the entries that match, e.g. `total("up_bytes", round=3)`."""
         return sum(e[what] for e in self.entries if all(e[k] == v for k, v in only.items()))
 
+    def moved(self, round: int) -> dict[str, int]:
+        """What crossed in the round that was recorded last."""
+        last = list(takewhile(lambda e: e["round"] == round, reversed(self.entries)))
+        return {c: sum(e[c] for e in last) for c in COLUMNS}
+
     def summary(self, names: tuple[str, ...]) -> dict[str, Any]:
-        columns = ("up_bytes", "down_bytes", "up_floats", "down_floats")
-        each = [{"site": name, **{c: self.total(c, site=k) for c in columns}} for k, name in enumerate(names)]
-        return {**{c: self.total(c) for c in columns}, "per_site": each}
+        sums = [dict.fromkeys(COLUMNS, 0) for _ in names]
+        for entry in self.entries:  # one pass: there may be thousands of sites
+            for column in COLUMNS:
+                sums[entry["site"]][column] += entry[column]
+        each = [{"site": name, **own} for name, own in zip(names, sums, strict=True)]
+        return {**{c: self.total(c) for c in COLUMNS}, "per_site": each}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.errors import InputError
 from consilience.optim import Optimiser
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point, Posterior, average
@@ -48,13 +49,17 @@ class Stepped(NamedTuple):
     optimiser: Tree  # its memory
 
 
-def server_step(state: Stepped, optimiser: Optimiser, replies: Sequence[Received]) -> Stepped:
+def server_step(task: Task, state: Stepped, optimiser: Optimiser, replies: Sequence[Received]) -> Stepped:
     """One step of the server's optimiser along θ − Σₖ (nₖ/n) θₖ, the clients' average step taken as a gradient."""
-    before = state.posterior.params
+    before, mean = state.posterior.params, average(payloads(replies), weights(replies))
     theta = tree.ravel(before)
-    slope = theta - tree.ravel(average(payloads(replies), weights(replies)).params)
-    theta, memory = optimiser.step(theta, slope, state.optimiser, optimiser.rate)
-    return Stepped(Point(tree.unravel(theta, before)), memory)
+    theta, memory = optimiser.step(theta, theta - tree.ravel(mean.params), state.optimiser, optimiser.rate)
+    return Stepped(with_statistics(task, Point(tree.unravel(theta, before)), mean), memory)
+
+
+def with_statistics(task: Task, point: Point, mean: Point) -> Point:
+    """The point with the clients' mean running statistics: an optimiser's step could make a variance negative."""
+    return Point({**point.params, **{k: mean.params[k] for k in task.statistics}})
 
 
 class Method(ABC):
@@ -84,6 +89,8 @@ class Method(ABC):
     tempers: ClassVar[bool] = True  # False where the calibration rows were trained on
     shares: ClassVar[bool] = False  # a first reply is the inference's posterior on the untouched task: usable by others
     pooled: ClassVar[bool] = False  # runs on all sites' rows in one place
+    everyone: ClassVar[bool] = False  # needs a reply from every client in every round
+    moves_statistics: ClassVar[bool] = False  # True where batch normalisation's statistics are averaged or kept whole
 
     @abstractmethod
     def local(self, task: Task, message: Any, client: Client) -> Reply:
@@ -119,6 +126,23 @@ class Method(ABC):
         """What a method can say about itself at these inputs, for the report."""
         return {}
 
+    def monitored(self, task: Task, state: Any) -> dict[str, Predictive]:
+        """Further models whose scores belong in the history of the rounds, by name."""
+        return {}
+
+    def points(self, replies: Sequence[Received]) -> tuple[Point, ...]:
+        """The clients' weights among what they sent, for methods that go around this one."""
+        if not all(isinstance(reply.payload, Point) for reply in replies):
+            raise InputError(
+                f"Clients of {name(self)} do not send their weights: choose another inner method, as fedavg."
+            )
+        return payloads(replies)
+
+    @property
+    def averages(self) -> bool:
+        """Whether `aggregate` uses Σₖ (nₖ/n) payloadₖ alone, so that replies may be folded into it as they come."""
+        return False
+
     def personal(self, task: Task, state: Any) -> Sequence[Predictive] | None:
         """One model a site, where a method has no common one."""
         return None
@@ -126,7 +150,22 @@ class Method(ABC):
 
 def needs(method: Method) -> set[Needs]:
     """All that a method, as it is set, wants to see at the server."""
-    return {method.needs} | ({Needs.INPUTS} if getattr(method, "distil", None) else set())
+    inner = getattr(method, "inner", None)
+    own = {method.needs} | ({Needs.INPUTS} if getattr(method, "distil", None) else set())
+    return own if inner is None else own | needs(inner)
+
+
+def group(method: Method) -> str:
+    """What tables group a method by: a bound, or the most that it wants at the server."""
+    return "bound" if method.bound else max(needs(method), key=list(Needs).index).value
+
+
+def moves_statistics(method: Method) -> bool:
+    """Whether a method, with its inferences as they are set, can train batch normalisation."""
+    inner, owners = getattr(method, "inner", None), (method, getattr(method, "distil", None))
+    inferences = [getattr(owner, "inference", None) for owner in owners]
+    own = method.moves_statistics and all(getattr(i, "moves_statistics", False) for i in inferences if i is not None)
+    return own and (inner is None or moves_statistics(inner))
 
 
 def usual_rounds(method: Method | type[Method]) -> int:

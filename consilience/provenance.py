@@ -13,7 +13,7 @@ import torch
 
 from consilience.data.data import Sites
 from consilience.errors import InputError
-from consilience.method import Method, Needs, name, needs
+from consilience.method import Method, Needs, group, moves_statistics, name, needs
 from consilience.methods import METHODS
 from consilience.spec import describe
 from consilience.task import Task
@@ -27,7 +27,7 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
     if method.one_shot and rounds > 1:
         raise InputError(f"{name(method)} is a one-round method, a second would repeat the first: use --rounds 1.")
     wanted = needs(method)
-    no_labels, no_inputs = sites.calibration is None, sites.inputs is None
+    no_labels, no_inputs = sites.calibration is None and not sites.elsewhere, sites.inputs is None
     if (Needs.LABELS in wanted and no_labels) or (Needs.INPUTS in wanted and no_inputs):
         free = ", ".join(sorted(n for n, m in METHODS.items() if needs(m()) == {Needs.NOTHING} and not m.bound))
         both = [("labelled rows (--calibration 30)", Needs.LABELS), ("unlabelled rows (--inputs 0.2)", Needs.INPUTS)]
@@ -41,6 +41,11 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
         raise InputError(
             f"The server's inputs have the shape {theirs} a row, the sites' rows {ours}: resize them first."
         )
+    if task.statistics and not moves_statistics(method):
+        raise InputError(
+            f"{name(method)} as it is set cannot move the running statistics of batch normalisation "
+            f"(«{task.statistics[0]}»): use GroupNorm in the model, or a method that averages weights."
+        )
     task.check(sites.train[0], sites.classes)
 
 
@@ -53,7 +58,7 @@ def facts(
         "method": name(method),
         "title": title,
         "summary": source,
-        "needs": "bound" if method.bound else max(needs(method), key=list(Needs).index).value,
+        "needs": group(method),
         "data": sites.name,
         "split": sites.split,
         "sites": len(sites),
@@ -62,7 +67,7 @@ def facts(
         "engine": engine,
         "threads": threads,
         "model": type(task.model).__name__,
-        "parameters": sum(p.numel() for p in task.like.values()),
+        "parameters": sum(p.numel() for p in task.weights(task.like).values()),
         "task": "classification" if sites.classes else "regression",
         "classes": sites.classes,
         "class_names": list(sites.class_names) if sites.class_names else None,
@@ -92,8 +97,10 @@ def citation(kind: type[Method]) -> tuple[str, str]:
     return title.rstrip("."), source
 
 
-def identity(method: Method, task: Task, sites: Sites, seed: int, engine: str) -> str:
-    """A hash of all that decides the numbers."""
+def identity(
+    method: Method, task: Task, sites: Sites, seed: int, engine: str, takes_part: dict[str, Any] | None = None
+) -> str:
+    """A hash of all that decides the numbers; `takes_part` says who is asked and lost, if not everyone replies."""
     shapes = {k: [list(v.shape), str(v.dtype)] for k, v in task.like.items()}
     parts = [
         describe(method),
@@ -103,5 +110,6 @@ def identity(method: Method, task: Task, sites: Sites, seed: int, engine: str) -
         seed,
         engine,
         sites.fingerprint(),
+        *([takes_part] if takes_part else []),
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -109,6 +109,8 @@ class Result:
             raise InputError("This run was loaded without its rows: hand them in, co.load(folder, sites=sites).")
         if not self.replies:
             raise InputError("This run kept no replies; run again with keep_replies='last'.")
+        if method.everyone and len(self.replies) < len(self.sites):
+            raise InputError(f"{name(method)} needs every site's reply; this run has {len(self.replies)}.")
         same = type(method) is type(self.method)
         if not same and not all(isinstance(r.payload, (Point, Samples, Gaussian, Dense)) for r in self.replies):
             raise InputError(f"The replies of {name(self.method)} are not posteriors; {name(method)} cannot pool them.")
@@ -128,12 +130,11 @@ class Result:
             known: dict[str, Any] = self.report.get("bounds") or {}
             return known
         seed = self.report["seed"]
-        inference = getattr(self.method, "inference", CyclicalSGHMC())
+        inference = getattr(getattr(self.method, "inner", self.method), "inference", CyclicalSGHMC())
         found = {}
         if len(self.sites) > 1:
-            own_models = self.report["rounds"] == 1 and all(
-                isinstance(r.payload, (Point, Samples)) for r in self.replies
-            )
+            whole = self.report["rounds"] == 1 and len(self.replies) == len(self.sites)
+            own_models = whole and all(isinstance(r.payload, (Point, Samples)) for r in self.replies)
             local = LocalOnly(inference)
             found["local_only"] = self.pool(local) if own_models else self.run(local, self.task, self.sites, seed=seed)
         if self.sites.calibration is not None:

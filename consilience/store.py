@@ -36,6 +36,7 @@ class Checkpoint(NamedTuple):
     history: list[dict[str, Any]]
     ledger: Ledger
     fingerprint: str  # of method, task, data and seed
+    failures: tuple[dict[str, Any], ...] = ()  # who was lost, when and why
 
 
 class Store:
@@ -53,6 +54,7 @@ class Store:
         """Finish a round: replies first, then the state that refers to them, then what people read."""
         self.save_replies(c.rounds, replies)
         extra = {"rounds": c.rounds, "history": c.history, "ledger": c.ledger.entries, "fingerprint": c.fingerprint}
+        extra |= {"failures": c.failures} if c.failures else {}
         memories = tuple(sorted(c.memories.items()))
         self.write("state.safetensors", packed({"state": c.state, "memories": memories}, extra))
         self.write("history.csv", _csv(c.history))
@@ -65,7 +67,8 @@ class Store:
         tree, extra = unpacked(path, method)
         memories = dict(tree["memories"])
         ledger = Ledger(extra["ledger"])
-        return Checkpoint(extra["rounds"], tree["state"], memories, extra["history"], ledger, extra["fingerprint"])
+        found = (extra["rounds"], tree["state"], memories, extra["history"], ledger, extra["fingerprint"])
+        return Checkpoint(*found, tuple(extra.get("failures", ())))
 
     def save_replies(self, rounds: int, replies: list[Received]) -> None:
         if self.keep_replies == "none":

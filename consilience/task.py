@@ -21,6 +21,9 @@ from consilience.data.data import Data
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.likelihood import GaussianNoise, Heteroscedastic, Likelihood, Softmax
+from consilience.models.batchnorm import statistics
+from consilience.models.controlled import controlled, refuse_hidden_state, refuse_uncontrolled
+from consilience.models.variational import LOG_VAR
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Categorical, Distribution, Normal, Predictive
 from consilience.prior import Flat, Isotropic, Prior
@@ -29,8 +32,17 @@ from consilience.tree import Params
 Tilt: TypeAlias = Callable[[Params], Tensor]  # in units of the mean loss
 
 CHUNK = 8192  # inputs predicted at a time
+IMAGES = 512  # the same where every input has many numbers, and more after a convolution
 UNINFORMED = 1e8  # latent variance of a flat prior, on standardised targets
 PRIOR_DRAWS = 200  # for the prior predictive of a regression network
+
+
+@dataclass(frozen=True, eq=False)
+class Anchor:
+    """A point and the slope that is believed there."""
+
+    point: Tensor  # flat
+    slope: Tensor  # flat
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +51,36 @@ class Task:
     likelihood: Likelihood
     prior: Prior
     tilts: tuple[Tilt, ...] = ()  # what is added to the mean loss
+    anchor: Anchor | None = None  # where every batch's own slope is replaced by the common one
     draws: int = 20  # how many members stand for a Gaussian posterior when predicting
 
     @property
     def like(self) -> Params:
-        """Names, shapes and types of all weights, the likelihood's own included."""
-        return {**{k: p.detach() for k, p in self.model.named_parameters()}, **self.likelihood.extra()}
+        """Names, shapes and types of all weights, the likelihood's own and running statistics included."""
+        return self._params(self.model)
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of the running statistics: they move with the weights and are averaged, but nothing steps on them."""
+        return tuple(statistics(self.model))
+
+    @property
+    def uncertain(self) -> tuple[str, ...]:
+        """Names of the network's own weights, which a Gaussian may give variances."""
+        return tuple(k for k, _ in self.model.named_parameters() if not k.endswith(LOG_VAR))
+
+    def weights(self, params: Params) -> Params:
+        """All but the running statistics."""
+        moving = set(self.statistics)
+        return {k: v for k, v in params.items() if k not in moving}
+
+    def _params(self, model: nn.Module) -> Params:
+        buffers = dict(model.named_buffers())
+        return {
+            **{k: p.detach() for k, p in model.named_parameters() if k in self.uncertain},
+            **self.likelihood.extra(),
+            **{k: buffers[k] for k in self.statistics},
+        }
 
     def init(self, key: Key) -> Point:
         """Fresh weights: every layer re-initialises itself from the key."""
@@ -55,9 +91,10 @@ class Task:
                 reset = getattr(layer, "reset_parameters", None)
                 if callable(reset):
                     reset()
-        return Point({**{k: p.detach() for k, p in fresh.named_parameters()}, **self.likelihood.extra()})
+        return Point(self._params(fresh))
 
     def outputs(self, params: Params, x: Tensor) -> Tensor:
+        """What the network says in evaluation mode."""
         own = {k: v for k, v in params.items() if not k.startswith("likelihood.")}
         out: Tensor = functional_call(self.model, own, (x,))
         return out
@@ -65,7 +102,7 @@ class Task:
     def loss(self, params: Params, batch: Data, size: Tensor) -> Tensor:
         """U(θ)/n: the batch's mean negative log-likelihood − log p(θ)/n + tilt(θ). What optimisers step on."""
         nll = self.likelihood.nll(self.outputs(params, batch.x), batch.y, params)
-        value = mean_nll(nll, batch.w) - self.prior.log_density(params) / size
+        value = mean_nll(nll, batch.w) - self.prior.log_density(self.weights(params)) / size
         return value + sum(tilt(params) for tilt in self.tilts)
 
     def potential(self, params: Params, batch: Data, size: Tensor) -> Tensor:
@@ -74,6 +111,10 @@ class Task:
 
     def tilted(self, tilt: Tilt) -> Task:
         return dataclasses.replace(self, tilts=(*self.tilts, tilt))
+
+    def anchored(self, point: Params, slope: Params) -> Task:
+        """Learn with slopes g(θ; batch) − g(point; batch) + slope, g that of U/n without tilts (SVRG, MIME)."""
+        return dataclasses.replace(self, anchor=Anchor(tree.ravel(point), tree.ravel(slope)))
 
     def adjusted(self, log_frequencies: Tensor) -> Task:
         """Learn with softmax(z + log π): what z says then leaves the frequencies π out (logit adjustment)."""
@@ -88,13 +129,16 @@ class Task:
         return dataclasses.replace(self, prior=prior)
 
     def predictive(self, posterior: Posterior) -> Predictive:
-        """Average over the posterior: one pass a member, in large chunks of inputs."""
+        """Average over the posterior: one pass a member, in chunks of inputs that bound the memory."""
         weights = members(posterior, Key(0), self.draws, self.like)
+
+        def outcome(x: Tensor) -> Distribution:
+            return self.likelihood.outcome(torch.stack([self.outputs(p, x) for p in weights]), weights)
 
         @torch.no_grad()
         def predict(x: Tensor) -> Distribution:
-            outputs = torch.stack([torch.cat([self.outputs(p, part) for part in x.split(CHUNK)]) for p in weights])
-            return self.likelihood.outcome(outputs, weights)
+            found: Distribution = tree.concatenate(outcome(part) for part in x.split(CHUNK if x.ndim == 2 else IMAGES))
+            return found
 
         return predict
 
@@ -107,34 +151,31 @@ class Task:
             mean = self.predictive(Point(self.like))(x)
             assert isinstance(mean, Normal)
             return Normal(torch.zeros_like(mean.mean), torch.full_like(mean.var, UNINFORMED), mean.noise)
-        p = self.predictive(Samples(self.prior.draw(Key(0), PRIOR_DRAWS, self.like)))(x)
+        drawn = self.prior.draw(Key(0), PRIOR_DRAWS, self.weights(self.like))
+        still = {k: self.like[k].expand(PRIOR_DRAWS, *self.like[k].shape) for k in self.statistics}
+        p = self.predictive(Samples({**drawn, **still}))(x)
         assert isinstance(p, Normal)
         return p
 
     def check(self, data: Data, classes: int | None) -> None:
-        """Refuse a network that does not fit the rows, hides randomness or carries running statistics."""
-        for name, layer in self.model.named_modules():
-            if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
-                raise InputError(f"Layer «{name}» is dropout, whose randomness no key controls; remove it or set p=0.")
-            if getattr(layer, "running_mean", None) is not None:
-                raise InputError(f"Layer «{name}» keeps running statistics; use GroupNorm or LayerNorm instead.")
+        """Refuse a network that does not fit the rows, or hides randomness or running statistics."""
+        refuse_uncontrolled(self.model)
         if (classes is None) == isinstance(self.likelihood, Softmax):
             kind = "regression" if classes is None else "classification"
             raise InputError(f"These rows are a {kind} problem: build the task with co.{kind}(model).")
         try:
             with torch.no_grad():
-                out, again = self.outputs(self.like, data.x[:2]), self.outputs(self.like, data.x[:2])
+                out = self.outputs(self.like, data.x[:2])
         except RuntimeError as error:
             shape = tuple(data.x.shape[1:])
             raise InputError(f"The model cannot take inputs of shape {shape}: {str(error).splitlines()[0]}.") from error
         self.likelihood.check(out, data.y[:2], classes)
-        if not torch.equal(out, again):
-            raise InputError("The model gives different outputs for the same input: randomness inside is not allowed.")
+        refuse_hidden_state(self.model, data.x[:8])
 
 
 def classification(model: nn.Module, prior: Prior | None = None) -> Task:
     """A network whose outputs are one logit a class."""
-    return Task(model, Softmax(), prior or Isotropic())
+    return Task(controlled(model), Softmax(), prior or Isotropic())
 
 
 def regression(
@@ -152,7 +193,7 @@ def regression(
     outputs of a vector target.
     """
     likelihood = Heteroscedastic(latent) if heteroscedastic else GaussianNoise(noise, latent, full)
-    return Task(model, likelihood, prior or Isotropic())
+    return Task(controlled(model), likelihood, prior or Isotropic())
 
 
 def mean_nll(nll: Tensor, w: Tensor) -> Tensor:

@@ -12,24 +12,31 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Each line may import from itself and from the lines above.
 LAYERS = [
-    ["errors", "tree", "key", "version", "progress"],
-    ["posterior", "payload", "predictive"],
-    ["data", "likelihood", "prior", "models"],
+    ["errors", "tree", "key", "version", "progress", "signature"],
+    ["posterior", "payload", "predictive", "merging"],
+    ["data", "likelihood", "prior", "models", "ensemble"],
     ["task", "parties", "optim"],
-    ["slope"],
+    ["slope", "exposure"],
     ["inference", "distil"],
     ["method", "twoway"],
     ["methods"],
     ["spec", "metrics"],
-    ["engines", "ledger", "provenance", "blueprint"],
+    ["study", "envelope"],
+    ["study_text", "admission", "choice"],
+    ["joining", "proposal"],
+    ["engines", "ledger", "provenance", "communication", "participation", "blueprint"],
     ["store", "evaluate", "report"],
-    ["result"],
+    ["result", "start", "site"],
+    ["modelfile"],
+    ["pooling"],
     ["run", "recipe", "rows"],
+    ["deploy"],
     ["comparison", "estimator"],
     ["compare"],
     ["demo", "catalogue", "tune", "reproduce"],
     ["screen"],
     ["cli"],
+    ["__main__"],
 ]
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 

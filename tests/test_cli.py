@@ -133,8 +133,9 @@ def test_report_can_be_made_again(invoke: Invoke, tmp_path: Path) -> None:
     assert (tmp_path / "r" / "report.html").exists()
 
 
-DROPOUT = "from torch import nn\ndef net(f, o):\n    return nn.Sequential(nn.Dropout(0.5), nn.Linear(f, o))\n"
+DROPOUT = "from torch import nn\ndef net(f, o):\n    return nn.Sequential(nn.AlphaDropout(0.5), nn.Linear(f, o))\n"
 NARROW = "from torch import nn\ndef net(f, o):\n    return nn.Linear(f, o - 1)\n"
+NORMED = "from torch import nn\ndef net(f, o):\n    return nn.Sequential(nn.BatchNorm1d(f), nn.Linear(f, o))\n"
 
 
 @pytest.mark.parametrize(
@@ -164,8 +165,9 @@ NARROW = "from torch import nn\ndef net(f, o):\n    return nn.Linear(f, o - 1)\n
         ("pool nowhere --method bcm", "not a run's folder"),
         ("report nowhere", "not a run's folder"),
         ("methods bta", "Did you mean «beta»?"),
-        ("run fedavg --model dropping:net", "dropout"),
+        ("run fedavg --model dropping:net", "no key controls"),
         ("run fedavg --model narrow:net", "10 classes need (10,)"),
+        ("run ep_mcmc --model normed:net", "cannot move the running statistics"),
     ],
 )
 def test_mistakes_get_one_sentence_and_exit_code_2(
@@ -173,6 +175,7 @@ def test_mistakes_get_one_sentence_and_exit_code_2(
 ) -> None:
     (tmp_path / "dropping.py").write_text(DROPOUT)
     (tmp_path / "narrow.py").write_text(NARROW)
+    (tmp_path / "normed.py").write_text(NORMED)
     monkeypatch.syspath_prepend(tmp_path)
 
     code, out, err = invoke(*words.split())

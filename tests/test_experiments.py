@@ -15,7 +15,11 @@ from consilience.key import Key
 from consilience.predictive import Normal
 from consilience.reproduce import _module, load, names, reproduce
 
-IMAGES = ("mnist", "fashion_mnist")
+IMAGES = {
+    "mnist": (1, 28, 28),
+    "fashion_mnist": (1, 28, 28),
+    **dict.fromkeys(("cifar10", "cifar100", "svhn"), (3, 8, 8)),
+}
 SMOKE = [name for name in names() if "smoke" in load(name).scales]
 
 
@@ -23,8 +27,8 @@ def drawn(name: str, data_dir: str | None = None) -> Dataset:
     """A few rows of the kind the name promises: images of ten classes, or a table with a test part where it has one."""
     key, leaky = Key(7), name.endswith("@hasan2023")
     if name.partition("@")[0] in IMAGES:
-        y = torch.arange(250) % 10
-        x = (key.fold(0).uniform(250 * 784).reshape(250, 1, 28, 28) + y.reshape(-1, 1, 1, 1) / 10) / 2
+        y, shape = torch.arange(250) % 10, IMAGES[name]
+        x = (key.fold(0).uniform(250 * math.prod(shape)).reshape(250, *shape) + y.reshape(-1, 1, 1, 1) / 10) / 2
         return Dataset(name, x[:200], y[:200], classes=10, x_test=x[200:], y_test=y[200:])
     x = key.fold(0).normal((260, 4))
     y = x @ torch.tensor([1.0, -0.5, 0.2, 0.0]) + 0.3 * key.fold(1).normal((260,))

@@ -36,7 +36,8 @@ PROBLEMS = {"classification": classification, "regression": regression}
 
 def shortened(settings: Any) -> Any:
     """The same settings with two epochs, one cycle and few samples, wherever those fields stand."""
-    short = {"epochs": 2, "batch": 16, "cycles": 1, "samples": 2, "keep": 2, "burn": 0, "every": 1}
+    short: dict[str, Any] = {"epochs": 2, "batch": 16, "cycles": 1, "samples": 2, "keep": 2, "burn": 0, "every": 1}
+    short |= {"rows": 4, "trajectories": 2, "steps": 6, "data_steps": 2, "coreset_steps": 2, "updates": 2, "noises": 2}
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 import typer
@@ -43,6 +43,15 @@ Examples:
   consilience COMMAND --help""",
 )
 
+
+def number_or_name(text: Any) -> float | str:
+    """What stands for the server's rows: how many of the sites' own kind, or where else they come from."""
+    try:
+        return float(text)
+    except ValueError:
+        return str(text)
+
+
 Data_ = Annotated[
     str,
     typer.Option(
@@ -54,14 +63,37 @@ Target_ = Annotated[str | None, typer.Option(help="The column to predict, for CS
 Sites_ = Annotated[int | None, typer.Option(help="How many sites; 5, or as many as the data name.")]
 Split_ = Annotated[
     str | None,
-    typer.Option(help="iid, heterogeneous:H, dirichlet:ALPHA, step:MAJOR, dominant:SHARE, sorted_feature or natural."),
+    typer.Option(
+        help="iid, heterogeneous:H, dirichlet:ALPHA, step:MAJOR, dominant:SHARE, sorted_feature or natural; with "
+        "+rotate:DEGREES or +noise:DEVIATION features also differ from site to site."
+    ),
 ]
 Model_ = Annotated[str, typer.Option(help="mlp, linear, cnn_hasan, resnet20 …, or package.module:factory.")]
 Seed_ = Annotated[int, typer.Option(help="Decides split, start and every draw.")]
-Engine_ = Annotated[str, typer.Option(help="auto, sequential, vectorised or parallel.")]
+Engine_ = Annotated[
+    str,
+    typer.Option(help="auto, sequential, vectorised[:SITES AT A TIME], parallel[:WORKERS] or flower[:WORKERS]."),
+]
 DataDir_ = Annotated[Path | None, typer.Option(envvar="CONSILIENCE_DATA", help="Where data files lie.")]
 Set_ = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. inference.epochs=20; may be repeated.")]
 Seeds_ = Annotated[str, typer.Option(help="0-9, or 0,3,7, or 5: each decides split, start and every draw.")]
 Calibration_ = Annotated[int, typer.Option(help="Labelled rows at the server; 0 for none.")]
-Inputs_ = Annotated[float, typer.Option(help="Unlabelled rows at the server: a number, or a fraction below 1.")]
+Inputs_ = Annotated[
+    Any,
+    typer.Option(
+        parser=number_or_name,
+        metavar="NUMBER|DATA[:NUMBER]",
+        help="Unlabelled rows at the server: a number, a fraction below 1, or another data set, as cifar100:2000.",
+    ),
+]
 Json_ = Annotated[bool, typer.Option("--json", help="Print run.json alone on standard output.")]
+Participation_ = Annotated[
+    float | None, typer.Option(help="Sites asked a round: a number, or a fraction below 1; all by default.")
+]
+Dropout_ = Annotated[float, typer.Option(help="Simulate: the chance that a site asked never replies.")]
+Deadline_ = Annotated[
+    float | None, typer.Option(help="Simulate: slower replies do not count; a site of mean size usually takes 1.")
+]
+MinReplies_ = Annotated[
+    int | None, typer.Option(help="Fewer replies stop the run; given, a site whose training fails is lost, no error.")
+]

@@ -12,10 +12,14 @@ from consilience.cli.options import (
     Calibration_,
     Data_,
     DataDir_,
+    Deadline_,
+    Dropout_,
     Engine_,
     Inputs_,
     Json_,
+    MinReplies_,
     Model_,
+    Participation_,
     Seed_,
     Set_,
     Sites_,
@@ -25,6 +29,7 @@ from consilience.cli.options import (
     methods_like,
 )
 from consilience.errors import InputError
+from consilience.participation import Participation
 from consilience.recipe import Recipe, free_folder
 from consilience.screen import out, progress
 from consilience.store import Store
@@ -50,9 +55,14 @@ def run(
     calibration: Calibration_ = 30,
     inputs: Inputs_ = 0,
     validation: Annotated[float, typer.Option(help="Fraction of training rows kept for tuning.")] = 0.0,
+    participation: Participation_ = None,
+    dropout: Dropout_ = 0.0,
+    deadline: Deadline_ = None,
+    min_replies: MinReplies_ = None,
     keep_replies: Annotated[str, typer.Option(help="last, all or none.")] = "last",
     bounds: Annotated[bool, typer.Option(help="Also score each site alone, the server alone and pooled data.")] = True,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    start: Annotated[Path | None, typer.Option(help="Begin at the posterior of the run in this folder.")] = None,
     threads: Annotated[int | None, typer.Option(help="BLAS threads; one for small networks by default.")] = None,
     as_json: Json_ = False,
 ) -> None:
@@ -65,11 +75,15 @@ def run(
         rounds, engine, folder = saved["rounds"], saved["engine"], resume
         keep_replies, bounds = saved["keep_replies"], saved["with_bounds"]
         threads = saved["threads"]
+        start = saved.get("started_from", {}).get("folder")
+        taking = Participation(**saved.get("participation", {}))
+        taking = dataclasses.replace(taking, min_replies=min_replies or taking.min_replies)
     else:
         if method is None:
             raise InputError(
                 "Say which method to run, for example «consilience run beta»; «consilience methods» lists them."
             )
+        taking = Participation(participation, dropout, deadline, min_replies)
         words = (method, data, target, sites, split, model, seed, 0.2, calibration, inputs, validation)
         recipe = Recipe(*words, tuple(settings or ()), str(data_dir) if data_dir else None)
         folder = out_ or free_folder(Path("runs"), f"{method}-{Path(data).stem.strip('*') or 'csv'}")
@@ -84,7 +98,9 @@ def run(
             out=folder,
             keep_replies=keep_replies,
             threads=threads,
+            participation=taking,
             resume=resume is not None,
+            start=start,
             about={**kept, "model": recipe.model},
         )
     with progress(not as_json) as _:

@@ -11,9 +11,13 @@ from consilience.cli.options import (
     Calibration_,
     Data_,
     DataDir_,
+    Deadline_,
+    Dropout_,
     Engine_,
     Inputs_,
+    MinReplies_,
     Model_,
+    Participation_,
     Seeds_,
     Set_,
     Sites_,
@@ -21,6 +25,7 @@ from consilience.cli.options import (
     Target_,
     app,
 )
+from consilience.participation import Participation
 from consilience.recipe import Recipe, free_folder
 from consilience.screen import live, out, progress, stoppable
 from consilience.store import Store
@@ -54,11 +59,16 @@ def compare(
         str | None, typer.Option(help="The row the others are paired with; the first by default.")
     ] = None,
     bounds: Annotated[bool, typer.Option(help="Add each site alone, the server alone and pooled data.")] = True,
+    participation: Participation_ = None,
+    dropout: Dropout_ = 0.0,
+    deadline: Deadline_ = None,
+    min_replies: MinReplies_ = None,
     out_: Annotated[Path | None, typer.Option("--out", help="The folder; the same again goes on.")] = None,
     data_dir: DataDir_ = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print compare.json alone on standard output.")] = False,
 ) -> None:
     """Run several methods on the same splits and seeds, and write one report."""
+    from consilience.communication import csv_text as curves_text
     from consilience.compare import Plan, parse_seeds
     from consilience.compare import compare as compare_rows
     from consilience.comparison import csv_text, markdown
@@ -76,6 +86,7 @@ def compare(
         tuple(common or ()),
         settings,
         bounds,
+        Participation(participation, dropout, deadline, min_replies),
     )
     plan.check()
     store = Store(out_ or free_folder(Path("runs"), f"compare-{Path(data).stem.strip('*') or 'csv'}"))
@@ -83,6 +94,7 @@ def compare(
         found = compare_rows(plan, store.folder, reference, lambda now: show(comparison_table(now)))
     store.write_json("compare.json", found)
     store.write("compare.csv", csv_text(found).encode())
+    store.write("curves.csv", curves_text(found).encode())
     store.write("compare.md", markdown(found).encode())
     store.write("report.html", comparison_page(found).encode())
     if as_json:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
 
 from consilience import tree
 from consilience.data.data import Data
@@ -24,17 +27,76 @@ class Engine(Protocol):
     def clients(self) -> Sequence[int]: ...
 
     def gather(
-        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
+        self,
+        method: Method,
+        task: Task,
+        message: Tree,
+        cohort: Sequence[int],
+        round: int,
+        key: Key,
+        progress: float = 0.0,
     ) -> list[Received]:
-        """Replies to a message, sorted by client."""
+        """Replies to a message, sorted by client; `progress` is the part of the rounds that is done."""
+
+
+class Forgiving(Protocol):
+    """An engine that can go on without a client; those that cannot raise what went wrong."""
+
+    forgiving: bool  # whether it does; a client that fails is then lost
+    lost: dict[int, str]  # who of the last cohort did not reply, and why
+
+
+def forgive(engine: Any) -> None:
+    """Let clients be lost, where the engine can."""
+    engine.forgiving = True
+
+
+def missing(engine: Any, cohort: Sequence[int], came: Sequence[Received]) -> dict[int, str]:
+    """Who of the cohort did not reply, and why, where the engine says."""
+    there, said = {r.client for r in came}, getattr(engine, "lost", {})
+    return {k: said.get(k, "no reply") for k in cohort if k not in there}
+
+
+@contextmanager
+def ended(engine: Any) -> Iterator[None]:
+    """Whatever an engine started, such as workers, ends with the run."""
+    try:
+        yield
+    finally:
+        if hasattr(engine, "close"):
+            engine.close()
+
+
+def losses(engine: Any) -> dict[int, str]:
+    """Who of the last cohort did not reply, and why, where the engine says."""
+    return dict(getattr(engine, "lost", {}))
+
+
+@contextmanager
+def excused(engine: Forgiving, k: int) -> Iterator[None]:
+    """Client k's share of the work: what goes wrong in it ends the run, unless the engine forgives."""
+    try:
+        yield
+    except Diverged as error:
+        if not engine.forgiving:
+            raise
+        engine.lost[k] = f"training failed: {error}"
 
 
 def client_view(
-    method: Method, message: Tree, data: Data, memories: dict[int, Tree], k: int, round: int, key: Key
+    method: Method,
+    message: Tree,
+    data: Data,
+    memories: dict[int, Tree],
+    k: int,
+    round: int,
+    key: Key,
+    progress: float = 0.0,
 ) -> Client:
     """What client k sees; its key depends on run, round and client alone."""
     memory = memories[k] if k in memories else method.memory(message)
-    return Client(data, memory, key.fold(round).fold(k))
+    moment = torch.tensor(progress, dtype=torch.float64)
+    return Client(data, memory, key.fold(round).fold(k).tensor, moment)
 
 
 def alone(method: Method, task: Task, message: Tree, client: Client, k: int, round: int) -> Reply:

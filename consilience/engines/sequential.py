@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from consilience.data.data import Data
-from consilience.engines.exchange import alone, client_view
+from consilience.engines.exchange import alone, client_view, excused
 from consilience.key import Key
 from consilience.method import Method
 from consilience.parties import Received
@@ -20,6 +20,7 @@ class Sequential:
     def __init__(self, data: Sequence[Data]) -> None:
         self.data = data
         self.memories: dict[int, Tree] = {}
+        self.forgiving, self.lost = False, dict[int, str]()
 
     @property
     def clients(self) -> Sequence[int]:
@@ -27,12 +28,20 @@ class Sequential:
 
     @torch.no_grad()
     def gather(
-        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
+        self,
+        method: Method,
+        task: Task,
+        message: Tree,
+        cohort: Sequence[int],
+        round: int,
+        key: Key,
+        progress: float = 0.0,
     ) -> list[Received]:
-        received = []
+        received, self.lost = [], {}
         for k in track(cohort, "site"):
-            client = client_view(method, message, self.data[k], self.memories, k, round, key)
-            reply = alone(method, task, message, client, k, round)
-            self.memories[k] = reply.keep
-            received.append(Received(k, reply.size, reply.send))
+            client = client_view(method, message, self.data[k], self.memories, k, round, key, progress)
+            with excused(self, k):
+                reply = alone(method, task, message, client, k, round)
+                self.memories[k] = reply.keep
+                received.append(Received(k, reply.size, reply.send))
         return received

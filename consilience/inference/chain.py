@@ -17,19 +17,20 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.data.data import Data
-from consilience.errors import Diverged
+from consilience.errors import Diverged, InputError
+from consilience.inference.augment import Augment
 from consilience.key import Key
 from consilience.optim import Optimiser
 from consilience.parties import Client
 from consilience.posterior import Posterior, centre
 from consilience.progress import track
-from consilience.slope import slope_of
+from consilience.slope import pass_of, statistics_in
 from consilience.task import Task
 from consilience.tree import Tree
 
 
 class Inference(Protocol):
-    """Target, start, data → posterior."""
+    """Target, start, data → posterior. One whose `moves_statistics` is True trains batch normalisation as it should."""
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Posterior: ...
 
@@ -62,37 +63,74 @@ class Kernel(Protocol):
 
 @dataclass(frozen=True)
 class Optimise:
-    """An optimiser as a kernel; `schedule` maps progress to a factor of its rate."""
+    """An optimiser as a kernel; `schedule` maps progress to a factor of its rate, beside a constant one."""
 
     optimiser: Optimiser
     schedule: Callable[[float | Tensor], float | Tensor]
+    factor: float | Tensor = 1.0
 
     def init(self, vector: Tensor) -> Tree:
         return self.optimiser.init(vector)
 
     def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
-        return self.optimiser.step(vector, gradient, state, self.optimiser.rate * self.schedule(at.progress))
+        rate = self.optimiser.rate * self.factor * self.schedule(at.progress)
+        return self.optimiser.step(vector, gradient, state, rate.to(vector) if isinstance(rate, Tensor) else rate)
+
+
+@dataclass(frozen=True)
+class Held:
+    """An optimiser as a kernel whose memory stays as it was handed over."""
+
+    optimiser: Optimiser
+    memory: Tree
+
+    def init(self, vector: Tensor) -> Tree:
+        return ()
+
+    def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
+        return self.optimiser.step(vector, gradient, self.memory, self.optimiser.rate)[0], ()
 
 
 def chain(
-    task: Task, start: Posterior, client: Client, kernel: Kernel, epochs: int, batch: int, kept: Collection[int] = ()
+    task: Task,
+    start: Posterior,
+    client: Client,
+    kernel: Kernel,
+    epochs: int,
+    batch: int,
+    kept: Collection[int] = (),
+    own_epochs: Tensor | None = None,
+    augment: Augment | None = None,
 ) -> Trace:
-    """Run `epochs` passes over the client's rows, keeping the vectors at the end of the `kept` epochs."""
+    """Run `epochs` passes over the client's rows, keeping the vectors at the end of the `kept` epochs.
+
+    With `own_epochs` a client stops after so many of them; `augment` changes every batch's inputs. Running statistics
+    follow the passes, not the kernel.
+    """
     like = centre(start, task.like).params
     vector, data, several = tree.ravel(like), client.data, tree.vectorised()
     state, samples = kernel.init(vector), []
     rows_in_all = len(data.w) if several else int((data.w > 0).sum())
     steps, size = math.ceil(rows_in_all / batch), data.size
     own_steps = torch.ceil((data.w > 0).sum() / batch).to(vector) if several else steps
-    slope = slope_of(task, like, size)
-    for epoch in track(range(epochs), "epoch"):
+    passes = epochs if own_epochs is None else own_epochs.to(vector) if several else int(own_epochs)
+    learn, still = pass_of(task, like, size), statistics_in(task, like)
+    for epoch in track(range(passes if isinstance(passes, int) else epochs), "epoch"):
         key = client.key.fold(epoch)
         order = key.order(data.w)
         for i in range(steps):
             rows = Data(*(leaf[order[i * batch : (i + 1) * batch]] for leaf in data))
-            at = At(epoch, (epoch + i / own_steps) / epochs, size, key, i)
-            new = kernel.step(vector, slope(vector, rows), state, at)
-            vector, state = tree.where(rows.w.sum() > 0, new, (vector, state)) if several else new
+            if augment is not None:
+                rows = rows._replace(x=augment(rows.x, key.fold(i).fold(-1)))
+            at = At(epoch, (epoch + i / own_steps) / passes, size, key, i)
+            moved, slope = learn(vector, rows, key, i)
+            new = kernel.step(moved, slope, state, at)
+            if still is not None:
+                new = torch.where(still, moved, new[0]), new[1]
+            if several:
+                works = (rows.w.sum() > 0) if own_epochs is None else (rows.w.sum() > 0) & (epoch < passes)
+                new = tree.where(works, new, (vector, state))
+            vector, state = new
         if epoch in kept:
             samples.append(vector)
         if not several and not bool(torch.isfinite(vector).all()):
@@ -101,3 +139,13 @@ def chain(
                 "try a smaller rate (--set inference.rate=…) or a stronger prior."
             )
     return Trace(vector, samples, state)
+
+
+def drawn_epochs(client: Client, fewest: int | None, most: int) -> Tensor | None:
+    """How many passes this client makes this round, drawn evenly from fewest … most; None: always `most`."""
+    if fewest is None:
+        return None
+    if not 1 <= fewest <= most:
+        raise InputError(f"fewest={fewest}: a client makes at least one pass and at most epochs={most}.")
+    span = most - fewest + 1
+    return fewest + (client.key.fold(-1).uniform(1)[0] * span).floor().clamp(max=span - 1)

@@ -3,51 +3,73 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from consilience import tree
-from consilience.inference.chain import Optimise, chain
+from consilience.inference.augment import Augment
+from consilience.inference.chain import Optimise, chain, drawn_epochs
 from consilience.inference.schedule import Schedule, constant
-from consilience.optim import AdamSteps, Descent
+from consilience.optim import AdamSteps, Descent, Optimiser
 from consilience.parties import Client
 from consilience.posterior import Point, Posterior, centre
-from consilience.task import Task
+from consilience.task import Task, decay
 
 
 @dataclass(frozen=True)
 class SGD:
     """Stochastic gradient descent, with momentum if asked."""
 
+    moves_statistics: ClassVar[bool] = True
+
     rate: float = 0.05  # step size on the mean loss
     momentum: float = 0.9
     epochs: int = 10  # passes over the client's rows
     batch: int = 50  # rows a step
-    schedule: Schedule = constant  # factor of the rate over the run
+    schedule: Schedule = constant  # factor of the rate over a client's training
+    weight_decay: float = 0.0  # λ of (λ/2)‖θ‖², added to the mean loss
+    decay: Schedule = constant  # factor of the rate over the rounds
+    fewest: int | None = None  # passes are drawn from fewest … epochs for every client and round; None: always epochs
+    augment: Augment | None = None  # changes every batch's inputs, for example CropAndFlip()
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
-        kernel = Optimise(Descent(self.rate, self.momentum), self.schedule)
-        trace = chain(task, start, client, kernel, self.epochs, self.batch)
-        return Point(tree.unravel(trace.vector, centre(start, task.like).params))
+        return fitted(self, Descent(self.rate, self.momentum), task, start, client)
 
     def steps(self, client: Client) -> Tensor:
         """How many steps a client takes."""
         rows = (client.data.w > 0).sum()
-        return self.epochs * ((rows + self.batch - 1) // self.batch)
+        own = drawn_epochs(client, self.fewest, self.epochs)
+        return (self.epochs if own is None else own) * ((rows + self.batch - 1) // self.batch)
 
 
 @dataclass(frozen=True)
 class Adam:
     """Adam; its two averages are forgotten between rounds."""
 
+    moves_statistics: ClassVar[bool] = True
+
     rate: float = 1e-3  # step size
     epochs: int = 10  # passes over the client's rows
     batch: int = 50  # rows a step
     beta1: float = 0.9
     beta2: float = 0.999
-    schedule: Schedule = constant  # factor of the rate over the run
+    schedule: Schedule = constant  # factor of the rate over a client's training
+    weight_decay: float = 0.0  # λ of (λ/2)‖θ‖², added to the mean loss
+    decay: Schedule = constant  # factor of the rate over the rounds
+    fewest: int | None = None  # passes are drawn from fewest … epochs for every client and round; None: always epochs
+    augment: Augment | None = None  # changes every batch's inputs, for example CropAndFlip()
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
-        kernel = Optimise(AdamSteps(self.rate, self.beta1, self.beta2), self.schedule)
-        trace = chain(task, start, client, kernel, self.epochs, self.batch)
-        return Point(tree.unravel(trace.vector, centre(start, task.like).params))
+        return fitted(self, AdamSteps(self.rate, self.beta1, self.beta2), task, start, client)
+
+
+def fitted(settings: SGD | Adam, optimiser: Optimiser, task: Task, start: Posterior, client: Client) -> Point:
+    """Where the optimiser ends."""
+    if settings.weight_decay:
+        task = task.tilted(decay(settings.weight_decay))
+    kernel = Optimise(optimiser, settings.schedule, settings.decay(client.progress))
+    own_epochs = drawn_epochs(client, settings.fewest, settings.epochs)
+    passes = settings.epochs, settings.batch
+    trace = chain(task, start, client, kernel, *passes, own_epochs=own_epochs, augment=settings.augment)
+    return Point(tree.unravel(trace.vector, centre(start, task.like).params))

@@ -1,4 +1,4 @@
-"""Step sizes over a run: progress in [0, 1) → a factor of the rate."""
+"""Step sizes over a client's training, or over the rounds: progress in [0, 1) → a factor of the rate."""
 
 from __future__ import annotations
 
@@ -25,3 +25,9 @@ def cosine(progress: float | Tensor) -> float | Tensor:
 def cyclical(progress: float | Tensor, cycles: int) -> float | Tensor:
     """`cosine`, begun again at the start of every cycle (Zhang et al., ICLR 2020, eq. 1)."""
     return cosine(progress * cycles % 1.0)
+
+
+def stepwise(progress: float | Tensor) -> float | Tensor:
+    """A tenth from 30 % on and a hundredth from 60 % on: over the rounds, Chen and Chao, ICLR 2021, App. B.2."""
+    done = torch.as_tensor(progress)
+    return torch.where(done >= 0.6, 0.01, torch.where(done >= 0.3, 0.1, torch.ones_like(done)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ class CyclicalSGHMC:
     Noise enters in the last `samples` epochs of a cycle, each of which ends with one sample; the newest `keep` stay.
     For U/n with curvature h and constant ε the stationary variance of θ is T/(nh) · (4−2α)/(4−2α−εh).
     """
+
+    moves_statistics: ClassVar[bool] = True
 
     rate: float = 0.05  # ε at the start of a cycle, on the mean loss
     friction: float = 0.1  # α; momentum is 1 − α

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ class SGLD:
 
     For U/n with curvature h the stationary variance is T/(nh) · 1/(1 − εh/2).
     """
+
+    moves_statistics: ClassVar[bool] = True
 
     rate: float = 0.02  # ε, on the mean loss
     epochs: int = 60  # passes over the client's rows

@@ -33,6 +33,7 @@ class BCM(Method):
     sends: ClassVar[str] = "samples of its posterior over the weights"
     one_shot: ClassVar[bool] = True
     shares: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client samples
     powers: Powers | None = None  # None: all 1; `shared`: 1/K; `robust`: the entropy a client took away

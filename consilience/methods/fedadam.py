@@ -28,6 +28,7 @@ class FedAdam(Method):
     """
 
     shares: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
 
     inference: Inference = SGD()  # how a client trains
     rate: float = 0.1  # η, the server's step
@@ -43,7 +44,11 @@ class FedAdam(Method):
         return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
-        return server_step(state, self.adam, replies)  # 2, 3, 4
+        return server_step(task, state, self.adam, replies)  # 2, 3, 4
+
+    @property
+    def averages(self) -> bool:
+        return True
 
     @property
     def adam(self) -> FederatedAdam:

@@ -27,6 +27,7 @@ class FedAvgM(Method):
     """
 
     shares: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
 
     inference: Inference = SGD()  # how a client trains
     rate: float = 1.0  # η, the server's step
@@ -40,7 +41,11 @@ class FedAvgM(Method):
         return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
-        return server_step(state, self.descent, replies)  # 2, 3
+        return server_step(task, state, self.descent, replies)  # 2, 3
+
+    @property
+    def averages(self) -> bool:
+        return True
 
     @property
     def descent(self) -> Descent:

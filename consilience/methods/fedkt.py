@@ -33,6 +33,7 @@ class FedKT(Method):
     sends: ClassVar[str] = "the weights of a few models"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     one_shot: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
 
     inference: Inference = SGD()  # how a client trains
     models: int = 2  # S, parts and models a client; 1 is plain voting

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from consilience.inference import SGD, Inference
 from consilience.method import Method, State
@@ -22,6 +23,8 @@ class FedProx(Method):
     2   θ ← Σₖ (nₖ / n) θₖ
     """
 
+    moves_statistics: ClassVar[bool] = True
+
     inference: Inference = SGD()  # how a client trains
     mu: float = 0.01  # strength of the penalty
     squared: bool = True  # False: μ‖θₖ − θ‖, as Hasan 2023 prints it
@@ -32,3 +35,7 @@ class FedProx(Method):
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
         return State(average(payloads(replies), weights(replies)))  # 2
+
+    @property
+    def averages(self) -> bool:
+        return True

@@ -29,6 +29,7 @@ class Mixture(Method):
     sends: ClassVar[str] = "samples of its posterior over the weights"
     one_shot: ClassVar[bool] = True
     shares: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client samples
     distil: Distil | None = None  # how the server trains one student; None: keep the ensemble

@@ -30,6 +30,7 @@ class OneShotFL(Method):
     name: ClassVar[str] = "oneshot"
     one_shot: ClassVar[bool] = True
     shares: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
 
     inference: Inference = SGD()  # how a client trains
     distil: Distil | None = Distil()  # how the server trains one student; None: keep the ensemble

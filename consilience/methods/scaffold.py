@@ -10,9 +10,9 @@ import torch
 
 from consilience import tree
 from consilience.inference import SGD
-from consilience.method import Method
+from consilience.method import Method, with_statistics
 from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.posterior import Point
+from consilience.posterior import Point, average
 from consilience.task import Task, linear
 from consilience.tree import Params
 
@@ -36,6 +36,7 @@ class Scaffold(Method):
     """
 
     sends: ClassVar[str] = "its weights and the change of its control variate"
+    moves_statistics: ClassVar[bool] = True
 
     inference: SGD = SGD(momentum=0.0)  # how a client trains; momentum widens its steps by 1 / (1 − m)
     rate: float = 1.0  # η, the server's step
@@ -58,12 +59,16 @@ class Scaffold(Method):
         new = tree.add(tree.sub(c_k, c), drift)  # 2
         return Reply((point, tree.sub(new, c_k)), client.data.size, keep=new)  # 3
 
+    def points(self, replies: Sequence[Received]) -> tuple[Point, ...]:
+        return tuple(point for point, _ in payloads(replies))
+
     def aggregate(self, task: Task, state: Controlled, replies: Sequence[Received], server: Server) -> Controlled:
         points, changes = zip(*payloads(replies), strict=True)
         equal = torch.ones(len(replies))
-        step = tree.sub(tree.mean(points, equal), state.posterior)
+        mean = average(points, equal)
+        stepped = tree.add(state.posterior, tree.scale(tree.sub(mean, state.posterior), self.rate))
         control = tree.scale(tree.mean(changes, equal), len(replies) / server.clients)
         return Controlled(
-            tree.add(state.posterior, tree.scale(step, self.rate)),  # 4
+            with_statistics(task, stepped, mean),  # 4
             tree.add(state.control, control),  # 5
         )

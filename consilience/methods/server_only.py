@@ -28,6 +28,7 @@ class ServerOnly(Method):
     one_shot: ClassVar[bool] = True
     bound: ClassVar[bool] = True
     tempers: ClassVar[bool] = False
+    moves_statistics: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC(epochs=200, batch=10)  # how the server infers: few rows need many passes
 

@@ -34,7 +34,7 @@ class Inverted(nn.Module):
 def mobilenetv2(features: int | Sequence[int], outputs: int | None = None, norm: Norm = group_norm) -> nn.Module:
     """MobileNetV2 of width 1, normalised in groups and without the dropout of some releases.
 
-    Chen and Chao 2021 normalise by batch (`norm=nn.BatchNorm2d`), whose running statistics a task refuses.
+    Chen and Chao 2021 normalise by batch (`norm=nn.BatchNorm2d`), whose running statistics move with the weights.
     """
     layers = [conv3(image(features)[0], FIRST), norm(FIRST), nn.ReLU6()]
     before = FIRST
@@ -44,6 +44,11 @@ def mobilenetv2(features: int | Sequence[int], outputs: int | None = None, norm:
             before = width
     layers += [conv1(before, LAST), norm(LAST), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     return nn.Sequential(*layers, nn.Linear(LAST, outputs or 1))
+
+
+def mobilenetv2_batchnorm(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
+    """As Chen and Chao 2021 use it."""
+    return mobilenetv2(features, outputs, nn.BatchNorm2d)
 
 
 def conv1(before: int, after: int) -> nn.Module:

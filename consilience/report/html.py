@@ -44,7 +44,9 @@ def run_page(run: Json) -> str:
         lead=words.sentence(run),
         summary=str(run.get("summary") or ""),
         facts=_run_facts(run),
-        alerts=[told(w) for w in [*(run.get("failures") or []), *doubts(run), *(run.get("warnings") or [])]],
+        alerts=[
+            told(w) for w in [*words.losses(run.get("failures") or []), *doubts(run), *(run.get("warnings") or [])]
+        ],
         scores=_run_scores(run),
         tables=[],
         notes=_run_notes(run),

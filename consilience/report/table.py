@@ -26,6 +26,7 @@ from consilience.report.words import (
     groups,
     human_bytes,
     interval,
+    losses,
     metric,
     ordered,
     parts,
@@ -102,7 +103,7 @@ def _run_notes(run: Json) -> str:
     if ledger:
         lines.append(f"Bytes: {human_bytes(ledger.get('up_bytes'))} up, {human_bytes(ledger.get('down_bytes'))} down")
     lines += [f"Warning: {w}" for w in [*doubts(run), *(run.get("warnings") or [])]]
-    lines += [f"Failure: {f}" for f in run.get("failures") or []]
+    lines += [f"Lost: {f}" for f in losses(run.get("failures") or [])]
     return "\n".join(line for line in lines if line)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,6 +12,7 @@ from consilience.errors import InputError
 Json: TypeAlias = Mapping[str, Any]
 FEW_ROWS = 200  # below this a perfectly calibrated model's ECE is already large (protocol.md)
 BIN_ROWS = 50  # a bin with fewer rows is not put into words
+FEW_LOSSES = 4  # more are counted, not listed
 
 
 class Metric(NamedTuple):
@@ -258,3 +260,17 @@ def temperature_name(page: Json, tempered: Json) -> str:
 def scalar(t: float | None) -> str:
     """A temperature, to three digits."""
     return "–" if t is None or not math.isfinite(t) else f"{t:.3g}"
+
+
+def losses(failures: Sequence[Any]) -> list[str]:
+    """Replies that never counted: one line each while they are few, else how many for each reason."""
+    if len(failures) <= FEW_LOSSES:
+        return [_loss(f) if isinstance(f, Mapping) else str(f) for f in failures]
+    reasons = Counter(str(f.get("why", "lost") if isinstance(f, Mapping) else f).partition(":")[0] for f in failures)
+    said = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common())
+    return [f"{len(failures)} replies never counted: {said}; run.json says whose and when"]
+
+
+def _loss(failure: Json) -> str:
+    when = f", round {failure['round']}" if "round" in failure else ""
+    return f"Site {failure.get('site', '–')}{when}: {failure.get('why', 'lost')}"

@@ -1,0 +1,69 @@
+"""A user's network made ready for training anywhere: dropout draws from the key, batch statistics leave padding out."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from consilience.errors import InputError
+from consilience.models.batchnorm import BatchNorm, statistics
+from consilience.models.seeded import Dropout
+
+_NORMED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+
+
+def controlled(model: nn.Module) -> nn.Module:
+    """A copy, in evaluation mode, whose dropout and batch normalisation are ours; names and weights stay."""
+    copied = copy.deepcopy(model)
+    ours = {layer: new for layer in copied.modules() if (new := _ours(layer)) is not None}
+    for name, layer in list(copied.named_modules(remove_duplicate=False)):
+        if layer in ours and not name:
+            return ours[layer].eval()
+        if layer in ours:
+            owner, _, attribute = name.rpartition(".")
+            setattr(copied.get_submodule(owner), attribute, ours[layer])
+    return copied.eval()
+
+
+def _ours(layer: nn.Module) -> nn.Module | None:
+    if type(layer) is nn.Dropout or type(layer) in _CHANNELS:
+        return Dropout(layer.p, type(layer) in _CHANNELS)  # type: ignore[arg-type]
+    if type(layer) in _NORMED and layer.running_mean is not None and layer.momentum is not None:
+        ours = BatchNorm(layer.num_features, layer.eps, layer.momentum, layer.affine)  # type: ignore[arg-type]
+        ours.to(layer.running_mean)  # type: ignore[arg-type]
+        ours.load_state_dict({k: v for k, v in layer.state_dict().items() if k != "num_batches_tracked"})
+        return ours
+    return None
+
+
+def refuse_uncontrolled(model: nn.Module) -> None:
+    """Refuse layers whose randomness or statistics we cannot hold in hand."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
+            kind = type(layer).__name__
+            raise InputError(f"Layer «{name}» is {kind}, whose randomness no key controls; use Dropout or set p=0.")
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            raise InputError(
+                f"Layer «{name}» needs running statistics and a fixed momentum; set both, or use GroupNorm."
+            )
+        if not isinstance(layer, BatchNorm) and getattr(layer, "running_mean", None) is not None:
+            raise InputError(f"Layer «{name}» keeps running statistics that do not move; use BatchNorm or GroupNorm.")
+
+
+@torch.no_grad()
+def refuse_hidden_state(model: nn.Module, x: Tensor) -> None:
+    """Refuse a network that draws random numbers, or remembers what it saw, behind our back."""
+    for training in (False, True):
+        copied = copy.deepcopy(model).train(training)
+        before = {k: b.clone() for k, b in copied.named_buffers() if k not in statistics(copied)}
+        first, again = copied(x), copied(x)
+        for name, buffer in copied.named_buffers():
+            if name in before and not torch.equal(before[name], buffer):
+                raise InputError(
+                    f"The model changes its buffer «{name}» in training, and it would not move; remove it."
+                )
+        if not torch.equal(first, again):
+            raise InputError("The model gives different outputs for the same input: randomness inside is not allowed.")

@@ -1,0 +1,52 @@
+"""Layers that draw random numbers from a seed they are handed, so that every engine sees the same numbers.
+
+Such a layer has a scalar int64 buffer named `seed`, not saved with the weights. While training, every step hands it a
+fresh one; at prediction the layer is in evaluation mode and draws nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from consilience.key import Key
+
+
+def seeded(layer: nn.Module) -> None:
+    """Give a layer its `seed`."""
+    layer.register_buffer("seed", torch.zeros((), dtype=torch.int64), persistent=False)
+
+
+def uniforms(seed: Tensor, shape: Sequence[int], like: Tensor) -> Tensor:
+    """Uniforms on [0, 1); the first rows are the same however many follow, so batches may be padded."""
+    return Key(seed).uniform(math.prod(shape), like).reshape(shape)
+
+
+def normals(seed: Tensor, shape: Sequence[int], like: Tensor) -> Tensor:
+    """Standard normals with the same promise (Box and Muller 1958, two uniforms each)."""
+    radius, angle = uniforms(seed, (*shape, 2), like).unbind(-1)
+    return (-2 * torch.log1p(-radius)).sqrt() * torch.cos(2 * math.pi * angle)
+
+
+class Dropout(nn.Module):
+    """Dropout by its seed: of single numbers, or of whole channels."""
+
+    seed: Tensor
+
+    def __init__(self, p: float = 0.5, channels: bool = False) -> None:
+        super().__init__()
+        self.p, self.channels = p, channels
+        seeded(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.channels else x.shape
+        kept = uniforms(self.seed, shape, x) >= self.p
+        return x * kept.to(x) / max(1 - self.p, torch.finfo(x.dtype).tiny)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}" + (", channels" if self.channels else "")
