@@ -248,8 +248,9 @@ def test_what_makes_no_sense_is_refused() -> None:
             co.DirichletModels(alpha)
     with pytest.raises(InputError, match="needs members"):
         co.Ensemble(samples=0, average=False, clients=False)
-    with pytest.raises(InputError, match="many rounds"):
-        co.FedBE(co.Mixture())
+    for inner in (co.Mixture(), co.Centralised(), co.FedBE()):
+        with pytest.raises(InputError, match="many rounds"):
+            co.FedBE(inner)
     task, sites = tiny.classification()
     with pytest.raises(InputError, match="do not send their weights"):
         co.run(tiny.shortened(co.FedBE(co.FedPA())), task, sites, rounds=1)
