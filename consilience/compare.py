@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from consilience.communication import curve
 from consilience.comparison import Problem, comparison
 from consilience.data import dataset
 from consilience.data.data import Data, Sites
@@ -190,6 +191,7 @@ def line(name: str, result: Result) -> Cell:
         "up_bytes": 0 if sends_nothing else r["ledger"]["up_bytes"],
         "down_bytes": 0 if sends_nothing else r["ledger"]["down_bytes"],
         "settings": r["settings"],
+        "curve": [] if sends_nothing or result.method.bound else curve(r),
     }
 
 

@@ -37,7 +37,10 @@ Split_ = Annotated[
 ]
 Model_ = Annotated[str, typer.Option(help="mlp, linear, cnn_hasan, resnet20 …, or package.module:factory.")]
 Seed_ = Annotated[int, typer.Option(help="Decides split, start and every draw.")]
-Engine_ = Annotated[str, typer.Option(help="auto, sequential, vectorised[:SITES AT A TIME] or parallel[:WORKERS].")]
+Engine_ = Annotated[
+    str,
+    typer.Option(help="auto, sequential, vectorised[:SITES AT A TIME], parallel[:WORKERS] or flower[:WORKERS]."),
+]
 DataDir_ = Annotated[Path | None, typer.Option(envvar="CONSILIENCE_DATA", help="Where data files lie.")]
 Set_ = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. inference.epochs=20; may be repeated.")]
 Seeds_ = Annotated[str, typer.Option(help="0-9, or 0,3,7, or 5: each decides split, start and every draw.")]

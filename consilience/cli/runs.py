@@ -59,6 +59,7 @@ def run(
     keep_replies: Annotated[str, typer.Option(help="last, all or none.")] = "last",
     bounds: Annotated[bool, typer.Option(help="Also score each site alone, the server alone and pooled data.")] = True,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    start: Annotated[Path | None, typer.Option(help="Begin at the posterior of the run in this folder.")] = None,
     threads: Annotated[int | None, typer.Option(help="BLAS threads; one for small networks by default.")] = None,
     as_json: Json_ = False,
 ) -> None:
@@ -71,6 +72,7 @@ def run(
         rounds, engine, folder = saved["rounds"], saved["engine"], resume
         keep_replies, bounds = saved["keep_replies"], saved["with_bounds"]
         threads = saved["threads"]
+        start = saved.get("started_from", {}).get("folder")
         taking = Participation(**saved.get("participation", {}))
         taking = dataclasses.replace(taking, min_replies=min_replies or taking.min_replies)
     else:
@@ -95,6 +97,7 @@ def run(
             threads=threads,
             participation=taking,
             resume=resume is not None,
+            start=start,
             about={**kept, "model": recipe.model},
         )
     with progress(not as_json) as _:

@@ -68,6 +68,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print compare.json alone on standard output.")] = False,
 ) -> None:
     """Run several methods on the same splits and seeds, and write one report."""
+    from consilience.communication import csv_text as curves_text
     from consilience.compare import Plan, parse_seeds
     from consilience.compare import compare as compare_rows
     from consilience.comparison import csv_text, markdown
@@ -93,6 +94,7 @@ def compare(
         found = compare_rows(plan, store.folder, reference, lambda now: show(comparison_table(now)))
     store.write_json("compare.json", found)
     store.write("compare.csv", csv_text(found).encode())
+    store.write("curves.csv", curves_text(found).encode())
     store.write("compare.md", markdown(found).encode())
     store.write("report.html", comparison_page(found).encode())
     if as_json:

@@ -54,6 +54,7 @@ class Sites:
     feature_names: tuple[str, ...] | None = None
     feature_shift: Tensor | None = None  # original features = shift + scale · x
     feature_scale: Tensor | None = None
+    elsewhere: bool = False  # a study: rows are at the sites, which choose afterwards what needs labels
 
     def __len__(self) -> int:
         return len(self.train)
@@ -62,6 +63,13 @@ class Sites:
     def all_test(self) -> Data:
         """The test rows of all sites."""
         return _joined(self.test)
+
+    @property
+    def all_validation(self) -> Data:
+        """The validation rows of all sites."""
+        if self.validation is None:
+            raise InputError("There are no validation rows: split with validation=0.1, or add --validation 0.1.")
+        return _joined(self.validation)
 
     def pooled(self) -> Sites:
         """One site that holds every site's rows, in the order of the sites; the server keeps what it has."""

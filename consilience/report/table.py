@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from consilience.report.doubts import doubts
 from consilience.report.words import (
     BOUNDS,
     FEW_ROWS,
@@ -81,7 +82,7 @@ def _run_notes(run: Json) -> str:
         lines.append(f"Weakest site: {worst.get('site')}" + (f" ({scores})" if scores else ""))
     if ledger:
         lines.append(f"Bytes: {human_bytes(ledger.get('up_bytes'))} up, {human_bytes(ledger.get('down_bytes'))} down")
-    lines += [f"Warning: {w}" for w in run.get("warnings") or []]
+    lines += [f"Warning: {w}" for w in [*doubts(run), *(run.get("warnings") or [])]]
     lines += [f"Lost: {f}" for f in losses(run.get("failures") or [])]
     return "\n".join(line for line in lines if line)
 
