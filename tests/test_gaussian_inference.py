@@ -387,3 +387,12 @@ def test_the_sampled_population_is_near_the_exact_moments() -> None:
 def test_pvi_is_damped_by_the_number_of_clients_unless_told_otherwise() -> None:
     task, _ = tiny.classification()
     assert float(co.PVI().init(task, Server(None, None, Key(0), 4)).damping) == 0.25
+
+
+def test_running_statistics_are_points_whatever_inferred_them() -> None:
+    _, sites = tiny.classification()
+    task = co.classification(nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)))
+    for inference in (co.MeanField(), co.Laplace(), co.SWAG(), co.SGLD()):
+        method = co.VariationalAveraging(tiny.shortened(inference))
+        posterior = co.run(method, task, sites, rounds=1, scored=False).state.posterior
+        assert {"1.running_mean", "1.running_var"} <= set(posterior.mean) - set(posterior.var)
