@@ -20,8 +20,8 @@ test: .venv/.ready      ## the fast suite
 test-slow: .venv/.ready ## reproductions that take minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
-bench: .venv/.ready     ## the papers' protocols against plain research code; ends with build/bench.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
+bench: .venv/.ready     ## ratios in one run; ends with build/bench.json and the tables of docs/speed.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks --page
 
 lint: .venv/.ready
 	$(BIN)/ruff check .

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from consilience import participation as part
+from consilience.compiled import worthwhile
 from consilience.data.data import Data, Sites
-from consilience.engines import Engine, chosen, threads_for, using_threads
+from consilience.engines import Engine, Vectorised, chosen, threads_for, using_threads
 from consilience.engines import engine as named_engine
 from consilience.engines.exchange import forgive, missing
 from consilience.errors import InputError
@@ -42,6 +43,7 @@ def run(
     resume: bool = False,
     threads: int | None = None,
     participation: float | Participation | None = None,
+    compiled: bool | None = None,
     scored: bool = True,
     about: dict[str, Any] | None = None,
 ) -> Result:
@@ -52,7 +54,8 @@ def run(
     folds replies as they come, so that thousands of sites need little memory. `threads` are torch's, one for small
     networks unless given. `participation` is how many sites, or which fraction of them, are asked a round; a
     `Participation` also says who is lost and how many replies suffice. `scored=False` leaves the scores to the caller.
-    `about` is added to run.json.
+    `compiled` says whether vectorised steps are compiled; by default if enough of them lie ahead, and as before after a
+    resume. `about` is added to run.json.
     """
     sites = sites.pooled() if method.pooled else sites
     rounds = rounds if rounds is not None else usual_rounds(method)
@@ -68,6 +71,10 @@ def run(
     if store is not None and store.exists and not resume:
         raise InputError(f"{store.folder} already holds a run; go on with --resume, or choose another folder.")
     used = threads or threads_for(task)
+    if isinstance(where, Vectorised):
+        begun = store is not None and (store.folder / "run.json").exists()
+        before = store.read_json().get("compiled") if store is not None and begun else compiled
+        where.compiled = worthwhile(rounds * where.steps(method, task)) if before is None else before
     fingerprint = identity(method, task, sites, seed, engine_name, taking.fingerprint())
     if taking.min_replies is not None:
         forgive(where)
@@ -82,6 +89,7 @@ def run(
     header = {
         **{"consilience": __version__, "format": FORMAT},
         **facts(method, task, sites, rounds, seed, engine_name, used),
+        "compiled": getattr(where, "compiled", False),
         **({"participation": dataclasses.asdict(taking)} if taking.partial else {}),
         **(about or {}),
     }
