@@ -21,6 +21,7 @@ from consilience.data.data import Data, Sites
 from consilience.data.partition import parse
 from consilience.engines import chosen
 from consilience.errors import Diverged, InputError, unknown
+from consilience.method import group
 from consilience.methods.coreset import CoresetFL
 from consilience.methods.local_only import LocalOnly
 from consilience.methods.server_only import ServerOnly
@@ -251,7 +252,7 @@ def _cells(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Ite
         extra = {"format": FORMAT, "row": r.word, "failure": failure}
         if result is None:
             about = {"name": r.name, "method": parsed(r.word)[0], "rounds": r.rounds, "settings": describe(r.method)}
-            cell = {**about, "needs": "bound" if r.method.bound else r.method.needs.value, "seconds": 0.0}
+            cell = {**about, "needs": group(r.method), "seconds": 0.0}
         else:
             kept = ("ece_if_calibrated", "worst_site", "best", "engine", "threads", "warnings", "versions", "failures")
             cell = {**line(r.name, result), **{k: result.report.get(k) for k in kept}}

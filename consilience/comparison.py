@@ -109,7 +109,8 @@ def _row(r: Row, cells: Mapping[int, Json]) -> dict[str, Any]:
         tempered = over_seeds([t["metrics"] for t in soft if t])
         tempered |= {"temperature": statistics.mean(t["temperature"] for t in soft if t)}
         tempered |= {"intervals": (soft[0] or {}).get("intervals") if len(each) == 1 else {}}
-    epochs = (each[0]["settings"].get("inference") or {}).get("epochs")
+    settings = each[0]["settings"].get("inner") or each[0]["settings"]
+    epochs = (settings.get("inference") or {}).get("epochs")
     bins = [c["reliability"] for c in each if c.get("reliability")]
     worst = [(c.get("worst_site") or {}).get("nll") for c in each]
     return {

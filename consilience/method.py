@@ -155,6 +155,11 @@ def needs(method: Method) -> set[Needs]:
     return own if inner is None else own | needs(inner)
 
 
+def group(method: Method) -> str:
+    """What tables group a method by: a bound, or the most that it wants at the server."""
+    return "bound" if method.bound else max(needs(method), key=list(Needs).index).value
+
+
 def moves_statistics(method: Method) -> bool:
     """Whether a method, with its inferences as they are set, can train batch normalisation."""
     inner, owners = getattr(method, "inner", None), (method, getattr(method, "distil", None))

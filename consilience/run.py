@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from consilience import participation as part
+from consilience.blueprint import blueprint, sites_from, task_from
 from consilience.data.data import Data, Sites
 from consilience.engines import Engine, chosen, threads_for, using_threads
 from consilience.engines import engine as named_engine
-from consilience.engines.exchange import forgive, missing
+from consilience.engines.exchange import ended, forgive, losses, missing
 from consilience.errors import InputError
 from consilience.evaluate import evaluate, quick
 from consilience.key import Key
@@ -24,6 +25,7 @@ from consilience.parties import Received, Server, folded
 from consilience.progress import track
 from consilience.provenance import check, facts, identity
 from consilience.result import Result
+from consilience.spec import restored
 from consilience.start import start_from
 from consilience.store import FORMAT, Checkpoint, Store
 from consilience.task import Task
@@ -92,25 +94,32 @@ def run(
     }
     if store is not None:
         store.write_json("run.json", {**header, "finished": False})
+        store.write_json("task.json", {"format": FORMAT, **blueprint(task, sites)})
 
     sizes, folding = [len(d.w) for d in sites.train], keep_replies == "none" and method.averages
     started, replies = time.perf_counter(), list[Received]()
-    with using_threads(used), warnings.catch_warnings(record=True) as heard:
+    with ended(where), using_threads(used), warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         for t in track(range(at.rounds, rounds), "round"):
-            message, failures = method.broadcast(at.state), at.failures
+            message = method.broadcast(at.state)
             asked = part.cohort(taking, where.clients, t, key.fold(3))
             lost = part.losses(taking, asked, sizes, t, key.fold(3))
             replies = []
-            for portion in track(part.portions([k for k in asked if k not in lost], sizes, folding), "part"):
-                came = where.gather(method, task, message, portion, t, key.fold(1), t / rounds)
-                for r in came:
-                    at.ledger.record(t + 1, r.client, message, r.payload)
-                lost |= missing(where, portion, came)
-                replies = folded([*replies, *came]) if folding else came
-            for k, why in sorted(lost.items()):
+            try:
+                for portion in track(part.portions([k for k in asked if k not in lost], sizes, folding), "part"):
+                    came = where.gather(method, task, message, portion, t, key.fold(1), t / rounds)
+                    for r in came:
+                        at.ledger.record(t + 1, r.client, message, r.payload)
+                    lost |= missing(where, portion, came)
+                    replies = folded([*replies, *came]) if folding else came
+            except InputError:
+                if store is not None:
+                    failures = (*at.failures, *_failed(lost | losses(where), sites, t))
+                    store.write_json("run.json", {**header, "failures": failures, "finished": False})
+                raise
+            for k in lost:
                 at.ledger.record(t + 1, k, message, ())
-                failures = (*failures, {"site": sites.names[k], "round": t + 1, "why": why})
+            failures = (*at.failures, *_failed(lost, sites, t))
             if stop := part.shortfall(taking, len(asked) - len(lost), len(asked), t):
                 if store is not None:
                     store.write_json("run.json", {**header, "failures": failures, "finished": False})
@@ -136,19 +145,39 @@ def run(
     }
     if store is not None:
         store.write_json("run.json", report)
-    return Result(method, task, sites, at.state, replies, server, report, run, store)
+    return Result(method, task, sites, at.state, replies, server, report, run, store, at)
 
 
-def load(folder: str | Path, method: Method, task: Task, sites: Sites) -> Result:
-    """A finished run from its folder, given what it was made from; nothing is trained."""
-    sites = sites.pooled() if method.pooled else sites
+def _failed(lost: dict[int, str], sites: Sites, round: int) -> list[dict[str, Any]]:
+    """Who, when and why, for people."""
+    return [{"site": sites.names[k], "round": round + 1, "why": why} for k, why in sorted(lost.items())]
+
+
+def load(
+    folder: str | Path, method: Method | None = None, task: Task | None = None, sites: Sites | None = None
+) -> Result:
+    """A finished run from its folder; nothing is trained.
+
+    The path alone is enough to predict, unless method or network are your own: hand those in. Rows are not kept: to
+    score or pool again, hand the sites in.
+    """
     store = Store(folder)
     report = store.read_json()
-    saved = store.load(method)
-    if saved is None or not report.get("finished"):
+    if not report.get("finished"):
         raise InputError(f"The run in {folder} has not finished; go on with «consilience run --resume {folder}».")
-    taking = Participation(**report.get("participation", {})).fingerprint()
-    if saved.fingerprint != identity(method, task, sites, report["seed"], report["engine"], taking):
-        raise InputError(f"{folder} was made with another method, model or data than these.")
-    server = Server(sites.inputs, sites.calibration, Key(report["seed"]).fold(0), len(sites))
-    return Result(method, task, sites, saved.state, store.replies(saved.rounds, method), server, report, run, store)
+    plan = {} if task is not None and sites is not None else store.read_json("task.json")
+    method = restored(report["settings"]) if method is None else method
+    assert isinstance(method, Method)
+    task = task_from(plan, report["model"]) if task is None else task
+    saved = store.load(method)
+    if saved is None:
+        raise InputError(f"{folder} holds no state: start the run again.")
+    if sites is not None:
+        sites = sites.pooled() if method.pooled else sites
+        taking = Participation(**report.get("participation", {})).fingerprint()
+        if saved.fingerprint != identity(method, task, sites, report["seed"], report["engine"], taking):
+            raise InputError(f"{folder} was made with another method, model or data than these.")
+    known = sites_from(plan) if sites is None else sites
+    server = Server(known.inputs, known.calibration, Key(report["seed"]).fold(0), len(known.names))
+    replies = store.replies(saved.rounds, method) if (store.folder / "replies").exists() else []
+    return Result(method, task, known, saved.state, replies, server, report, run, store, saved)

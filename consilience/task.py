@@ -23,6 +23,7 @@ from consilience.key import Key
 from consilience.likelihood import GaussianNoise, Heteroscedastic, Likelihood, Softmax
 from consilience.models.batchnorm import statistics
 from consilience.models.controlled import controlled, refuse_hidden_state, refuse_uncontrolled
+from consilience.models.variational import LOG_VAR
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Categorical, Distribution, Normal, Predictive
 from consilience.prior import Flat, Isotropic, Prior
@@ -63,6 +64,11 @@ class Task:
         """Names of the running statistics: they move with the weights and are averaged, but nothing steps on them."""
         return tuple(statistics(self.model))
 
+    @property
+    def uncertain(self) -> tuple[str, ...]:
+        """Names of the network's own weights, which a Gaussian may give variances."""
+        return tuple(k for k, _ in self.model.named_parameters() if not k.endswith(LOG_VAR))
+
     def weights(self, params: Params) -> Params:
         """All but the running statistics."""
         moving = set(self.statistics)
@@ -71,7 +77,7 @@ class Task:
     def _params(self, model: nn.Module) -> Params:
         buffers = dict(model.named_buffers())
         return {
-            **{k: p.detach() for k, p in model.named_parameters()},
+            **{k: p.detach() for k, p in model.named_parameters() if k in self.uncertain},
             **self.likelihood.extra(),
             **{k: buffers[k] for k in self.statistics},
         }

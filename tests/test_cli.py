@@ -21,6 +21,7 @@ def test_run_writes_everything_and_says_where(invoke: Invoke, tmp_path: Path) ->
     folder = tmp_path / "runs" / "fedavg-digits-1"
     assert {p.name for p in folder.iterdir()} == {
         "run.json",
+        "task.json",
         "state.safetensors",
         "replies",
         "history.csv",

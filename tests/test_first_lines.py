@@ -5,26 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
+from tiny import hospitals
 
 import consilience as co
 
 
 @pytest.fixture
-def hospitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three CSV files with a disease that depends on age and dose; each hospital sees other patients."""
-    (tmp_path / "hospitals").mkdir()
-    g = torch.Generator().manual_seed(0)
-    for k, name in enumerate(("north", "south", "west")):
-        age = 40 + 10 * k + 12 * torch.randn(60, generator=g)
-        dose = torch.rand(60, generator=g)
-        ill = torch.rand(60, generator=g) < torch.sigmoid((age - 50) / 6 + 2 * dose - 1)
-        lines = [f"{a:.1f},{d:.3f},{'yes' if i else 'no'}" for a, d, i in zip(age, dose, ill, strict=True)]
-        (tmp_path / "hospitals" / f"{name}.csv").write_text("\n".join(["age,dose,disease", *lines]) + "\n")
+def in_hospitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hospitals(tmp_path / "hospitals")
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.usefixtures("hospitals")
+@pytest.mark.usefixtures("in_hospitals")
 def test_first_lines(capsys: pytest.CaptureFixture[str]) -> None:
     sites = co.from_csv("hospitals/*.csv", target="disease", test=0.2, calibration=30, seed=0)
     task = co.classification(co.mlp(sites.features, sites.classes))

@@ -26,6 +26,7 @@ from consilience.cli.options import (
     Split_,
     Target_,
     app,
+    methods_like,
 )
 from consilience.errors import InputError
 from consilience.participation import Participation
@@ -37,7 +38,9 @@ from consilience.store import as_json as json_text
 
 @app.command()
 def run(
-    method: Annotated[str | None, typer.Argument(help="Which method; see «consilience methods».")] = None,
+    method: Annotated[
+        str | None, typer.Argument(autocompletion=methods_like, help="Which method; see «consilience methods».")
+    ] = None,
     data: Data_ = "digits",
     target: Target_ = None,
     sites: Sites_ = None,
@@ -105,7 +108,7 @@ def run(
     finish(Store(folder), report, as_json)
 
 
-@app.command()
+@app.command(short_help="Pool a run's replies by another rule, without training.")
 def pool(
     folder: Annotated[Path, typer.Argument(help="A run's folder.")],
     method: Annotated[str, typer.Option(help="The rule to pool its replies with.")],
@@ -140,7 +143,7 @@ def report(folder: Annotated[Path, typer.Argument(help="A run's folder.")]) -> N
     out.print(f"Report: {folder / 'report.html'}")
 
 
-@app.command()
+@app.command(short_help="Five sites that hardly share a class, in under a minute.")
 def demo(
     out_: Annotated[Path, typer.Option("--out", help="The folder for the report.")] = Path("demo"),
     seed: Seed_ = 0,

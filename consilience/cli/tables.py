@@ -32,7 +32,7 @@ from consilience.store import Store
 from consilience.store import as_json as json_text
 
 
-@app.command()
+@app.command(short_help="Several methods on the same splits and seeds, one report.")
 def compare(
     rows: Annotated[
         list[str] | None,
@@ -104,7 +104,7 @@ def compare(
         out.print(f"Report: {store.folder / 'report.html'}")
 
 
-@app.command()
+@app.command(short_help="Choose a method's settings on validation rows.")
 def tune(
     method: Annotated[str, typer.Argument(help="Which method; settings in brackets stay as they are.")],
     data: Data_ = "digits",
@@ -159,7 +159,7 @@ def tune(
         out.print(f"Settings: {folder / 'settings.json'}; use them with --settings.")
 
 
-@app.command()
+@app.command(short_help="A paper's experiment: ours beside theirs.")
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="Which experiment; without one, all are listed.")] = None,
     seeds: Seeds_ = "0-2",

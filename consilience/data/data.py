@@ -54,6 +54,7 @@ class Sites:
     feature_names: tuple[str, ...] | None = None
     feature_shift: Tensor | None = None  # original features = shift + scale · x
     feature_scale: Tensor | None = None
+    elsewhere: bool = False  # a study: rows are at the sites, which choose afterwards what needs labels
 
     def __len__(self) -> int:
         return len(self.train)

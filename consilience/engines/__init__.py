@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from consilience.data.data import Data
+from consilience.engines import offline  # noqa: F401 — before anything imports Flower
 from consilience.engines.exchange import Engine
 from consilience.engines.parallel import Parallel
 from consilience.engines.sequential import Sequential
@@ -28,25 +30,43 @@ __all__ = [
     "using_threads",
 ]
 
+
+def flower(data: Sequence[Data], workers: int | None = None, memory: int | None = None) -> Engine:
+    """Flower's simulation, if the extra is there."""
+    try:
+        from consilience.engines.flower_simulation import FlowerSimulation
+    except ImportError as error:
+        raise InputError("The engine «flower» needs Flower: pip install 'consilience[flower]'.") from error
+    return FlowerSimulation(data, workers, memory)
+
+
 ENGINES: dict[str, Callable[..., Engine]] = {
     "sequential": Sequential,
     "vectorised": Vectorised,
     "parallel": Parallel,
+    "flower": flower,
 }
-NUMBERED = {"vectorised": "sites at a time", "parallel": "workers"}  # as in parallel:2
+NUMBER = {"vectorised": "chunk", "parallel": "workers", "flower": "workers"}  # what a bare number sets
 
 
 def engine(name: str, data: Sequence[Data]) -> Engine:
-    """An engine by its name; «vectorised:20» holds 20 sites at a time, «parallel:2» has two workers."""
-    kind, colon, number = name.partition(":")
+    """An engine by its name and fields: parallel:2 has two workers, vectorised:20 holds 20 sites at a time."""
+    kind, fields = parsed(name)
+    return ENGINES[kind](data, **fields)
+
+
+def parsed(name: str) -> tuple[str, dict[str, int]]:
+    """«flower:workers=2,memory=4» as the engine's name and its fields, all whole numbers above 0."""
+    kind, _, text = name.partition(":")
     if kind not in ENGINES:
         raise unknown("engine", kind, [*ENGINES, "auto"])
-    if not colon:
-        return ENGINES[kind](data)
-    if kind not in NUMBERED or not number.isdecimal() or not int(number):
-        words = " or ".join(f"{known}:4 ({what})" for known, what in NUMBERED.items())
-        raise InputError(f"«{name}» is not an engine; a number can stand in {words}.")
-    return ENGINES[kind](data, int(number))
+    text = f"{NUMBER.get(kind)}={text}" if text.isdecimal() else text
+    fields = dict(part.partition("=")[::2] for part in text.split(",") if part)
+    known = [p for p in inspect.signature(ENGINES[kind]).parameters if p != "data"]
+    if not all(field in known and value.isdecimal() and int(value) for field, value in fields.items()):
+        can = f"its fields, whole numbers above 0, are {', '.join(known)}" if known else "it has no fields"
+        raise InputError(f"«{name}»: {can}; write for example parallel:2 or flower:workers=2.")
+    return kind, {field: int(value) for field, value in fields.items()}
 
 
 def chosen(name: str, task: Task, data: Sequence[Data]) -> str:
@@ -60,7 +80,7 @@ def chosen(name: str, task: Task, data: Sequence[Data]) -> str:
         if len(sizes) == 1:
             return "sequential"
         return "vectorised" if small(task) and 2 * len(even(sizes)) <= len(sizes) else "parallel"
-    engine(name, data[:1])
+    parsed(name)
     return name
 
 

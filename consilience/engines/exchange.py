@@ -58,6 +58,21 @@ def missing(engine: Any, cohort: Sequence[int], came: Sequence[Received]) -> dic
 
 
 @contextmanager
+def ended(engine: Any) -> Iterator[None]:
+    """Whatever an engine started, such as workers, ends with the run."""
+    try:
+        yield
+    finally:
+        if hasattr(engine, "close"):
+            engine.close()
+
+
+def losses(engine: Any) -> dict[int, str]:
+    """Who of the last cohort did not reply, and why, where the engine says."""
+    return dict(getattr(engine, "lost", {}))
+
+
+@contextmanager
 def excused(engine: Forgiving, k: int) -> Iterator[None]:
     """Client k's share of the work: what goes wrong in it ends the run, unless the engine forgives."""
     try:

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from consilience.communication import sentence
 from consilience.report import plots, trends, words
+from consilience.report.doubts import doubts
 from consilience.report.page import (
     Cell,
     Picture,
@@ -39,7 +40,7 @@ def comparison_page(comparison: Json) -> str:
         lead="" if several else str(comparison.get("sentence") or ""),
         summary="",
         facts=_facts(comparison),
-        alerts=[told(w) for w in comparison.get("warnings") or []],
+        alerts=[*doubts(_problem(comparison)), *(told(w) for w in comparison.get("warnings") or [])],
         scores={},
         tables=[_table(part, several) for part in parts],
         notes=_notes(comparison),
@@ -48,6 +49,13 @@ def comparison_page(comparison: Json) -> str:
         details=[*details(comparison), *_settings(comparison)],
         version=str(comparison.get("consilience") or ""),
     )
+
+
+def _problem(comparison: Json) -> Json:
+    """What a comparison's rows have in common, as one run would say it."""
+    names = comparison.get("site_names") or []
+    labels = [{"site": n, "labels": c} for n, c in zip(names, comparison.get("labels") or [], strict=False)]
+    return {"rows": comparison.get("rows_of_data"), "per_site": labels, "class_names": comparison.get("class_names")}
 
 
 def _facts(comparison: Json) -> list[tuple[str, str]]:
