@@ -92,8 +92,9 @@ class Believed:
             theta = tree.ravel(params)
             return cast(Tensor, theta @ linear - 0.5 * theta @ precision @ theta)
         others = {k: v for k, v in params.items() if k not in precision}
-        each = [(params[k] * linear[k] - 0.5 * precision[k] * params[k] ** 2).sum() for k in precision]
-        return torch.stack(each).sum() + (self.rest.log_density(others) if others else 0.0)
+        own = {k: v for k, v in params.items() if k in precision}
+        total = sum(((linear[k] - 0.5 * precision[k] * v) * v).sum() for k, v in own.items())
+        return cast(Tensor, total + (self.rest.log_density(others) if others else 0.0))
 
     def slope(self, vector: Tensor) -> Tensor | None:
         linear, precision = self.belief

@@ -258,6 +258,9 @@ def test_the_divergence_is_torchs_and_its_slope_its_gradient() -> None:
     expected = kl_divergence(q, Normal(torch.zeros(2).double(), 2.0**0.5)).sum()
     torch.testing.assert_close(-only.log_density({k: v for k, v in params.items() if k != "point"}), expected)
     slope = kl.slope(tree.ravel(params))
+    v = tree.ravel(params).requires_grad_()
+    kl.log_density(tree.unravel(v, params)).backward()
+    torch.testing.assert_close(slope, -v.grad)  # type: ignore[operator]
     assert slope[2] == pytest.approx(2.0 / 2.0)  # θ/v: a point keeps its prior, whatever the weight of the KL
     torch.testing.assert_close(slope[:2], weight * mean["a"] / 2)
     torch.testing.assert_close(slope[3:], weight * 0.5 * (params["a_log_var"].exp() / 2 - 1))
@@ -381,6 +384,25 @@ def test_the_sampled_population_is_near_the_exact_moments() -> None:
     torch.testing.assert_close(tree.ravel(sampled.var), tree.ravel(exact_.var), rtol=0.05, atol=0)
 
 
+def test_settings_that_do_not_exist_are_refused_before_training() -> None:
+    task, sites = tiny.classification()
+    with pytest.raises(co.InputError, match="belongs to the rule ppa"):
+        co.run(co.VariationalAveraging(rule=co.cf, population=100), task, sites, rounds=1)
+    with pytest.raises(co.InputError, match="variant called «ozer»"):
+        co.run(co.VariationalAveraging(variant="ozer"), task, sites, rounds=1)
+    with pytest.raises(co.InputError, match="variant called «ozer»"):
+        co.run(co.VariationalAveraging(co.MeanField(variant="ozer")), task, sites, rounds=1)
+
+
 def test_pvi_is_damped_by_the_number_of_clients_unless_told_otherwise() -> None:
     task, _ = tiny.classification()
     assert float(co.PVI().init(task, Server(None, None, Key(0), 4)).damping) == 0.25
+
+
+def test_running_statistics_are_points_whatever_inferred_them() -> None:
+    _, sites = tiny.classification()
+    task = co.classification(nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)))
+    for inference in (co.MeanField(), co.Laplace(), co.SWAG(), co.SGLD()):
+        method = co.VariationalAveraging(tiny.shortened(inference))
+        posterior = co.run(method, task, sites, rounds=1, scored=False).state.posterior
+        assert {"1.running_mean", "1.running_var"} <= set(posterior.mean) - set(posterior.var)

@@ -192,3 +192,18 @@ def test_an_all_point_model_is_refused() -> None:
 def test_spread_is_the_norm_of_the_deviations() -> None:
     gaussian = Gaussian({"a": torch.zeros(3), "b": torch.zeros(1)}, {"a": torch.tensor([1.0, 4.0, 4.0])})
     assert spread(gaussian) == pytest.approx(3.0)  # √(1 + 4 + 4); points add nothing
+
+
+def test_the_printed_spreads_follow_from_the_released_start_decay_and_clamp() -> None:
+    # Özer et al., Table 4, ten clients: Fashion, CIFAR-10, SVHN. Weights of the linear layers, without biases:
+    # 256·120 + 120·84 + 84·10 for 28 × 28 images, 400·120 + … for 32 × 32.
+    weights = (256 * 120 + 120 * 84 + 840, 400 * 120 + 120 * 84 + 840, 400 * 120 + 120 * 84 + 840)
+    rows = (60_000, 50_000, 73_257)
+    for p, n, gaa_printed, aalv_printed in zip(weights, rows, (3.93, 4.68, 4.67), (2.81, 3.22, 3.48), strict=True):
+        steps = 50 * 10 * math.ceil(n / 10 / 64)
+        # rate 0.01 / (1 − momentum 0.9) · decay 1e-5 shrinks log σ² = −9 by 1e-6 a step; below −8 it has no other slope
+        log_var = -9 * math.exp(-1e-6 * steps)
+        below = torch.full((10, 1), math.exp(log_var), dtype=torch.float64)
+        m, w = torch.zeros_like(below), torch.full((10,), 0.1, dtype=torch.float64)
+        assert math.sqrt(p * float(Released(aalv)(m, below, w)[1])) == pytest.approx(aalv_printed, rel=0.01)
+        assert math.sqrt(p * float(Released(gaa)(m, below, w)[1])) == pytest.approx(gaa_printed, rel=0.01)

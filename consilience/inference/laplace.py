@@ -51,11 +51,11 @@ def ggn(task: Task, params: Params, rows: Data) -> Tensor:
         nll = lambda z: task.likelihood.nll(z.unsqueeze(0), y.unsqueeze(0), params).squeeze(0)
         values, vectors = torch.linalg.eigh(torch.func.jacrev(torch.func.grad(nll))(z))
         root = vectors * values.clamp(min=0).sqrt()
-        return root.mT @ torch.func.jacrev(outputs)(vector, x)
+        rows_of: Tensor = root.mT @ torch.func.jacrev(outputs)(vector, x)
+        return rows_of
 
     found: Tensor = torch.func.vmap(each, (None, 0, 0))(tree.ravel(own), rows.x, rows.y)  # [rows, outputs, P]
-    weighed: Tensor = found * rows.w.sqrt().reshape(-1, 1, 1)
-    return weighed.flatten(0, 1)
+    return (found * rows.w.sqrt().reshape(-1, 1, 1)).flatten(0, 1)
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,7 @@ class Divergence:
 
     prior: Prior
     mean: Params  # names and shapes of all means
+    gaussian_leaves: tuple[str, ...]
     precision: Tensor  # Λ, in the order of the log-variances
     weights: Tensor  # of every mean: `weight` where it is a Gaussian's, 1 where it is a point
     weight: Tensor
@@ -104,10 +105,13 @@ class Divergence:
         return torch.cat([torch.zeros_like(m) if pull is None else self.weights * pull, narrow])
 
     def log_density(self, params: Params) -> Tensor:
-        """−KL(q‖p), the points' log-density included."""
+        """The points' log p(θ), and −KL(q‖p) by its weight."""
         a = torch.cat([v.flatten() for k, v in params.items() if k not in self.mean]).clamp(min=self.low)
         inner = 0.5 * (1 + math.log(2 * math.pi) + a - a.exp() * self.precision).sum()
-        return self.weight * (self.prior.log_density({k: params[k] for k in self.mean}) + inner)
+        points = {k: params[k] for k in self.mean if k not in self.gaussian_leaves}
+        whole = self.prior.log_density({k: params[k] for k in self.mean}) + inner
+        outside = self.prior.log_density(points) if points else 0.0
+        return self.weight * whole + (1 - self.weight) * outside
 
     def gaussian(self, like: Params) -> Gaussian:
         return self.prior.gaussian(like)
@@ -124,7 +128,7 @@ def divergence(prior: Prior, mean: Params, gaussian_leaves: Iterable[str], weigh
     own = {k: mean[k] for k in gaussian_leaves}
     share = weight.to(tree.ravel(mean))
     weights = tree.ravel({k: torch.ones_like(v) * (share if k in own else 1.0) for k, v in mean.items()})
-    return Divergence(prior, mean, 1 / tree.ravel(prior.gaussian(own).var), weights, share, low)
+    return Divergence(prior, mean, tuple(own), 1 / tree.ravel(prior.gaussian(own).var), weights, share, low)
 
 
 @dataclass(frozen=True, eq=False)
