@@ -21,7 +21,7 @@ LAYERS = [
     ["method", "twoway"],
     ["methods"],
     ["spec", "metrics"],
-    ["engines", "ledger", "provenance", "participation"],
+    ["engines", "ledger", "provenance", "participation", "device"],
     ["store", "evaluate", "report"],
     ["result"],
     ["run", "recipe", "rows"],

@@ -13,6 +13,7 @@ from consilience.cli.options import (
     Data_,
     DataDir_,
     Deadline_,
+    Device_,
     Dropout_,
     Engine_,
     Inputs_,
@@ -60,6 +61,7 @@ def run(
     bounds: Annotated[bool, typer.Option(help="Also score each site alone, the server alone and pooled data.")] = True,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     threads: Annotated[int | None, typer.Option(help="BLAS threads; one for small networks by default.")] = None,
+    device: Device_ = "cpu",
     as_json: Json_ = False,
 ) -> None:
     """Run one method and write a report."""
@@ -70,7 +72,7 @@ def run(
         recipe = Recipe.from_json(saved.get("recipe", {"": ""}), str(data_dir) if data_dir else None)
         rounds, engine, folder = saved["rounds"], saved["engine"], resume
         keep_replies, bounds = saved["keep_replies"], saved["with_bounds"]
-        threads = saved["threads"]
+        threads, device = saved["threads"], saved.get("device", "cpu")
         taking = Participation(**saved.get("participation", {}))
         taking = dataclasses.replace(taking, min_replies=min_replies or taking.min_replies)
     else:
@@ -94,6 +96,7 @@ def run(
             keep_replies=keep_replies,
             threads=threads,
             participation=taking,
+            device=device,
             resume=resume is not None,
             about={**kept, "model": recipe.model},
         )
