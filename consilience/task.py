@@ -79,7 +79,7 @@ class Task:
         buffers = dict(model.named_buffers())
         return {
             **{k: p.detach() for k, p in model.named_parameters() if k in self.uncertain},
-            **self.likelihood.extra(),
+            **{k: v.to(next(model.parameters()).device) for k, v in self.likelihood.extra().items()},
             **{k: buffers[k] for k in self.statistics},
         }
 

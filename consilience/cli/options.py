@@ -97,3 +97,4 @@ Deadline_ = Annotated[
 MinReplies_ = Annotated[
     int | None, typer.Option(help="Fewer replies stop the run; given, a site whose training fails is lost, no error.")
 ]
+Device_ = Annotated[str, typer.Option(help="Where to compute: cpu, cuda or cuda:1.")]

@@ -13,6 +13,7 @@ from consilience.cli.options import (
     Data_,
     DataDir_,
     Deadline_,
+    Device_,
     Dropout_,
     Engine_,
     Inputs_,
@@ -64,6 +65,7 @@ def run(
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     start: Annotated[Path | None, typer.Option(help="Begin at the posterior of the run in this folder.")] = None,
     threads: Annotated[int | None, typer.Option(help="BLAS threads; one for small networks by default.")] = None,
+    device: Device_ = "cpu",
     as_json: Json_ = False,
 ) -> None:
     """Run one method and write a report."""
@@ -74,8 +76,8 @@ def run(
         recipe = Recipe.from_json(saved.get("recipe", {"": ""}), str(data_dir) if data_dir else None)
         rounds, engine, folder = saved["rounds"], saved["engine"], resume
         keep_replies, bounds = saved["keep_replies"], saved["with_bounds"]
-        threads = saved["threads"]
         start = saved.get("started_from", {}).get("folder")
+        threads, device = saved["threads"], saved.get("device", "cpu")
         taking = Participation(**saved.get("participation", {}))
         taking = dataclasses.replace(taking, min_replies=min_replies or taking.min_replies)
     else:
@@ -99,6 +101,7 @@ def run(
             keep_replies=keep_replies,
             threads=threads,
             participation=taking,
+            device=device,
             resume=resume is not None,
             start=start,
             about={**kept, "model": recipe.model},
