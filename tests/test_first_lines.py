@@ -34,7 +34,7 @@ def test_first_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 < mixed["nll"] < 2
 
 
-def test_public_names_fit_on_one_screen() -> None:
+def test_public_names_fit_on_two_screens() -> None:
     source = Path(co.__file__).read_text().splitlines()
-    assert len(source) <= 60
+    assert len(source) <= 100
     assert all(hasattr(co, name) for name in co.__all__)
