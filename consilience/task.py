@@ -26,6 +26,7 @@ from consilience.models.controlled import controlled, refuse_hidden_state, refus
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Categorical, Distribution, Normal, Predictive
 from consilience.prior import Flat, Isotropic, Prior
+from consilience.remembered import remembered
 from consilience.tree import Params
 
 Tilt: TypeAlias = Callable[[Params], Tensor]  # in units of the mean loss
@@ -131,7 +132,7 @@ class Task:
             outputs = torch.stack([torch.cat([self.outputs(p, part) for part in x.split(CHUNK)]) for p in weights])
             return self.likelihood.outcome(outputs, weights)
 
-        return predict
+        return lambda x: remembered(lambda: predict(x), self.model, self.likelihood, *tree.leaves(posterior), x)
 
     def prior_predictive(self, x: Tensor) -> Distribution:
         """What is predicted before any data: uniform over classes; for regression, moments over draws of the prior."""
