@@ -62,7 +62,7 @@ SCALES = {
         {"resnet20": 1},
         ("resnet20",),
     ),
-    "small": Scale(1000, 256, 500, {"convnet": 5}, 2, 10, (1e-3,), (20, 16)),
+    "small": Scale(1000, 256, 500, {"convnet": 5}, 10, 50, (1e-3,), (20, 16)),
     "smoke": Scale(120, 20, 40, dict.fromkeys(NETWORKS, 2), 1, 1, (1e-3, 1e-4), (1, 10)),
 }
 
