@@ -1,4 +1,4 @@
-"""The table of docs/hospitals.md from what table.py found: python examples/hospitals/summary.py results > table.md
+"""The tables of docs/hospitals.md from what table.py found: python experiments/hospitals/summary.py
 
 A score is the mean over repeats of the score over all patients (of a hospital). An interval of a difference is over
 patients, each patient's loss averaged over the repeats first: it leaves out that these four hospitals are fixed.
@@ -84,14 +84,15 @@ def markdown(found: dict[str, Any], rows: list[str]) -> str:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "trials"
     both = {}
     for kind in ("folds", "left-out"):
         files = sorted(folder.glob(f"{kind}-*.json"))
         both[kind] = summary(files, REFERENCE)
         rows = sorted(both[kind]["rows"], key=lambda r: both[kind]["rows"][r]["all"]["nll"])
         print(f"\n### {kind}, {len(files)} repeats\n\n{markdown(both[kind], rows)}")
-    (Path(__file__).parent / "results.json").write_text(json.dumps(both, indent=1) + "\n")
+    made = json.loads(json.dumps(both), parse_float=lambda text: round(float(text), 4))
+    (Path(__file__).parent / "results" / "summary.json").write_text(json.dumps(made, indent=1) + "\n")
 
 
 if __name__ == "__main__":
