@@ -17,14 +17,14 @@ from consilience.posterior import Dense, multiply
 from consilience.study import read
 
 SHORT = ["--method", "mixture", *(word for setting in studies.SHORT for word in ("--set", setting))]
-COLUMNS = """
+TARGET = 'name = "died"\nclasses = ["no", "yes"]'
+COLUMNS = f"""
 [target]
-name = "died"
-classes = ["no", "yes"]
+{TARGET}
 [columns]
-age = { type = "number", unit = "years", range = [18, 100], centre = 50, spread = 15, missing = "refuse" }
-lactate = { type = "number", range = [0, 30], centre = 2, spread = 2, missing = "mark", fill = 1, unknown = ["?"] }
-ward = { type = "category", levels = ["a", "b", "c"], missing = "mark" }
+age = {{ type = "number", unit = "years", range = [18, 100], centre = 50, spread = 15, missing = "refuse" }}
+lactate = {{ type = "number", range = [0, 30], centre = 2, spread = 2, missing = "mark", fill = 1, unknown = ["?"] }}
+ward = {{ type = "category", levels = ["a", "b", "c"], missing = "mark" }}
 """
 
 
@@ -51,9 +51,9 @@ class Place:
     def carry(self, name: str, giver: str, taker: str) -> None:
         shutil.copy(self.root / giver / name, self.root / taker / name)
 
-    def begun(self, *words: str) -> None:
+    def begun(self, *words: str, target: str = TARGET) -> None:
         """A study that all sites signed."""
-        (self.root / "server" / "columns.toml").write_text(COLUMNS)
+        (self.root / "server" / "columns.toml").write_text(COLUMNS.replace(TARGET, target))
         self.at("server", "study", "new", "sepsis", "--columns", "columns.toml", *words)
         for name in studies.NAMES:
             self.carry("sepsis.toml", "server", name)
@@ -152,6 +152,25 @@ def test_a_site_leaves_and_another_joins(place: Place) -> None:
     assert "OLD: it holds a site that has left" in listed
     assert "old model: it holds west" in old
     assert "Pooled from north, south, east" in more
+
+
+def test_a_number_is_predicted_with_its_interval(place: Place) -> None:
+    for number, name in enumerate(studies.NAMES):
+        studies.table(place.root / name / "data.csv", studies.rows(number, 120, number=True))
+    words = 'name = "died"\nunit = "points"\nrange = [-50, 50]\ncentre = 0\nspread = 2'
+    place.begun("--set", "inference.epochs=40", target=words)
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    told = place.at("server", "predict", "sepsis.model", "../north/data.csv", "--abstain", "6", "-o", "p.csv")
+    shown = place.at("server", "site", "show", "sepsis.model")
+
+    with (place.root / "server" / "p.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    truth = [float(r["died"]) for r in studies.rows(0, 120, number=True)]
+    inside = sum(float(r["low95"]) <= y <= float(r["high95"]) for r, y in zip(rows, truth, strict=True))
+    assert inside / 120 > 0.8  # of 95 %, for a short run
+    assert all((float(r["high95"]) - float(r["low95"]) > 6) == (r["decision"] == "abstain") for r in rows)
+    assert "left open" in told and "mean (points)" in rows[0] and "facts sites: ['north', 'south', 'west']" in shown
 
 
 def test_many_rounds_by_hand_over(place: Place) -> None:

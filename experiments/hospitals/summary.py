@@ -1,4 +1,4 @@
-"""The table of docs/hospitals.md from what table.py found: python examples/hospitals/summary.py results > table.md
+"""The tables of docs/hospitals.md from what table.py found: python experiments/hospitals/summary.py
 
 A score is the mean over repeats of the score over all patients (of a hospital). An interval of a difference is over
 patients, each patient's loss averaged over the repeats first: it leaves out that these four hospitals are fixed.
@@ -77,21 +77,41 @@ def markdown(found: dict[str, Any], rows: list[str]) -> str:
         cells = found["rows"][row]
         nll = " | ".join(f"{cells[place]['nll']:.3f}" for place in (*HOSPITALS, "all"))
         d = cells["all"]["nll_difference"]
-        gap = "0" if d["low"] == d["high"] else f"{d['mean']:+.3f} ({d['low']:+.3f} to {d['high']:+.3f})"
         rest = " | ".join(f"{cells['all'][s]:.3f}" for s in SHOWN[1:])
-        lines.append(f"| {row} | {nll} | {gap} | {rest} |\n")
+        lines.append(f"| {row} | {nll} | {interval(d)} | {rest} |\n")
     return "".join(lines)
 
 
+def by_hospital(found: dict[str, Any], rows: list[str]) -> str:
+    """Differences of NLL at each hospital."""
+    lines = ["| | " + " | ".join(HOSPITALS) + " |\n", "|" + " --- |" * 5 + "\n"]
+    for row in rows:
+        each = [found["rows"][row][place]["nll_difference"] for place in HOSPITALS]
+        lines.append(f"| {row} | " + " | ".join(interval(d) for d in each) + " |\n")
+    return "".join(lines)
+
+
+def interval(d: dict[str, float]) -> str:
+    return "0" if d["low"] == d["high"] else f"{d['mean']:+.3f} ({d['low']:+.3f} to {d['high']:+.3f})"
+
+
 def main() -> None:
-    folder = Path(sys.argv[1])
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "trials"
     both = {}
     for kind in ("folds", "left-out"):
         files = sorted(folder.glob(f"{kind}-*.json"))
         both[kind] = summary(files, REFERENCE)
-        rows = sorted(both[kind]["rows"], key=lambda r: both[kind]["rows"][r]["all"]["nll"])
-        print(f"\n### {kind}, {len(files)} repeats\n\n{markdown(both[kind], rows)}")
-    (Path(__file__).parent / "results.json").write_text(json.dumps(both, indent=1) + "\n")
+        ranked = sorted(both[kind]["rows"], key=lambda r: both[kind]["rows"][r]["all"]["nll"])
+        plain = [r for r in ranked if not r.startswith(("Without", "β, linear", "β, MLP")) or " + β" in r]
+        print(f"\n### {kind}, {len(files)} repeats\n\n{markdown(both[kind], [r for r in plain if 'Without' not in r])}")
+        print(
+            f"\nAgainst «{REFERENCE}», by hospital\n\n{by_hospital(both[kind], [r for r in plain if ' + t' not in r])}"
+        )
+        gone = [r for r in ranked if r.startswith("Without") and "β, linear" not in r.replace(" + β", "")]
+        if gone:
+            print(f"\nWithout switzerland, against the same with it\n\n{by_hospital(both[kind], gone)}")
+    made = json.loads(json.dumps(both), parse_float=lambda text: round(float(text), 4))
+    (Path(__file__).parent / "results" / "summary.json").write_text(json.dumps(made, indent=1) + "\n")
 
 
 if __name__ == "__main__":
