@@ -29,6 +29,8 @@ from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx
 from consilience.methods.fedyogi import FedYogi
 from consilience.methods.local_only import LocalOnly
+from consilience.methods.mime import Mime
+from consilience.methods.mimelite import MimeLite
 from consilience.methods.mixture import Mixture
 from consilience.methods.oneshot import OneShotFL
 from consilience.methods.scaffold import Scaffold

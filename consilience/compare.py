@@ -20,8 +20,6 @@ from consilience.data.data import Data, Sites
 from consilience.data.partition import parse
 from consilience.engines import chosen
 from consilience.errors import Diverged, InputError, unknown
-from consilience.key import Key
-from consilience.method import Method
 from consilience.methods.local_only import LocalOnly
 from consilience.methods.server_only import ServerOnly
 from consilience.participation import Participation
@@ -133,9 +131,7 @@ class Replay:
         self.clients = range(len(data))
         self.lost = {first.sites.names.index(f["site"]): f["why"] for f in first.report["failures"]}
 
-    def gather(
-        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
-    ) -> list[Received]:
+    def gather(self, *_: Any) -> list[Received]:
         return self.replies
 
 

@@ -88,8 +88,8 @@ class Method(ABC):
     tempers: ClassVar[bool] = True  # False where the calibration rows were trained on
     shares: ClassVar[bool] = False  # a first reply is the inference's posterior on the untouched task: usable by others
     pooled: ClassVar[bool] = False  # runs on all sites' rows in one place
-    moves_statistics: ClassVar[bool] = False  # True where batch normalisation's statistics are averaged or kept whole
     everyone: ClassVar[bool] = False  # needs a reply from every client in every round
+    moves_statistics: ClassVar[bool] = False  # True where batch normalisation's statistics are averaged or kept whole
 
     @abstractmethod
     def local(self, task: Task, message: Any, client: Client) -> Reply:
@@ -124,6 +124,11 @@ class Method(ABC):
     def diagnose(self, task: Task, state: Any, x: Tensor) -> dict[str, Any]:
         """What a method can say about itself at these inputs, for the report."""
         return {}
+
+    @property
+    def averages(self) -> bool:
+        """Whether `aggregate` uses Σₖ (nₖ/n) payloadₖ alone, so that replies may be folded into it as they come."""
+        return False
 
     def personal(self, task: Task, state: Any) -> Sequence[Predictive] | None:
         """One model a site, where a method has no common one."""

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from consilience import participation as part
+from consilience.compiled import worthwhile
 from consilience.data.data import Data, Sites
-from consilience.engines import Engine, chosen, made, threads_for, using_threads
-from consilience.engines.exchange import ended, forgive, losses
+from consilience.engines import Engine, Vectorised, chosen, threads_for, using_threads
+from consilience.engines import engine as named_engine
+from consilience.engines.exchange import ended, forgive, missing
 from consilience.errors import InputError
 from consilience.evaluate import evaluate, quick
 from consilience.key import Key
 from consilience.ledger import Ledger
 from consilience.method import Method, usual_rounds
 from consilience.participation import Participation
-from consilience.parties import Received, Server
+from consilience.parties import Received, Server, folded
 from consilience.progress import track
 from consilience.provenance import check, facts, identity
 from consilience.result import Result
@@ -41,16 +43,19 @@ def run(
     resume: bool = False,
     threads: int | None = None,
     participation: float | Participation | None = None,
+    compiled: bool | None = None,
     scored: bool = True,
     about: dict[str, Any] | None = None,
 ) -> Result:
     """Run a method over the sites → its result.
 
     `rounds` is 1 for one-round methods and what is usual for the others unless given. With `out` everything is kept in
-    that folder; `resume=True` goes on from its last whole round. `threads` are torch's, one for small networks unless
-    given. `participation` is how many sites, or which fraction of them, are asked a round; a `Participation` also says
-    who is lost and how many replies suffice. `scored=False` leaves the scores to the caller. `about` is added to
-    run.json.
+    that folder; `resume=True` goes on from its last whole round. With `keep_replies="none"` a method that averages
+    folds replies as they come, so that thousands of sites need little memory. `threads` are torch's, one for small
+    networks unless given. `participation` is how many sites, or which fraction of them, are asked a round; a
+    `Participation` also says who is lost and how many replies suffice. `scored=False` leaves the scores to the caller.
+    `compiled` says whether vectorised steps are compiled; by default if enough of them lie ahead, and as before after a
+    resume. `about` is added to run.json.
     """
     sites = sites.pooled() if method.pooled else sites
     rounds = rounds if rounds is not None else usual_rounds(method)
@@ -59,13 +64,17 @@ def run(
     part.check(taking, method, len(sites))
     if isinstance(engine, str):
         engine_name = chosen(engine, task, sites.train)
-        where = made(engine_name, sites.train)
+        where = named_engine(engine_name, sites.train)
     else:
         engine_name, where = getattr(engine, "__name__", "custom"), engine(sites.train)
     store = None if out is None else Store(out, keep_replies)
     if store is not None and store.exists and not resume:
         raise InputError(f"{store.folder} already holds a run; go on with --resume, or choose another folder.")
     used = threads or threads_for(task)
+    if isinstance(where, Vectorised):
+        begun = store is not None and (store.folder / "run.json").exists()
+        before = store.read_json().get("compiled") if store is not None and begun else compiled
+        where.compiled = worthwhile(rounds * where.steps(method, task)) if before is None else before
     fingerprint = identity(method, task, sites, seed, engine_name, taking.fingerprint())
     if taking.min_replies is not None:
         forgive(where)
@@ -80,43 +89,50 @@ def run(
     header = {
         **{"consilience": __version__, "format": FORMAT},
         **facts(method, task, sites, rounds, seed, engine_name, used),
+        "compiled": getattr(where, "compiled", False),
         **({"participation": dataclasses.asdict(taking)} if taking.partial else {}),
         **(about or {}),
     }
     if store is not None:
         store.write_json("run.json", {**header, "finished": False})
 
+    sizes, folding = [len(d.w) for d in sites.train], keep_replies == "none" and method.averages
     started, replies = time.perf_counter(), list[Received]()
     with ended(where), using_threads(used), warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         for t in track(range(at.rounds, rounds), "round"):
-            message = method.broadcast(at.state)
+            message, failures = method.broadcast(at.state), at.failures
             asked = part.cohort(taking, where.clients, t, key.fold(3))
-            lost = part.losses(taking, asked, [len(d.w) for d in sites.train], t, key.fold(3))
-            heeded = [k for k in asked if k not in lost]
-            try:
-                replies = where.gather(method, task, message, heeded, t, key.fold(1), t / rounds)
-            except InputError:
-                if store is not None:
-                    failed = _failed(lost | losses(where), sites, t)
-                    store.write_json("run.json", {**header, "failures": [*at.failures, *failed], "finished": False})
-                raise
-            sent = {r.client: r.payload for r in replies}
-            lost |= {k: losses(where).get(k, "no reply") for k in asked if k not in sent and k not in lost}
-            failures = (*at.failures, *_failed(lost, sites, t))
-            if stop := part.shortfall(taking, len(replies), len(asked), t):
+            lost = part.losses(taking, asked, sizes, t, key.fold(3))
+            replies = []
+            for portion in track(part.portions([k for k in asked if k not in lost], sizes, folding), "part"):
+                try:
+                    came = where.gather(method, task, message, portion, t, key.fold(1), t / rounds)
+                except InputError:
+                    if store is not None:
+                        failed = _failed(lost | getattr(where, "lost", {}), sites, t)
+                        store.write_json("run.json", {**header, "failures": [*failures, *failed], "finished": False})
+                    raise
+                for r in came:
+                    at.ledger.record(t + 1, r.client, message, r.payload)
+                lost |= missing(where, portion, came)
+                replies = folded([*replies, *came]) if folding else came
+            for k in sorted(lost):
+                at.ledger.record(t + 1, k, message, ())
+            failures = (*failures, *_failed(lost, sites, t))
+            if stop := part.shortfall(taking, len(asked) - len(lost), len(asked), t):
                 if store is not None:
                     store.write_json("run.json", {**header, "failures": failures, "finished": False})
                 raise InputError(stop)
             state = method.aggregate(task, at.state, replies, server._replace(key=key.fold(2).fold(t)))
-            for k in asked:
-                at.ledger.record(t + 1, k, message, sent.get(k, ()))
-            moved = {c: at.ledger.total(c, round=t + 1) for c in ("up_bytes", "down_bytes")}
-            row = {"round": t + 1, **(quick(method, task, state, sites) if scored else {}), **moved}
+            scores = quick(method, task, state, sites) if scored else {}
+            row = {"round": t + 1, **scores, **at.ledger.moved(t + 1)}
             at = Checkpoint(t + 1, state, where.memories, [*at.history, row], at.ledger, fingerprint, failures)
             if store is not None:
                 store.save(at, replies)
-        if not replies and store is not None and keep_replies != "none":
+        if folding:
+            replies = []
+        elif not replies and store is not None and keep_replies != "none":
             replies = store.replies(at.rounds, method)
         found = evaluate(method, task, at.state, sites) if scored else {}
     report = {

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from consilience import tree
+from consilience.compiled import compiled
 from consilience.data.data import Data
 from consilience.key import Key
 from consilience.task import Task, gradient, mean_nll
@@ -36,11 +37,16 @@ def pass_of(task: Task, like: Params, size: Tensor) -> Pass:
     likelihood = _functional(task, like) if tree.vectorised() else _private_copy(task, like)
     still = statistics_in(task, like)
 
-    def learn(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
+    def own(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
         moved, found = likelihood(vector, batch, key, step)
         prior = task.prior.slope(vector)
-        if prior is not None:
-            found = found + prior / size
+        return moved, found if prior is None else found + prior / size
+
+    def learn(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
+        anchor = task.anchor
+        away = None if anchor is None else anchor.slope - own(anchor.point, batch, key, step)[1]
+        moved, found = own(vector, batch, key, step)
+        found = found if away is None else found + away
         for tilt in task.tilts:
             closed = getattr(tilt, "slope", None)
             found = found + (closed(vector) if closed else gradient(lambda v, t=tilt: t(tree.unravel(v, like)), vector))  # type: ignore[misc]
@@ -49,6 +55,14 @@ def pass_of(task: Task, like: Params, size: Tensor) -> Pass:
         return torch.where(still, moved, vector), torch.where(still, 0.0, found)
 
     return learn
+
+
+def whole_slope(task: Task, params: Params, data: Data, batch: int) -> Params:
+    """∇(U/n) over all of a client's rows, `batch` of them at a time."""
+    vector, slope = tree.ravel(params), slope_of(task, params, data.size)
+    parts = [Data(*(leaf[i : i + batch] for leaf in data)) for i in range(0, len(data.w), batch)]
+    total = sum((part.size * slope(vector, part) for part in parts), torch.zeros_like(vector))
+    return tree.unravel(total / data.size, params)
 
 
 def statistics_in(task: Task, like: Params) -> Tensor | None:
@@ -62,8 +76,7 @@ def statistics_in(task: Task, like: Params) -> Tensor | None:
 def _functional(task: Task, like: Params) -> Pass:
     """Under vmap the network's weights must be passed in."""
     model = copy.deepcopy(task.model).train()
-    layers = _named(model, "seed")
-    counting = _named(model, "rows")
+    layers, counting, moving = _named(model, "seed"), _named(model, "rows"), bool(task.statistics)
 
     def loss(vector: Tensor, batch: Data, seeds: Params) -> tuple[Tensor, Params]:
         params = tree.unravel(vector, like)
@@ -73,10 +86,22 @@ def _functional(task: Task, like: Params) -> Pass:
         value = mean_nll(task.likelihood.nll(outputs, batch.y, params), batch.w)
         return value, {k: inside.get(k, v) for k, v in params.items()}  # the call writes moved statistics back
 
+    if task.compiled and not (layers or counting or moving or tensors_of(task.likelihood)):
+
+        def value(vector: Tensor, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+            return loss(vector, Data(x, y, w), {})[0]
+
+        fast = compiled(task.model, repr(task.likelihood), torch.func.grad(value))
+
+        def quick(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
+            return vector, fast(vector, *batch)
+
+        return quick
+
     def learn(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
         seeds = {f"{name}.seed".lstrip("."): _seed(key, step, i) for i, name in enumerate(layers)}
         found, moved = torch.func.grad(loss, has_aux=True)(vector, batch, seeds)
-        return tree.ravel(moved) if task.statistics else vector, found
+        return tree.ravel(moved) if moving else vector, found
 
     return learn
 
@@ -117,6 +142,11 @@ def _private_copy(task: Task, like: Params) -> Pass:
         return theta, slope
 
     return bare
+
+
+def tensors_of(settings: object) -> bool:
+    """Whether a setting is a tensor, which differs from client to client and cannot be compiled in."""
+    return any(isinstance(value, Tensor) for value in vars(settings).values())
 
 
 def _named(model: nn.Module, buffer: str) -> list[str]:

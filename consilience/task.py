@@ -36,12 +36,22 @@ PRIOR_DRAWS = 200  # for the prior predictive of a regression network
 
 
 @dataclass(frozen=True, eq=False)
+class Anchor:
+    """A point and the slope that is believed there."""
+
+    point: Tensor  # flat
+    slope: Tensor  # flat
+
+
+@dataclass(frozen=True, eq=False)
 class Task:
     model: nn.Module  # the network's shape; weights are always passed in
     likelihood: Likelihood
     prior: Prior
     tilts: tuple[Tilt, ...] = ()  # what is added to the mean loss
+    anchor: Anchor | None = None  # where every batch's own slope is replaced by the common one
     draws: int = 20  # how many members stand for a Gaussian posterior when predicting
+    compiled: bool = False  # whether steps of many clients at once are compiled; an engine says so
 
     @property
     def like(self) -> Params:
@@ -55,7 +65,8 @@ class Task:
 
     def weights(self, params: Params) -> Params:
         """All but the running statistics."""
-        return {k: v for k, v in params.items() if k not in self.statistics}
+        moving = set(self.statistics)
+        return {k: v for k, v in params.items() if k not in moving}
 
     def _params(self, model: nn.Module) -> Params:
         buffers = dict(model.named_buffers())
@@ -94,6 +105,10 @@ class Task:
 
     def tilted(self, tilt: Tilt) -> Task:
         return dataclasses.replace(self, tilts=(*self.tilts, tilt))
+
+    def anchored(self, point: Params, slope: Params) -> Task:
+        """Learn with slopes g(θ; batch) − g(point; batch) + slope, g that of U/n without tilts (SVRG, MIME)."""
+        return dataclasses.replace(self, anchor=Anchor(tree.ravel(point), tree.ravel(slope)))
 
     def adjusted(self, log_frequencies: Tensor) -> Task:
         """Learn with softmax(z + log π): what z says then leaves the frequencies π out (logit adjustment)."""

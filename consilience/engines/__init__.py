@@ -13,7 +13,7 @@ from consilience.engines import offline  # noqa: F401 — before anything import
 from consilience.engines.exchange import Engine
 from consilience.engines.parallel import Parallel
 from consilience.engines.sequential import Sequential
-from consilience.engines.vectorised import Vectorised
+from consilience.engines.vectorised import Vectorised, even
 from consilience.errors import InputError, unknown
 from consilience.task import Task
 
@@ -24,7 +24,7 @@ __all__ = [
     "Sequential",
     "Vectorised",
     "chosen",
-    "made",
+    "engine",
     "threads_for",
     "using_threads",
 ]
@@ -45,37 +45,39 @@ ENGINES: dict[str, Callable[..., Engine]] = {
     "parallel": Parallel,
     "flower": flower,
 }
+NUMBERED = {  # as in parallel:2 or flower:2,1000000000
+    "vectorised": ("sites at a time",),
+    "parallel": ("workers",),
+    "flower": ("workers", "bytes they share"),
+}
 
 
-def made(name: str, data: Sequence[Data]) -> Engine:
-    """An engine by its name, its fields after a colon: parallel:workers=4, or flower:workers=2,memory=2000000000."""
-    word, _, fields = name.partition(":")
-    try:
-        return ENGINES[word](data, **{k: int(v) for k, v in (field.split("=") for field in fields.split(",") if field)})
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"«{name}»: write the engine's fields as whole numbers, such as flower:workers=2.") from error
-
-
-WASTE = 1.5  # how much larger padding may make the work of clients side by side
+def engine(name: str, data: Sequence[Data]) -> Engine:
+    """An engine by its name; «vectorised:20» holds 20 sites at a time, «parallel:2» has two workers."""
+    kind, colon, text = name.partition(":")
+    if kind not in ENGINES:
+        raise unknown("engine", kind, [*ENGINES, "auto"])
+    if not colon:
+        return ENGINES[kind](data)
+    numbers, known = text.split(","), NUMBERED.get(kind, ())
+    if len(numbers) > len(known) or not all(n.isdecimal() and int(n) for n in numbers):
+        words = " or ".join(f"{known}:4 ({', '.join(what)})" for known, what in NUMBERED.items())
+        raise InputError(f"«{name}» is not an engine; a number can stand in {words}.")
+    return ENGINES[kind](data, *map(int, numbers))
 
 
 def chosen(name: str, task: Task, data: Sequence[Data]) -> str:
     """The engine's name; `auto` is a rule on layers, parameters and sizes, never a timing, so it always picks the same.
 
-    Small networks on clients of similar size run side by side (vectorised); larger ones, or clients so unequal that
-    padding would waste the gain, run on all cores (parallel).
+    Small networks run side by side (vectorised) where at least half of the clients find company of similar size; larger
+    ones, or clients so unequal that padding would waste the gain, run on all cores (parallel); one client sequentially.
     """
     if name == "auto":
-        sizes = [len(d.w) for d in data]
+        sizes = {k: len(d.w) for k, d in enumerate(data)}
         if len(sizes) == 1:
             return "sequential"
-        even = len(sizes) * max(sizes) <= WASTE * sum(sizes)
-        return "vectorised" if small(task) and even else "parallel"
-    word = name.partition(":")[0]
-    if word not in ENGINES:
-        raise unknown("engine", word, [*ENGINES, "auto"])
+        return "vectorised" if small(task) and 2 * len(even(sizes)) <= len(sizes) else "parallel"
+    engine(name, data[:1])
     return name
 
 

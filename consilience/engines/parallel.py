@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
+import threading
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -29,7 +31,7 @@ class Parallel:
 
     def __init__(self, data: Sequence[Data], workers: int | None = None) -> None:
         self.data = data
-        self.workers = workers or os.cpu_count() or 1
+        self.workers = workers or cores()
         self.memories: dict[int, Tree] = {}
         self.forgiving, self.lost = False, dict[int, str]()
 
@@ -47,14 +49,20 @@ class Parallel:
         key: Key,
         progress: float = 0.0,
     ) -> list[Received]:
+        if self.workers > cores():
+            warnings.warn(f"{self.workers} workers share {cores()} cores and wait for each other.", stacklevel=2)
+        worker = threading.local()
+
+        def prepare() -> None:
+            torch.set_num_threads(1)  # a new thread has torch's default, whatever the main thread has set
+            worker.task = dataclasses.replace(task, model=copy.deepcopy(task.model))
+
         @torch.no_grad()
         def work(k: int, client: Client) -> Reply:
-            own = dataclasses.replace(task, model=copy.deepcopy(task.model))
-            return alone(method, own, message, client, k, round)
+            return alone(method, worker.task, message, client, k, round)
 
         received, self.lost = [], {}
-        # A new thread has torch's default number of BLAS threads, whatever the main thread has set.
-        with ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with ThreadPoolExecutor(self.workers, initializer=prepare) as pool:
             views = {
                 k: client_view(method, message, self.data[k], self.memories, k, round, key, progress) for k in cohort
             }
@@ -68,3 +76,8 @@ class Parallel:
             finally:
                 pool.shutdown(cancel_futures=True)
         return received
+
+
+def cores() -> int:
+    """Those this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

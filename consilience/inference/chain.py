@@ -76,6 +76,20 @@ class Optimise:
         return self.optimiser.step(vector, gradient, state, rate.to(vector) if isinstance(rate, Tensor) else rate)
 
 
+@dataclass(frozen=True)
+class Held:
+    """An optimiser as a kernel whose memory stays as it was handed over."""
+
+    optimiser: Optimiser
+    memory: Tree
+
+    def init(self, vector: Tensor) -> Tree:
+        return ()
+
+    def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
+        return self.optimiser.step(vector, gradient, self.memory, self.optimiser.rate)[0], ()
+
+
 def chain(
     task: Task,
     start: Posterior,
@@ -98,8 +112,9 @@ def chain(
     own_steps = torch.ceil((data.w > 0).sum() / batch).to(vector) if several else steps
     passes = epochs if own_epochs is None else own_epochs.to(vector) if several else int(own_epochs)
     learn, still = pass_of(task, like, size), statistics_in(task, like)
+    own_key = client.key if several else client.key.plain
     for epoch in track(range(passes if isinstance(passes, int) else epochs), "epoch"):
-        key = client.key.fold(epoch)
+        key = own_key.fold(epoch)
         order = key.order(data.w)
         for i in range(steps):
             rows = Data(*(leaf[order[i * batch : (i + 1) * batch]] for leaf in data))

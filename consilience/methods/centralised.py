@@ -24,8 +24,8 @@ class Centralised(Method):
     one_shot: ClassVar[bool] = True
     bound: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
     everyone: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how the one client infers
 

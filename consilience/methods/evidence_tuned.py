@@ -46,8 +46,8 @@ class EvidenceTuned(Method):
     sends: ClassVar[str] = "what evidence pooling sends, then one number for each λ and temperature tried"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     usual_rounds: ClassVar[int] = 2
-    moves_statistics: ClassVar[bool] = True
     everyone: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
     inference: Inference = CyclicalSGHMC()  # how a client samples
     exponent: float = 0.5  # α, as in evidence pooling
     aside: float = 0.2  # share of a client's rows to choose by

@@ -27,8 +27,8 @@ class LocalOnly(Method):
     one_shot: ClassVar[bool] = True
     shares: ClassVar[bool] = True
     bound: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = True
     everyone: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client infers
 
