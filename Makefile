@@ -24,8 +24,8 @@ test-flower: .venv/.ready ## Flower for real: Ray, TLS, processes that die; need
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[flower]"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m flower
 
-bench: .venv/.ready     ## the papers' protocols against plain research code; ends with build/bench.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
+bench: .venv/.ready     ## ratios in one run; ends with build/bench.json and the tables of docs/speed.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks --page
 
 bench-flower: .venv/.ready ## FedAvg here, on Flower's simulation and in a plain Flower app; ends with build/bench-flower.json
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[flower]"

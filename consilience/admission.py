@@ -110,7 +110,7 @@ def admit(value: Tree, expected: Tree, where: str) -> None:
             raise InputError(f"{where} has {len(value)} parts; {len(expected)} are expected: not used.")
         for name, own, child in zip(getattr(expected, "_fields", range(len(expected))), value, expected, strict=True):
             admit(own, child, f"{where}, {name}")
-        _admit_gaussian(value, where)
+        admit_gaussian(value, where)
     elif value != expected:
         raise InputError(f"{where} is {value!r}; {expected!r} is expected: not used.")
 
@@ -123,7 +123,8 @@ def _admit_tensor(value: Tensor, expected: Tensor, where: str) -> None:
         raise InputError(f"{where} holds numbers that are not finite: not used.")
 
 
-def _admit_gaussian(value: Tree, where: str) -> None:
+def admit_gaussian(value: Tree, where: str) -> None:
+    """Refuse a variance that is not positive and a precision that is not positive definite."""
     if isinstance(value, Gaussian) and any(bool((v <= 0).any()) for v in value.var.values()):
         raise InputError(f"{where} has a variance that is not positive: not used.")
     if isinstance(value, Dense):

@@ -22,6 +22,7 @@ from consilience.data.partition import parse
 from consilience.engines import chosen
 from consilience.errors import Diverged, InputError, unknown
 from consilience.method import group
+from consilience.methods.coreset import CoresetFL
 from consilience.methods.local_only import LocalOnly
 from consilience.methods.server_only import ServerOnly
 from consilience.participation import Participation
@@ -175,6 +176,8 @@ def outcomes(
 
 def _shared(r: Row, taking: Participation) -> str | None:
     """What two rows must have in common to use the same replies."""
+    if isinstance(r.method, CoresetFL):  # the server's inference is not what the sites compute
+        return json.dumps(describe([CoresetFL, r.method.learn, taking]), sort_keys=True)
     if not r.method.shares or r.rounds != 1:
         return None
     return json.dumps(describe([getattr(r.method, "inference", None), taking]), sort_keys=True)

@@ -6,7 +6,7 @@ Each rule maps one slice of weights: means and variances [K, …] and the client
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -156,13 +156,14 @@ def same_leaves(gaussians: Sequence[Gaussian], sites: Sequence[int]) -> None:
         raise InputError("Every weight is a point, so there is no variance to merge: make a layer Bayesian, or FedAvg.")
 
 
-def as_gaussian(posterior: Posterior) -> Gaussian:
-    """A Gaussian as it is, samples by their moments; anything else has no variances to merge."""
+def as_gaussian(posterior: Posterior, uncertain: Collection[str]) -> Gaussian:
+    """A Gaussian as it is, samples by their moments with variances for the `uncertain` leaves; nothing else has any."""
     match posterior:
         case Gaussian():
             return posterior
         case Samples():
-            return moments(posterior)
+            mean, var = moments(posterior)
+            return Gaussian(mean, {k: v for k, v in var.items() if k in uncertain})
         case Dense():
             raise InputError("Rules merge weight by weight: use an inference with diagonal variances.")
     raise InputError("The inference gives single weights and no variances: use MeanField, Laplace, SWAG or a sampler.")

@@ -69,6 +69,11 @@ def consistent(agreement: Agreement) -> None:
             f"The study lets {', '.join(agreement.leaves) or 'nothing'} leave a site, but {agreement.method} sends "
             f"{', '.join(kinds)}: write leaves = [{listed}], or choose another method."
         )
+    if agreement.hand_out == "mixture" and agreement.method in BY_SITE and agreement.method != "beta":
+        raise InputError(
+            f"{agreement.method} pools by site, so it cannot be handed out as a mixture without names: write "
+            'hand_out = "ensemble", or "student" with a distilling method.'
+        )
     if largest > agreement.most_bytes:
         raise InputError(
             f"A reply has about {largest:,} bytes and the study allows {agreement.most_bytes:,}: write a larger "

@@ -11,8 +11,9 @@ from typing import Any
 
 from consilience import participation as part
 from consilience.blueprint import blueprint, sites_from, task_from
+from consilience.compiled import worthwhile
 from consilience.data.data import Data, Sites
-from consilience.engines import Engine, chosen, threads_for, using_threads
+from consilience.engines import Engine, Vectorised, chosen, threads_for, using_threads
 from consilience.engines import engine as named_engine
 from consilience.engines.exchange import ended, forgive, losses, missing
 from consilience.errors import InputError
@@ -45,6 +46,7 @@ def run(
     resume: bool = False,
     threads: int | None = None,
     participation: float | Participation | None = None,
+    compiled: bool | None = None,
     scored: bool = True,
     start: str | Path | None = None,
     about: dict[str, Any] | None = None,
@@ -56,7 +58,9 @@ def run(
     folds replies as they come, so that thousands of sites need little memory. `threads` are torch's, one for small
     networks unless given. `participation` is how many sites, or which fraction of them, are asked a round; a
     `Participation` also says who is lost and how many replies suffice. `scored=False` leaves the scores to the caller.
-    `start` is another run's folder, whose posterior this one begins at. `about` is added to run.json.
+    `start` is another run's folder, whose posterior this one begins at. `compiled` says whether
+    vectorised steps are compiled; by default if enough of them lie ahead, and as before after a resume. `about` is
+    added to run.json.
     """
     sites = sites.pooled() if method.pooled else sites
     rounds = rounds if rounds is not None else usual_rounds(method)
@@ -72,6 +76,10 @@ def run(
     if store is not None and store.exists and not resume:
         raise InputError(f"{store.folder} already holds a run; go on with --resume, or choose another folder.")
     used = threads or threads_for(task)
+    if isinstance(where, Vectorised):
+        begun = store is not None and (store.folder / "run.json").exists()
+        before = store.read_json().get("compiled") if store is not None and begun else compiled
+        where.compiled = worthwhile(rounds * where.steps(method, task)) if before is None else before
     fingerprint = identity(method, task, sites, seed, engine_name, taking.fingerprint())
     if taking.min_replies is not None:
         forgive(where)
@@ -81,14 +89,15 @@ def run(
     saved = store.load(method) if store is not None and resume else None
     if saved is not None and saved.fingerprint != fingerprint:
         raise InputError(f"{out} was made with another method, model, data, seed or engine; use what it was made with.")
-    begun = None if start is None else start_from(start, task)
-    first = method.init(task, server) if begun is None else begun.into(method.init(task, server), task)
+    origin = None if start is None else start_from(start, task)
+    first = method.init(task, server) if origin is None else origin.into(method.init(task, server), task)
     at = saved or Checkpoint(0, first, {}, [], Ledger(), fingerprint)
     where.memories.update(at.memories)
     header = {
         **{"consilience": __version__, "format": FORMAT},
         **facts(method, task, sites, rounds, seed, engine_name, used),
-        **({} if begun is None else {"started_from": begun.about}),
+        **({} if origin is None else {"started_from": origin.about}),
+        "compiled": getattr(where, "compiled", False),
         **({"participation": dataclasses.asdict(taking)} if taking.partial else {}),
         **(about or {}),
     }

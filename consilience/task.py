@@ -53,6 +53,7 @@ class Task:
     tilts: tuple[Tilt, ...] = ()  # what is added to the mean loss
     anchor: Anchor | None = None  # where every batch's own slope is replaced by the common one
     draws: int = 20  # how many members stand for a Gaussian posterior when predicting
+    compiled: bool = False  # whether steps of many clients at once are compiled; an engine says so
 
     @property
     def like(self) -> Params:

@@ -72,6 +72,6 @@ def sites_of(method: co.Method, task: co.Task, data: Sequence[co.Data], **named:
 def flower(
     method: co.Method, task: co.Task, data: Sequence[co.Data], spoil: Spoil | None = None, **named: object
 ) -> Flower:
-    grid = Loopback(sites_of(method, task, data), spoil)
+    grid = Loopback(sites_of(method, task, data, simulated=bool(named.get("simulated"))), spoil)
     settings = {"deadline": 0.2, "wait": 0.2, "pause": 0.01, **named}
     return Flower(grid, [s.name for s in grid.sites.values()], data[0], **settings)  # type: ignore[arg-type]

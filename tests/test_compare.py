@@ -285,7 +285,7 @@ def test_the_command_writes_everything(invoke: Invoke, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "compare-moons-1"
     assert code == 0 and "NLL" in out and "report.html" in out
     assert {p.name for p in folder.iterdir()} == {
-        *("plan.json", "cells", "compare.json", "compare.csv", "compare.md", "report.html")
+        *("plan.json", "cells", "compare.json", "compare.csv", "curves.csv", "compare.md", "report.html")
     }
     found = json.loads((folder / "compare.json").read_text())
     demo = "kind format title sentence data split sites seed rows labels site_names rows_of_data seconds"
@@ -330,7 +330,7 @@ def test_the_data_sets_are_still_listed(invoke: Invoke) -> None:
         ("compare beta --reference bcm", "There is no row called «bcm»"),
         ("compare beta --engine gpu", "There is no engine"),
         ("compare beta --calibration 0", "needs labelled rows"),
-        ("compare beta --settings nowhere", "presets: chen2021"),
+        ("compare beta --settings nowhere", "no preset of that name; presets:"),
         ("compare beta --settings hasan2024", "holds nothing for digits"),
         ("compare beta --settings wrong.json", "should hold"),
         ("datasets get digit", "Did you mean «digits»?"),

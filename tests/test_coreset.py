@@ -7,10 +7,12 @@ import itertools
 import warnings
 
 import pytest
+import tiny
 import torch
 from torch import Tensor
 
 import consilience as co
+from consilience.compare import outcomes
 from consilience.data.data import Data
 from consilience.errors import InputError
 from consilience.exposure import nearness
@@ -19,6 +21,7 @@ from consilience.key import Key
 from consilience.optim import Descent
 from consilience.parties import Client
 from consilience.payload import Coreset
+from consilience.rows import Row
 
 NOISE, PRIOR = 0.5, 2.0  # variances
 SEED = torch.tensor(11)
@@ -268,3 +271,17 @@ def test_impossible_settings_are_refused() -> None:
     task, data = conjugate(6, 0)
     with pytest.raises(InputError, match="data_steps no longer than steps"):
         co.BPCfKL(steps=10, data_steps=20)(task, SEED, Client(data, (), Key(0)))
+
+
+def test_rows_that_differ_at_the_server_alone_learn_their_coresets_once() -> None:
+    task, sites = tiny.classification()
+    learn = tiny.shortened(co.BPCfKL())
+    methods = [co.CoresetFL(learn, co.SGD(epochs=2)), co.CoresetFL(learn, co.Adam(epochs=2))]
+
+    found = list(outcomes([Row(str(i), "", m, 1) for i, m in enumerate(methods)], task, sites, 3))
+
+    one, other = (outcome.result for outcome in found)
+    assert one is not None and other is not None
+    assert one.replies[0] is other.replies[0]  # handed on, not learned again
+    assert one.metrics != other.metrics
+    assert other.metrics == co.run(methods[1], task, sites, seed=3).metrics

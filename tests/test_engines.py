@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import tiny
@@ -11,6 +13,7 @@ import torch
 
 import consilience as co
 from consilience import engines, tree
+from consilience.compiled import WORTH, compiler, worthwhile
 from consilience.engines import vectorised
 from consilience.engines.parallel import cores
 from consilience.engines.vectorised import WASTE, cut, even
@@ -174,3 +177,42 @@ def test_auto_is_a_rule() -> None:
     assert engines.chosen("auto", small, equal[:1]) == "sequential"
     assert engines.chosen("auto", small, problem([10, 100, 1000, 4])[1]) == "parallel"
     assert engines.chosen("auto", wide, equal) == "parallel"
+
+
+def test_compiling_is_a_rule(tmp_path: Path) -> None:
+    task, sites = tiny.classification()
+    engine = co.Vectorised([sites.train[0]] * 4)
+    method = co.FedAvg(co.SGD(epochs=3, batch=10))
+    rows = len(sites.train[0].w)
+    assert engine.steps(method, task) == 3 * -(-rows // 10)  # one group: epochs times batches
+    assert not worthwhile(WORTH - 1)
+    assert worthwhile(WORTH) == compiler()
+
+    result = co.run(tiny.method("fedavg"), task, sites, rounds=1, engine="vectorised", out=tmp_path / "r")
+    assert result.report["compiled"] is False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not compiler(), reason="torch.compile needs a C++ compiler (g++ or clang++)")
+def test_compiled_steps_agree_with_uncompiled_ones(tmp_path: Path) -> None:
+    task, data = problem([50] * 6)
+    method, start = co.FedAvg(co.SGD(epochs=5, batch=25)), task.init(Key(1))  # ten steps
+    compiled = co.Vectorised(data)
+    compiled.compiled = True
+
+    plain = co.Vectorised(data).gather(method, task, start, range(6), 0, Key(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)  # it must not fall back
+        fast = compiled.gather(method, task, start, range(6), 0, Key(2))
+    assert far(plain, fast) <= 1e-4
+
+    task, sites = tiny.classification()
+    for rounds, resume in ((1, False), (2, True)):
+        result = co.run(
+            *(tiny.method("scaffold"), task, sites),
+            **{"rounds": rounds, "engine": "vectorised", "out": tmp_path / "r", "resume": resume},
+            compiled=True if not resume else None,
+        )
+        assert result.report["compiled"] is True, "a resumed run keeps it"
+    alone = co.run(tiny.method("scaffold"), task, sites, rounds=2, engine="sequential")
+    assert result.metrics["nll"] == pytest.approx(alone.metrics["nll"], abs=1e-4)

@@ -232,14 +232,25 @@ def test_one_reply_leaves_the_average_and_says_so(distil: co.Distil | None) -> N
     assert isinstance(new.posteriors[0], Samples) and len(new.posteriors[0].params["0.weight"]) == 1
 
 
+def test_some_of_the_clients_suffice_and_one_is_reported() -> None:
+    task, sites = tiny.classification()
+    method = co.FedBE(INNER["scaffold"], co.Ensemble(samples=3), distil=TEACH)
+    some = co.run(method, task, sites, rounds=2, participation=3)
+    assert len(some.state.posteriors[0].params["0.weight"]) == 3 + 1 + 3 and not some.report["warnings"]
+    single = co.run(method, task, sites, rounds=2, participation=1)
+    assert any("Only one client replied" in said for said in single.report["warnings"])
+    assert torch.equal(single.state.posterior.params["0.weight"], single.state.inner.posterior.params["0.weight"])
+
+
 def test_what_makes_no_sense_is_refused() -> None:
     for alpha in (0.0, -1.0, float("nan")):
         with pytest.raises(InputError, match="above 0"):
             co.DirichletModels(alpha)
     with pytest.raises(InputError, match="needs members"):
         co.Ensemble(samples=0, average=False, clients=False)
-    with pytest.raises(InputError, match="many rounds"):
-        co.FedBE(co.Mixture())
+    for inner in (co.Mixture(), co.Centralised(), co.FedBE()):
+        with pytest.raises(InputError, match="many rounds"):
+            co.FedBE(inner)
     task, sites = tiny.classification()
     with pytest.raises(InputError, match="do not send their weights"):
         co.run(tiny.shortened(co.FedBE(co.FedPA())), task, sites, rounds=1)

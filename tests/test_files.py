@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import studies
 import torch
+from test_envelope import damaged
 
 import consilience as co
 from consilience.admission import rehearsed
@@ -205,6 +207,63 @@ def test_a_bad_file_is_named_and_the_rest_go_on(tmp_path: Path) -> None:
         pool(study, [tmp_path / "cut.reply"], server_key(tmp_path))
     with pytest.raises(InputError, match="not the key of the study's coordinator"):
         pool(study, [north], key)
+
+
+def survives_damage(folder: Path, trials: int) -> None:
+    """A damaged reply is left out, or what comes in is what was written; the others always come in."""
+    study = studies.study(folder)
+    north, south, _ = replies(study, folder)
+    expected = rehearsed(study.agreement)
+    whole = collect(study, [north, south], 1, expected).received
+    raw, other, draw = north.read_bytes(), south.read_bytes(), random.Random(1)
+    for _ in range(trials):
+        north.write_bytes(damaged(raw, other, draw))
+        found = collect(study, [north, south], 1, expected)
+        assert "south" in found.names and len(found.names) + len(found.refused) <= 2  # a copy of south counts once
+        for r in found.received:
+            same = whole[r.client]
+            assert all(torch.equal(a, b) for a, b in zip(co_leaves(r.payload), co_leaves(same.payload), strict=True))
+            assert torch.equal(r.size, same.size)
+
+
+def test_damaged_replies_never_give_another_model(tmp_path: Path) -> None:
+    survives_damage(tmp_path, 100)
+
+
+@pytest.mark.slow
+def test_thousands_of_damaged_replies_never_give_another_model(tmp_path: Path) -> None:
+    survives_damage(tmp_path, 5000)
+
+
+def test_signed_nonsense_is_refused_too(tmp_path: Path) -> None:
+    study = studies.study(tmp_path)
+    north, south, west = replies(study, tmp_path)
+    key, header = read_key(tmp_path / "west.key"), opened(west).header
+    value = opened(west).value({"Samples": co.Samples})
+    params = value["send"].params
+    nonsense: list[Any] = [
+        (),
+        torch.zeros(3),
+        {"send": (), "size": ()},
+        {"send": params, "size": value["size"]},
+        {"send": co.Point(params), "size": value["size"]},
+        {"send": value["send"], "size": torch.zeros(2)},
+        {"send": value["send"], "size": value["size"] + 0.5},
+        {"send": value["send"], "size": -value["size"]},
+        {"send": value["send"], "size": value["size"] * 1e9},
+        {"send": co.Samples({k: v[:1] for k, v in params.items()}), "size": value["size"]},
+        {"send": co.Samples(dict(reversed(params.items()))), "size": value["size"]},
+        {"send": co.Samples({k: v.int() for k, v in params.items()}), "size": value["size"]},
+        {"send": co.Samples({k: 7 for k in params}), "size": value["size"]},  # type: ignore[misc]
+        {"send": co.Samples({k: v / 0 for k, v in params.items()}), "size": value["size"]},
+        {"size": value["size"], "send": value["send"], "more": torch.zeros(1)},
+    ]
+    for content in nonsense:
+        west.write_bytes(sealed(content, header, key))
+
+        found = collect(study, [north, south, west], 1, rehearsed(study.agreement))
+
+        assert found.names == ("north", "south") and len(found.refused) == 1, content
 
 
 def pooled_model(study: Study, folder: Path, files: list[Path]) -> Path:

@@ -395,3 +395,27 @@ def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "consilience.engines.flower_simulation", None)
     with pytest.raises(InputError, match=r"pip install 'consilience\[flower\]'"):
         engine("flower", sites.train)
+
+
+def test_a_simulation_that_is_resumed_gives_the_sites_their_memories_back(tmp_path: Path) -> None:
+    """SCAFFOLD; the second engine's sites are new and remember nothing by themselves."""
+    task, sites, _ = problem()
+    method = tiny.method("scaffold")
+
+    def run(rounds: int, resume: bool) -> co.Result:
+        def engine(data: Any) -> Flower:
+            return loopback.flower(method, task, data, simulated=True, deadline=60.0)
+
+        return co.run(method, task, sites, rounds=rounds, engine=engine, out=tmp_path / "run", resume=resume)
+
+    run(2, resume=False)
+    parts = run(4, resume=True)
+
+    whole = co.run(method, task, sites, rounds=4, engine="sequential")
+    for name, value in whole.state.control.items():
+        assert torch.equal(parts.state.control[name], value)
+
+
+def test_a_variance_that_is_not_positive_is_refused() -> None:
+    with pytest.raises(wire.Refused, match="not positive"):
+        wire.check((co.Gaussian({"a": torch.zeros(2)}, {"a": torch.tensor([1.0, 0.0])}),), None)

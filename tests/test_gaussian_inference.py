@@ -384,6 +384,25 @@ def test_the_sampled_population_is_near_the_exact_moments() -> None:
     torch.testing.assert_close(tree.ravel(sampled.var), tree.ravel(exact_.var), rtol=0.05, atol=0)
 
 
+def test_settings_that_do_not_exist_are_refused_before_training() -> None:
+    task, sites = tiny.classification()
+    with pytest.raises(co.InputError, match="belongs to the rule ppa"):
+        co.run(co.VariationalAveraging(rule=co.cf, population=100), task, sites, rounds=1)
+    with pytest.raises(co.InputError, match="variant called «ozer»"):
+        co.run(co.VariationalAveraging(variant="ozer"), task, sites, rounds=1)
+    with pytest.raises(co.InputError, match="variant called «ozer»"):
+        co.run(co.VariationalAveraging(co.MeanField(variant="ozer")), task, sites, rounds=1)
+
+
 def test_pvi_is_damped_by_the_number_of_clients_unless_told_otherwise() -> None:
     task, _ = tiny.classification()
     assert float(co.PVI().init(task, Server(None, None, Key(0), 4)).damping) == 0.25
+
+
+def test_running_statistics_are_points_whatever_inferred_them() -> None:
+    _, sites = tiny.classification()
+    task = co.classification(nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)))
+    for inference in (co.MeanField(), co.Laplace(), co.SWAG(), co.SGLD()):
+        method = co.VariationalAveraging(tiny.shortened(inference))
+        posterior = co.run(method, task, sites, rounds=1, scored=False).state.posterior
+        assert {"1.running_mean", "1.running_var"} <= set(posterior.mean) - set(posterior.var)

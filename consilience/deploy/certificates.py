@@ -60,6 +60,21 @@ def new_certificates(
     return found
 
 
+def check_current(certificates: Certificates) -> None:
+    """Refuse certificates outside their time, before anything is started."""
+    now = datetime.datetime.now(datetime.UTC)
+    for path in (certificates.authority, certificates.certificate):
+        try:
+            found = x509.load_pem_x509_certificate(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} cannot be read as a certificate: {error}.") from error
+        if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
+            begin, end = found.not_valid_before_utc.date(), found.not_valid_after_utc.date()
+            raise InputError(
+                f"{path} holds from {begin} to {end}, which is not now: the certificate has expired, renew it."
+            )
+
+
 def new_node_key(folder: Path, name: str) -> tuple[Path, Path]:
     """A site's key for Flower's own authentication: the secret half stays at the site, the other goes to the server."""
     key = ec.generate_private_key(ec.SECP384R1())

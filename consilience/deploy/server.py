@@ -14,7 +14,7 @@ from torch import Tensor
 from consilience.admission import invented
 from consilience.data.data import Data, Sites
 from consilience.deploy.app import write_app
-from consilience.deploy.certificates import Certificates
+from consilience.deploy.certificates import Certificates, check_current
 from consilience.deploy.executor import Runtime, new_secret, serving, tasks
 from consilience.deploy.processes import Child, check_free, command, reach
 from consilience.engines.flower import Flower
@@ -25,7 +25,7 @@ from consilience.run import run
 from consilience.signature import verifies
 from consilience.study import Agreement, Study
 
-START = 60.0  # seconds a SuperLink may take to start
+START = 180.0  # seconds a SuperLink may take to start
 CONNECTION = """\
 [superlink]
 default = "study"
@@ -47,6 +47,8 @@ def connected(
 ) -> Iterator[Grid]:
     """A grid that reaches the study's sites. Without certificates nothing is encrypted or checked: for trials only."""
     check_free(host, port)
+    if certificates:
+        check_current(certificates)
     home = folder.absolute()
     home.mkdir(parents=True, exist_ok=True)
     secret = new_secret(home / "runtime.secret")

@@ -82,6 +82,7 @@ class Flower:
         self.nodes: dict[int, int] = {}  # site → node
         self.strangers: dict[int, str] = {}  # node → why it is not asked
         self.memories: dict[int, Tree] = {}
+        self.met: set[int] = set()  # sites that have answered, and so remember by themselves
         self.forgiving, self.lost = False, dict[int, str]()
         self.wire = {"up_bytes": 0, "down_bytes": 0}  # arrays and headers that crossed, before Flower's framing
 
@@ -132,7 +133,7 @@ class Flower:
                 self.lost[k] = "it is not connected." + (f" Others were not let in: {refused}" if refused else "")
                 continue
             own = common
-            if self.simulated and k in self.memories and self.memories[k] != ():
+            if self.simulated and k not in self.met and self.memories.get(k, ()) != ():
                 own = pack({"message": message, "memory": self.memories[k]}, types)
             content = record(*own, {**about, "site": self.numbers[k]})
             self.wire["down_bytes"] += weight(content)
@@ -193,6 +194,7 @@ class Flower:
         if not isinstance(size, torch.Tensor) or size.numel() != 1 or not 0 <= float(size) < 1e15:
             raise Refused("its number of examples is not a number of examples.")
         check(value["payload"], self.rehearsal(method, task, message))
+        self.met.add(k)
         if self.simulated:
             self.memories[k] = value.get("memory", ())
         return Received(k, size.reshape(()), value["payload"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import warnings
 from collections.abc import Sequence
 from itertools import pairwise
@@ -32,6 +34,7 @@ class Vectorised:
     def __init__(self, data: Sequence[Data], chunk: int | None = None) -> None:
         self.data = data
         self.chunk = chunk
+        self.compiled = False
         self.memories: dict[int, Tree] = {}
         self.forgiving, self.lost = False, dict[int, str]()
 
@@ -51,7 +54,7 @@ class Vectorised:
         progress: float = 0.0,
     ) -> list[Received]:
         received: list[Received] = []
-        self.lost = {}
+        self.lost, task = {}, dataclasses.replace(task, compiled=self.compiled)
         for group in track(self.groups(task, cohort), "group"):
             views = {
                 k: client_view(method, message, self.data[k], self.memories, k, round, key, progress) for k in group
@@ -64,6 +67,13 @@ class Vectorised:
                     self.memories[k] = reply.keep
                     received.append(Received(k, reply.size, reply.send))
         return sorted(received, key=lambda r: r.client)
+
+    def steps(self, method: Method, task: Task) -> int:
+        """How many steps of groups a round takes, where the method's inference says so; 0 if nobody knows."""
+        inference = getattr(method, "inference", None)
+        epochs, batch = getattr(inference, "epochs", 0), getattr(inference, "batch", 1)
+        longest = [len(self.data[group[0]].w) for group in self.groups(task, self.clients)]
+        return epochs * sum(math.ceil(rows / batch) for rows in longest)
 
     def groups(self, task: Task, cohort: Sequence[int]) -> list[list[int]]:
         """The cohort cut by size and by memory."""

@@ -16,6 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from consilience import tree
+from consilience.admission import admit_gaussian
 from consilience.data.data import Data
 from consilience.engines.exchange import client_view
 from consilience.errors import InputError
@@ -177,6 +178,17 @@ def check(value: Tree, form: Form | None) -> None:
             raise Refused("it is put together in another way than this method's replies.")
     if not tree.all_finite(value):
         raise Refused("it holds numbers that are not finite; try a smaller rate.")
+    _check_gaussians(value)
+
+
+def _check_gaussians(value: Tree) -> None:
+    if isinstance(value, tuple):
+        try:
+            admit_gaussian(value, "it")
+        except InputError as error:
+            raise Refused(str(error)) from error
+    for child in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ():
+        _check_gaussians(child)
 
 
 def check_leaves_rows_behind(value: Tree, data: Data) -> None:

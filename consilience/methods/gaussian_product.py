@@ -24,6 +24,7 @@ class GaussianProduct(Method):
     """
 
     name: ClassVar[str] = "gaussian_product"
+    moves_statistics: ClassVar[bool] = True
     sends: ClassVar[str] = "a mean and a variance for every weight"
     one_shot: ClassVar[bool] = True
 
@@ -31,7 +32,7 @@ class GaussianProduct(Method):
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         found = self.inference(task, message, client)
-        return Reply(found if isinstance(found, Dense) else as_gaussian(found), client.data.size)  # 1
+        return Reply(found if isinstance(found, Dense) else as_gaussian(found, task.uncertain), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
         factors: Any = payloads(replies)

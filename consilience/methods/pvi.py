@@ -40,6 +40,7 @@ class PVI(Method):
     """
 
     name: ClassVar[str] = "pvi"
+    moves_statistics: ClassVar[bool] = True
     sends: ClassVar[str] = "the change of its factor: two numbers for every weight"
 
     inference: Inference = MeanField()  # how a client fits
@@ -63,7 +64,7 @@ class PVI(Method):
         start: Params = centre(message.posterior, task.like).params
         cavity = tree.sub(message.natural, client.memory)  # 1
         found = self.inference(task.with_prior(Believed(cavity, start, task.prior)), message.posterior, client)  # 2
-        found = found if isinstance(found, Dense) else as_gaussian(found)
+        found = found if isinstance(found, Dense) else as_gaussian(found, task.uncertain)
         change = tree.sub(tree.sub(natural(found), cavity), client.memory)
         change = tree.map(lambda leaf: leaf * message.damping.to(leaf), change)
         points = {} if isinstance(found, Dense) else {k: v for k, v in found.mean.items() if k not in found.var}

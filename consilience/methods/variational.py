@@ -9,9 +9,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.errors import unknown
+from consilience.errors import InputError, unknown
 from consilience.inference import Inference, MeanField
-from consilience.merging import Released, Rule, aalv, as_gaussian, clamped, merge, population, spread
+from consilience.merging import Released, Rule, aalv, as_gaussian, clamped, merge, population, ppa, spread
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Posterior
@@ -38,6 +38,7 @@ class VariationalAveraging(Method):
     """
 
     name: ClassVar[str] = "variational"
+    moves_statistics: ClassVar[bool] = True
     sends: ClassVar[str] = "a mean and a variance for every weight"
 
     inference: Inference = MeanField()  # how a client fits; any inference that gives a Gaussian or samples
@@ -47,15 +48,17 @@ class VariationalAveraging(Method):
     variant: str = "printed"  # «ozer2022»: the released program's clamped sums
 
     def init(self, task: Task, server: Server) -> Merged:
+        if self.variant not in VARIANTS:
+            raise unknown("variant", self.variant, VARIANTS)
+        if self.population and self.rule is not ppa:
+            raise InputError("A population belongs to the rule ppa: set rule=ppa, or population=0.")
         return Merged(task.init(server.key), torch.zeros((), dtype=torch.int64))
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
-        return Reply(as_gaussian(self.inference(task, message, client)), client.data.size)  # 1
+        return Reply(as_gaussian(self.inference(task, message, client), task.uncertain), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: Merged, replies: Sequence[Received], server: Server) -> Merged:
-        if self.variant not in VARIANTS:
-            raise unknown("variant", self.variant, VARIANTS)
-        gaussians = [as_gaussian(payload) for payload in payloads(replies)]
+        gaussians = [as_gaussian(payload, task.uncertain) for payload in payloads(replies)]
         shares = torch.full((len(replies),), 1 / len(replies)) if self.equal else weights(replies)  # 2
         rule = population(server.key, self.population) if self.population else self.rule
         rule = Released(rule) if self.variant == "ozer2022" else rule
@@ -68,4 +71,4 @@ class VariationalAveraging(Method):
 
     def diagnose(self, task: Task, state: Merged, x: Tensor) -> dict[str, Any]:
         """The degree of spread, and how many client variances had reached the floor."""
-        return {"spread": spread(as_gaussian(state.posterior)), "floored": int(state.floored)}
+        return {"spread": spread(as_gaussian(state.posterior, task.uncertain)), "floored": int(state.floored)}

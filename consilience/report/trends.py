@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -115,20 +116,20 @@ def curves(rows: Sequence[Json], key: str, of: str = "") -> str:
         else:
             axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.xaxis.set_major_locator(LogLocator(numticks=5))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: human_bytes(x).removesuffix("B").strip()))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set(xlabel="floats, up and down", ylabel=metric(key).name)
         axes.grid(True, axis="y")
-        for i, (name, x, y) in enumerate(lines):  # names in order of the last scores, evenly spaced
-            axes.annotate(
-                "\n".join(textwrap.wrap(name, 22)[:2]),
-                (x[-1], y[-1]),
-                (1.06, 1 - (i + 0.5) / len(lines)),
-                textcoords="axes fraction",
-                va="center",
-                fontsize=8,
-                color=COLOURS[i % len(COLOURS)],
-                arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "relpos": (0, 0.5)},
-            )
+        several = [line for line in lines if len(line[1]) > 1]
+        for i, (name, x, y) in enumerate(lines):
+            look: dict[str, Any] = {"va": "center", "fontsize": 8, "color": COLOURS[i % len(COLOURS)]}
+            if len(x) == 1:
+                axes.annotate(name, (x[0], y[0]), (8, 0), textcoords="offset points", **look)
+                continue
+            beside = 1 - (several.index((name, x, y)) + 0.5) / len(several)  # in order of the last scores
+            line = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "relpos": (0, 0.5)}
+            label = "\n".join(textwrap.wrap(name, 22)[:2])
+            axes.annotate(label, (x[-1], y[-1]), (1.06, beside), textcoords="axes fraction", arrowprops=line, **look)
 
     told = "; ".join(f"{name} ends at {score(key, y[-1])} after {x[-1]:.3g} floats" for name, x, y in lines)
     height = min(150 + 24 * len(lines), WIDTH)

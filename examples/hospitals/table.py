@@ -31,7 +31,7 @@ Predictions = dict[str, Tensor]  # row of the table → p(yes) of every test row
 
 def hospital(name: str, folder: Path) -> Data:
     target, columns = read_columns(HERE / "columns.toml")
-    return labelled(columns, target, inspect(folder / f"{name}.csv", columns, target))
+    return labelled(columns, target, inspect(folder / name / "patients.csv", columns, target))
 
 
 def folds(data: Data, number: int, key: Key) -> Tensor:
@@ -158,7 +158,7 @@ def left_out(data: list[Data], seed: int) -> dict[str, list[list[float]]]:
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--data", type=Path, default=HERE / "data", help="a folder with one CSV a hospital")
+    words.add_argument("--data", type=Path, default=HERE / "data", help="what prepare.py wrote")
     words.add_argument("--repeats", type=int, default=10)
     words.add_argument("--out", type=Path, default=HERE / "results")
     given = words.parse_args()
