@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import inspect
 import json
 import re
@@ -49,7 +50,10 @@ def completed(index: str, folder: Path) -> str:
     named: set[str] = set()
 
     def present(block: re.Match[str]) -> str:
-        lines = [n for n in block[0].split("\n") if n in every or not re.fullmatch(r"[\w/-]+", n)]
+        lines = []
+        for line in block[0].split("\n"):
+            matching = sorted(fnmatch.filter(every, line))
+            lines += matching if re.fullmatch(r"[\w/*-]+", line) else [line]
         named.update(lines)
         return "\n".join(lines)
 
