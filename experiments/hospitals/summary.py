@@ -67,49 +67,87 @@ def summary(files: list[Path], reference: str) -> dict[str, Any]:
         for k, place in (*enumerate(HOSPITALS), (None, "all")):
             for s in ("nll", "brier"):
                 found[row][place][f"{s}_difference"] = difference(per[row, k][s], per[base, k][s])
+    for row, cells in found.items():
+        twin = row.replace("MLP sampled", "linear sampled").replace("MLP", "linear")
+        if "MLP" in row and twin in found:
+            cells["all"]["minus_linear"] = difference(per[row, None]["nll"], per[twin, None]["nll"])
     return {"repeats": len(trials), "reference": reference, "patients": [len(y) for y in labels], "rows": found}
 
 
-def markdown(found: dict[str, Any], rows: list[str]) -> str:
-    head = "| | " + " | ".join((*HOSPITALS, "all")) + " | all: difference of NLL | Brier | AUROC | slope |\n"
-    lines = [head, "|" + " --- |" * 10 + "\n"]
-    for row in rows:
-        cells = found["rows"][row]
-        nll = " | ".join(f"{cells[place]['nll']:.3f}" for place in (*HOSPITALS, "all"))
-        d = cells["all"]["nll_difference"]
-        rest = " | ".join(f"{cells['all'][s]:.3f}" for s in SHOWN[1:])
-        lines.append(f"| {row} | {nll} | {interval(d)} | {rest} |\n")
-    return "".join(lines)
-
-
-def by_hospital(found: dict[str, Any], rows: list[str]) -> str:
-    """Differences of NLL at each hospital."""
-    lines = ["| | " + " | ".join(HOSPITALS) + " |\n", "|" + " --- |" * 5 + "\n"]
-    for row in rows:
-        each = [found["rows"][row][place]["nll_difference"] for place in HOSPITALS]
-        lines.append(f"| {row} | " + " | ".join(interval(d) for d in each) + " |\n")
-    return "".join(lines)
+TABLE = (  # every row as it comes and, after the bar, with what the sites' statistics choose
+    "Alone, logistic regression",
+    "Alone, Laplace linear",
+    "Alone, MLP sampled",
+    "Pooled data, logistic regression",
+    "Pooled data, Laplace linear",
+    "Pooled data, MLP sampled",
+    "Product of Laplace, linear",
+    "FedAvg (10 rounds), linear",
+    "FedAvg (10 rounds), MLP",
+    "Mixture, linear",
+    "Mixture, MLP",
+    "BCM, linear",
+    "BCM, MLP",
+    "β, linear",
+    "β, MLP",
+    "Evidence, linear",
+    "Evidence, MLP",
+)
+PLACES = (*HOSPITALS, "all")
 
 
 def interval(d: dict[str, float]) -> str:
     return "0" if d["low"] == d["high"] else f"{d['mean']:+.3f} ({d['low']:+.3f} to {d['high']:+.3f})"
 
 
+def lined(head: tuple[str, ...], lines: list[list[str]]) -> str:
+    return (
+        "\n".join(["| " + " | ".join(line) + " |" for line in (["", *head], ["---"] * (len(head) + 1), *lines)]) + "\n"
+    )
+
+
+def chosen(rows: dict[str, Any], row: str) -> str:
+    return next(name for name in rows if name.startswith(f"{row} + "))
+
+
+def tables(found: dict[str, Any], kind: str) -> str:
+    """Scores, then differences from the reference at each hospital, then each score at each hospital."""
+    rows = found["rows"]
+    listed = [row for row in TABLE if row in rows]
+    plain = [row for row in listed if not row.startswith("β")]
+    named = [*plain, *(chosen(rows, row) for row in listed)]
+    ranked = sorted(named, key=lambda row: rows[row]["all"]["nll"])
+    scored = [
+        [row, *(f"{rows[row][p]['nll']:.3f}" for p in PLACES), interval(rows[row]["all"]["nll_difference"])]
+        + [f"{rows[row]['all'][s]:.3f}" for s in SHOWN[1:]]
+        for row in ranked
+    ]
+    parts = [f"### {kind}, {found['repeats']} repeats", lined((*PLACES, "all: difference", *SHOWN[1:]), scored)]
+    gaps = [
+        [row, *(interval(rows[row][p]["nll_difference"]) for p in HOSPITALS)] for row in ranked if " + t" not in row
+    ]
+    parts += [f"NLL against «{found['reference']}»", lined(HOSPITALS, gaps)]
+    for s in SHOWN[1:]:
+        each = [[row, *(f"{rows[row][p][s]:.3f}" if s in rows[row][p] else "" for p in PLACES)] for row in plain]
+        parts += [s, lined(PLACES, each)]
+    pairs = [row for row in ranked if "minus_linear" in rows[row]["all"]]
+    lines = [[row, interval(rows[row]["all"]["minus_linear"])] for row in pairs]
+    parts += ["The network less the linear model, pooled alike: NLL over all patients", lined(("difference",), lines)]
+    gone = [row for row in rows if row.startswith("Without") and "β" not in row] + [
+        row for row in rows if row.startswith("Without") and " + β" in row
+    ]
+    if gone:
+        lines = [[row, *(interval(rows[row][p]["nll_difference"]) for p in PLACES)] for row in gone]
+        parts += ["Without switzerland, NLL against the same with it", lined(PLACES, lines)]
+    return "\n\n".join(parts)
+
+
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "trials"
     both = {}
     for kind in ("folds", "left-out"):
-        files = sorted(folder.glob(f"{kind}-*.json"))
-        both[kind] = summary(files, REFERENCE)
-        ranked = sorted(both[kind]["rows"], key=lambda r: both[kind]["rows"][r]["all"]["nll"])
-        plain = [r for r in ranked if not r.startswith(("Without", "β, linear", "β, MLP")) or " + β" in r]
-        print(f"\n### {kind}, {len(files)} repeats\n\n{markdown(both[kind], [r for r in plain if 'Without' not in r])}")
-        print(
-            f"\nAgainst «{REFERENCE}», by hospital\n\n{by_hospital(both[kind], [r for r in plain if ' + t' not in r])}"
-        )
-        gone = [r for r in ranked if r.startswith("Without") and "β, linear" not in r.replace(" + β", "")]
-        if gone:
-            print(f"\nWithout switzerland, against the same with it\n\n{by_hospital(both[kind], gone)}")
+        both[kind] = summary(sorted(folder.glob(f"{kind}-*.json")), REFERENCE)
+        print(tables(both[kind], kind), "\n")
     made = json.loads(json.dumps(both), parse_float=lambda text: round(float(text), 4))
     (Path(__file__).parent / "results" / "summary.json").write_text(json.dumps(made, indent=1) + "\n")
 
