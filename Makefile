@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-flower bench bench-flower lint clean
+.PHONY: demo test test-slow test-flower bench bench-flower docs lint clean
 .DEFAULT_GOAL := demo
 
 .venv/.ready: pyproject.toml constraints.txt
@@ -31,10 +31,13 @@ bench-flower: .venv/.ready ## FedAvg here, on Flower's simulation and in a plain
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[flower]"
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.flower
 
+docs: .venv/.ready      ## build/docs/index.html; a warning is an error
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
+
 lint: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv demo runs
+	rm -rf .venv demo runs build docs/methods docs/parts docs/experiments docs/changes.md docs/contributing.md

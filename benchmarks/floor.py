@@ -17,7 +17,7 @@ import consilience as co
 from benchmarks import peers
 from benchmarks.timing import alternating, medians, seconds
 from consilience.engines import Engine, chosen, engine, threads_for, using_threads
-from consilience.engines.parallel import cores
+from consilience.engines.workers import cores
 from consilience.key import Key
 from consilience.parties import Server
 from consilience.prior import Flat

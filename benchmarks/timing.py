@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from consilience.engines.parallel import cores
+from consilience.engines.workers import cores
 
 
 def seconds(work: Callable[[], Any]) -> float:

@@ -4,19 +4,47 @@ from consilience.data import dataset
 from consilience.data.arrays import from_arrays
 from consilience.data.data import Data, Sites
 from consilience.data.dataset import Dataset
+from consilience.data.inputs import inputs_from
 from consilience.data.partition import dirichlet, heterogeneous, iid, natural
+from consilience.data.shift import Noise, Rotation, shifted
 from consilience.data.skew import dominant, step
 from consilience.data.synthetic import digits, linear_gaussian, moons, sine, swiss_roll
 from consilience.data.tabular import from_csv
 from consilience.distil import Distil, at_average, at_client, at_random
 from consilience.engines import Parallel, Sequential, Vectorised
+from consilience.ensemble import DirichletModels, Ensemble, GaussianModels
 from consilience.errors import Diverged, InputError
-from consilience.inference import SGD, SGLD, SWA, Adam, CyclicalSGHMC, Inference, constant, cosine, stepwise
+from consilience.estimator import FederatedClassifier, FederatedRegressor
+from consilience.inference import (
+    SGD,
+    SGLD,
+    SWA,
+    SWAG,
+    Adam,
+    CropAndFlip,
+    CyclicalSGHMC,
+    Inference,
+    Laplace,
+    MeanField,
+    Newton,
+    constant,
+    cosine,
+    fisher,
+    ggn,
+    stepwise,
+)
+from consilience.inference.coreset import BPCfKL
+from consilience.inference.hmc import HMC
+from consilience.inference.unrolled import Distillation
 from consilience.key import Key
+from consilience.merging import aalv, cf, eaa, gaa, merge, ppa, spread
 from consilience.method import Method, Needs, Pooled, State
 from consilience.methods.bcm import BCM
 from consilience.methods.beta import BetaPredictiveBayes
 from consilience.methods.centralised import Centralised
+from consilience.methods.coreset import CoresetFL
+from consilience.methods.dosfl import DOSFL
+from consilience.methods.ensembles import one_ensemble, v_distillation
 from consilience.methods.ep_mcmc import EPMCMC
 from consilience.methods.evidence import EvidencePooling
 from consilience.methods.evidence_logits import EvidenceLogits
@@ -24,18 +52,23 @@ from consilience.methods.evidence_tuned import EvidenceTuned
 from consilience.methods.fedadam import FedAdam
 from consilience.methods.fedavg import FedAvg
 from consilience.methods.fedavgm import FedAvgM
+from consilience.methods.fedbe import FedBE
 from consilience.methods.fedkt import FedKT
 from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx
 from consilience.methods.fedyogi import FedYogi
+from consilience.methods.gaussian_product import GaussianProduct
 from consilience.methods.local_only import LocalOnly
 from consilience.methods.mime import Mime
 from consilience.methods.mimelite import MimeLite
 from consilience.methods.mixture import Mixture
 from consilience.methods.oneshot import OneShotFL
+from consilience.methods.pvi import PVI
 from consilience.methods.scaffold import Scaffold
 from consilience.methods.server_only import ServerOnly
+from consilience.methods.variational import VariationalAveraging
 from consilience.models.mlp import linear, mlp
+from consilience.models.variational import variational
 from consilience.optim import AdamSteps, Descent, Yogi
 from consilience.participation import Participation
 from consilience.parties import Client, Received, Reply, Server, payloads, weights

@@ -14,6 +14,7 @@ from consilience.errors import InputError
 from consilience.key import Key
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply, Server
+from consilience.payload import nbytes
 from consilience.posterior import Dense, Gaussian
 from consilience.study import Agreement
 from consilience.task import Task
@@ -84,6 +85,12 @@ def kinds_of(value: Tree) -> tuple[str, ...]:
 
     walk(value)
     return tuple(sorted(found)) or ("numbers",)
+
+
+def would_leave(agreement: Agreement) -> tuple[tuple[str, ...], int]:
+    """The kinds of value that a site sends in any round, and the bytes of the largest reply's numbers."""
+    sent = [rehearsed(agreement, round=t).send for t in range(1, min(agreement.rounds, 2) + 1)]
+    return tuple(sorted({kind for send in sent for kind in kinds_of(send)})), max(map(nbytes, sent))
 
 
 def admit(value: Tree, expected: Tree, where: str) -> None:

@@ -19,7 +19,7 @@ from consilience.data.data import Data
 from consilience.errors import InputError
 from consilience.inference import Adam, Inference
 from consilience.key import Key
-from consilience.likelihood import Heteroscedastic, Softmax
+from consilience.likelihood import GaussianNoise, Heteroscedastic, Softmax
 from consilience.parties import Client, Server
 from consilience.posterior import Point, Posterior, average, centre, members
 from consilience.predictive import Categorical, Predictive
@@ -66,17 +66,39 @@ class MatchNormals(Heteroscedastic):
 
 
 @dataclass(frozen=True)
+class MatchNoise(GaussianNoise):
+    """KL(teacher ‖ student) between Normals where the student has one variance for all rows."""
+
+    def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
+        mean, var = y.unbind(-1)
+        log_noise = self.log_noise(params, outputs)
+        per_output = 0.5 * ((var + (mean - outputs.reshape(mean.shape)) ** 2) * torch.exp(-log_noise) + log_noise)
+        return per_output.flatten(1).sum(-1) if per_output.ndim > 1 else per_output
+
+
+@dataclass(frozen=True)
 class Distil:
     """How the server trains one student: a network like the clients', with a variance for regression."""
 
     inference: Inference = Adam(rate=1e-3, epochs=100, batch=100)  # how the student is fitted
-    start: Start = at_average  # where it starts; for regression always at random, its last layer being new
+    start: Start = at_average  # where it starts; at random where its last layer is new
+    wide: bool = True  # for regression: twice the outputs, a variance for every row; False: the clients' own network
 
     def student_task(self, task: Task) -> Task:
         """The task a student is trained for and predicts with."""
-        if isinstance(task.likelihood, Softmax):
-            return dataclasses.replace(task, likelihood=MatchClasses(), prior=Flat(), tilts=())
-        return dataclasses.replace(task, model=widened(task.model), likelihood=MatchNormals(), prior=Flat(), tilts=())
+        same = dataclasses.replace(task, prior=Flat(), tilts=())
+        match task.likelihood:
+            case Softmax():
+                return dataclasses.replace(same, likelihood=MatchClasses())
+            case GaussianNoise(noise, latent, full) if not self.wide:
+                return dataclasses.replace(same, likelihood=MatchNoise(noise, latent, full))
+            case Heteroscedastic(latent):
+                return dataclasses.replace(same, likelihood=MatchNormals(latent))
+        return dataclasses.replace(same, model=widened(task.model), likelihood=MatchNormals())
+
+    def keeps_shape(self, task: Task) -> bool:
+        """Whether the student could be a client's model."""
+        return not (self.wide and isinstance(task.likelihood, GaussianNoise))
 
     def student(
         self, task: Task, teacher: Predictive, posteriors: Sequence[Posterior], inputs: Tensor | None, key: Key
@@ -89,8 +111,7 @@ class Distil:
         targets = p.probs if isinstance(p, Categorical) else torch.stack([p.mean, p.total], -1)
         if not bool(torch.isfinite(targets).all()):
             raise InputError("The teacher's predictions are not finite; look at the clients' posteriors.")
-        same_shape = isinstance(p, Categorical)
-        begin = (self.start if same_shape else at_random)(own, posteriors, key.fold(0))
+        begin = (self.start if self.keeps_shape(task) else at_random)(own, posteriors, key.fold(0))
         fitted = self.inference(own, begin, Client(Data.of(inputs, targets.to(inputs.dtype)), (), key.fold(1)))
         return centre(fitted, own.like)
 

@@ -34,9 +34,9 @@ class Ledger:
         return sum(e[what] for e in self.entries if all(e[k] == v for k, v in only.items()))
 
     def moved(self, round: int) -> dict[str, int]:
-        """The bytes of the round that was recorded last."""
+        """What crossed in the round that was recorded last."""
         last = list(takewhile(lambda e: e["round"] == round, reversed(self.entries)))
-        return {c: sum(e[c] for e in last) for c in ("up_bytes", "down_bytes")}
+        return {c: sum(e[c] for e in last) for c in COLUMNS}
 
     def summary(self, names: tuple[str, ...]) -> dict[str, Any]:
         sums = [dict.fromkeys(COLUMNS, 0) for _ in names]

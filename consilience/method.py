@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.errors import InputError
 from consilience.optim import Optimiser
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point, Posterior, average
@@ -125,6 +126,18 @@ class Method(ABC):
         """What a method can say about itself at these inputs, for the report."""
         return {}
 
+    def monitored(self, task: Task, state: Any) -> dict[str, Predictive]:
+        """Further models whose scores belong in the history of the rounds, by name."""
+        return {}
+
+    def points(self, replies: Sequence[Received]) -> tuple[Point, ...]:
+        """The clients' weights among what they sent, for methods that go around this one."""
+        if not all(isinstance(reply.payload, Point) for reply in replies):
+            raise InputError(
+                f"Clients of {name(self)} do not send their weights: choose another inner method, as fedavg."
+            )
+        return payloads(replies)
+
     @property
     def averages(self) -> bool:
         """Whether `aggregate` uses Σₖ (nₖ/n) payloadₖ alone, so that replies may be folded into it as they come."""
@@ -137,13 +150,22 @@ class Method(ABC):
 
 def needs(method: Method) -> set[Needs]:
     """All that a method, as it is set, wants to see at the server."""
-    return {method.needs} | ({Needs.INPUTS} if getattr(method, "distil", None) else set())
+    inner = getattr(method, "inner", None)
+    own = {method.needs} | ({Needs.INPUTS} if getattr(method, "distil", None) else set())
+    return own if inner is None else own | needs(inner)
+
+
+def group(method: Method) -> str:
+    """What tables group a method by: a bound, or the most that it wants at the server."""
+    return "bound" if method.bound else max(needs(method), key=list(Needs).index).value
 
 
 def moves_statistics(method: Method) -> bool:
     """Whether a method, with its inferences as they are set, can train batch normalisation."""
-    inferences = [getattr(owner, "inference", None) for owner in (method, getattr(method, "distil", None))]
-    return method.moves_statistics and all(getattr(i, "moves_statistics", False) for i in inferences if i is not None)
+    inner, owners = getattr(method, "inner", None), (method, getattr(method, "distil", None))
+    inferences = [getattr(owner, "inference", None) for owner in owners]
+    own = method.moves_statistics and all(getattr(i, "moves_statistics", False) for i in inferences if i is not None)
+    return own and (inner is None or moves_statistics(inner))
 
 
 def usual_rounds(method: Method | type[Method]) -> int:

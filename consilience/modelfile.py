@@ -85,8 +85,9 @@ def read_model(path: Path, study: Study | None = None) -> Model:
     try:
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["facts"].items()}
         facts = Facts(**plain)
-        agreement, settings = from_fields(about["agreement"], path), about["settings"]
-    except (KeyError, TypeError, AttributeError) as error:
+        agreement = from_fields(about["agreement"], path)
+        settings = {name: float(value) for name, value in about["settings"].items() if name == "penalty"}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path} is not a model that this version of consilience wrote.") from error
     if agreement.hash != envelope.header.study or not envelope.signed_by(agreement.server):
         raise InputError(f"{path} is not signed by the coordinator of «{agreement.name}»: it is not used.")

@@ -13,7 +13,7 @@ import torch
 
 from consilience.data.data import Sites
 from consilience.errors import InputError
-from consilience.method import Method, Needs, moves_statistics, name, needs
+from consilience.method import Method, Needs, group, moves_statistics, name, needs
 from consilience.methods import METHODS
 from consilience.spec import describe
 from consilience.task import Task
@@ -58,7 +58,7 @@ def facts(
         "method": name(method),
         "title": title,
         "summary": source,
-        "needs": "bound" if method.bound else max(needs(method), key=list(Needs).index).value,
+        "needs": group(method),
         "data": sites.name,
         "split": sites.split,
         "sites": len(sites),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from consilience.data import dataset
 from consilience.data.data import Sites
+from consilience.data.inputs import inputs_from
 from consilience.data.partition import parse
 from consilience.data.tabular import from_csv
 from consilience.errors import InputError
@@ -36,7 +37,7 @@ class Recipe:
     seed: int = 0
     test: float = 0.2
     calibration: int = 30
-    inputs: float = 0
+    inputs: float | str = 0  # how many, a share below 1, or another data set, as «cifar100:2000»
     validation: float = 0.0
     settings: tuple[str, ...] = ()
     data_dir: str | None = None
@@ -54,6 +55,9 @@ class Recipe:
         return (classification(network) if sites.classes else regression(network)), sites
 
     def build_sites(self) -> Sites:
+        if isinstance(self.inputs, str):
+            own = dataclasses.replace(self, inputs=0).build_sites()
+            return elsewhere(own, self.inputs, self.seed, self.data_dir)
         roles: dict[str, Any] = {
             "test": self.test,
             "calibration": self.calibration,
@@ -67,7 +71,7 @@ class Recipe:
             return from_csv(self.data, self.target, **roles)
         rows = dataset(self.data, self.data_dir)
         split = self.split or ("natural" if rows.site is not None else "dirichlet:0.5" if rows.classes else "iid")
-        return rows.split(parse(split), self.sites if self.sites or split == "natural" else 5, **roles)
+        return rows.split(parse(split), self.sites if self.sites or split.startswith("natural") else 5, **roles)
 
     def to_json(self) -> dict[str, Any]:
         """Without the data folder, which is this machine's business."""
@@ -81,6 +85,14 @@ class Recipe:
                 "run.json does not say how this run was made: it was started from Python, resume it there."
             )
         return Recipe(**{**value, "settings": tuple(value.get("settings", ())), "data_dir": data_dir})
+
+
+def elsewhere(sites: Sites, text: str, seed: int, data_dir: str | None) -> Sites:
+    """The sites with the server's inputs from another data set: «cifar100», or «cifar100:2000» for so many rows."""
+    name, colon, number = text.partition(":")
+    if colon and not number.isdecimal():
+        raise InputError(f"«{text}» does not say how many rows: type for example {name}:2000.")
+    return inputs_from(sites, dataset(name, data_dir), int(number) if colon else None, seed)
 
 
 def free_folder(parent: Path, stem: str) -> Path:

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import math
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from consilience.errors import InputError, unknown
 from consilience.progress import track
 from consilience.store import FORMAT, Store
 
+DRAWING = "_drawing"  # what a trial's picture needs beside its scores: any JSON, for `draw`
 Values = dict[str, dict[str, float | None]]  # row → score → value
 
 
@@ -68,6 +70,7 @@ def _module(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"experiments_{name.replace('/', '_')}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look there for the names in their annotations
     spec.loader.exec_module(module)
     return module
 
@@ -111,9 +114,13 @@ def _file(scale: str, column: str, seed: int) -> str:
 def collect(name: str, experiment: Experiment, seeds: Sequence[int], scale: str, out: Path) -> dict[str, Any]:
     """For each row and column: ours, its spread, the paper's, and whether they can be compared."""
     cells: list[dict[str, Any]] = []
+    drawings: dict[str, dict[int, Any]] = {}
     for column in experiment.columns:
         files = [out / _file(scale, column, s) for s in seeds]
         trials = [json.loads(file.read_text())["values"] for file in files if file.exists()]
+        there = [seed for seed, file in zip(seeds, files, strict=True) if file.exists()]
+        drawn = {seed: t.pop(DRAWING) for seed, t in zip(there, trials, strict=True) if DRAWING in t}
+        drawings |= {column: drawn} if drawn else {}
         printed = {row: cols[column] for row, cols in (experiment.paper or {}).items() if column in cols}
         for row in dict.fromkeys([*(r for t in trials for r in t), *printed]):
             values = [t[row][experiment.score] for t in trials if row in t and t[row].get(experiment.score) is not None]
@@ -149,6 +156,7 @@ def collect(name: str, experiment: Experiment, seeds: Sequence[int], scale: str,
         "scale": scale,
         "seeds": list(seeds),
         "cells": cells,
+        **({"drawings": drawings} if drawings else {}),
     }
 
 

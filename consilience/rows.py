@@ -78,7 +78,8 @@ def fields(settings: object, prefix: str = "") -> Iterator[str]:
 
 
 def has(method: Method, path: str) -> bool:
-    return path in set(fields(method))
+    """Whether the method, or the one it goes around, has this setting."""
+    return bool({path, f"inner.{path}"} & set(fields(method)))
 
 
 def as_text(value: Any) -> str:
@@ -91,7 +92,7 @@ def read_settings(source: str, data: str, split: str | None) -> dict[str, dict[s
     preset = PRESETS / f"{source}.json"
     path = Path(source)
     if not path.exists() and not preset.is_file():
-        known = [p.name.removesuffix(".json") for p in PRESETS.iterdir() if p.name.endswith(".json")]
+        known = sorted(p.name.removesuffix(".json") for p in PRESETS.iterdir() if p.name.endswith(".json"))
         raise InputError(f"There is no file «{source}», and no preset of that name; presets: {', '.join(known)}.")
     try:
         value = json.loads((path if path.exists() else preset).read_text(encoding="utf-8"))

@@ -126,7 +126,8 @@ def fit(
         raise InputError(f"This message is for round {round_} and the study has {agreement.rounds}.")
     memories = _memories(study, member, memory, round_, rows)
     with torch.no_grad(), using_threads(threads_for(task)):
-        client = client_view(method, sent, rows.train, memories, number, round_ - 1, agreement.key.fold(1))
+        done, key_ = (round_ - 1) / agreement.rounds, agreement.key.fold(1)
+        client = client_view(method, sent, rows.train, memories, number, round_ - 1, key_, done)
         try:
             reply = alone(method, task, sent, client, number, round_ - 1)
         except RuntimeError as error:

@@ -11,8 +11,25 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from consilience import distil, inference, method, optim, payload, posterior, predictive
+from consilience import (
+    distil,
+    ensemble,
+    exposure,
+    inference,
+    likelihood,
+    merging,
+    method,
+    optim,
+    payload,
+    posterior,
+    predictive,
+    prior,
+)
 from consilience.errors import InputError, unknown
+from consilience.inference.coreset import BPCfKL
+from consilience.inference.hmc import HMC
+from consilience.inference.unrolled import Distillation
+from consilience.methods import METHODS
 from consilience.tree import Tree
 
 T = TypeVar("T")
@@ -22,12 +39,19 @@ KNOWN: dict[str, Callable[..., Any]] = {
     f.__name__: f
     for f in (
         *(inference.SGD, inference.Adam, inference.SWA, inference.SGLD, inference.CyclicalSGHMC),
-        *(inference.constant, inference.cosine, inference.stepwise),
+        *(inference.constant, inference.cosine, inference.stepwise, inference.CropAndFlip),
         *(distil.Distil, distil.at_random, distil.at_client, distil.at_average),
         *(optim.Descent, optim.AdamSteps, optim.Yogi, predictive.shared, predictive.robust),
         *(posterior.moments, posterior.dense_moments),
+        *(ensemble.Ensemble, ensemble.GaussianModels, ensemble.DirichletModels),
+        *(HMC, BPCfKL, Distillation),
+        inference.Newton,
+        *(inference.MeanField, inference.Laplace, inference.SWAG, inference.ggn, inference.fisher),
+        *(merging.eaa, merging.gaa, merging.aalv, merging.ppa, merging.cf),
     )
 }
+# What else a task is made of.
+PROBLEM = (likelihood.Softmax, likelihood.GaussianNoise, likelihood.Heteroscedastic, prior.Isotropic, prior.Flat)
 # What may move or be stored; a method's own file adds its states.
 TYPES: dict[str, type] = {
     t.__name__: t
@@ -36,7 +60,9 @@ TYPES: dict[str, type] = {
         posterior.Samples,
         posterior.Gaussian,
         posterior.Dense,
+        posterior.Natural,
         payload.Coreset,
+        exposure.Nearness,
         payload.Logits,
         method.State,
         method.Pooled,
@@ -55,8 +81,27 @@ def describe(value: Any) -> Any:
     return value.__name__ if callable(value) else value
 
 
+def restored(value: Any) -> Any:
+    """The inverse of `describe`; a type that is neither a method nor known here is refused."""
+    if isinstance(value, dict):
+        kinds: dict[Any, Any] = {**KNOWN, **{kind.__name__: kind for kind in (*METHODS.values(), *PROBLEM)}}
+        name = value.get("type")
+        if name not in kinds:
+            raise InputError(f"«{name}» is not known here: hand the method in with method=, or the task with task=.")
+        fields = {f.name for f in dataclasses.fields(kinds[name])}
+        if not set(value) <= {"type", *fields}:
+            raise InputError(f"«{name}» has other settings than here: it was saved by another version.")
+        return kinds[name](**{k: restored(v) for k, v in value.items() if k != "type"})
+    if isinstance(value, list):
+        return tuple(restored(v) for v in value)
+    return KNOWN[value] if isinstance(value, str) and value in KNOWN else value
+
+
 def configure(settings: T, changes: Sequence[str]) -> T:
-    """Apply `field=value` and `field.inner=value` texts to a frozen dataclass."""
+    """Apply `field=value` and `field.inner=value` texts to a frozen dataclass.
+
+    What a method does not have is set in the method it goes around: `inference.epochs=5` of FedBE is its inner one's.
+    """
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals:
@@ -67,6 +112,8 @@ def configure(settings: T, changes: Sequence[str]) -> T:
 
 def _replaced(settings: T, path: list[str], text: str, change: str) -> T:
     fields = [f.name for f in dataclasses.fields(settings)] if dataclasses.is_dataclass(settings) else []
+    if path[0] not in fields and "inner" in fields and hasattr(settings.inner, path[0]):  # type: ignore[attr-defined]
+        path = ["inner", *path]
     if path[0] not in fields:
         raise unknown(f"setting of {type(settings).__name__}", path[0], fields or ["none"])
     old = getattr(settings, path[0])
@@ -76,6 +123,10 @@ def _replaced(settings: T, path: list[str], text: str, change: str) -> T:
 
 def _parsed(text: str, old: Any, change: str) -> Any:
     """The value a text stands for, of the same kind as the one it replaces."""
+    if isinstance(old, method.Method):
+        if text not in METHODS:
+            raise unknown("method", text, METHODS)
+        return METHODS[text]()
     if text in KNOWN:
         return KNOWN[text]() if isinstance(KNOWN[text], type) else KNOWN[text]
     try:
@@ -132,10 +183,11 @@ def decode(tensors: Mapping[str, Tensor], outline: str, types: Mapping[str, type
 
 
 def types_of(owner: method.Method) -> dict[str, type]:
-    """The allow-list for one method: the common types and the named tuples of its own file."""
+    """The allow-list for one method: the common types and the named tuples of its own file, and of its inner one's."""
 
     own = vars(sys.modules[type(owner).__module__])
+    inner = getattr(owner, "inner", None)
     return {
-        **TYPES,
+        **(TYPES if inner is None else types_of(inner)),
         **{n: t for n, t in own.items() if isinstance(t, type) and issubclass(t, tuple) and t is not tuple},
     }

@@ -43,9 +43,10 @@ class Agreement:
     columns: tuple[Column, ...]
     model: str = "linear"
     prior_var: float = 1.0  # of every weight
+    noise: float = 0.0  # variance of an observation of a number, on its scale; 0: learned
     draws: int = 100  # members that stand for a Gaussian posterior when predicting
-    method: str = "mixture"
-    settings: tuple[str, ...] = ()  # as on the command line: inference.epochs=20
+    method: str = "gaussian_product"
+    settings: tuple[str, ...] = ("inference.mode=Newton", "inference.dense=True")  # as on the command line
     rounds: int = 1
     seed: int = 0
     scaling: str = "agreed"  # agreed: the constants are below; sums: they come from a first exchange of sums
@@ -73,8 +74,9 @@ class Agreement:
     def build_task(self) -> Task:
         network = model(self.model, len(self.feature_names), len(self.target.classes) or None)
         prior = Isotropic(self.prior_var)
-        task = classification(network, prior) if self.target.classes else regression(network, prior=prior)
-        return replace(task, draws=self.draws)
+        if self.target.classes:
+            return replace(classification(network, prior), draws=self.draws)
+        return replace(regression(network, self.noise or None, prior), draws=self.draws)
 
     @property
     def key(self) -> Key:

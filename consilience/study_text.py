@@ -37,6 +37,7 @@ scaling = {scaling}  # agreed: by the constants below; sums: the constants come 
 [model]  # see «consilience run --help»
 model = {model}
 prior_var = {prior_var}  # variance of every weight before any data; the same at all sites
+noise = {noise}  # of a number: variance of an observation on the scaled target, 0 if it is learned
 draws = {draws}  # members that stand for a Gaussian when predicting
 
 [method]  # see «consilience methods {method_name}»

@@ -23,14 +23,17 @@ from consilience.key import Key
 from consilience.likelihood import GaussianNoise, Heteroscedastic, Likelihood, Softmax
 from consilience.models.batchnorm import statistics
 from consilience.models.controlled import controlled, refuse_hidden_state, refuse_uncontrolled
+from consilience.models.variational import LOG_VAR
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Categorical, Distribution, Normal, Predictive
 from consilience.prior import Flat, Isotropic, Prior
+from consilience.remembered import remembered
 from consilience.tree import Params
 
 Tilt: TypeAlias = Callable[[Params], Tensor]  # in units of the mean loss
 
 CHUNK = 8192  # inputs predicted at a time
+IMAGES = 512  # the same where every input has many numbers, and more after a convolution
 UNINFORMED = 1e8  # latent variance of a flat prior, on standardised targets
 PRIOR_DRAWS = 200  # for the prior predictive of a regression network
 
@@ -63,6 +66,11 @@ class Task:
         """Names of the running statistics: they move with the weights and are averaged, but nothing steps on them."""
         return tuple(statistics(self.model))
 
+    @property
+    def uncertain(self) -> tuple[str, ...]:
+        """Names of the network's own weights, which a Gaussian may give variances."""
+        return tuple(k for k, _ in self.model.named_parameters() if not k.endswith(LOG_VAR))
+
     def weights(self, params: Params) -> Params:
         """All but the running statistics."""
         moving = set(self.statistics)
@@ -71,8 +79,8 @@ class Task:
     def _params(self, model: nn.Module) -> Params:
         buffers = dict(model.named_buffers())
         return {
-            **{k: p.detach() for k, p in model.named_parameters()},
-            **self.likelihood.extra(),
+            **{k: p.detach() for k, p in model.named_parameters() if k in self.uncertain},
+            **{k: v.to(next(model.parameters()).device) for k, v in self.likelihood.extra().items()},
             **{k: buffers[k] for k in self.statistics},
         }
 
@@ -123,15 +131,18 @@ class Task:
         return dataclasses.replace(self, prior=prior)
 
     def predictive(self, posterior: Posterior) -> Predictive:
-        """Average over the posterior: one pass a member, in large chunks of inputs."""
+        """Average over the posterior: one pass a member, in chunks of inputs that bound the memory."""
         weights = members(posterior, Key(0), self.draws, self.like)
+
+        def outcome(x: Tensor) -> Distribution:
+            return self.likelihood.outcome(torch.stack([self.outputs(p, x) for p in weights]), weights)
 
         @torch.no_grad()
         def predict(x: Tensor) -> Distribution:
-            outputs = torch.stack([torch.cat([self.outputs(p, part) for part in x.split(CHUNK)]) for p in weights])
-            return self.likelihood.outcome(outputs, weights)
+            found: Distribution = tree.concatenate(outcome(part) for part in x.split(CHUNK if x.ndim == 2 else IMAGES))
+            return found
 
-        return predict
+        return lambda x: remembered(lambda: predict(x), self.model, self.likelihood, *tree.leaves(posterior), x)
 
     def prior_predictive(self, x: Tensor) -> Distribution:
         """What is predicted before any data: uniform over classes; for regression, moments over draws of the prior."""

@@ -6,7 +6,9 @@ leaves one C × C system with the same matrix for every input, so the fit is a f
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor
 from consilience import tree
 
 KNOWN = 5  # rows of a class after which a site is held to know it
+PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # between which the estimate of λ weighs
 CONTRADICTION = 0.2  # digits without any shift showed 0.01–0.15, rotated by ± 30° 0.05–0.39
 
 
@@ -42,11 +45,19 @@ def solver(r: Tensor, penalty: float) -> Tensor:
         said = f"Sites share no class, even by way of others, between the groups {told}: λ = 1 is used."
         warnings.warn(said, stacklevel=2)
         penalty = 1.0
-    total = r.sum(1, keepdim=True).clamp(min=1e-300)
-    shrunk = r / total / (1 + penalty)  # how a site's offset follows from its scores
-    matrix = torch.diag(r.sum(0)) - r.T @ shrunk
-    right = torch.einsum("kd,dc->dkc", r, torch.eye(r.shape[1], dtype=r.dtype)) - torch.einsum("kd,kc->dkc", r, shrunk)
-    return torch.einsum("de,ekc->dkc", torch.linalg.pinv(matrix, hermitian=True), right)
+    right = torch.einsum("kd,dc->dkc", r, torch.eye(r.shape[1], dtype=r.dtype))
+    right = right - torch.einsum("kd,kc->dkc", r, shrunk(r, penalty))
+    return torch.einsum("de,ekc->dkc", torch.linalg.pinv(normal_matrix(r, penalty), hermitian=True), right)
+
+
+def shrunk(r: Tensor, penalty: float) -> Tensor:
+    """How a site's offset follows from its scores."""
+    return r / r.sum(1, keepdim=True).clamp(min=1e-300) / (1 + penalty)
+
+
+def normal_matrix(r: Tensor, penalty: float) -> Tensor:
+    """What is left for the class scores once the offsets are eliminated, [C, C]."""
+    return torch.diag(r.sum(0)) - r.T @ shrunk(r, penalty)
 
 
 def fit(z: Tensor, r: Tensor, penalty: float, solve: Tensor | None = None) -> Fit:
@@ -64,7 +75,38 @@ def fit(z: Tensor, r: Tensor, penalty: float, solve: Tensor | None = None) -> Fi
     return Fit(s, a, (gap - a.unsqueeze(-1)) * (w > 0).unsqueeze(1))
 
 
-def diagnosis(z: Tensor, counts: Tensor, exponent: float, penalty: float) -> dict[str, Any]:
+def class_scores(r: Tensor, penalty: float | None) -> Callable[[Tensor], Tensor]:
+    """The sites' scores [K, N, C] → class scores [N, C]; λ is estimated where None is given."""
+    if penalty is None:
+        return lambda z: estimated(z, r)
+    solve = solver(r, penalty)
+    return lambda z: fit(z, r, penalty, solve).scores
+
+
+def estimated(z: Tensor, r: Tensor) -> Tensor:
+    """Class scores [N, C] averaged over λ, each λ counted by how well it explains the input's own scores."""
+    found = [fit(z, r, penalty) for penalty in PENALTIES]
+    log_likelihoods = [restricted_log_likelihood(f, r, p) for f, p in zip(found, PENALTIES, strict=True)]
+    plausible = torch.stack(log_likelihoods).softmax(0).to(z)
+    return torch.einsum("ln,lnc->nc", plausible, torch.stack([f.scores for f in found]))
+
+
+def restricted_log_likelihood(found: Fit, r: Tensor, penalty: float) -> Tensor:
+    """How well λ explains the sites' scores at each input [N], up to a constant that no λ changes.
+
+    The penalised fit is the posterior mean of the mixed model z_kc = s_c + a_k + e_kc with e_kc ~ N(0, σ²/r_kc) and
+    a_k ~ N(0, σ²/(λ r_k)). Its restricted likelihood, σ² profiled out, needs only the minimum of the sum of squares:
+    log|V| = K log(1 + 1/λ) + const, and XᵀV⁻¹X is the matrix of the fit.
+    """
+    seen, sites = r.sum(0) > 0, (r.sum(1) > 0).sum().double()
+    freedom = ((r > 0).sum() - seen.sum()).clamp(min=1)
+    squares = torch.einsum("kc,knc->n", r, found.residuals.double() ** 2)
+    squares = (squares + penalty * (r.sum(1) @ found.offsets.double() ** 2)).clamp(min=1e-30)
+    spread = sites * math.log1p(1 / penalty) + torch.logdet(normal_matrix(r, penalty)[seen][:, seen])
+    return -0.5 * (freedom * squares.log() + spread)
+
+
+def diagnosis(z: Tensor, counts: Tensor, exponent: float, penalty: float = 1.0) -> dict[str, Any]:
     """Who knows what, and where the sites contradict each other.
 
     Offsets (nats) say how far a site's evidence is shifted: large for inputs unlike anything it saw. Residuals (nats,

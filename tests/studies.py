@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from consilience.admission import kinds_of, rehearsed
+from consilience.admission import would_leave
 from consilience.data.columns import Column, Target
 from consilience.signature import new_key, public, read_key, sign
 from consilience.study import Agreement, Study
@@ -29,8 +29,7 @@ def agreement(folder: Path, **changes: Any) -> Agreement:
     words = {"method": "mixture", "settings": SHORT, **changes}
     target = words.pop("target", Target("died", ("no", "yes")))
     made = Agreement("sepsis", public(key), target, words.pop("columns", COLUMNS), **words)
-    kinds = kinds_of(rehearsed(made).send)
-    return Agreement(**{**made.__dict__, "leaves": kinds})
+    return Agreement(**{**made.__dict__, "leaves": would_leave(made)[0]})
 
 
 def study(folder: Path, names: tuple[str, ...] = NAMES, **changes: Any) -> Study:

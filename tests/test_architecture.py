@@ -12,11 +12,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Each line may import from itself and from the lines above.
 LAYERS = [
-    ["errors", "tree", "key", "version", "progress", "compiled", "signature"],
-    ["posterior", "payload", "predictive"],
-    ["data", "likelihood", "prior", "models"],
+    ["errors", "tree", "key", "version", "progress", "signature", "compiled", "remembered"],
+    ["posterior", "payload", "predictive", "merging"],
+    ["data", "likelihood", "prior", "models", "ensemble"],
     ["task", "parties", "optim"],
-    ["slope"],
+    ["slope", "exposure"],
     ["inference", "distil"],
     ["method", "twoway"],
     ["methods"],
@@ -24,18 +24,19 @@ LAYERS = [
     ["study", "envelope"],
     ["study_text", "admission", "choice"],
     ["joining", "proposal"],
-    ["engines", "ledger", "provenance", "participation"],
+    ["engines", "ledger", "provenance", "communication", "participation", "blueprint", "device"],
     ["store", "evaluate", "report"],
-    ["result", "site"],
+    ["result", "start", "site"],
     ["modelfile"],
     ["pooling"],
     ["run", "recipe", "rows"],
     ["deploy"],
-    ["comparison"],
+    ["comparison", "estimator"],
     ["compare"],
     ["demo", "catalogue", "tune", "reproduce"],
     ["screen"],
     ["cli"],
+    ["__main__"],
 ]
 LEVEL = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 

@@ -15,8 +15,8 @@ import consilience as co
 from consilience import engines, tree
 from consilience.compiled import WORTH, compiler, worthwhile
 from consilience.engines import vectorised
-from consilience.engines.parallel import cores
 from consilience.engines.vectorised import WASTE, cut, even
+from consilience.engines.workers import cores
 from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.parties import folded
@@ -78,6 +78,17 @@ def test_a_group_keeps_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = co.Vectorised(data).groups(task, range(40))
 
     assert len(groups) == 6 and max(map(len, groups)) == 7  # ⌈40 / 7⌉ parts, as equal as they can be
+
+
+def test_a_large_group_is_shared_by_the_cores() -> None:
+    task, data = problem([20] * 100)
+    engine, method, start = co.Vectorised(data), co.FedAvg(co.SGD(epochs=2, batch=10)), task.init(Key(1))
+    assert len(engine.groups(task, range(100))) == min(cores(), 100 // vectorised.COMPANY)
+    assert len(engine.groups(task, range(vectorised.COMPANY))) == 1, "too few to share"
+
+    together = engine.gather(method, task, start, range(100), 0, Key(2))
+    alone = co.Sequential(data).gather(method, task, start, range(100), 0, Key(2))
+    assert far(alone, together) <= 1e-5  # four steps in float32
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,16 @@ from consilience.methods.evidence import EvidenceState
 from consilience.parties import Client
 from consilience.payload import nbytes
 from consilience.task import label_counts, smoothed
-from consilience.twoway import class_log_probs, components, fit, solver, strengths
+from consilience.twoway import (
+    PENALTIES,
+    class_log_probs,
+    components,
+    estimated,
+    fit,
+    restricted_log_likelihood,
+    solver,
+    strengths,
+)
 
 CLASSES, FEATURES, ROWS = 4, 3, 60
 
@@ -95,6 +104,33 @@ def test_the_map_is_the_minimiser(table: list[list[int]], penalty: float, seed: 
     s, a = found.scores.clone().requires_grad_(), found.offsets.clone().requires_grad_()
     slopes = torch.autograd.grad(loss(s, a), (s, a))
     assert max(float(slope.abs().max()) for slope in slopes) < 1e-8  # a convex quadratic: no slope, the minimum
+
+
+def test_the_plausibility_of_a_penalty_is_the_restricted_likelihood() -> None:
+    counts = torch.tensor([[4.0, 9, 0, 1], [0, 16, 25, 0], [1, 0, 4, 9]], dtype=torch.float64)
+    r = strengths(counts, 0.5)
+    z = torch.randn(3, 1, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    cells = (r > 0).nonzero()  # one observation a cell that was seen
+    x = torch.eye(4, dtype=torch.float64)[cells[:, 1]]
+    y, same_site = z[cells[:, 0], 0, cells[:, 1]], cells[:, :1] == cells[:, 0]
+
+    def dense(penalty: float) -> float:
+        """Patterson and Thompson (1971): −½ (log|V| + log|XᵀV⁻¹X| + (n − p) log yᵀPy), every matrix written out."""
+        site_var = 1 / (penalty * r.sum(1)[cells[:, 0]])
+        v = torch.diag(1 / r[cells[:, 0], cells[:, 1]]) + same_site * site_var
+        inverse = torch.linalg.inv(v)
+        information = x.T @ inverse @ x
+        projected = inverse - inverse @ x @ torch.linalg.inv(information) @ x.T @ inverse
+        freedom = len(y) - 4
+        return -0.5 * float(torch.logdet(v) + torch.logdet(information) + freedom * (y @ projected @ y).log())
+
+    ours = torch.cat([restricted_log_likelihood(fit(z, r, p), r, p) for p in PENALTIES])
+    expected = torch.tensor([dense(p) for p in PENALTIES], dtype=torch.float64)
+    torch.testing.assert_close(ours - ours[0], expected - expected[0], rtol=1e-8, atol=1e-8)
+
+    weights = (expected - expected.logsumexp(0)).exp()
+    by_hand = sum(w * fit(z, r, p).scores for w, p in zip(weights, PENALTIES, strict=True))
+    torch.testing.assert_close(estimated(z, r), by_hand, rtol=1e-8, atol=1e-8)
 
 
 @given(st.integers(0, 1000), st.sampled_from([0.0, 1.0, 5.0]))
@@ -193,11 +229,12 @@ def test_works_from_any_posterior(inference: co.Inference) -> None:
     assert bool(torch.isfinite(p[0]).all())
 
 
-def test_bytes_are_samples_and_counts() -> None:
+@pytest.mark.parametrize(("inference", "samples"), [(co.SGD(), 1), (co.CyclicalSGHMC(), 2)])
+def test_bytes_are_samples_and_counts(inference: co.Inference, samples: int) -> None:
     task, sites = tiny.classification()
-    result = co.run(tiny.method("evidence"), task, sites)
+    result = co.run(tiny.shortened(co.EvidencePooling(inference)), task, sites)
     parameters = sum(v.numel() for v in task.like.values())
-    assert all(nbytes(r.payload) == 4 * (2 * parameters + 2) for r in result.replies)  # S·P + C floats
+    assert all(nbytes(r.payload) == 4 * (samples * parameters + 2) for r in result.replies)  # S·P + C floats
 
 
 def test_counts_ignore_padding() -> None:

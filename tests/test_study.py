@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import studies
 import torch
 
-from consilience.admission import admit, rehearsed
+from consilience.admission import admit, rehearsed, would_leave
 from consilience.data.columns import features, inspect, labelled, sums
 from consilience.errors import InputError
 from consilience.posterior import Dense, Gaussian
+from consilience.proposal import EXAMPLE, consistent, proposal
 from consilience.signature import new_key, public, sign
-from consilience.study import Study, from_fields, read
+from consilience.study import Study, from_fields, read, read_columns
 from consilience.study_text import proposed, study_text
 
 
@@ -150,6 +152,42 @@ def test_columns_are_proposed_from_an_example(tmp_path: Path) -> None:
         "category",
     ]  # «?» makes lactate text
     assert columns[0].range[0] <= 30 and columns[0].range[1] >= 90
+
+
+def test_the_hospitals_data_dictionary_can_be_agreed_on(tmp_path: Path) -> None:
+    target, columns = read_columns(Path(__file__).parent.parent / "examples" / "hospitals" / "columns.toml")
+
+    made = proposal("heart", "", target, columns)
+    consistent(made)
+
+    assert len(columns) == 13 and len(made.feature_names) == 30
+    # The default: 62 weights of two logits, a mean and a full precision matrix in float32: 4 (62 + 62²) = 15 624 bytes.
+    assert made.leaves == ("Dense",) and would_leave(made)[1] == 15_624
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"method": "mixtur"}, "Did you mean «mixture»"),
+        ({"model": "mpl"}, "Did you mean «mlp»"),
+        ({"method": "centralised"}, "cannot serve"),
+        ({"method": "mixture", "rounds": 3}, "one-round"),
+        ({"method": "mixture", "hand_out": "student"}, "distil=Distil"),
+        ({"method": "bcm", "hand_out": "mixture"}, 'hand_out = "ensemble"'),
+    ],
+)
+def test_proposals_that_cannot_work(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        consistent(proposal("x", "", *EXAMPLE, **words))
+
+
+def test_an_agreement_must_say_what_its_method_sends() -> None:
+    made = proposal("x", "", *EXAMPLE, method="mixture")
+
+    with pytest.raises(InputError, match=r'write leaves = \["Samples"\]'):
+        consistent(dataclasses.replace(made, leaves=("Point",)))
+    with pytest.raises(InputError, match="larger most_bytes"):
+        consistent(dataclasses.replace(made, most_bytes=10))
 
 
 def test_what_a_reply_must_look_like(tmp_path: Path) -> None:

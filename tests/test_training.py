@@ -227,6 +227,45 @@ def test_the_users_network_stays_as_it_was() -> None:
     assert torch.equal(network[1].running_var, torch.ones(6))  # type: ignore[arg-type]
 
 
+# --- Augmentation ---
+
+
+def test_crop_and_flip_gives_what_a_loop_over_images_gives() -> None:
+    x, key = rows(200, (2, 5, 6)).x, Key(4)
+    found = co.CropAndFlip(padding=1)(x, key)
+    # Every image must be one of 3 · 3 crops of the padded one or its mirror image; all eighteen appear about equally.
+    padded = nn.functional.pad(x, [1] * 4)
+    seen = torch.zeros(200, 3, 3, 2, dtype=torch.bool)
+    for top in range(3):
+        for left in range(3):
+            crop = padded[:, :, top : top + 5, left : left + 6]
+            for mirrored, image in enumerate((crop, crop.flip(3))):
+                seen[:, top, left, mirrored] = (image == found).flatten(1).all(1)
+    assert bool((seen.flatten(1).sum(1) == 1).all())
+    counts = seen.sum(0).double()  # 200/18 = 11.1 each, deviation 3.2
+    assert counts.min() >= 2 and counts.max() <= 24
+    assert abs(float(counts[..., 0].sum()) - 100) < 25  # deviation 7.1
+
+
+@pytest.mark.parametrize("inference", [co.SGD(0.02, 0.9, 2, 16), co.SWA(epochs=2, batch=16, begin=2, every=2)])
+def test_augmented_training_is_the_same_on_every_engine(inference: co.SGD | co.SWA) -> None:
+    data = [rows(n, (1, 6, 6), seed=n) for n in (33, 20, 16)]
+    task = co.classification(nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3)))
+    method = co.FedAvg(dataclasses.replace(inference, augment=co.CropAndFlip()))
+
+    alone, plain = gathered("sequential", method, task, data), gathered("sequential", co.FedAvg(inference), task, data)
+
+    assert furthest([r.payload for r in alone], [r.payload for r in plain]) > 1e-4
+    for engine in ("vectorised", "parallel"):
+        again = gathered(engine, method, task, data)
+        assert furthest([r.payload for r in alone], [r.payload for r in again]) <= 1e-5
+
+
+def test_only_images_can_be_cropped() -> None:
+    with pytest.raises(co.InputError, match="no images to crop"):
+        co.CropAndFlip()(torch.zeros(3, 4), Key(0))
+
+
 # --- Optimisers ---
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from consilience.data.data import Data, Features, Sites
 from consilience.data.partition import Natural, Rows, Split
+from consilience.data.shift import Shifted
 from consilience.errors import InputError
 from consilience.key import Key
 
@@ -72,7 +73,7 @@ class Dataset:
         """
         if not isinstance(split, Split):
             raise InputError(f"{split!r} is no split: pass for example iid() or dirichlet(0.1).")
-        if isinstance(split, Natural):
+        if isinstance(split.split if isinstance(split, Shifted) else split, Natural):
             chosen, names = self._first_sites(sites)
         else:
             chosen, names = self, tuple(str(k) for k in range(_count("sites", 5 if sites is None else sites)))
@@ -114,6 +115,7 @@ class Dataset:
             class_names=self.class_names,
             feature_names=self.feature_names,
         )
+        made = _moved(made, split, key.fold(5)) if isinstance(split, Shifted) else made
         return made.standardised() if (self.standardise if standardise is None else standardise) else made
 
     def _first_sites(self, count: int | None) -> tuple[Dataset, tuple[str, ...]]:
@@ -189,6 +191,17 @@ def _count(what: str, value: float, share_of: int | None = None) -> int:
         also = " or a share below 1" if share_of is not None else ""
         raise InputError(f"{what}={value} cannot be used: give a count{also}.")
     return int(value)
+
+
+def _moved(sites: Sites, split: Shifted, key: Key) -> Sites:
+    """The sites' own rows with their features changed; the server's stay."""
+
+    def moved(parts: tuple[Data, ...], role: int) -> tuple[Data, ...]:
+        own = key.fold(role)
+        return tuple(d._replace(x=split.moved(d.x, k, len(sites), own)) if len(d.x) else d for k, d in enumerate(parts))
+
+    validation = None if sites.validation is None else moved(sites.validation, 2)
+    return replace(sites, train=moved(sites.train, 0), test=moved(sites.test, 1), validation=validation)
 
 
 def _data(rows: Rows) -> Data:

@@ -260,9 +260,12 @@ NUMBERED: dict[str, Callable[[float], Split]] = {"heterogeneous": heterogeneous,
 
 def parse(text: str) -> Split:
     """The split that `str` wrote: «iid», «natural», «dirichlet:0.1», «heterogeneous:0.9», «sorted_feature:2»,
-    «heterogeneous:0.9@hasan2023», «step:2:10», «dominant:0.8»."""
-    from consilience.data import skew  # here, because it builds on this file
+    «heterogeneous:0.9@hasan2023», «step:2:10», «dominant:0.8», and «iid+rotate:30», «dirichlet:0.3+noise:0.5»."""
+    from consilience.data import shift, skew  # here, because they build on this file
 
+    text, *moves = shift.pieces(text)
+    if moves:
+        return shift.Shifted(parse(text), tuple(shift.parse_shift(move) for move in moves))
     name, colon, rest = (part.strip() for part in text.partition(":"))
     number, at, variant = (part.strip() for part in rest.partition("@"))
     if name in PLAIN and not colon:
@@ -340,9 +343,7 @@ def _filled(parts: list[Tensor], key: Key) -> list[Tensor]:
 
 def labels_of(split: Split, rows: Rows) -> tuple[Tensor, int]:
     if rows.classes is None or rows.y.is_floating_point():
-        raise InputError(
-            f"The split {split} goes by class, and a regression has none: use iid() or natural(), or sorted_feature()."
-        )
+        raise InputError(f"The split {split} goes by class; for numbers use iid() or natural(), or sorted_feature().")
     return rows.y, rows.classes
 
 

@@ -51,6 +51,12 @@ def forgive(engine: Any) -> None:
     engine.forgiving = True
 
 
+def missing(engine: Any, cohort: Sequence[int], came: Sequence[Received]) -> dict[int, str]:
+    """Who of the cohort did not reply, and why, where the engine says."""
+    there, said = {r.client for r in came}, getattr(engine, "lost", {})
+    return {k: said.get(k, "no reply") for k in cohort if k not in there}
+
+
 @contextmanager
 def ended(engine: Any) -> Iterator[None]:
     """Whatever an engine started, such as workers, ends with the run."""
@@ -61,10 +67,9 @@ def ended(engine: Any) -> Iterator[None]:
             engine.close()
 
 
-def missing(engine: Any, cohort: Sequence[int], came: Sequence[Received]) -> dict[int, str]:
-    """Who of the cohort did not reply, and why, where the engine says."""
-    there, said = {r.client for r in came}, getattr(engine, "lost", {})
-    return {k: said.get(k, "no reply") for k in cohort if k not in there}
+def losses(engine: Any) -> dict[int, str]:
+    """Who of the last cohort did not reply, and why, where the engine says."""
+    return dict(getattr(engine, "lost", {}))
 
 
 @contextmanager

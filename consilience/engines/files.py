@@ -130,14 +130,22 @@ class Files:
         self.key = key
         self.handed_over = handed_over
         self.memories: dict[int, Tree] = {}  # stay at the sites
-        self.refused: tuple[str, ...] = ()
+        self.forgiving, self.lost = False, dict[int, str]()
+        self.refused: tuple[str, ...] = ()  # what was wrong with files of the last round
 
     @property
     def clients(self) -> Sequence[int]:
         return [site.number for site in self.study.active]
 
     def gather(
-        self, method: Method, task: Task, message: Tree, cohort: Sequence[int], round: int, key: Key
+        self,
+        method: Method,
+        task: Task,
+        message: Tree,
+        cohort: Sequence[int],
+        round: int,
+        key: Key,
+        progress: float = 0.0,
     ) -> list[Received]:
         agreement = self.study.agreement
         if method != agreement.build_method() or int(key.seed) != int(agreement.key.fold(1).seed):
@@ -149,12 +157,12 @@ class Files:
         here = sorted(self.folder.glob("*.reply"))
         found = collect(self.study, here, round + 1, rehearsed(agreement, message, round + 1))
         self.refused = found.refused
-        wanted = [site.name for site in self.study.active if site.number in cohort]
-        missing = [name for name in wanted if name not in found.names]
-        if missing:
+        wanted = [site for site in self.study.active if site.number in cohort and site.name not in found.names]
+        self.lost = {site.number: "no sound reply file" for site in wanted}
+        if wanted and not self.forgiving:
             said = f" Not used: {' '.join(found.refused)}" if found.refused else ""
             raise Waiting(
-                f"Round {round + 1} waits for {', '.join(missing)}: hand them {path}, put their replies into "
-                f"{self.folder}, and go on.{said}"
+                f"Round {round + 1} waits for {', '.join(site.name for site in wanted)}: hand them {path}, put their "
+                f"replies into {self.folder}, and go on.{said}"
             )
         return [r for r in found.received if r.client in cohort]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 from consilience import tree
 from consilience.data.data import Data
 from consilience.engines.exchange import alone, client_view, excused
+from consilience.engines.workers import cores, pool_of
 from consilience.errors import Diverged, InputError
 from consilience.key import Key
 from consilience.method import Method
@@ -25,6 +26,7 @@ from consilience.tree import Tree
 
 BUDGET = 256 * 2**20  # bytes a group may need, roughly; larger groups are no faster
 COPIES = 16  # of a client's weights that are alive at a time: chain, gradients, the optimiser's averages, samples
+COMPANY = 16  # clients side by side that share the overhead well enough; fewer are not cut for another core
 WASTE = 1.5  # how much larger padding may make the work of a group
 
 
@@ -55,18 +57,29 @@ class Vectorised:
     ) -> list[Received]:
         received: list[Received] = []
         self.lost, task = {}, dataclasses.replace(task, compiled=self.compiled)
-        for group in track(self.groups(task, cohort), "group"):
-            views = {
-                k: client_view(method, message, self.data[k], self.memories, k, round, key, progress) for k in group
-            }
-            for k, reply in self.replies(method, task, message, views):
-                with excused(self, k):
-                    if reply is None:
-                        alone(method, task, message, views[k], k, round)  # the same numbers again, to say where
-                        raise Diverged(f"Site {k}, round {round + 1} sent numbers that are not finite; lower the rate.")
-                    self.memories[k] = reply.keep
-                    received.append(Received(k, reply.size, reply.send))
+        groups, at = self.groups(task, cohort), (round, key, progress)
+        views = {k: client_view(method, message, self.data[k], self.memories, k, *at) for k in cohort}
+        for k, reply in self.arriving(method, task, message, [{k: views[k] for k in group} for group in groups]):
+            with excused(self, k):
+                if reply is None:
+                    alone(method, task, message, views[k], k, round)  # the same numbers again, to say where they left
+                    raise Diverged(f"Site {k}, round {round + 1} sent numbers that are not finite; try a smaller rate.")
+                self.memories[k] = reply.keep
+                received.append(Received(k, reply.size, reply.send))
         return sorted(received, key=lambda r: r.client)
+
+    def arriving(
+        self, method: Method, task: Task, message: Tree, groups: Sequence[dict[int, Client]]
+    ) -> Iterator[tuple[int, Reply | None]]:
+        """The groups' replies: on all cores where there are several groups; a compiled step stays where it was made."""
+        if len(groups) < 2 or cores() < 2 or self.compiled:
+            for group in track(groups, "group"):
+                yield from self.replies(method, task, message, group)
+            return
+        with pool_of(min(cores(), len(groups)), task) as (pool, own):
+            jobs = [pool.submit(lambda g=group: self.replies(method, own(), message, g)) for group in groups]  # type: ignore[misc]
+            for job in track(jobs, "group"):
+                yield from job.result()
 
     def steps(self, method: Method, task: Task) -> int:
         """How many steps of groups a round takes, where the method's inference says so; 0 if nobody knows."""
@@ -76,12 +89,13 @@ class Vectorised:
         return epochs * sum(math.ceil(rows / batch) for rows in longest)
 
     def groups(self, task: Task, cohort: Sequence[int]) -> list[list[int]]:
-        """The cohort cut by size and by memory."""
+        """The cohort cut by size and memory, and where it is large, into one part for every core."""
         sizes = {k: len(self.data[k].w) for k in cohort}
         made = []
         for group in even(sizes):
             per_client = COPIES * nbytes(task.like) + 2 * nbytes(self.data[group[0]])  # padded rows, and their stack
-            made += cut(group, min(self.chunk or len(group), max(1, BUDGET // per_client)))
+            share = max(COMPANY, math.ceil(len(group) / cores()))
+            made += cut(group, min(self.chunk or share, max(1, BUDGET // per_client)))
         return made
 
     def replies(

@@ -18,6 +18,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.data.data import Data
 from consilience.errors import Diverged, InputError
+from consilience.inference.augment import Augment
 from consilience.key import Key
 from consilience.optim import Optimiser
 from consilience.parties import Client
@@ -99,10 +100,12 @@ def chain(
     batch: int,
     kept: Collection[int] = (),
     own_epochs: Tensor | None = None,
+    augment: Augment | None = None,
 ) -> Trace:
     """Run `epochs` passes over the client's rows, keeping the vectors at the end of the `kept` epochs.
 
-    With `own_epochs` a client stops after so many of them. Running statistics follow the passes, not the kernel.
+    With `own_epochs` a client stops after so many of them; `augment` changes every batch's inputs. Running statistics
+    follow the passes, not the kernel.
     """
     like = centre(start, task.like).params
     vector, data, several = tree.ravel(like), client.data, tree.vectorised()
@@ -118,6 +121,8 @@ def chain(
         order = key.order(data.w)
         for i in range(steps):
             rows = Data(*(leaf[order[i * batch : (i + 1) * batch]] for leaf in data))
+            if augment is not None:
+                rows = rows._replace(x=augment(rows.x, key.fold(i).fold(-1)))
             at = At(epoch, (epoch + i / own_steps) / passes, size, key, i)
             moved, slope = learn(vector, rows, key, i)
             new = kernel.step(moved, slope, state, at)

@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from consilience import tree
+from consilience.inference.augment import Augment
 from consilience.inference.chain import Optimise, chain, drawn_epochs
 from consilience.inference.schedule import Schedule, constant
 from consilience.optim import AdamSteps, Descent, Optimiser
@@ -30,6 +31,7 @@ class SGD:
     weight_decay: float = 0.0  # λ of (λ/2)‖θ‖², added to the mean loss
     decay: Schedule = constant  # factor of the rate over the rounds
     fewest: int | None = None  # passes are drawn from fewest … epochs for every client and round; None: always epochs
+    augment: Augment | None = None  # changes every batch's inputs, for example CropAndFlip()
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
         return fitted(self, Descent(self.rate, self.momentum), task, start, client)
@@ -56,6 +58,7 @@ class Adam:
     weight_decay: float = 0.0  # λ of (λ/2)‖θ‖², added to the mean loss
     decay: Schedule = constant  # factor of the rate over the rounds
     fewest: int | None = None  # passes are drawn from fewest … epochs for every client and round; None: always epochs
+    augment: Augment | None = None  # changes every batch's inputs, for example CropAndFlip()
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
         return fitted(self, AdamSteps(self.rate, self.beta1, self.beta2), task, start, client)
@@ -67,5 +70,6 @@ def fitted(settings: SGD | Adam, optimiser: Optimiser, task: Task, start: Poster
         task = task.tilted(decay(settings.weight_decay))
     kernel = Optimise(optimiser, settings.schedule, settings.decay(client.progress))
     own_epochs = drawn_epochs(client, settings.fewest, settings.epochs)
-    trace = chain(task, start, client, kernel, settings.epochs, settings.batch, own_epochs=own_epochs)
+    passes = settings.epochs, settings.batch
+    trace = chain(task, start, client, kernel, *passes, own_epochs=own_epochs, augment=settings.augment)
     return Point(tree.unravel(trace.vector, centre(start, task.like).params))

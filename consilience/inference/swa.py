@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from consilience import tree
+from consilience.data.data import Data
+from consilience.inference.augment import Augment
 from consilience.inference.chain import At, chain
+from consilience.models.batchnorm import BatchNorm
 from consilience.optim import Descent
 from consilience.parties import Client
 from consilience.posterior import Point, Posterior, centre
 from consilience.task import Task
-from consilience.tree import Tree
+from consilience.tree import Params, Tree
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class SWA:
     """Momentum SGD whose step falls from `rate` to `low` in every cycle; weights at the cycles' ends are averaged.
 
     Until `begin` steps are done the step stays at `rate` and nothing is averaged; if no cycle ends, the last weights
-    stand.
+    stand. Batch normalisation's statistics, which belong to no average of weights, are then taken anew from the rows.
     """
 
     moves_statistics: ClassVar[bool] = True
@@ -34,12 +39,13 @@ class SWA:
     momentum: float = 0.9
     epochs: int = 20  # passes over the rows
     batch: int = 100  # rows a step
+    augment: Augment | None = None  # changes every batch's inputs, for example CropAndFlip()
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
-        trace = chain(task, start, client, self, self.epochs, self.batch)
+        trace = chain(task, start, client, self, self.epochs, self.batch, augment=self.augment)
         _, _, mean, count = trace.state
         vector = torch.where(count > 0, mean, trace.vector)
-        return Point(tree.unravel(vector, centre(start, task.like).params))
+        return Point(restated(task, tree.unravel(vector, centre(start, task.like).params), client.data, self.batch))
 
     def init(self, vector: Tensor) -> Tree:
         zero = torch.zeros((), dtype=vector.dtype)
@@ -57,3 +63,21 @@ class SWA:
         count = count + ends.to(count)
         mean = torch.where(ends, mean + (new - mean) / count.clamp(min=1), mean)
         return new, (velocity, step, mean, count)
+
+
+@torch.no_grad()
+def restated(task: Task, params: Params, data: Data, batch: int) -> Params:
+    """The same weights with the running statistics of these rows: the mean over batches, counted by their rows."""
+    if not task.statistics:
+        return params
+    model = copy.deepcopy(task.model).train()
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, BatchNorm)}
+    for layer in layers.values():
+        layer.momentum = 1.0  # what is left after a batch is that batch's own
+    total = {k: torch.zeros_like(params[k]) for k in task.statistics}
+    for rows in (Data(*part) for part in zip(*(leaf.split(batch) for leaf in data), strict=True)):
+        inside = {k: v.clone() for k, v in params.items() if not k.startswith("likelihood.")}
+        inside |= {f"{name}.rows".lstrip("."): rows.w for name in layers}
+        functional_call(model, inside, (rows.x,))  # leaves the batch's statistics in `inside`
+        total = {k: v + (rows.w > 0).sum() * inside[k] for k, v in total.items()}
+    return {**params, **{k: v / (data.w > 0).sum() for k, v in total.items()}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -58,6 +58,9 @@ class BetaPredictiveBayes(Method):
 
     def predictive(self, task: Task, state: Interpolated) -> Predictive:
         return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
+
+    def diagnose(self, task: Task, state: Interpolated, x: Tensor) -> dict[str, Any]:
+        return {"beta": state.beta}
 
     def teacher(self, task: Task, state: Interpolated) -> Predictive:
         return lambda x: geometric(state.beta, *self.pools(task, state, x))  # 3

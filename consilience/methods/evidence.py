@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from consilience.distil import Distil, distilled
-from consilience.inference import CyclicalSGHMC, Inference
+from consilience.inference import SGD, Inference
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Posterior
 from consilience.predictive import Categorical, Predictive
 from consilience.task import Task, label_counts, smoothed
-from consilience.twoway import class_log_probs, diagnosis, fit, solver, strengths
+from consilience.twoway import class_log_probs, class_scores, diagnosis, strengths
 
 
 class Evidence(NamedTuple):
@@ -29,6 +29,7 @@ class EvidenceState(NamedTuple):
     posteriors: tuple[Posterior, ...]
     weights: Tensor  # nₖ / n
     counts: Tensor  # [K, C]
+    chosen: Tensor | tuple[()] = ()  # λ and temperature, where the clients chose them
 
 
 @dataclass(frozen=True)
@@ -36,21 +37,21 @@ class EvidencePooling(Method):
     """One round; pool what each client knows about a class, not how often it sees it. Nothing is needed at the server.
 
         for each client k of K, in parallel
-    1       π̂ₖ(c) ∝ nₖ(c) + ½;  draw θₖ¹ … θₖˢ from the posterior under the likelihood softmax(z + log π̂ₖ)
-    2       send the samples and the C counts nₖ
+    1       π̂ₖ(c) ∝ nₖ(c) + ½;  infer θₖ¹ … θₖˢ (S = 1: a point) under the likelihood softmax(z + log π̂ₖ)
+    2       send them and the C counts nₖ
     3   z̃ₖ(x) = log (1/S) Σₛ softmax z(x, θₖˢ): evidence, up to an offset that does not depend on the class
     4   s, a ← argmin Σₖc r_kc (s_c + a_k − z̃_kc)² + λ Σₖ r_k a_k²,   r_kc = nₖ(c)^α
     5   p(y|x) ∝ π(y) exp s_y,  π the pooled frequencies
     """
 
     name: ClassVar[str] = "evidence"
-    sends: ClassVar[str] = "samples of its posterior over the weights, and how often it saw each class"
+    sends: ClassVar[str] = "its weights (or samples of them), and how often it saw each class"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     one_shot: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
-    inference: Inference = CyclicalSGHMC()  # how a client samples
-    penalty: float = 1.0  # λ: 0 leaves the offsets free, ∞ averages normalised evidence
-    exponent: float = 0.5  # α: how much more a class seen more often counts
+    inference: Inference = SGD(epochs=50)  # how a client infers: a point, samples or a Gaussian
+    penalty: float | None = 0.3  # λ: 0 leaves offsets free, ∞ averages normalised evidence; None: estimated per input
+    exponent: float = 1.0  # α: how much more a class seen more often counts
     distil: Distil | None = None  # how the server trains one student; None: keep the ensemble
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
@@ -67,14 +68,13 @@ class EvidencePooling(Method):
         return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
 
     def diagnose(self, task: Task, state: EvidenceState, x: Tensor) -> dict[str, Any]:
-        return diagnosis(views(task, state, x), state.counts, self.exponent, self.penalty)
+        return diagnosis(self.views(task, state, x), state.counts, self.exponent)
 
     def teacher(self, task: Task, state: EvidenceState, frequencies: Tensor | None = None) -> Predictive:
-        r, total = strengths(state.counts, self.exponent), state.counts.sum(0)
-        solve, target = solver(r, self.penalty), smoothed(total) if frequencies is None else frequencies
-        scores: Callable[[Tensor], Tensor] = lambda x: fit(views(task, state, x), r, self.penalty, solve).scores  # 4
-        return lambda x: Categorical(class_log_probs(scores(x), target, total > 0))  # 5
+        total = state.counts.sum(0)
+        target = smoothed(total) if frequencies is None else frequencies
+        scores = class_scores(strengths(state.counts, self.exponent), self.penalty)  # 4
+        return lambda x: Categorical(class_log_probs(scores(self.views(task, state, x)), target, total > 0))  # 5
 
-
-def views(task: Task, state: EvidenceState, x: Tensor) -> Tensor:
-    return torch.stack([task.predictive(posterior)(x)[0] for posterior in state.posteriors])  # 3
+    def views(self, task: Task, state: EvidenceState, x: Tensor) -> Tensor:
+        return torch.stack([task.predictive(posterior)(x)[0] for posterior in state.posteriors])  # 3

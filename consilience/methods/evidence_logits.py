@@ -11,7 +11,7 @@ from torch import Tensor
 
 from consilience.distil import Distil, at_random
 from consilience.errors import InputError
-from consilience.inference import Adam, CyclicalSGHMC, Inference
+from consilience.inference import SGD, Adam, Inference
 from consilience.method import Method, Needs
 from consilience.methods.evidence import EvidencePooling
 from consilience.parties import Client, Received, Reply, Server, payloads
@@ -19,7 +19,7 @@ from consilience.payload import Logits
 from consilience.posterior import Point
 from consilience.predictive import Categorical, Predictive
 from consilience.task import Task, smoothed
-from consilience.twoway import class_log_probs, fit, strengths
+from consilience.twoway import class_log_probs, class_scores, strengths
 
 
 class Agreed(NamedTuple):
@@ -50,9 +50,9 @@ class EvidenceLogits(Method):
     one_shot: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC()  # how a client samples
-    penalty: float = 1.0  # λ, as in evidence pooling
-    exponent: float = 0.5  # α, as in evidence pooling
+    inference: Inference = SGD(epochs=50)  # how a client infers
+    penalty: float | None = 0.3  # λ, as in evidence pooling
+    exponent: float = 1.0  # α, as in evidence pooling
     distil: Distil = Distil(Adam(rate=1e-3, epochs=200, batch=100), at_random)  # how the server trains the student
 
     def init(self, task: Task, server: Server) -> Agreed:
@@ -71,7 +71,7 @@ class EvidenceLogits(Method):
     def aggregate(self, task: Task, state: Agreed, replies: Sequence[Received], server: Server) -> Agreed:
         z = torch.stack([r.payload.logits.values for r in replies])
         counts = torch.stack([scored.counts for scored in payloads(replies)])
-        s = fit(z, strengths(counts, self.exponent), self.penalty).scores
+        s = class_scores(strengths(counts, self.exponent), self.penalty)(z)
         pooled = Categorical(class_log_probs(s, smoothed(counts.sum(0)), counts.sum(0) > 0))  # 2
         return state._replace(posterior=self.distil.student(task, lambda x: pooled, [], state.inputs, server.key))  # 3
 

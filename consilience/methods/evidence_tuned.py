@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from consilience.inference import CyclicalSGHMC, Inference
+from consilience.inference import SGD, Inference
 from consilience.method import Method, State
 from consilience.methods.evidence import Evidence, EvidencePooling, EvidenceState
 from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.posterior import Point, Posterior
+from consilience.posterior import Point
 from consilience.predictive import Predictive, log_prob, tempered
 from consilience.task import Task
 
 PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 TEMPERATURES = (0.4, 0.5, 0.63, 0.8, 1.0, 1.26, 1.6, 2.0, 2.5)
 GRID = [(penalty, t) for penalty in PENALTIES for t in TEMPERATURES]
-
-
-class Tuned(NamedTuple):
-    posterior: Posterior
-    posteriors: tuple[Posterior, ...]
-    weights: Tensor
-    counts: Tensor  # [K, C]
-    chosen: Tensor  # λ and temperature
 
 
 @dataclass(frozen=True)
@@ -48,17 +40,17 @@ class EvidenceTuned(Method):
     usual_rounds: ClassVar[int] = 2
     everyone: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
-    inference: Inference = CyclicalSGHMC()  # how a client samples
-    exponent: float = 0.5  # α, as in evidence pooling
+    inference: Inference = SGD(epochs=50)  # how a client infers
+    exponent: float = 1.0  # α, as in evidence pooling
     aside: float = 0.2  # share of a client's rows to choose by
 
-    def broadcast(self, state: State | Tuned) -> Any:
-        return state if isinstance(state, Tuned) else state.posterior  # 2
+    def broadcast(self, state: State | EvidenceState) -> Any:
+        return state if isinstance(state, EvidenceState) else state.posterior  # 2
 
-    def local(self, task: Task, message: Point | Tuned, client: Client) -> Reply:
+    def local(self, task: Task, message: Point | EvidenceState, client: Client) -> Reply:
         data = client.data
-        if isinstance(message, Tuned):
-            p = [self.pool(penalty).teacher(task, EvidenceState(*message[:4]))(data.x) for penalty in PENALTIES]
+        if isinstance(message, EvidenceState):
+            p = [self.pool(penalty).teacher(task, message)(data.x) for penalty in PENALTIES]
             sums = [(client.memory * log_prob(tempered(q, t), data.y)).sum() for q in p for t in TEMPERATURES]  # 3
             return Reply(torch.stack(sums), data.size, client.memory)
         rank = torch.argsort(client.key.fold(-1).order(data.w)) < self.aside * (data.w > 0).sum()
@@ -66,15 +58,18 @@ class EvidenceTuned(Method):
         sent: Evidence = self.pool(1.0).local(task, message, own).send
         return Reply(sent, data.size, data.w * rank)  # 1
 
-    def aggregate(self, task: Task, state: Any, replies: Sequence[Received], server: Server) -> Tuned:
-        if isinstance(state, Tuned):
+    def aggregate(self, task: Task, state: Any, replies: Sequence[Received], server: Server) -> EvidenceState:
+        if isinstance(state, EvidenceState):
             return state._replace(chosen=torch.tensor(GRID[int(sum(payloads(replies)).argmax())]))  # 4
-        return Tuned(*self.pool(1.0).aggregate(task, state, replies, server), torch.ones(2))
+        return self.pool(1.0).aggregate(task, state, replies, server)._replace(chosen=torch.ones(2))
 
-    def predictive(self, task: Task, state: Tuned) -> Predictive:
-        penalty, temperature = state.chosen.tolist()
-        teacher = self.pool(penalty).teacher(task, EvidenceState(*state[:4]))
+    def predictive(self, task: Task, state: EvidenceState) -> Predictive:
+        penalty, temperature = torch.as_tensor(state.chosen).tolist()
+        teacher = self.pool(penalty).teacher(task, state)
         return lambda x: tempered(teacher(x), temperature)
+
+    def diagnose(self, task: Task, state: EvidenceState, x: Tensor) -> dict[str, Any]:
+        return self.pool(1.0).diagnose(task, state, x)
 
     def pool(self, penalty: float) -> EvidencePooling:
         return EvidencePooling(self.inference, penalty, self.exponent)

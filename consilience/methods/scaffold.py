@@ -59,6 +59,9 @@ class Scaffold(Method):
         new = tree.add(tree.sub(c_k, c), drift)  # 2
         return Reply((point, tree.sub(new, c_k)), client.data.size, keep=new)  # 3
 
+    def points(self, replies: Sequence[Received]) -> tuple[Point, ...]:
+        return tuple(point for point, _ in payloads(replies))
+
     def aggregate(self, task: Task, state: Controlled, replies: Sequence[Received], server: Server) -> Controlled:
         points, changes = zip(*payloads(replies), strict=True)
         equal = torch.ones(len(replies))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 from torch import nn
@@ -11,8 +13,8 @@ from torch import nn
 from consilience.errors import InputError, unknown
 from consilience.models.cnn import cnn_chen, cnn_dhondt, cnn_hasan, cnn_hasan_released, cnn_ozer
 from consilience.models.mlp import linear, mlp, mlp_groupnorm, mlp_swish
-from consilience.models.mobilenet import mobilenetv2
-from consilience.models.resnet import resnet20, resnet32, resnet44, resnet56
+from consilience.models.mobilenet import mobilenetv2, mobilenetv2_batchnorm
+from consilience.models.resnet import group_norm, resnet
 
 Factory = Callable[[int | Sequence[int], int | None], nn.Module]
 
@@ -26,18 +28,21 @@ MODELS: dict[str, Factory] = {
     "cnn_ozer": cnn_ozer,
     "cnn_chen": cnn_chen,
     "cnn_dhondt": cnn_dhondt,
-    "resnet20": resnet20,
-    "resnet32": resnet32,
-    "resnet44": resnet44,
-    "resnet56": resnet56,
+    **{f"resnet{depth}": partial(resnet, depth=depth) for depth in (20, 32, 44, 56)},
+    **{f"resnet{depth}_batchnorm": partial(resnet, depth=depth, norm=nn.BatchNorm2d) for depth in (20, 32, 44, 56)},
     "mobilenetv2": mobilenetv2,
+    "mobilenetv2_batchnorm": mobilenetv2_batchnorm,
 }
 
 
 def model(name: str, features: int | Sequence[int], outputs: int | None) -> nn.Module:
-    """A network by its name, or from `package.module:factory`, called with (features, outputs)."""
+    """A network by its name, residual ones of any depth 6n + 2 («resnet110_batchnorm») included, or from
+    `package.module:factory`, called with (features, outputs)."""
     if name in MODELS:
         return MODELS[name](features, outputs)
+    depth = re.fullmatch(r"resnet(\d+)(_batchnorm)?", name)
+    if depth:
+        return resnet(features, outputs, int(depth[1]), nn.BatchNorm2d if depth[2] else group_norm)
     if ":" not in name:
         raise unknown("model", name, MODELS)
     module, _, attribute = name.partition(":")

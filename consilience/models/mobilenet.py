@@ -46,6 +46,11 @@ def mobilenetv2(features: int | Sequence[int], outputs: int | None = None, norm:
     return nn.Sequential(*layers, nn.Linear(LAST, outputs or 1))
 
 
+def mobilenetv2_batchnorm(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
+    """As Chen and Chao 2021 use it."""
+    return mobilenetv2(features, outputs, nn.BatchNorm2d)
+
+
 def conv1(before: int, after: int) -> nn.Module:
     """A convolution of 1 × 1."""
     return nn.Conv2d(before, after, 1, bias=False)

@@ -47,7 +47,7 @@ def resnet(
     the weights; groups have as many parameters and no statistics.
     """
     if depth < 8 or depth % 6 != 2:
-        raise InputError(f"depth={depth} is not 6n + 2: try 20, 32, 44 or 56.")
+        raise InputError(f"A model of depth={depth} is not 6n + 2 layers deep: try resnet20, 32, 44 or 56.")
     layers = [conv3(image(features)[0], WIDTHS[0]), norm(WIDTHS[0]), nn.ReLU()]
     before = WIDTHS[0]
     for width in WIDTHS:
@@ -55,26 +55,6 @@ def resnet(
             layers.append(Residual(before, width, 1 if before == width else 2, norm))
             before = width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, outputs or 1))
-
-
-def resnet20(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
-    """0.27 million parameters."""
-    return resnet(features, outputs, 20)
-
-
-def resnet32(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
-    """0.46 million parameters."""
-    return resnet(features, outputs, 32)
-
-
-def resnet44(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
-    """0.66 million parameters."""
-    return resnet(features, outputs, 44)
-
-
-def resnet56(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
-    """0.85 million parameters."""
-    return resnet(features, outputs, 56)
 
 
 def conv3(before: int, after: int, stride: int = 1) -> nn.Module:

@@ -1,0 +1,26 @@
+"""FedBE's rivals, which are settings of it.  Chen and Chao, ICLR 2021, §5.1."""
+
+from __future__ import annotations
+
+from consilience.distil import Distil
+from consilience.ensemble import Ensemble
+from consilience.inference import SGD, Inference
+from consilience.method import Method
+from consilience.methods.fedavg import FedAvg
+from consilience.methods.fedbe import FedBE
+
+
+def v_distillation(inner: Method | None = None, inference: Inference | None = None) -> FedBE:
+    """Distil the clients' models alone, with squared pseudo-labels and SGD, in every round.
+
+    The paper's 20 epochs and batch of 128; its step size is not printed, 1e-3 is where SWA's steps begin.
+    """
+    fitted = inference or SGD(rate=1e-3, momentum=0.9, epochs=20, batch=128)
+    own = Ensemble(samples=0, average=False, clients=True)
+    return FedBE(inner or FedAvg(), own, sharpen=2.0, distil=Distil(fitted, wide=False))
+
+
+def one_ensemble(inference: Inference | None = None) -> FedBE:
+    """Average the predictions of the clients' models; meant for one round of long training (200 epochs)."""
+    own = Ensemble(samples=0, average=False, clients=True)
+    return FedBE(FedAvg(inference or SGD(rate=0.01, epochs=200, batch=40)), own, distil=None)

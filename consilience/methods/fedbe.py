@@ -1,0 +1,78 @@
+"""FedBE, federated Bayesian ensembles.  Chen and Chao, ICLR 2021, Algorithm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from consilience import tree
+from consilience.distil import Distil
+from consilience.ensemble import Ensemble, Ensembled
+from consilience.errors import InputError
+from consilience.inference import SWA
+from consilience.method import Method
+from consilience.methods.fedavg import FedAvg
+from consilience.parties import Client, Received, Reply, Server, weights
+from consilience.posterior import Samples
+from consilience.predictive import Predictive, tempered
+from consilience.task import Task
+
+
+@dataclass(frozen=True)
+class FedBE(Method):
+    """Take the clients' models for draws of one posterior, draw more, and distil their ensemble into the next start.
+
+    for each round
+        for each client k, in parallel
+    1       θₖ ← what the inner method does at a client, started at θ
+    2   θ̄ ← what the inner method does at the server: Σₖ (nₖ/n) θₖ, unless it has momentum or control variates
+    3   fit p(θ|D) to the θₖ, weighted by nₖ; draw θ¹ … θᴹ from it; the ensemble is {θ¹ … θᴹ} ∪ {θ̄} ∪ {θₖ}
+    4   p̂(y|x) ← the ensemble's mean prediction for the server's inputs, to the power s and normalised
+    5   θ ← SWA on the cross-entropy from p̂, started at θ̄
+    """
+
+    moves_statistics: ClassVar[bool] = True
+
+    inner: Method = FedAvg()  # how clients train and the server averages: fedavg, fedprox, fedavgm, scaffold …
+    ensemble: Ensemble = Ensemble()  # who is in it
+    sharpen: float = 1.0  # s; 1 leaves the pseudo-labels as they are
+    distil: Distil | None = Distil(SWA(epochs=40, batch=20), wide=False)  # None: keep the ensemble, go on from θ̄
+    monitor: bool = False  # score ensemble and student, or average, side by side in every round
+
+    def __post_init__(self) -> None:
+        if self.inner.one_shot or self.inner.bound or isinstance(self.inner, FedBE):
+            raise InputError("FedBE goes around a method of many rounds: set inner to fedavg, fedprox or scaffold.")
+
+    def init(self, task: Task, server: Server) -> Ensembled:
+        inner = self.inner.init(task, server)
+        return Ensembled.of(inner, Samples(tree.stack([inner.posterior.params])))
+
+    def broadcast(self, state: Ensembled) -> Any:
+        return self.inner.broadcast(state.inner)
+
+    def memory(self, message: Any) -> Any:
+        return self.inner.memory(message)
+
+    def local(self, task: Task, message: Any, client: Client) -> Reply:
+        return self.inner.local(task, message, client)  # 1
+
+    def aggregate(self, task: Task, state: Ensembled, replies: Sequence[Received], server: Server) -> Ensembled:
+        replies = sorted(replies, key=lambda reply: reply.client)
+        inner = self.inner.aggregate(task, state.inner, replies, server)  # 2
+        members = self.ensemble(self.inner.points(replies), weights(replies), inner.posterior, server.key.fold(0))  # 3
+        made = Ensembled.of(inner, members)
+        if self.distil is None or (len(replies) < 2 and self.distil.keeps_shape(task)):
+            return made
+        teacher = lambda x: tempered(task.predictive(members)(x), 1 / self.sharpen)  # 4
+        student = self.distil.student(task, teacher, [inner.posterior], server.inputs, server.key.fold(1))  # 5
+        return made.taught(student, self.distil.keeps_shape(task))
+
+    def predictive(self, task: Task, state: Ensembled) -> Predictive:
+        if self.distil is None:
+            return task.predictive(state.posteriors[0])
+        return self.distil.predictive(task, state.posterior)
+
+    def monitored(self, task: Task, state: Ensembled) -> dict[str, Predictive]:
+        other = {"average": state.posterior} if self.distil is None else {"ensemble": state.posteriors[0]}
+        return {name: task.predictive(posterior) for name, posterior in other.items()} if self.monitor else {}

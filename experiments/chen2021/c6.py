@@ -1,0 +1,29 @@
+"""Chen and Chao 2021, App. C.6 and Figure 12: FedBE around SCAFFOLD."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import consilience as co
+from consilience.reproduce import _module
+
+S = _module("chen2021/setting")
+COLUMNS = ("step:convnet", "step:resnet20", "step:resnet32")
+
+
+def scaffold(job: Any) -> co.Scaffold:
+    return co.Scaffold(dataclasses.replace(job.training, momentum=0.0))
+
+
+PAPER = """
+SCAFFOLD         | – 59.4 55.3
+FedBE + SCAFFOLD | – 76.4 72.7
+"""
+
+EXPERIMENT = S.table(
+    "Chen and Chao 2021, App. C.6: FedBE with SCAFFOLD on Step CIFAR-10, %",
+    [S.one("SCAFFOLD", scaffold), S.one("FedBE + SCAFFOLD", lambda job: job.fedbe(scaffold(job), monitor=True))],
+    COLUMNS,
+    S.printed(PAPER, COLUMNS),
+)

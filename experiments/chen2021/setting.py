@@ -1,0 +1,290 @@
+"""What the tables of Chen and Chao 2021 share: data, networks, training, and how a row is scored.
+
+A column is a split and a network, «step:convnet». A row is a function from a `Job` to results. Every row has its
+weight decay chosen in {1e-3, 1e-4} on validation rows in a third of the rounds, where the scale says so; NLL, Brier and
+a temperature from 30 labelled rows, none of which the paper has, stand beside the accuracy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+import consilience as co
+from consilience.data import dataset
+from consilience.data.partition import Split, parse
+from consilience.inference import stepwise
+from consilience.inference.augment import CropAndFlip
+from consilience.key import Key
+from consilience.metrics.scores import scores
+from consilience.models import model
+from consilience.models.resnet import resnet
+from consilience.predictive import temperature, tempered
+from consilience.reproduce import Experiment, Values
+from consilience.result import Result
+
+NETWORKS = ("convnet", "resnet20", "resnet32", "resnet44", "resnet56")
+LABELS = 30  # labelled rows at the server, for temperatures alone
+SHOWN = ("accuracy", "nll", "brier", "ece")
+
+
+@dataclass(frozen=True)
+class Scale:
+    rows: int | None  # of the clients together; None: all that the server leaves
+    inputs: int  # unlabelled, at the server
+    test: int | None
+    rounds: Mapping[str, int]  # by network; one that is not there is left out
+    epochs: int  # E
+    long: int  # epochs where there is one round
+    decays: tuple[float, ...]
+    distil: tuple[int, int]  # epochs and batch
+    seeds: Mapping[str, int] = dataclasses.field(default_factory=dict)  # how many, where not all
+    few: Sequence[str] = ()  # networks for which only the first rows are run
+
+
+OLD = dict.fromkeys(NETWORKS, 40)
+SCALES = {
+    "full": Scale(None, 10_000, None, OLD, 20, 200, (1e-3, 1e-4), (20, 128)),
+    "overnight": Scale(
+        8000,
+        2000,
+        5000,
+        {"convnet": 15, "resnet20": 10},
+        5,
+        50,
+        (1e-3, 1e-4),
+        (20, 128),
+        {"resnet20": 1},
+        ("resnet20",),
+    ),
+    "small": Scale(1000, 256, 500, {"convnet": 5}, 10, 50, (1e-3,), (20, 16)),
+    "smoke": Scale(120, 20, 40, dict.fromkeys(NETWORKS, 2), 1, 1, (1e-3, 1e-4), (1, 10)),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a row needs."""
+
+    scale: str
+    network: str
+    sites: co.Sites
+    truth: co.Data  # the server's inputs with their labels, for rows that are allowed to look
+    seed: int
+    weight_decay: float
+    share: float = 1.0  # of the rounds
+    data_dir: str | None = None
+
+    @property
+    def size(self) -> Scale:
+        return SCALES[self.scale]
+
+    @property
+    def training(self) -> co.SGD:
+        """η 0.01, a tenth of it from 30 % and a hundredth from 60 % of the rounds on; momentum 0.9, batch 40."""
+        step = co.SGD(rate=0.01, momentum=0.9, epochs=self.size.epochs, batch=40, augment=CropAndFlip(2))
+        return dataclasses.replace(step, weight_decay=self.weight_decay, decay=stepwise)
+
+    @property
+    def long(self) -> co.SGD:
+        """For rows of one round."""
+        epochs = max(1, round(self.share * self.size.long))
+        return dataclasses.replace(self.training, epochs=epochs, decay=co.constant)
+
+    @property
+    def swa(self) -> co.Distil:
+        """1e-3 → 4e-4 in every 25 steps after the 250th."""
+        epochs, batch = self.size.distil
+        return co.Distil(co.SWA(epochs=epochs, batch=batch, augment=CropAndFlip(2)), wide=False)
+
+    @property
+    def sgd(self) -> co.Distil:
+        epochs, batch = self.size.distil
+        step = co.SGD(rate=1e-3, momentum=0.9, epochs=epochs, batch=batch, augment=CropAndFlip(2))
+        return co.Distil(step, wide=False)
+
+    def task(self, norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> co.Task:
+        features, classes = self.sites.features, self.sites.classes
+        if self.scale == "smoke":
+            network = co.mlp(features, classes, hidden=(8,))
+        elif self.network.startswith("resnet"):
+            network = resnet(features, classes, int(self.network[6:]), norm)
+        else:
+            network = model({"convnet": "cnn_chen"}.get(self.network, self.network), features, classes)
+        return co.classification(network, prior=co.Flat())
+
+    def fedbe(self, inner: co.Method | None = None, ensemble: co.Ensemble | None = None, **changes: Any) -> co.FedBE:
+        made = co.FedBE(inner or co.FedAvg(self.training), ensemble or co.Ensemble(), distil=self.swa)
+        return dataclasses.replace(made, **changes)
+
+    def run(self, method: co.Method, rounds: int | None = None, task: co.Task | None = None, **how: Any) -> Result:
+        most = rounds or max(1, round(self.share * self.size.rounds[self.network]))
+        watched = bool(getattr(method, "monitor", False)) and self.share == 1
+        sites = how.pop("sites", self.sites)
+        own = task or self.task()
+        return co.run(method, own, sites, rounds=1 if method.one_shot or method.bound else most, seed=self.seed,
+                      scored=watched, **how)  # fmt: skip
+
+
+Rows = Callable[[Job], Mapping[str, Result]]
+
+
+def fedavg(job: Job) -> dict[str, Result]:
+    """FedAvg, its ensemble watched in every round (Figure 3) and scored at the end (App. C.3)."""
+    both = job.run(job.fedbe(distil=None, monitor=True))
+    alone = dataclasses.replace(both, method=co.FedAvg(), state=co.State(both.state.posterior))
+    return {"FedAvg": alone, "FedAvg, ensemble at the end": both}
+
+
+def fedbe(job: Job) -> dict[str, Result]:
+    return {"FedBE": job.run(job.fedbe(monitor=True))}
+
+
+def bounds() -> list[Rows]:
+    """All rows in one place, each client alone, the server with its 30 labels: each with one long training."""
+    return [
+        one("Centralised", lambda job: co.Centralised(job.long)),
+        one("Local only, mean", lambda job: co.LocalOnly(job.long)),
+        one("Server only, 30 labels", lambda job: co.ServerOnly(dataclasses.replace(job.long, batch=10))),
+    ]
+
+
+def one(name: str, method: Callable[[Job], co.Method], **how: Any) -> Rows:
+    """A row of one method."""
+    return lambda job: {name: job.run(method(job), **how)}
+
+
+def table(
+    title: str,
+    rows: Sequence[Rows],
+    columns: Sequence[str],
+    paper: Mapping[str, Mapping[str, tuple[float, float]]],
+    few: int | None = None,
+    data: str = "cifar10",
+    clients: int = 10,
+    incomparable: Sequence[str] = (),
+) -> Experiment:
+    """A table whose columns are «split:network»; `few` rows are run where the scale has time for no more."""
+
+    def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
+        kind, _, network = column.partition(":")
+        size = SCALES[scale]
+        if network not in size.rounds or seed >= size.seeds.get(network, seed + 1):
+            return {}
+        sites, truth = prepared(data, kind, clients, size, seed, data_dir)
+        values: Values = {}
+        for row in rows[: few if network in size.few else None]:
+            job = Job(scale, network, sites, truth, seed, size.decays[0], data_dir=data_dir)
+            chosen = tuned(job, row)
+            for name, result in row(chosen).items():
+                values[name] = {**scored(result, sites), "weight_decay": chosen.weight_decay, **watched(result)}
+        return values
+
+    return Experiment(
+        title=title,
+        columns=tuple(columns),
+        trial=trial,
+        score="accuracy",
+        digits=1,
+        spread="standard error over seeds (the paper: standard deviation)",
+        paper={row: dict(cells) for row, cells in paper.items()},
+        incomparable=tuple(incomparable),
+        scales=tuple(SCALES),
+    )
+
+
+def prepared(
+    data: str, kind: str, clients: int, size: Scale, seed: int, data_dir: str | None
+) -> tuple[co.Sites, co.Data]:
+    """The sites, a part of the official rows each, and the server's inputs with labels that only bounds look at."""
+    rows, key = dataset(data, data_dir), Key(seed).fold(7)
+    assert rows.x_test is not None and rows.y_test is not None
+    most = len(rows.x) - LABELS - size.inputs
+    wanted = LABELS + size.inputs + min(most, size.rows or most)
+    some, held = key.fold(0).permutation(len(rows.x))[:wanted], key.fold(1).permutation(len(rows.x_test))[: size.test]
+    rows = dataclasses.replace(rows, x=rows.x[some], y=rows.y[some], x_test=rows.x_test[held], y_test=rows.y_test[held])
+    clients = min(clients, wanted // 30)
+    share = 0.1 if len(size.decays) > 1 else 0.0
+    sites = rows.split(
+        split(kind, clients, wanted), clients, calibration=LABELS + size.inputs, validation=share, seed=seed,
+        standardise=True,
+    )  # fmt: skip
+    both = sites.calibration
+    assert both is not None
+    labelled, truth = co.Data(*(leaf[:LABELS] for leaf in both)), co.Data(*(leaf[LABELS:] for leaf in both))
+    return dataclasses.replace(sites, calibration=labelled, inputs=truth.x), truth
+
+
+def split(kind: str, clients: int, rows: int) -> Split:
+    """Two major classes, and ten images of each other class where a client has 4 000, fewer where it has fewer; of a
+    hundred classes, five major ones and one image."""
+    if kind == "dirichlet":
+        return parse("dirichlet:0.1")
+    if kind == "iid":
+        return parse("iid")
+    major, minor = (5, 1) if kind == "step100" else (2, max(1, round(10 * rows / 40_000)))
+    return co.step(major, minor)
+
+
+def tuned(job: Job, row: Rows) -> Job:
+    """The weight decay with the best accuracy on the validation rows, in a third of the rounds."""
+    if len(job.size.decays) < 2:
+        return job
+    validation = job.sites.validation
+    assert validation is not None
+    rows = co.Data(*(torch.cat(leaves) for leaves in zip(*validation, strict=True)))
+
+    def accuracy(decay: float) -> float:
+        tried = dataclasses.replace(job, weight_decay=decay, share=1 / 3)
+        first = next(iter(row(tried).values()))
+        return _mean([scores(p(rows.x), rows.y) for p in models(first)])["accuracy"]
+
+    return dataclasses.replace(job, weight_decay=max(job.size.decays, key=accuracy))
+
+
+def models(result: Result) -> Sequence[Callable[[torch.Tensor], Any]]:
+    return result.method.personal(result.task, result.state) or [result.method.predictive(result.task, result.state)]
+
+
+def scored(result: Result, sites: co.Sites) -> dict[str, float | None]:
+    """Each row as it is, and with a temperature from the same 30 labels."""
+    rows, labelled = sites.all_test, sites.calibration
+    assert labelled is not None
+    each: list[dict[str, float]] = []
+    for p in models(result):
+        t = temperature(p(labelled.x), labelled.y) if result.method.tempers else 1.0
+        found, cooled = scores(p(rows.x), rows.y), scores(tempered(p(rows.x), t), rows.y)
+        each.append(
+            {**{k: found[k] for k in SHOWN}, **{f"{k}, tempered": cooled[k] for k in ("nll", "brier", "ece")}, "t": t}
+        )
+    mean = _mean(each)
+    return {k: 100 * v if k == "accuracy" else v for k, v in mean.items()}
+
+
+def watched(result: Result) -> dict[str, float | None]:
+    """Accuracy after every round of a watched run, of the single model and of the ensemble beside it."""
+    kept = isinstance(result.method, co.FedBE) and result.method.distil is not None  # the student is the model
+    single, ensemble = ("accuracy", "ensemble_accuracy") if kept else ("average_accuracy", "accuracy")
+    history = [row for row in result.report["history"] if single in row and ensemble in row]
+    found: dict[str, float | None] = {f"round {row['round']}": 100 * row[single] for row in history}
+    return {**found, **{f"ensemble, round {row['round']}": 100 * row[ensemble] for row in history}}
+
+
+def _mean(each: list[dict[str, float]]) -> dict[str, float]:
+    return {k: sum(s[k] for s in each) / len(each) for k in each[0]}
+
+
+def printed(text: str, columns: Sequence[str]) -> dict[str, dict[str, tuple[float, float]]]:
+    """A paper's table: a row's name, then «mean±deviation» for every column; «–» where there is none."""
+    rows = {}
+    for line in text.strip().splitlines():
+        name, _, cells = line.partition("|")
+        pairs = [cell.partition("±") for cell in cells.split()]
+        values = [(float(a), float(b or 0)) if a != "–" else None for a, _, b in pairs]
+        rows[name.strip()] = {c: v for c, v in zip(columns, values, strict=True) if v is not None}
+    return rows
