@@ -196,7 +196,8 @@ def situations() -> str:
         seeds = ranked[0]["seeds"]
         when = f"**{s.when}**<br>{s.column}, {seeds} seed{'s' if seeds > 1 else ''}"
         told = "<br>".join(f"{c['row']} {spread(c)}" for c in ranked)
-        bounds = "<br>".join(f"{b} {number(column[b]['ours'])}" for b in ("Centralised", "Server only", "Local only"))
+        short = {"pooled": "Centralised", "server": "Server only", "sites": "Local only"}
+        bounds = "<br>".join(f"{name} {number(column[b]['ours'])}" for name, b in short.items())
         rows.append(line([when, s.start, *(text.replace(" ", "\u00a0") for text in (told, bounds))]))  # one a line
     return "\n".join(rows) + "\n"
 
