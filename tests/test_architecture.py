@@ -16,7 +16,7 @@ LAYERS = [
     ["posterior", "payload", "predictive"],
     ["data", "likelihood", "prior", "models"],
     ["task", "parties", "optim"],
-    ["slope"],
+    ["slope", "backprop"],
     ["inference", "distil"],
     ["method", "twoway"],
     ["methods"],
