@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow bench lint clean
+.PHONY: demo test test-slow test-flower bench bench-flower docs lint clean
 .DEFAULT_GOAL := demo
 
 .venv/.ready: pyproject.toml constraints.txt
@@ -15,13 +15,24 @@ demo: .venv/.ready      ## the main job, on data that ships with the package; en
 	$(BIN)/consilience demo --out demo
 
 test: .venv/.ready      ## the fast suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow and not flower"
 
 test-slow: .venv/.ready ## reproductions that take minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
-bench: .venv/.ready     ## the papers' protocols against plain research code; ends with build/bench.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
+test-flower: .venv/.ready ## Flower for real: Ray, TLS, processes that die; needs leave to make a network namespace
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[flower]"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m flower
+
+bench: .venv/.ready     ## ratios in one run; ends with build/bench.json and the tables of docs/speed.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks --page
+
+bench-flower: .venv/.ready ## FedAvg here, on Flower's simulation and in a plain Flower app; ends with build/bench-flower.json
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[flower]"
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.flower
+
+docs: .venv/.ready      ## build/docs/index.html; a warning is an error
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
 
 lint: .venv/.ready
 	$(BIN)/ruff check .
@@ -29,4 +40,4 @@ lint: .venv/.ready
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv demo runs
+	rm -rf .venv demo runs build docs/methods docs/parts docs/experiments docs/changes.md docs/contributing.md

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: the papers' protocols here and in plain research code, alternately, in one run."""
+"""`python -m benchmarks [PART …]`: ratios measured in one run, as JSON, on the screen and in docs/speed.md."""
 
 from __future__ import annotations
 
@@ -6,76 +6,86 @@ import argparse
 import json
 import os
 import platform
-import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import ours, plain
-from benchmarks.problems import Problem, mnist, wine
+from benchmarks import engines, floor, growth, protocols
+from benchmarks.timing import machine
+
+PARTS: dict[str, ModuleType] = {"protocols": protocols, "floor": floor, "engines": engines, "growth": growth}
+PAGE, BEGIN, END = (
+    Path("docs/speed.md"),
+    "<!-- measured: written by make bench -->",
+    "<!-- end of what was measured -->",
+)
 
 
-def timed(protocol: Callable[[Problem, int], dict[str, float]], p: Problem, threads: int) -> tuple[float, Any]:
-    begin = time.perf_counter()
-    found = protocol(p, threads)
-    return time.perf_counter() - begin, found
+def shown(title: str, rows: list[list[str]]) -> Table:
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for i, heading in enumerate(rows[0]):
+        made.add_column(heading, justify="left" if i == 0 else "right")
+    for row in rows[1:]:
+        made.add_row(*row)
+    return made
 
 
-def measured(p: Problem, threads: int, repeats: int) -> dict[str, Any]:
-    """Medians of alternating runs; what else the machine does then falls on both."""
-    seconds: dict[str, list[float]] = {"ours": [], "plain": []}
-    scores: dict[str, Any] = {}
-    for _ in range(repeats):
-        for name, protocol in (("ours", ours.protocol), ("plain", plain.protocol)):
-            took, scores[name] = timed(protocol, p, threads)
-            seconds[name].append(took)
-    middle = {name: statistics.median(values) for name, values in seconds.items()}
-    ratios = [b / a for a, b in zip(seconds["ours"], seconds["plain"], strict=True)]
-    return {
-        **{"rows": p.source, "client_steps": p.steps, "seconds": middle, "every_run": seconds},
-        **{"ratio": middle["plain"] / middle["ours"], "ratios": ratios, "nll": scores},
-    }
+def markdown(found: dict[str, Any]) -> str:
+    """The tables of every part that was measured."""
+    facts = found["machine"]
+    about = (
+        f"{facts['cores']} cores, {facts['threads']} thread(s), load before {facts['load_before']:.1f}, torch "
+        f"{found['torch']}, scale {found['scale']:g}; medians of {found['repeats']} alternating runs."
+    )
+    lines = [about]
+    for name, module in PARTS.items():
+        if name in found["parts"]:
+            rows = module.table(found["parts"][name])
+            rule = ["---"] + ["---:"] * (len(rows[0]) - 1)
+            lines += ["", f"### {module.TITLE}", "", *(f"| {' | '.join(r)} |" for r in [rows[0], rule, *rows[1:]])]
+    return "\n".join(lines)
+
+
+def write_page(page: Path, found: dict[str, Any]) -> None:
+    """Replace what stands between the two marks."""
+    before, _, rest = page.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n\n{markdown(found)}\n\n{END}{after}")
 
 
 def main() -> None:
     words = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    words.add_argument("--scale", type=float, default=0.1, help="share of MNIST's rows; 1 for the whole protocol")
-    words.add_argument("--threads", type=int, choices=(1, 2), default=1, help="torch's threads, for both")
-    words.add_argument("--repeats", type=int, default=3, help="runs of each, alternating; medians are shown")
-    words.add_argument("--only", choices=("mnist", "wine"), help="one protocol alone")
+    words.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all by default")
+    words.add_argument("--scale", type=float, default=0.1, help="share of MNIST's rows in the protocols; others by it")
+    words.add_argument("--threads", type=int, default=1, help="torch's threads, for both sides of the protocols")
+    words.add_argument("--repeats", type=int, default=5, help="runs of each row, alternating; medians are shown")
+    words.add_argument(
+        "--peers", action="store_true", help="measure FedJAX and pfl beside us, in their own environments"
+    )
     words.add_argument("--data-dir", default=os.environ.get("CONSILIENCE_DATA"), help="drawn rows without it")
     words.add_argument("--out", type=Path, default=Path("build/bench.json"))
+    words.add_argument("--page", action="store_true", help=f"write the tables into {PAGE}")
     given = words.parse_args()
+    if unknown := set(given.parts) - set(PARTS):
+        words.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     torch.set_num_threads(given.threads)
-    load = os.getloadavg()[0]
-    made = {"mnist": lambda: mnist(given.scale, given.data_dir), "wine": lambda: wine(given.data_dir)}
-    found = {
-        name: measured(make(), given.threads, given.repeats)
-        for name, make in made.items()
-        if given.only in (None, name)
-    }
-
-    machine = {"processors": os.cpu_count(), "load_before": load, "python": platform.python_version()}
-    facts = {"scale": given.scale, "threads": given.threads, "torch": torch.__version__, **machine}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({**facts, "protocols": found}, indent=2, ensure_ascii=False) + "\n")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("protocol", "ours, s", "plain, s", "ratio", "each run", "NLL distilled β, ours", "plain"):
-        table.add_column(column, justify="left" if column == "protocol" else "right")
-    for name, f in found.items():
-        scores = (f"{f['nll'][side]['distilled β']:.3f}" for side in ("ours", "plain"))
-        each = " ".join(f"{r:.1f}" for r in f["ratios"])
-        size = f", {given.scale:g} of its rows" if name == "mnist" and given.scale != 1 else ""
-        title = f"{name}{size} ({f['rows']})"
-        table.add_row(title, *(f"{f['seconds'][s]:.2f}" for s in ("ours", "plain")), f"{f['ratio']:.1f}", each, *scores)
     screen = Console(width=140)
-    screen.print(table)
-    screen.print(f"Medians of {given.repeats}, {given.threads} thread(s), load before {load:.1f}. JSON: {given.out}")
+    found: dict[str, Any] = {
+        **{"scale": given.scale, "repeats": given.repeats, "torch": torch.__version__, "machine": machine()},
+        **{"python": platform.python_version(), "parts": {}},
+    }
+    for name in given.parts or PARTS:
+        found["parts"][name] = PARTS[name].measure(given)
+        screen.print(shown(PARTS[name].TITLE, PARTS[name].table(found["parts"][name])))
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")  # what is done stays done
+    if given.page:
+        write_page(PAGE, found)
+    screen.print(f"JSON: {given.out}" + (f"; tables: {PAGE}" if given.page else ""))
 
 
 if __name__ == "__main__":

@@ -14,23 +14,36 @@ from consilience.distil import Distil, at_average, at_client, at_random
 from consilience.engines import Parallel, Sequential, Vectorised
 from consilience.ensemble import DirichletModels, Ensemble, GaussianModels
 from consilience.errors import Diverged, InputError
+from consilience.estimator import FederatedClassifier, FederatedRegressor
 from consilience.inference import (
     SGD,
     SGLD,
     SWA,
+    SWAG,
     Adam,
     CropAndFlip,
     CyclicalSGHMC,
     Inference,
+    Laplace,
+    MeanField,
+    Newton,
     constant,
     cosine,
+    fisher,
+    ggn,
     stepwise,
 )
+from consilience.inference.coreset import BPCfKL
+from consilience.inference.hmc import HMC
+from consilience.inference.unrolled import Distillation
 from consilience.key import Key
+from consilience.merging import aalv, cf, eaa, gaa, merge, ppa, spread
 from consilience.method import Method, Needs, Pooled, State
 from consilience.methods.bcm import BCM
 from consilience.methods.beta import BetaPredictiveBayes
 from consilience.methods.centralised import Centralised
+from consilience.methods.coreset import CoresetFL
+from consilience.methods.dosfl import DOSFL
 from consilience.methods.ensembles import one_ensemble, v_distillation
 from consilience.methods.ep_mcmc import EPMCMC
 from consilience.methods.evidence import EvidencePooling
@@ -44,14 +57,18 @@ from consilience.methods.fedkt import FedKT
 from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx
 from consilience.methods.fedyogi import FedYogi
+from consilience.methods.gaussian_product import GaussianProduct
 from consilience.methods.local_only import LocalOnly
 from consilience.methods.mime import Mime
 from consilience.methods.mimelite import MimeLite
 from consilience.methods.mixture import Mixture
 from consilience.methods.oneshot import OneShotFL
+from consilience.methods.pvi import PVI
 from consilience.methods.scaffold import Scaffold
 from consilience.methods.server_only import ServerOnly
+from consilience.methods.variational import VariationalAveraging
 from consilience.models.mlp import linear, mlp
+from consilience.models.variational import variational
 from consilience.optim import AdamSteps, Descent, Yogi
 from consilience.participation import Participation
 from consilience.parties import Client, Received, Reply, Server, payloads, weights

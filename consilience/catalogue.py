@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 import textwrap
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -17,8 +18,10 @@ from consilience.errors import unknown
 from consilience.method import Method, Needs, needs
 from consilience.methods import METHODS
 from consilience.provenance import citation
+from consilience.report.table import Fitting
 from consilience.spec import describe
 
+LEGIBLE = 72  # columns below which tables of words are hard to read
 NEEDS = {
     Needs.NOTHING: "nothing",
     Needs.INPUTS: "unlabelled rows (inputs)",
@@ -35,12 +38,25 @@ def needed(method: Method) -> str:
 
 def method_table() -> RenderableType:
     """One line a method, bounds last."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("method", "what it is", "a site sends", "the server needs"):
-        table.add_column(column)
-    for name, kind in sorted(METHODS.items(), key=lambda item: (item[1].bound, item[0])):
-        table.add_row(name, citation(kind)[0], kind.sends, needed(kind()))
-    return table
+    every = sorted(METHODS.items(), key=lambda item: (item[1].bound, item[0]))
+    rows = [(name, citation(kind)[0], kind.sends, needed(kind())) for name, kind in every]
+    return listed(("method", "what it is", "a site sends", "the server needs"), rows)
+
+
+def listed(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> RenderableType:
+    """A table, or, where the terminal is too narrow for one, a paragraph a row."""
+    table = Table(box=None, pad_edge=False, header_style="bold", min_width=LEGIBLE)
+    for head in heads:
+        first = head == heads[0]
+        table.add_column(head, justify="right" if head in right else "left", no_wrap=first, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    said = (Text.assemble((row[0], "bold"), "\n", _told(heads[1:], row[1:]), "\n") for row in rows)
+    return Fitting(table, Group(*said))
+
+
+def _told(heads: Sequence[str], row: Sequence[str]) -> str:
+    return "; ".join(f"{head}: {cell}" for head, cell in zip(heads, row, strict=True) if cell)
 
 
 def method_page(name: str) -> RenderableType:
@@ -78,10 +94,7 @@ def settings_of(settings: object, prefix: str = "") -> list[tuple[str, str, str]
 
 def dataset_table(data_dir: str | None) -> RenderableType:
     """One line a data set."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("data", "rows", "features", "task", "sites", "file", "what it is"):
-        table.add_column(column, justify="right" if column in ("rows", "features") else "left")
-    for name in DATASETS:
-        table.add_row(name, *describe_dataset(name, data_dir))
+    heads = ("data", "rows", "features", "task", "sites", "file", "what it is")
+    table = listed(heads, [(name, *describe_dataset(name, data_dir)) for name in DATASETS], ("rows", "features"))
     variants = f"With @hasan2023 after the name, as that paper had them: {', '.join(WITH_VARIANTS)}."
     return Group(table, Text(variants, style="dim"))

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from consilience.communication import curve
 from consilience.comparison import Problem, comparison
 from consilience.data import dataset
 from consilience.data.data import Data, Sites
 from consilience.data.partition import parse
 from consilience.engines import chosen
 from consilience.errors import Diverged, InputError, unknown
-from consilience.key import Key
-from consilience.method import Method
+from consilience.method import group
+from consilience.methods.coreset import CoresetFL
 from consilience.methods.local_only import LocalOnly
 from consilience.methods.server_only import ServerOnly
 from consilience.participation import Participation
@@ -30,6 +31,7 @@ from consilience.parties import Received
 from consilience.progress import track
 from consilience.provenance import check
 from consilience.recipe import Recipe
+from consilience.remembered import remembering
 from consilience.result import Result
 from consilience.rows import Row, assignments, fields, has, parsed, read_settings, row
 from consilience.run import run
@@ -133,16 +135,7 @@ class Replay:
         self.clients = range(len(data))
         self.lost = {first.sites.names.index(f["site"]): f["why"] for f in first.report["failures"]}
 
-    def gather(
-        self,
-        method: Method,
-        task: Task,
-        message: Tree,
-        cohort: Sequence[int],
-        round: int,
-        key: Key,
-        progress: float = 0.0,
-    ) -> list[Received]:
+    def gather(self, *_: Any) -> list[Received]:
         return self.replies
 
 
@@ -184,6 +177,8 @@ def outcomes(
 
 def _shared(r: Row, taking: Participation) -> str | None:
     """What two rows must have in common to use the same replies."""
+    if isinstance(r.method, CoresetFL):  # the server's inference is not what the sites compute
+        return json.dumps(describe([CoresetFL, r.method.learn, taking]), sort_keys=True)
     if not r.method.shares or r.rounds != 1:
         return None
     return json.dumps(describe([getattr(r.method, "inference", None), taking]), sort_keys=True)
@@ -200,6 +195,7 @@ def line(name: str, result: Result) -> Cell:
         "up_bytes": 0 if sends_nothing else r["ledger"]["up_bytes"],
         "down_bytes": 0 if sends_nothing else r["ledger"]["down_bytes"],
         "settings": r["settings"],
+        "curve": [] if sends_nothing or result.method.bound else curve(r),
     }
 
 
@@ -228,10 +224,11 @@ def compare(
     for split in track(plan.splits, "split"):
         for seed in track(plan.seeds, "seed"):
             recipe = dataclasses.replace(plan.recipe, split=split, seed=seed)
-            for problem, cells in _cells(recipe, rows[split], plan, store):
-                found[split][seed] = (problem, cells)
-                if told is not None and cells:
-                    told(so_far())
+            with remembering():  # rows that share replies predict with the same models
+                for problem, cells in _cells(recipe, rows[split], plan, store):
+                    found[split][seed] = (problem, cells)
+                    if told is not None and cells:
+                        told(so_far())
     return so_far()
 
 
@@ -257,7 +254,7 @@ def _cells(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Ite
         extra = {"format": FORMAT, "row": r.word, "failure": failure}
         if result is None:
             about = {"name": r.name, "method": parsed(r.word)[0], "rounds": r.rounds, "settings": describe(r.method)}
-            cell = {**about, "needs": "bound" if r.method.bound else r.method.needs.value, "seconds": 0.0}
+            cell = {**about, "needs": group(r.method), "seconds": 0.0}
         else:
             kept = ("ece_if_calibrated", "worst_site", "best", "engine", "threads", "warnings", "versions", "failures")
             cell = {**line(r.name, result), **{k: result.report.get(k) for k in kept}}

@@ -9,6 +9,8 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from consilience.communication import KEPT, communication
+from consilience.communication import sentence as communicated
 from consilience.metrics.paired import SEEDS, Difference, arrow, difference, holm
 from consilience.metrics.scores import BETTER
 from consilience.recipe import Recipe
@@ -86,6 +88,7 @@ def _part(rows: Sequence[Row], by_seed: Mapping[int, tuple[Problem, Mapping[str,
         "sentence": sentence(made, len(by_seed), round(tested)),
         "reference": named,
         "rows": made,
+        "communication": [c for c in (communication(made, named, k) for k in KEPT) if c is not None],
         "ece_if_calibrated": statistics.mean(known) if known else None,
         "warnings": [w for row in made for w in row["warnings"]],
         "seconds": sum(c["seconds"] for c in every),
@@ -106,7 +109,8 @@ def _row(r: Row, cells: Mapping[int, Json]) -> dict[str, Any]:
         tempered = over_seeds([t["metrics"] for t in soft if t])
         tempered |= {"temperature": statistics.mean(t["temperature"] for t in soft if t)}
         tempered |= {"intervals": (soft[0] or {}).get("intervals") if len(each) == 1 else {}}
-    epochs = (each[0]["settings"].get("inference") or {}).get("epochs")
+    settings = each[0]["settings"].get("inner") or each[0]["settings"]
+    epochs = (settings.get("inference") or {}).get("epochs")
     bins = [c["reliability"] for c in each if c.get("reliability")]
     worst = [(c.get("worst_site") or {}).get("nll") for c in each]
     return {
@@ -122,6 +126,7 @@ def _row(r: Row, cells: Mapping[int, Json]) -> dict[str, Any]:
         "worst_site_nll": _mean(worst),
         "best_site": over_seeds([c["best"] for c in each])["metrics"] if all(c.get("best") for c in each) else None,
         **{k: _whole([c.get(k) for c in each]) for k in ("up_bytes", "down_bytes")},
+        "curves": {seed: c["curve"] for seed, c in cells.items() if c.get("curve")},
         "seconds": sum(c["seconds"] for c in each),
         "warnings": failed + [f"{r.name}: {w}" for w in heard],
     }
@@ -235,6 +240,8 @@ def _markdown_lines(compared: Json) -> Iterator[str]:
                 apart = [words.difference_words(row, ranks[0])] if paired else []
                 yield _line([row["row"], "(bound)" if group == "bound" else group, *moved, *cells, *apart])
         yield ""
+        for found in part.get("communication") or []:
+            yield from (communicated(found), "")
     yield from (note for note in (compared["leaves_out"], words.PAIRED if paired else "") if note)
 
 

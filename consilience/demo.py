@@ -20,6 +20,7 @@ from consilience.methods.local_only import LocalOnly
 from consilience.methods.mixture import Mixture
 from consilience.methods.server_only import ServerOnly
 from consilience.recipe import Recipe
+from consilience.report.words import percent
 from consilience.rows import Row
 from consilience.store import FORMAT
 
@@ -87,9 +88,10 @@ def sentence(rows: list[dict[str, Any]], tested: int) -> str:
     name, best = min(federated, key=lambda pair: pair[1]["nll"])
     bound = {r["name"]: r["metrics"] for r in rows if r["needs"] == "bound"}
     top, alone = bound["All data in one place"], bound["Server's 30 rows alone"]
+    accurate = {name: percent(m["accuracy"]) for name, m in (("best", best), ("top", top), ("alone", alone))}
     return (
-        f"On this one split the best federated NLL is {best['nll']:.2f} ({name}, {best['accuracy']:.0%} accurate), "
-        f"against {top['nll']:.2f} ({top['accuracy']:.0%}) with all data in one place and {alone['nll']:.2f} "
-        f"({alone['accuracy']:.0%}) from the server's 30 labelled rows alone; one seed and "
+        f"On this one split the best federated NLL is {best['nll']:.2f} ({name}, {accurate['best']} accurate), "
+        f"against {top['nll']:.2f} ({accurate['top']}) with all data in one place and {alone['nll']:.2f} "
+        f"({accurate['alone']}) from the server's 30 labelled rows alone; one seed and "
         f"{tested} test rows do not rank methods that are close."
     )

@@ -21,11 +21,23 @@ def _shift(z: Tensor, bits: int) -> Tensor:
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
+def _folded(seed: int, i: int) -> int:
+    """`Key.fold` in plain integers, thirty times faster than on tensors of one number."""
+    word = (1 << 64) - 1
+    z = (seed + (i + 1) * _GOLDEN) & word
+    z = ((z ^ (z >> 30)) * _MIX1) & word
+    z = ((z ^ (z >> 27)) * _MIX2) & word
+    z ^= z >> 31
+    return z - (1 << 64) if z >> 63 else z  # as int64 has it
+
+
 class Key(NamedTuple):
     seed: Tensor | int
 
     def fold(self, i: int | Tensor) -> Key:
         """A new key for the i-th of whatever comes next (splitmix64)."""
+        if isinstance(self.seed, int) and isinstance(i, int):
+            return Key(_folded(self.seed, i))
         z = torch.as_tensor(self.seed, dtype=torch.int64) + (torch.as_tensor(i, dtype=torch.int64) + 1) * _GOLDEN
         z = (z ^ _shift(z, 30)) * _MIX1
         z = (z ^ _shift(z, 27)) * _MIX2
@@ -52,6 +64,16 @@ class Key(NamedTuple):
     def generator(self) -> torch.Generator:
         """For code outside vmap that needs many draws of different kinds."""
         return torch.Generator().manual_seed(int(self.seed))
+
+    @property
+    def tensor(self) -> Key:
+        """The same key as a tensor, which vmap can stack."""
+        return Key(torch.as_tensor(self.seed, dtype=torch.int64))
+
+    @property
+    def plain(self) -> Key:
+        """The same key as a plain integer, which folds fastest; not under vmap."""
+        return Key(int(self.seed))
 
 
 def _draw(kind: str, key: Key, shape: Sequence[int], like: Tensor | None) -> Tensor:

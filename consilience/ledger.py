@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from consilience.payload import floats, nbytes
@@ -31,6 +32,11 @@ class Ledger:
     def total(self, what: str, **only: int) -> int:
         """The sum of one column, over the entries that match, e.g. `total("up_bytes", round=3)`."""
         return sum(e[what] for e in self.entries if all(e[k] == v for k, v in only.items()))
+
+    def moved(self, round: int) -> dict[str, int]:
+        """What crossed in the round that was recorded last."""
+        last = list(takewhile(lambda e: e["round"] == round, reversed(self.entries)))
+        return {c: sum(e[c] for e in last) for c in COLUMNS}
 
     def summary(self, names: tuple[str, ...]) -> dict[str, Any]:
         sums = [dict.fromkeys(COLUMNS, 0) for _ in names]

@@ -138,6 +138,11 @@ class Method(ABC):
             )
         return payloads(replies)
 
+    @property
+    def averages(self) -> bool:
+        """Whether `aggregate` uses Σₖ (nₖ/n) payloadₖ alone, so that replies may be folded into it as they come."""
+        return False
+
     def personal(self, task: Task, state: Any) -> Sequence[Predictive] | None:
         """One model a site, where a method has no common one."""
         return None
@@ -148,6 +153,11 @@ def needs(method: Method) -> set[Needs]:
     inner = getattr(method, "inner", None)
     own = {method.needs} | ({Needs.INPUTS} if getattr(method, "distil", None) else set())
     return own if inner is None else own | needs(inner)
+
+
+def group(method: Method) -> str:
+    """What tables group a method by: a bound, or the most that it wants at the server."""
+    return "bound" if method.bound else max(needs(method), key=list(Needs).index).value
 
 
 def moves_statistics(method: Method) -> bool:

@@ -22,6 +22,11 @@ class Optimiser(Protocol):
         """One step at this rate → the new vector and state."""
 
 
+def less(vector: Tensor, step: Tensor, rate: float | Tensor) -> Tensor:
+    """θ − ε·s, in one pass over memory where the rate is a plain number."""
+    return vector - rate * step if isinstance(rate, Tensor) else torch.sub(vector, step, alpha=rate)
+
+
 @dataclass(frozen=True)
 class Descent:
     """v ← m·v + g;  θ ← θ − ε·v.  Plain gradient descent when m = 0."""
@@ -34,9 +39,9 @@ class Descent:
 
     def step(self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor) -> tuple[Tensor, Tree]:
         if not self.momentum:
-            return vector - rate * gradient, ()
-        velocity = self.momentum * state + gradient
-        return vector - rate * velocity, velocity
+            return less(vector, gradient, rate), ()
+        velocity = torch.add(gradient, state, alpha=self.momentum)
+        return less(vector, velocity, rate), velocity
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,8 @@ class AdamSteps:
     def step(self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor) -> tuple[Tensor, Tree]:
         m, v, t = state
         t = t + 1
-        m = self.beta1 * m + (1 - self.beta1) * gradient
-        v = self.beta2 * v + (1 - self.beta2) * gradient**2
-        m_hat, v_hat = m / (1 - self.beta1**t).to(m), v / (1 - self.beta2**t).to(v)  # powers in double precision
-        return vector - rate * m_hat / (v_hat.sqrt() + self.epsilon), (m, v, t)
+        m = torch.lerp(m, gradient, 1 - self.beta1)  # β₁ m + (1 − β₁) g
+        v = torch.lerp(v, gradient * gradient, 1 - self.beta2)
+        shrunk, shrunk_root = (1 - self.beta1**t).to(m), (1 - self.beta2**t).sqrt().to(v)  # powers in double precision
+        scale = v.sqrt().div_(shrunk_root).add_(self.epsilon)  # in place on what is new here: half the time
+        return vector - (m / scale).mul_(rate / shrunk), (m, v, t)

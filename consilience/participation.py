@@ -15,6 +15,7 @@ from consilience.errors import InputError
 from consilience.key import Key
 from consilience.method import Method, name
 
+PORTION = 256  # replies held at a time where they are folded
 SPREAD = 0.5  # standard deviation of the log of a duration
 
 
@@ -96,6 +97,14 @@ def durations(sizes: Sequence[int], round: int, key: Key) -> list[float]:
     mean = sum(sizes) / len(sizes)
     luck = (SPREAD * key.fold(round).fold(2).normal((len(sizes),))).exp().tolist()
     return [size / mean * factor for size, factor in zip(sizes, luck, strict=True)]
+
+
+def portions(cohort: Sequence[int], sizes: Sequence[int], folding: bool) -> list[list[int]]:
+    """The cohort in one go; cut where replies are folded as they come, clients of similar size together."""
+    if not folding:
+        return [list(cohort)] if cohort else []
+    order = sorted(cohort, key=lambda k: (-sizes[k], k))
+    return [order[i : i + PORTION] for i in range(0, len(order), PORTION)]
 
 
 def shortfall(p: Participation, replies: int, asked: int, round: int) -> str:

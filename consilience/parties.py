@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from consilience import tree
 from consilience.data.data import Data
 from consilience.key import Key
 from consilience.tree import Tree
@@ -51,3 +52,11 @@ def weights(replies: Sequence[Received]) -> Tensor:
     """nₖ / n; equal where sizes are withheld."""
     sizes = torch.stack([torch.as_tensor(r.size, dtype=torch.float64) for r in replies])
     return torch.full_like(sizes, 1 / len(sizes)) if bool((sizes <= 0).any()) else sizes / sizes.sum()
+
+
+def folded(replies: Sequence[Received]) -> list[Received]:
+    """Replies of which only Σₖ (nₖ/n) payloadₖ matters, as one of n examples; as they are where sizes are withheld."""
+    sizes = torch.tensor([float(r.size) for r in replies], dtype=torch.float64)
+    if not replies or bool((sizes <= 0).any()):
+        return list(replies)
+    return [Received(replies[0].client, sizes.sum(), tree.mean(payloads(replies), weights(replies)))]

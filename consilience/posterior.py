@@ -33,6 +33,13 @@ class Dense(NamedTuple):
     precision: Tensor  # [P, P]; small models only
 
 
+class Natural(NamedTuple):
+    """A Gaussian, or a ratio of Gaussians, by what adds when densities multiply: exp(⟨linear, θ⟩ − ½ θᵀΛθ)."""
+
+    linear: Any  # precision · mean; a tensor for a dense Gaussian, a leaf for each uncertain leaf of a diagonal one
+    precision: Any  # Λ; may be negative in a ratio
+
+
 SMALLEST = 1e-12  # variance, so that samples that agree to the last bit still multiply
 
 Posterior: TypeAlias = Point | Samples | Gaussian | Dense
@@ -57,7 +64,7 @@ def multiply(factors: Sequence[Any], prior: Gaussian | Dense) -> Gaussian | Dens
         return Dense(torch.linalg.solve(precision, linear), precision)
     mean, var = {}, {}
     for k, m in prior.mean.items():
-        if k not in prior.var:  # a point: nothing to weigh by
+        if k not in prior.var or k not in factors[0].var:  # a point: nothing to weigh by
             mean[k] = torch.stack([f.mean[k] for f in factors]).mean(0)
             continue
         precision = sum((1 / f.var[k].clamp(min=SMALLEST) for f in factors), -spare / prior.var[k])
@@ -65,6 +72,22 @@ def multiply(factors: Sequence[Any], prior: Gaussian | Dense) -> Gaussian | Dens
         linear = sum((f.mean[k] / f.var[k].clamp(min=SMALLEST) for f in factors), -spare * m / prior.var[k])
         mean[k] = var[k] * linear
     return Gaussian(mean, var)
+
+
+def natural(q: Gaussian | Dense) -> Natural:
+    """A Gaussian's natural parameters; points have none."""
+    if isinstance(q, Dense):
+        return Natural(q.precision @ q.mean, q.precision)
+    return Natural({k: q.mean[k] / v for k, v in q.var.items()}, {k: 1 / v for k, v in q.var.items()})
+
+
+def from_natural(n: Natural, points: Params, floor: Tensor | float) -> Gaussian | Dense:
+    """The Gaussian with these natural parameters; precisions that are not positive become `floor`, with a warning."""
+    if isinstance(n.precision, Tensor):
+        return Dense(torch.linalg.solve(n.precision, n.linear), n.precision)
+    precision = {k: positive(p, torch.full_like(p, float(floor))) for k, p in n.precision.items()}
+    mean = {k: n.linear[k] / precision[k] if k in precision else point for k, point in points.items()}
+    return Gaussian(mean, {k: 1 / p for k, p in precision.items()})
 
 
 def moments(samples: Samples) -> Gaussian:

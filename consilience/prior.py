@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
 from consilience import tree
 from consilience.key import Key
-from consilience.posterior import Dense, Gaussian, draw
+from consilience.posterior import Dense, Gaussian, Natural, draw
 from consilience.tree import Params
 
 WIDE = 1e12  # the variance that stands for none preferred
@@ -76,3 +76,44 @@ class Flat:
 
     def draw(self, key: Key, n: int, like: Params) -> Params:
         raise TypeError("a flat prior cannot be drawn from")
+
+
+@dataclass(frozen=True, eq=False)
+class Believed:
+    """What others believe, as a prior: PVI's cavity. Where precisions are negative it is no density, yet a target."""
+
+    belief: Natural
+    like: Params  # all weights, in their order
+    rest: Prior  # for the weights the belief says nothing about
+
+    def log_density(self, params: Params) -> Tensor:
+        linear, precision = self.belief
+        if isinstance(precision, Tensor):
+            theta = tree.ravel(params)
+            return cast(Tensor, theta @ linear - 0.5 * theta @ precision @ theta)
+        others = {k: v for k, v in params.items() if k not in precision}
+        own = {k: v for k, v in params.items() if k in precision}
+        total = sum(((linear[k] - 0.5 * precision[k] * v) * v).sum() for k, v in own.items())
+        return cast(Tensor, total + (self.rest.log_density(others) if others else 0.0))
+
+    def slope(self, vector: Tensor) -> Tensor | None:
+        linear, precision = self.belief
+        if isinstance(precision, Tensor):
+            return cast(Tensor, precision @ vector - linear)
+        other = self.rest.slope(vector)
+        slopes = tree.unravel(torch.zeros_like(vector) if other is None else other, self.like)
+        params = tree.unravel(vector, self.like)
+        return tree.ravel({k: precision[k] * params[k] - linear[k] if k in precision else v for k, v in slopes.items()})
+
+    def gaussian(self, like: Params) -> Gaussian:
+        linear, precision = self.belief
+        given = self.rest.gaussian(like)
+        mean = {k: linear[k] / precision[k] if k in precision else v for k, v in given.mean.items()}
+        return Gaussian(mean, {k: 1 / precision[k] if k in precision else v for k, v in given.var.items()})
+
+    def dense(self, like: Params) -> Dense:
+        linear, precision = self.belief
+        return Dense(torch.linalg.solve(precision, linear), precision)
+
+    def draw(self, key: Key, n: int, like: Params) -> Params:
+        return draw(self.gaussian(like), key, n).params

@@ -28,6 +28,7 @@ from consilience.errors import InputError, unknown
 from consilience.progress import track
 from consilience.store import FORMAT, Store
 
+DRAWING = "_drawing"  # what a trial's picture needs beside its scores: any JSON, for `draw`
 Values = dict[str, dict[str, float | None]]  # row → score → value
 
 
@@ -113,9 +114,13 @@ def _file(scale: str, column: str, seed: int) -> str:
 def collect(name: str, experiment: Experiment, seeds: Sequence[int], scale: str, out: Path) -> dict[str, Any]:
     """For each row and column: ours, its spread, the paper's, and whether they can be compared."""
     cells: list[dict[str, Any]] = []
+    drawings: dict[str, dict[int, Any]] = {}
     for column in experiment.columns:
         files = [out / _file(scale, column, s) for s in seeds]
         trials = [json.loads(file.read_text())["values"] for file in files if file.exists()]
+        there = [seed for seed, file in zip(seeds, files, strict=True) if file.exists()]
+        drawn = {seed: t.pop(DRAWING) for seed, t in zip(there, trials, strict=True) if DRAWING in t}
+        drawings |= {column: drawn} if drawn else {}
         printed = {row: cols[column] for row, cols in (experiment.paper or {}).items() if column in cols}
         for row in dict.fromkeys([*(r for t in trials for r in t), *printed]):
             values = [t[row][experiment.score] for t in trials if row in t and t[row].get(experiment.score) is not None]
@@ -151,6 +156,7 @@ def collect(name: str, experiment: Experiment, seeds: Sequence[int], scale: str,
         "scale": scale,
         "seeds": list(seeds),
         "cells": cells,
+        **({"drawings": drawings} if drawings else {}),
     }
 
 

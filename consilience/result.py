@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy
@@ -13,22 +14,24 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from consilience.blueprint import blueprint
 from consilience.data.data import Sites
 from consilience.errors import InputError
-from consilience.evaluate import evaluate, fitted_temperature
+from consilience.evaluate import evaluate, fitted_temperature, uncertainty
 from consilience.inference import CyclicalSGHMC
 from consilience.key import Key
+from consilience.ledger import Ledger
 from consilience.method import Method, name
 from consilience.methods.centralised import Centralised
 from consilience.methods.local_only import LocalOnly
 from consilience.methods.server_only import ServerOnly
-from consilience.metrics.uncertainty import decompose
 from consilience.parties import Received, Server
-from consilience.posterior import Dense, Gaussian, Point, Samples, members
+from consilience.posterior import Dense, Gaussian, Point, Samples
 from consilience.predictive import Categorical, Normal, tempered
-from consilience.provenance import check, facts
+from consilience.provenance import check, facts, identity
+from consilience.report.html import run_page
 from consilience.report.table import run_table
-from consilience.store import Store
+from consilience.store import FORMAT, Checkpoint, Store
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -55,6 +58,7 @@ class Result:
     report: dict[str, Any]  # what run.json holds
     run: Callable[..., Result]  # how to run something else on the same rows
     store: Store | None = None
+    checkpoint: Checkpoint | None = None  # where the run stands; None for a pool
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -67,16 +71,8 @@ class Result:
         model = self.method.predictive(self.task, self.state)
         p = model(inputs)
         if temper:
-            if self.sites.calibration is None:
-                raise InputError("There are no calibration rows to fit a temperature on; use temper=False.")
-            p = tempered(p, fitted_temperature(model, self.sites))
-        posteriors, weights = self.method.members(self.state)
-        like, draws = self.task.like, self.task.draws
-        each = [
-            [self.task.predictive(Point(m))(inputs) for m in members(posterior, Key(0), draws, like)]
-            for posterior in posteriors
-        ]
-        u = decompose(each, weights)
+            p = tempered(p, self._temperature())
+        u = uncertainty(self.method, self.task, self.state, inputs)
         if isinstance(p, Categorical):
             return Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)
         scale, shift = self.sites.target_scale, self.sites.target_shift
@@ -84,8 +80,33 @@ class Result:
         parts = [v * scale**2 for v in (p.total, u.aleatoric, u.epistemic, u.disagreement)]
         return Prediction(None, p.mean * scale + shift, *parts)
 
+    def _temperature(self) -> float:
+        if self.sites.calibration is not None:
+            return fitted_temperature(self.method.predictive(self.task, self.state), self.sites)
+        known = (self.report.get("tempered") or {}).get("temperature")  # of a run loaded without its rows
+        if known is None:
+            raise InputError("There are no calibration rows to fit a temperature on; use temper=False.")
+        return float(known)
+
+    def save(self, folder: str | Path) -> Path:
+        """Keep everything but the rows in a folder, with its report; `co.load(folder)` brings it back."""
+        store, replies = Store(folder), list(self.replies)
+        if self.store is None or self.store.folder.resolve() != store.folder.resolve():
+            if store.exists:
+                raise InputError(f"{folder} already holds a run; choose another folder.")
+            fingerprint = identity(self.method, self.task, self.sites, self.report["seed"], self.report["engine"])
+            rounds, history = self.report["rounds"], self.report.get("history", [])
+            store.save(self.checkpoint or Checkpoint(rounds, self.state, {}, history, Ledger(), fingerprint), replies)
+            store.write_json("task.json", {"format": FORMAT, **blueprint(self.task, self.sites)})
+        report = {**self.report, **({"bounds": self.bounds} if "bounds" in self.__dict__ else {})}
+        store.write_json("run.json", report)
+        store.write("report.html", run_page(report).encode())
+        return store.folder
+
     def pool(self, method: Method, scored: bool = True) -> Result:
         """The same replies under another method's rule, without training; `scored=False` leaves the scores out."""
+        if not self.sites.train:
+            raise InputError("This run was loaded without its rows: hand them in, co.load(folder, sites=sites).")
         if not self.replies:
             raise InputError("This run kept no replies; run again with keep_replies='last'.")
         if method.everyone and len(self.replies) < len(self.sites):
@@ -105,6 +126,9 @@ class Result:
     @cached_property
     def bounds(self) -> dict[str, Any]:
         """Each site alone, the server's few rows alone, all data in one place: scores on the same test rows."""
+        if not self.sites.train:  # loaded without its rows
+            known: dict[str, Any] = self.report.get("bounds") or {}
+            return known
         seed = self.report["seed"]
         inference = getattr(getattr(self.method, "inner", self.method), "inference", CyclicalSGHMC())
         found = {}

@@ -92,7 +92,7 @@ def read_settings(source: str, data: str, split: str | None) -> dict[str, dict[s
     preset = PRESETS / f"{source}.json"
     path = Path(source)
     if not path.exists() and not preset.is_file():
-        known = [p.name.removesuffix(".json") for p in PRESETS.iterdir() if p.name.endswith(".json")]
+        known = sorted(p.name.removesuffix(".json") for p in PRESETS.iterdir() if p.name.endswith(".json"))
         raise InputError(f"There is no file «{source}», and no preset of that name; presets: {', '.join(known)}.")
     try:
         value = json.loads((path if path.exists() else preset).read_text(encoding="utf-8"))

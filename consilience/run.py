@@ -10,19 +10,26 @@ from pathlib import Path
 from typing import Any
 
 from consilience import participation as part
+from consilience.blueprint import blueprint, sites_from, task_from
+from consilience.compiled import worthwhile
 from consilience.data.data import Data, Sites
-from consilience.engines import ENGINES, Engine, chosen, threads_for, using_threads
-from consilience.engines.exchange import forgive, losses
+from consilience.device import CPU, moved, on, placed
+from consilience.device import device as named_device
+from consilience.engines import Engine, Vectorised, chosen, threads_for, using_threads
+from consilience.engines import engine as named_engine
+from consilience.engines.exchange import ended, forgive, losses, missing
 from consilience.errors import InputError
 from consilience.evaluate import evaluate, quick
 from consilience.key import Key
 from consilience.ledger import Ledger
 from consilience.method import Method, usual_rounds
 from consilience.participation import Participation
-from consilience.parties import Received, Server
+from consilience.parties import Received, Server, folded
 from consilience.progress import track
 from consilience.provenance import check, facts, identity
 from consilience.result import Result
+from consilience.spec import restored
+from consilience.start import start_from
 from consilience.store import FORMAT, Checkpoint, Store
 from consilience.task import Task
 from consilience.version import __version__
@@ -41,15 +48,22 @@ def run(
     resume: bool = False,
     threads: int | None = None,
     participation: float | Participation | None = None,
+    compiled: bool | None = None,
+    device: str = "cpu",
     scored: bool = True,
+    start: str | Path | None = None,
     about: dict[str, Any] | None = None,
 ) -> Result:
     """Run a method over the sites → its result.
 
     `rounds` is 1 for one-round methods and what is usual for the others unless given. With `out` everything is kept in
-    that folder; `resume=True` goes on from its last whole round. `threads` are torch's, one for small networks unless
-    given. `participation` is how many sites, or which fraction of them, are asked a round; a `Participation` also says
-    who is lost and how many replies suffice. `scored=False` leaves the scores to the caller. `about` is added to
+    that folder; `resume=True` goes on from its last whole round. With `keep_replies="none"` a method that averages
+    folds replies as they come, so that thousands of sites need little memory. `threads` are torch's, one for small
+    networks unless given. `participation` is how many sites, or which fraction of them, are asked a round; a
+    `Participation` also says who is lost and how many replies suffice. `scored=False` leaves the scores to the caller.
+    `start` is another run's folder, whose posterior this one begins at. `compiled` says whether
+    vectorised steps are compiled; by default if enough of them lie ahead, and as before after a resume. `device` is
+    where sites and server compute; what is kept, scored and given back lies on the processor. `about` is added to
     run.json.
     """
     sites = sites.pooled() if method.pooled else sites
@@ -57,61 +71,86 @@ def run(
     check(method, task, sites, rounds)
     taking = part.participation(participation)
     part.check(taking, method, len(sites))
+    place = named_device(device)
+    there, rows = placed(task, sites, place)
     if isinstance(engine, str):
         engine_name = chosen(engine, task, sites.train)
-        where = ENGINES[engine_name](sites.train)
+        where = named_engine(engine_name, rows.train)
     else:
-        engine_name, where = getattr(engine, "__name__", "custom"), engine(sites.train)
+        engine_name, where = getattr(engine, "__name__", "custom"), engine(rows.train)
     store = None if out is None else Store(out, keep_replies)
     if store is not None and store.exists and not resume:
         raise InputError(f"{store.folder} already holds a run; go on with --resume, or choose another folder.")
     used = threads or threads_for(task)
-    fingerprint = identity(method, task, sites, seed, engine_name, taking.fingerprint())
+    if isinstance(where, Vectorised):
+        begun = store is not None and (store.folder / "run.json").exists()
+        before = store.read_json().get("compiled") if store is not None and begun else compiled
+        where.compiled = worthwhile(rounds * where.steps(method, task)) if before is None else before
+    fingerprint = identity(method, task, sites, seed, on(engine_name, device), taking.fingerprint())
     if taking.min_replies is not None:
         forgive(where)
 
     key = Key(seed)
-    server = Server(sites.inputs, sites.calibration, key.fold(0), len(sites))
+    here = Server(sites.inputs, sites.calibration, key.fold(0), len(sites))
+    server = here._replace(inputs=rows.inputs, calibration=rows.calibration)
     saved = store.load(method) if store is not None and resume else None
     if saved is not None and saved.fingerprint != fingerprint:
         raise InputError(f"{out} was made with another method, model, data, seed or engine; use what it was made with.")
-    at = saved or Checkpoint(0, method.init(task, server), {}, [], Ledger(), fingerprint)
-    where.memories.update(at.memories)
+    origin = None if start is None else start_from(start, task)
+    first = method.init(task, here) if origin is None else origin.into(method.init(task, here), task)
+    at = saved or Checkpoint(0, first, {}, [], Ledger(), fingerprint)
+    where.memories.update(moved(at.memories, place))
+    state = moved(at.state, place)
     header = {
         **{"consilience": __version__, "format": FORMAT},
         **facts(method, task, sites, rounds, seed, engine_name, used),
+        **{"compiled": getattr(where, "compiled", False), "device": device},
+        **({} if origin is None else {"started_from": origin.about}),
         **({"participation": dataclasses.asdict(taking)} if taking.partial else {}),
         **(about or {}),
     }
     if store is not None:
         store.write_json("run.json", {**header, "finished": False})
+        store.write_json("task.json", {"format": FORMAT, **blueprint(task, sites)})
 
+    sizes, folding = [len(d.w) for d in sites.train], keep_replies == "none" and method.averages
     started, replies = time.perf_counter(), list[Received]()
-    with using_threads(used), warnings.catch_warnings(record=True) as heard:
+    with ended(where), using_threads(used), warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         for t in track(range(at.rounds, rounds), "round"):
-            message = method.broadcast(at.state)
+            message = method.broadcast(state)
             asked = part.cohort(taking, where.clients, t, key.fold(3))
-            lost = part.losses(taking, asked, [len(d.w) for d in sites.train], t, key.fold(3))
-            there = [k for k in asked if k not in lost]
-            replies = where.gather(method, task, message, there, t, key.fold(1), t / rounds)
-            sent = {r.client: r.payload for r in replies}
-            lost |= {k: losses(where).get(k, "no reply") for k in asked if k not in sent and k not in lost}
-            failed = [{"site": sites.names[k], "round": t + 1, "why": why} for k, why in sorted(lost.items())]
-            failures = (*at.failures, *failed)
-            if stop := part.shortfall(taking, len(replies), len(asked), t):
+            lost = part.losses(taking, asked, sizes, t, key.fold(3))
+            replies = []
+            try:
+                for portion in track(part.portions([k for k in asked if k not in lost], sizes, folding), "part"):
+                    came = where.gather(method, there, message, portion, t, key.fold(1), t / rounds)
+                    for r in came:
+                        at.ledger.record(t + 1, r.client, message, r.payload)
+                    lost |= missing(where, portion, came)
+                    replies = folded([*replies, *came]) if folding else came
+            except InputError:
+                if store is not None:
+                    failures = (*at.failures, *_failed(lost | losses(where), sites, t))
+                    store.write_json("run.json", {**header, "failures": failures, "finished": False})
+                raise
+            for k in lost:
+                at.ledger.record(t + 1, k, message, ())
+            failures = (*at.failures, *_failed(lost, sites, t))
+            if stop := part.shortfall(taking, len(asked) - len(lost), len(asked), t):
                 if store is not None:
                     store.write_json("run.json", {**header, "failures": failures, "finished": False})
                 raise InputError(stop)
-            state = method.aggregate(task, at.state, replies, server._replace(key=key.fold(2).fold(t)))
-            for k in asked:
-                at.ledger.record(t + 1, k, message, sent.get(k, ()))
-            moved = {c: at.ledger.total(c, round=t + 1) for c in ("up_bytes", "down_bytes")}
-            row = {"round": t + 1, **(quick(method, task, state, sites) if scored else {}), **moved}
-            at = Checkpoint(t + 1, state, where.memories, [*at.history, row], at.ledger, fingerprint, failures)
+            state = method.aggregate(there, state, replies, server._replace(key=key.fold(2).fold(t)))
+            known, replies, memories = moved((state, replies, where.memories), CPU)
+            scores = quick(method, task, known, sites) if scored else {}
+            row = {"round": t + 1, **scores, **at.ledger.moved(t + 1)}
+            at = Checkpoint(t + 1, known, memories, [*at.history, row], at.ledger, fingerprint, failures)
             if store is not None:
                 store.save(at, replies)
-        if not replies and store is not None and keep_replies != "none":
+        if folding:
+            replies = []
+        elif not replies and store is not None and keep_replies != "none":
             replies = store.replies(at.rounds, method)
         found = evaluate(method, task, at.state, sites) if scored else {}
     report = {
@@ -124,19 +163,40 @@ def run(
     }
     if store is not None:
         store.write_json("run.json", report)
-    return Result(method, task, sites, at.state, replies, server, report, run, store)
+    return Result(method, task, sites, at.state, replies, here, report, run, store, at)
 
 
-def load(folder: str | Path, method: Method, task: Task, sites: Sites) -> Result:
-    """A finished run from its folder, given what it was made from; nothing is trained."""
-    sites = sites.pooled() if method.pooled else sites
+def _failed(lost: dict[int, str], sites: Sites, round: int) -> list[dict[str, Any]]:
+    """Who, when and why, for people."""
+    return [{"site": sites.names[k], "round": round + 1, "why": why} for k, why in sorted(lost.items())]
+
+
+def load(
+    folder: str | Path, method: Method | None = None, task: Task | None = None, sites: Sites | None = None
+) -> Result:
+    """A finished run from its folder; nothing is trained.
+
+    The path alone is enough to predict, unless method or network are your own: hand those in. Rows are not kept: to
+    score or pool again, hand the sites in.
+    """
     store = Store(folder)
     report = store.read_json()
-    saved = store.load(method)
-    if saved is None or not report.get("finished"):
+    if not report.get("finished"):
         raise InputError(f"The run in {folder} has not finished; go on with «consilience run --resume {folder}».")
-    taking = Participation(**report.get("participation", {})).fingerprint()
-    if saved.fingerprint != identity(method, task, sites, report["seed"], report["engine"], taking):
-        raise InputError(f"{folder} was made with another method, model or data than these.")
-    server = Server(sites.inputs, sites.calibration, Key(report["seed"]).fold(0), len(sites))
-    return Result(method, task, sites, saved.state, store.replies(saved.rounds, method), server, report, run, store)
+    plan = {} if task is not None and sites is not None else store.read_json("task.json")
+    method = restored(report["settings"]) if method is None else method
+    assert isinstance(method, Method)
+    task = task_from(plan, report["model"]) if task is None else task
+    saved = store.load(method)
+    if saved is None:
+        raise InputError(f"{folder} holds no state: start the run again.")
+    if sites is not None:
+        sites = sites.pooled() if method.pooled else sites
+        taking = Participation(**report.get("participation", {})).fingerprint()
+        where = on(report["engine"], report.get("device", "cpu"))
+        if saved.fingerprint != identity(method, task, sites, report["seed"], where, taking):
+            raise InputError(f"{folder} was made with another method, model or data than these.")
+    known = sites_from(plan) if sites is None else sites
+    server = Server(known.inputs, known.calibration, Key(report["seed"]).fold(0), len(known.names))
+    replies = store.replies(saved.rounds, method) if (store.folder / "replies").exists() else []
+    return Result(method, task, known, saved.state, replies, server, report, run, store, saved)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +15,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from consilience.progress import listening
 
-out = Console()
+PIPED = 300  # columns where nobody looks: wide, so that a row stays on its line
+out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPED)
 err = Console(stderr=True)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from consilience import tree
+from consilience.compiled import compiled
 from consilience.data.data import Data
 from consilience.key import Key
 from consilience.task import Task, gradient, mean_nll
@@ -85,6 +86,18 @@ def _functional(task: Task, like: Params) -> Pass:
         value = mean_nll(task.likelihood.nll(outputs, batch.y, params), batch.w)
         return value, {k: inside.get(k, v) for k, v in params.items()}  # the call writes moved statistics back
 
+    if task.compiled and not (layers or counting or moving or tensors_of(task.likelihood)):
+
+        def value(vector: Tensor, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+            return loss(vector, Data(x, y, w), {})[0]
+
+        fast = compiled(task.model, repr(task.likelihood), torch.func.grad(value))
+
+        def quick(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
+            return vector, fast(vector, *batch)
+
+        return quick
+
     def learn(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
         seeds = {f"{name}.seed".lstrip("."): _seed(key, step, i) for i, name in enumerate(layers)}
         found, moved = torch.func.grad(loss, has_aux=True)(vector, batch, seeds)
@@ -129,6 +142,11 @@ def _private_copy(task: Task, like: Params) -> Pass:
         return theta, slope
 
     return bare
+
+
+def tensors_of(settings: object) -> bool:
+    """Whether a setting is a tensor, which differs from client to client and cannot be compiled in."""
+    return any(isinstance(value, Tensor) for value in vars(settings).values())
 
 
 def _named(model: nn.Module, buffer: str) -> list[str]:

@@ -11,8 +11,24 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from consilience import distil, ensemble, inference, method, optim, payload, posterior, predictive
+from consilience import (
+    distil,
+    ensemble,
+    exposure,
+    inference,
+    likelihood,
+    merging,
+    method,
+    optim,
+    payload,
+    posterior,
+    predictive,
+    prior,
+)
 from consilience.errors import InputError, unknown
+from consilience.inference.coreset import BPCfKL
+from consilience.inference.hmc import HMC
+from consilience.inference.unrolled import Distillation
 from consilience.methods import METHODS
 from consilience.tree import Tree
 
@@ -28,8 +44,14 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(optim.Descent, optim.AdamSteps, optim.Yogi, predictive.shared, predictive.robust),
         *(posterior.moments, posterior.dense_moments),
         *(ensemble.Ensemble, ensemble.GaussianModels, ensemble.DirichletModels),
+        *(HMC, BPCfKL, Distillation),
+        inference.Newton,
+        *(inference.MeanField, inference.Laplace, inference.SWAG, inference.ggn, inference.fisher),
+        *(merging.eaa, merging.gaa, merging.aalv, merging.ppa, merging.cf),
     )
 }
+# What else a task is made of.
+PROBLEM = (likelihood.Softmax, likelihood.GaussianNoise, likelihood.Heteroscedastic, prior.Isotropic, prior.Flat)
 # What may move or be stored; a method's own file adds its states.
 TYPES: dict[str, type] = {
     t.__name__: t
@@ -38,7 +60,9 @@ TYPES: dict[str, type] = {
         posterior.Samples,
         posterior.Gaussian,
         posterior.Dense,
+        posterior.Natural,
         payload.Coreset,
+        exposure.Nearness,
         payload.Logits,
         method.State,
         method.Pooled,
@@ -55,6 +79,22 @@ def describe(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [describe(v) for v in value]
     return value.__name__ if callable(value) else value
+
+
+def restored(value: Any) -> Any:
+    """The inverse of `describe`; a type that is neither a method nor known here is refused."""
+    if isinstance(value, dict):
+        kinds: dict[Any, Any] = {**KNOWN, **{kind.__name__: kind for kind in (*METHODS.values(), *PROBLEM)}}
+        name = value.get("type")
+        if name not in kinds:
+            raise InputError(f"«{name}» is not known here: hand the method in with method=, or the task with task=.")
+        fields = {f.name for f in dataclasses.fields(kinds[name])}
+        if not set(value) <= {"type", *fields}:
+            raise InputError(f"«{name}» has other settings than here: it was saved by another version.")
+        return kinds[name](**{k: restored(v) for k, v in value.items() if k != "type"})
+    if isinstance(value, list):
+        return tuple(restored(v) for v in value)
+    return KNOWN[value] if isinstance(value, str) and value in KNOWN else value
 
 
 def configure(settings: T, changes: Sequence[str]) -> T:

@@ -23,9 +23,11 @@ from consilience.key import Key
 from consilience.likelihood import GaussianNoise, Heteroscedastic, Likelihood, Softmax
 from consilience.models.batchnorm import statistics
 from consilience.models.controlled import controlled, refuse_hidden_state, refuse_uncontrolled
+from consilience.models.variational import LOG_VAR
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Categorical, Distribution, Normal, Predictive
 from consilience.prior import Flat, Isotropic, Prior
+from consilience.remembered import remembered
 from consilience.tree import Params
 
 Tilt: TypeAlias = Callable[[Params], Tensor]  # in units of the mean loss
@@ -52,6 +54,7 @@ class Task:
     tilts: tuple[Tilt, ...] = ()  # what is added to the mean loss
     anchor: Anchor | None = None  # where every batch's own slope is replaced by the common one
     draws: int = 20  # how many members stand for a Gaussian posterior when predicting
+    compiled: bool = False  # whether steps of many clients at once are compiled; an engine says so
 
     @property
     def like(self) -> Params:
@@ -63,6 +66,11 @@ class Task:
         """Names of the running statistics: they move with the weights and are averaged, but nothing steps on them."""
         return tuple(statistics(self.model))
 
+    @property
+    def uncertain(self) -> tuple[str, ...]:
+        """Names of the network's own weights, which a Gaussian may give variances."""
+        return tuple(k for k, _ in self.model.named_parameters() if not k.endswith(LOG_VAR))
+
     def weights(self, params: Params) -> Params:
         """All but the running statistics."""
         moving = set(self.statistics)
@@ -71,8 +79,8 @@ class Task:
     def _params(self, model: nn.Module) -> Params:
         buffers = dict(model.named_buffers())
         return {
-            **{k: p.detach() for k, p in model.named_parameters()},
-            **self.likelihood.extra(),
+            **{k: p.detach() for k, p in model.named_parameters() if k in self.uncertain},
+            **{k: v.to(next(model.parameters()).device) for k, v in self.likelihood.extra().items()},
             **{k: buffers[k] for k in self.statistics},
         }
 
@@ -134,7 +142,7 @@ class Task:
             found: Distribution = tree.concatenate(outcome(part) for part in x.split(CHUNK if x.ndim == 2 else IMAGES))
             return found
 
-        return predict
+        return lambda x: remembered(lambda: predict(x), self.model, self.likelihood, *tree.leaves(posterior), x)
 
     def prior_predictive(self, x: Tensor) -> Distribution:
         """What is predicted before any data: uniform over classes; for regression, moments over draws of the prior."""

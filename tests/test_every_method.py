@@ -116,6 +116,24 @@ def test_parallel_equals_sequential(name: str, problem: str) -> None:
 
 
 @every
+def test_flower_equals_sequential_to_the_last_bit(name: str, problem: str) -> None:
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flower]'")
+    import loopback
+
+    task, sites = tiny.PROBLEMS[problem]()
+    method = tiny.method(name)
+    rounds = 1 if method.one_shot else 3
+
+    alone = co.run(method, task, sites, rounds=rounds, engine="sequential")
+    over_messages = co.run(
+        method, task, sites, rounds=rounds, engine=lambda data: loopback.flower(method, task, data, deadline=60.0)
+    )
+
+    assert distance([r.payload for r in alone.replies], [r.payload for r in over_messages.replies]) == 0
+    assert distance(alone.state, over_messages.state) == 0
+
+
+@every
 def test_engines_agree_in_float64_over_three_rounds(name: str, problem: str) -> None:
     task, sites = tiny.PROBLEMS[problem](torch.float64)
     method = tiny.method(name)

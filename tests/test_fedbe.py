@@ -21,6 +21,7 @@ from consilience.models.mobilenet import mobilenetv2
 from consilience.models.resnet import resnet
 from consilience.parties import Server
 from consilience.posterior import Point, Samples
+from consilience.rows import read_settings, row
 
 POINTS = [Point({"a": torch.tensor([0.0, 1.0]).double()}), Point({"a": torch.tensor([4.0, 1.0]).double()})]
 WEIGHTS = torch.tensor([0.25, 0.75]).double()
@@ -174,6 +175,25 @@ def test_v_distillation_squares_the_pseudo_labels() -> None:
         assert torch.allclose(result.state.posterior.params[k], before - 0.1 * slope, atol=1e-12), k
 
 
+def mirrored(x: torch.Tensor, key: Key) -> torch.Tensor:
+    return -x
+
+
+def test_pseudo_labels_are_predicted_without_augmentation_and_distilled_with_it() -> None:
+    """One full-batch SGD step from the average: the gradient of −Σ p̂(x) log p(−x), with p̂ the average's own at x."""
+    task, sites = tiny.classification(torch.float64)
+    x = sites.inputs
+    assert x is not None
+    distil = co.Distil(co.SGD(rate=0.1, momentum=0.0, epochs=1, batch=len(x), augment=mirrored), wide=False)
+    result = co.run(co.FedBE(INNER["fedavg"], ALONE, distil=distil), task, sites, rounds=1)
+    average = co.average([r.payload for r in result.replies], co.weights(result.replies)).params
+    theta = {k: v.clone().requires_grad_() for k, v in average.items()}
+    target = torch.softmax(task.outputs(average, x), -1).detach()
+    loss = -(target * torch.log_softmax(task.outputs(theta, -x), -1)).sum(-1).mean()
+    for (k, before), slope in zip(average.items(), torch.autograd.grad(loss, list(theta.values())), strict=True):
+        assert torch.allclose(result.state.posterior.params[k], before - 0.1 * slope, atol=1e-12), k
+
+
 def test_a_regression_student_learns_the_ensembles_mean_and_spread() -> None:
     """A linear student under one variance for all rows: least squares to the means; the variance of what is left."""
     x = torch.linspace(-1, 1, 40).double().unsqueeze(1)
@@ -212,14 +232,25 @@ def test_one_reply_leaves_the_average_and_says_so(distil: co.Distil | None) -> N
     assert isinstance(new.posteriors[0], Samples) and len(new.posteriors[0].params["0.weight"]) == 1
 
 
+def test_some_of_the_clients_suffice_and_one_is_reported() -> None:
+    task, sites = tiny.classification()
+    method = co.FedBE(INNER["scaffold"], co.Ensemble(samples=3), distil=TEACH)
+    some = co.run(method, task, sites, rounds=2, participation=3)
+    assert len(some.state.posteriors[0].params["0.weight"]) == 3 + 1 + 3 and not some.report["warnings"]
+    single = co.run(method, task, sites, rounds=2, participation=1)
+    assert any("Only one client replied" in said for said in single.report["warnings"])
+    assert torch.equal(single.state.posterior.params["0.weight"], single.state.inner.posterior.params["0.weight"])
+
+
 def test_what_makes_no_sense_is_refused() -> None:
     for alpha in (0.0, -1.0, float("nan")):
         with pytest.raises(InputError, match="above 0"):
             co.DirichletModels(alpha)
     with pytest.raises(InputError, match="needs members"):
         co.Ensemble(samples=0, average=False, clients=False)
-    with pytest.raises(InputError, match="many rounds"):
-        co.FedBE(co.Mixture())
+    for inner in (co.Mixture(), co.Centralised(), co.FedBE()):
+        with pytest.raises(InputError, match="many rounds"):
+            co.FedBE(inner)
     task, sites = tiny.classification()
     with pytest.raises(InputError, match="do not send their weights"):
         co.run(tiny.shortened(co.FedBE(co.FedPA())), task, sites, rounds=1)
@@ -249,6 +280,17 @@ def test_the_inner_method_is_set_on_the_command_line(invoke: tiny.Invoke, tmp_pa
     assert settings["ensemble"]["models"] == {"type": "DirichletModels", "alpha": 0.5}
     code, _, errors = invoke("run", "fedbe", "--inputs", "20", "--set", "inner=fedproxx", "--out", str(tmp_path / "s"))
     assert code == 2 and "fedprox" in errors
+
+
+def test_the_papers_settings_are_a_preset_that_reaches_the_method_inside() -> None:
+    made = row("fedbe[inner=fedprox]", read_settings("chen2021", "cifar10", "step:2")["fedbe"])
+    assert isinstance(made.method, co.FedBE) and isinstance(made.method.inner, co.FedProx) and made.rounds == 40
+    training, student = made.method.inner.inference, made.method.distil.inference  # type: ignore[union-attr]
+    assert (training.rate, training.epochs, training.batch, training.weight_decay) == (0.01, 20, 40, 1e-3)  # type: ignore[attr-defined]
+    # App. B.2: 0.01 if r < 0.3 R, 0.001 if r < 0.6 R, 0.0001 after
+    assert [float(training.decay(r / 40)) for r in (11, 12, 23, 24)] == pytest.approx([1, 0.1, 0.1, 0.01])  # type: ignore[attr-defined]
+    assert (student.rate, student.low, student.begin, student.every) == (1e-3, 4e-4, 250, 25)  # type: ignore[attr-defined]
+    assert (student.epochs, student.batch) == (20, 128)  # type: ignore[attr-defined]
 
 
 def batchnorm_problem(dtype: torch.dtype = torch.float32) -> tuple[co.Task, co.Sites]:

@@ -221,10 +221,12 @@ def test_page_is_well_formed_and_loads_nothing(name: str) -> None:
     assert "http://" not in page
     assert "https://" not in page
     assert len(page.encode()) < 1_000_000
-    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in reader.tags}
+    assert not {"link", "img", "iframe"} & {tag for tag, _ in reader.tags}
+    assert [attrs for tag, attrs in reader.tags if tag == "script"] == [{}]  # the one that sorts, written in the page
     ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
-    targets = {v[1:] for _, attrs in reader.tags for k, v in attrs.items() if k.endswith("href") and v}
+    links = {v for _, attrs in reader.tags for k, v in attrs.items() if k.endswith("href") and v}
+    targets = {v[1:] for v in links if not v.startswith("data:")}
     assert targets <= set(ids)
 
 
@@ -262,10 +264,9 @@ def test_hostile_names_are_text_everywhere() -> None:
         row["name"] = hostile
 
     for page in (run_page(run), comparison_page(compared)):
-        tags = {tag for tag, _ in read(page).tags}
-        assert "script" not in tags
+        assert [tag for tag, _ in read(page).tags].count("script") == 1  # our own
         assert "&lt;script&gt;" in page
-        assert "<script" not in page
+        assert page.count("<script") == 1
     assert "<script>" in text(run_table(run), 100)  # a terminal shows it as it is
     assert "[bold]" in text(comparison_table({"rows": [{"name": "[bold]"}]}), 100)  # no markup is read from names
 

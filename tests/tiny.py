@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,7 +36,8 @@ PROBLEMS = {"classification": classification, "regression": regression}
 
 def shortened(settings: Any) -> Any:
     """The same settings with two epochs, one cycle and few samples, wherever those fields stand."""
-    short = {"epochs": 2, "batch": 16, "cycles": 1, "samples": 2, "keep": 2, "burn": 0, "every": 1}
+    short: dict[str, Any] = {"epochs": 2, "batch": 16, "cycles": 1, "samples": 2, "keep": 2, "burn": 0, "every": 1}
+    short |= {"rows": 4, "trajectories": 2, "steps": 6, "data_steps": 2, "coreset_steps": 2, "updates": 2, "noises": 2}
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -75,3 +77,15 @@ def keeps_its_contract(split: Split, rows: Rows, sites: int, seed: int) -> None:
     assert min(len(part) for part in parts) >= 1
     assert torch.cat(parts).sort().values.tolist() == list(range(len(rows.y)))
     assert equal(parts, split(rows, sites, Key(seed)))
+
+
+def hospitals(folder: Path) -> None:
+    """Three CSV files with a disease that depends on age and dose; each hospital sees other patients."""
+    folder.mkdir()
+    g = torch.Generator().manual_seed(0)
+    for k, name in enumerate(("north", "south", "west")):
+        age = 40 + 10 * k + 12 * torch.randn(60, generator=g)
+        dose = torch.rand(60, generator=g)
+        ill = torch.rand(60, generator=g) < torch.sigmoid((age - 50) / 6 + 2 * dose - 1)
+        lines = [f"{a:.1f},{d:.3f},{'yes' if i else 'no'}" for a, d, i in zip(age, dose, ill, strict=True)]
+        (folder / f"{name}.csv").write_text("\n".join(["age,dose,disease", *lines]) + "\n")

@@ -1,4 +1,4 @@
-"""The command line: demo, run, pool, compare, tune, reproduce, methods, datasets, report."""
+"""The command line: demo, run, pool, compare, tune, reproduce, methods, datasets, report, study, site, predict."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 from rich.text import Text
 
-from consilience.cli import lists, runs, tables  # noqa: F401 — they add their commands to the application
+from consilience.cli import deploy, lists, predict, runs, site, study, tables  # noqa: F401 — they add their commands
 from consilience.cli.options import app
 from consilience.errors import InputError
 from consilience.screen import err

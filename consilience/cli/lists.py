@@ -9,12 +9,15 @@ import typer
 from consilience.cli.options import (
     DataDir_,
     app,
+    methods_like,
 )
 from consilience.screen import out
 
 
-@app.command()
-def methods(name: Annotated[str | None, typer.Argument(help="One method, in full.")] = None) -> None:
+@app.command(short_help="List the methods, or show one in full.")
+def methods(
+    name: Annotated[str | None, typer.Argument(autocompletion=methods_like, help="One method, in full.")] = None,
+) -> None:
     """List the methods, or show one: algorithm, paper, what a site sends, what the server needs, settings."""
     from consilience.catalogue import method_page, method_table
 

@@ -5,13 +5,42 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
+from typer.core import TyperGroup
+
+
+class Screen(TyperGroup):
+    """Help that fits a screen, survives a narrow terminal and a pipe: a line a command, without frames."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        click.Group.format_help(self, ctx, formatter)
+
+
+def methods_like(incomplete: str) -> list[str]:
+    """For the shell's completion."""
+    from consilience.methods import METHODS
+
+    return [name for name in METHODS if name.startswith(incomplete)]
+
+
+def data_like(incomplete: str) -> list[str]:
+    from consilience.data import DATASETS
+
+    return [name for name in DATASETS if name.startswith(incomplete)]
+
 
 app = typer.Typer(
+    cls=Screen,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     help="Bayesian federated learning: private sites, one round, one calibrated model.",
+    epilog="""\b
+Examples:
+  consilience demo
+  consilience run evidence --data "hospitals/*.csv" --target disease
+  consilience compare evidence mixture "fedavg[rounds=10]" --seeds 0-9
+  consilience COMMAND --help""",
 )
 
 
@@ -24,7 +53,11 @@ def number_or_name(text: Any) -> float | str:
 
 
 Data_ = Annotated[
-    str, typer.Option(help="A data set («consilience datasets») or a quoted pattern of CSV files, one per site.")
+    str,
+    typer.Option(
+        autocompletion=data_like,
+        help="A data set («consilience datasets») or a quoted pattern of CSV files, one per site.",
+    ),
 ]
 Target_ = Annotated[str | None, typer.Option(help="The column to predict, for CSV files.")]
 Sites_ = Annotated[int | None, typer.Option(help="How many sites; 5, or as many as the data name.")]
@@ -37,7 +70,10 @@ Split_ = Annotated[
 ]
 Model_ = Annotated[str, typer.Option(help="mlp, linear, cnn_hasan, resnet20 …, or package.module:factory.")]
 Seed_ = Annotated[int, typer.Option(help="Decides split, start and every draw.")]
-Engine_ = Annotated[str, typer.Option(help="auto, sequential, vectorised or parallel.")]
+Engine_ = Annotated[
+    str,
+    typer.Option(help="auto, sequential, vectorised[:SITES AT A TIME], parallel[:WORKERS], flower[:WORKERS[,BYTES]]."),
+]
 DataDir_ = Annotated[Path | None, typer.Option(envvar="CONSILIENCE_DATA", help="Where data files lie.")]
 Set_ = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. inference.epochs=20; may be repeated.")]
 Seeds_ = Annotated[str, typer.Option(help="0-9, or 0,3,7, or 5: each decides split, start and every draw.")]
@@ -61,3 +97,4 @@ Deadline_ = Annotated[
 MinReplies_ = Annotated[
     int | None, typer.Option(help="Fewer replies stop the run; given, a site whose training fails is lost, no error.")
 ]
+Device_ = Annotated[str, typer.Option(help="Where to compute: cpu, cuda or cuda:1.")]

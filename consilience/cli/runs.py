@@ -13,6 +13,7 @@ from consilience.cli.options import (
     Data_,
     DataDir_,
     Deadline_,
+    Device_,
     Dropout_,
     Engine_,
     Inputs_,
@@ -26,6 +27,7 @@ from consilience.cli.options import (
     Split_,
     Target_,
     app,
+    methods_like,
 )
 from consilience.errors import InputError
 from consilience.participation import Participation
@@ -37,7 +39,9 @@ from consilience.store import as_json as json_text
 
 @app.command()
 def run(
-    method: Annotated[str | None, typer.Argument(help="Which method; see «consilience methods».")] = None,
+    method: Annotated[
+        str | None, typer.Argument(autocompletion=methods_like, help="Which method; see «consilience methods».")
+    ] = None,
     data: Data_ = "digits",
     target: Target_ = None,
     sites: Sites_ = None,
@@ -59,7 +63,9 @@ def run(
     keep_replies: Annotated[str, typer.Option(help="last, all or none.")] = "last",
     bounds: Annotated[bool, typer.Option(help="Also score each site alone, the server alone and pooled data.")] = True,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    start: Annotated[Path | None, typer.Option(help="Begin at the posterior of the run in this folder.")] = None,
     threads: Annotated[int | None, typer.Option(help="BLAS threads; one for small networks by default.")] = None,
+    device: Device_ = "cpu",
     as_json: Json_ = False,
 ) -> None:
     """Run one method and write a report."""
@@ -70,7 +76,8 @@ def run(
         recipe = Recipe.from_json(saved.get("recipe", {"": ""}), str(data_dir) if data_dir else None)
         rounds, engine, folder = saved["rounds"], saved["engine"], resume
         keep_replies, bounds = saved["keep_replies"], saved["with_bounds"]
-        threads = saved["threads"]
+        start = saved.get("started_from", {}).get("folder")
+        threads, device = saved["threads"], saved.get("device", "cpu")
         taking = Participation(**saved.get("participation", {}))
         taking = dataclasses.replace(taking, min_replies=min_replies or taking.min_replies)
     else:
@@ -94,7 +101,9 @@ def run(
             keep_replies=keep_replies,
             threads=threads,
             participation=taking,
+            device=device,
             resume=resume is not None,
+            start=start,
             about={**kept, "model": recipe.model},
         )
     with progress(not as_json) as _:
@@ -102,7 +111,7 @@ def run(
     finish(Store(folder), report, as_json)
 
 
-@app.command()
+@app.command(short_help="Pool a run's replies by another rule, without training.")
 def pool(
     folder: Annotated[Path, typer.Argument(help="A run's folder.")],
     method: Annotated[str, typer.Option(help="The rule to pool its replies with.")],
@@ -137,7 +146,7 @@ def report(folder: Annotated[Path, typer.Argument(help="A run's folder.")]) -> N
     out.print(f"Report: {folder / 'report.html'}")
 
 
-@app.command()
+@app.command(short_help="Five sites that hardly share a class, in under a minute.")
 def demo(
     out_: Annotated[Path, typer.Option("--out", help="The folder for the report.")] = Path("demo"),
     seed: Seed_ = 0,

@@ -32,7 +32,7 @@ from consilience.store import Store
 from consilience.store import as_json as json_text
 
 
-@app.command()
+@app.command(short_help="Several methods on the same splits and seeds, one report.")
 def compare(
     rows: Annotated[
         list[str] | None,
@@ -68,6 +68,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print compare.json alone on standard output.")] = False,
 ) -> None:
     """Run several methods on the same splits and seeds, and write one report."""
+    from consilience.communication import csv_text as curves_text
     from consilience.compare import Plan, parse_seeds
     from consilience.compare import compare as compare_rows
     from consilience.comparison import csv_text, markdown
@@ -93,6 +94,7 @@ def compare(
         found = compare_rows(plan, store.folder, reference, lambda now: show(comparison_table(now)))
     store.write_json("compare.json", found)
     store.write("compare.csv", csv_text(found).encode())
+    store.write("curves.csv", curves_text(found).encode())
     store.write("compare.md", markdown(found).encode())
     store.write("report.html", comparison_page(found).encode())
     if as_json:
@@ -102,7 +104,7 @@ def compare(
         out.print(f"Report: {store.folder / 'report.html'}")
 
 
-@app.command()
+@app.command(short_help="Choose a method's settings on validation rows.")
 def tune(
     method: Annotated[str, typer.Argument(help="Which method; settings in brackets stay as they are.")],
     data: Data_ = "digits",
@@ -157,7 +159,7 @@ def tune(
         out.print(f"Settings: {folder / 'settings.json'}; use them with --settings.")
 
 
-@app.command()
+@app.command(short_help="A paper's experiment: ours beside theirs.")
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="Which experiment; without one, all are listed.")] = None,
     seeds: Seeds_ = "0-2",

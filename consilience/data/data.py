@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -54,14 +55,22 @@ class Sites:
     feature_names: tuple[str, ...] | None = None
     feature_shift: Tensor | None = None  # original features = shift + scale · x
     feature_scale: Tensor | None = None
+    elsewhere: bool = False  # a study: rows are at the sites, which choose afterwards what needs labels
 
     def __len__(self) -> int:
         return len(self.train)
 
-    @property
+    @cached_property
     def all_test(self) -> Data:
         """The test rows of all sites."""
         return _joined(self.test)
+
+    @property
+    def all_validation(self) -> Data:
+        """The validation rows of all sites."""
+        if self.validation is None:
+            raise InputError("There are no validation rows: split with validation=0.1, or add --validation 0.1.")
+        return _joined(self.validation)
 
     def pooled(self) -> Sites:
         """One site that holds every site's rows, in the order of the sites; the server keeps what it has."""

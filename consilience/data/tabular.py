@@ -85,7 +85,7 @@ def from_csv(
     """
     if missing not in ("refuse", "mean"):
         raise unknown("way with missing cells", missing, ["refuse", "mean"])
-    tables = [_read(path, delimiter) for path in _files(pattern)]
+    tables = [read_table(path, delimiter) for path in _files(pattern)]
     rows, site = _stacked(tables, target, text, drop)
     columns = [_feature(name, cells, missing, name in text) for name, cells in rows.items() if name != target]
     y, class_names = _target(target, rows[target], task)
@@ -134,7 +134,7 @@ def _files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
     return paths
 
 
-def _read(path: Path, delimiter: str) -> Table:
+def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> Table:
     """The table in one file, every cell without the blanks around it; blank lines are passed over."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -142,12 +142,16 @@ def _read(path: Path, delimiter: str) -> Table:
             lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(c.strip() for c in row)]
     except UnicodeDecodeError:
         raise InputError(f"{path.name} is not UTF-8 text: save it as «CSV UTF-8».") from None
+    except FileNotFoundError:
+        raise InputError(f"There is no file «{path}»: check the name.") from None
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}.") from error
     except csv.Error as error:
         raise InputError(f"{path.name} is no readable CSV ({error}): save it again as «CSV UTF-8».") from None
     header = lines[0][1] if lines else []
-    if len(lines) <= FEWEST_ROWS:
+    if len(lines) <= fewest:
         raise InputError(
-            f"{path.name} has {max(len(lines) - 1, 0)} rows under its header: a site needs at least {FEWEST_ROWS}."
+            f"{path.name} has {max(len(lines) - 1, 0)} rows under its header: a site needs at least {fewest}."
         )
     other = next((d for d in ";\t|" if len(header) == 1 and d in header[0]), None)
     if other:
@@ -195,23 +199,23 @@ def _stacked(
 
 def _feature(name: str, cells: Sequence[Cell], missing: str, as_text: bool) -> Column:
     """One column of numbers, or one column of 0 and 1 for each category."""
-    present = [cell for cell in cells if not _empty(cell)]
-    gap = next((cell for cell in cells if _empty(cell)), None)
+    present = [cell for cell in cells if not is_empty(cell)]
+    gap = next((cell for cell in cells if is_empty(cell)), None)
     if not present:
         raise InputError(f"Column «{name}» is empty at every site: pass drop=[{name!r}].")
     if gap and missing == "refuse":
         raise InputError(f"{gap}: the cell in column «{name}» is missing; fill it in, or pass missing='mean'.")
-    gaps = torch.tensor([_empty(cell) for cell in cells])
-    if not as_text and any(_number(cell.text) is not None for cell in present):
+    gaps = torch.tensor([is_empty(cell) for cell in cells])
+    if not as_text and any(number(cell.text) is not None for cell in present):
         for cell in present:
-            if _number(cell.text) is None:
+            if number(cell.text) is None:
                 raise InputError(
                     f"{cell}: «{cell.text}» in column «{name}» is not a finite number; correct it, or pass "
                     f"text=[{name!r}] to read the column as categories."
                 )
-        numbers = [0.0 if _empty(cell) else float(cell.text) for cell in cells]
+        numbers = [0.0 if is_empty(cell) else float(cell.text) for cell in cells]
         return Column(name, None, torch.tensor(numbers, dtype=torch.float64).unsqueeze(1), gaps)
-    comma = next((cell for cell in present if _number(cell.text.replace(",", "."))), None)
+    comma = next((cell for cell in present if number(cell.text.replace(",", "."))), None)
     if comma and not as_text:
         raise InputError(f"{comma}: «{comma.text}» in column «{name}» has a comma; write numbers like 1234.5.")
     categories = sorted({cell.text for cell in present})
@@ -228,9 +232,9 @@ def _target(name: str, cells: Sequence[Cell], task: str | None) -> tuple[Tensor,
     if task not in (None, "classification", "regression"):
         raise unknown("task", str(task), ["classification", "regression"])
     for cell in cells:
-        if _empty(cell):
+        if is_empty(cell):
             raise InputError(f"{cell}: the target «{name}» is missing; remove the row or fill the cell in.")
-    numbers = [_number(cell.text) for cell in cells]
+    numbers = [number(cell.text) for cell in cells]
     strange = next((cell for cell, number in zip(cells, numbers, strict=True) if number is None), None)
     if task is None:
         few = len({cell.text for cell in cells}) <= MOST_CLASSES
@@ -256,11 +260,11 @@ def _target(name: str, cells: Sequence[Cell], task: str | None) -> tuple[Tensor,
     return torch.tensor([place[label] for label in labels]), tuple(names)
 
 
-def _empty(cell: Cell) -> bool:
+def is_empty(cell: Cell) -> bool:
     return cell.text.lower() in MISSING
 
 
-def _number(text: str) -> float | None:
+def number(text: str) -> float | None:
     """The finite number a cell holds, if it holds one."""
     try:
         value = float(text)

@@ -9,39 +9,75 @@ import torch
 from torch import nn
 
 from consilience.data.data import Data
+from consilience.engines import offline  # noqa: F401 — before anything imports Flower
 from consilience.engines.exchange import Engine
 from consilience.engines.parallel import Parallel
 from consilience.engines.sequential import Sequential
-from consilience.engines.vectorised import Vectorised
-from consilience.errors import unknown
+from consilience.engines.vectorised import Vectorised, even
+from consilience.errors import InputError, unknown
 from consilience.task import Task
 
-__all__ = ["ENGINES", "Engine", "Parallel", "Sequential", "Vectorised", "chosen", "threads_for", "using_threads"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "Parallel",
+    "Sequential",
+    "Vectorised",
+    "chosen",
+    "engine",
+    "threads_for",
+    "using_threads",
+]
 
-ENGINES: dict[str, Callable[[Sequence[Data]], Engine]] = {
+
+def flower(data: Sequence[Data], workers: int | None = None, memory: int | None = None) -> Engine:
+    """Flower's simulation, if the extra is there."""
+    try:
+        from consilience.engines.flower_simulation import FlowerSimulation
+    except ImportError as error:
+        raise InputError("The engine «flower» needs Flower: pip install 'consilience[flower]'.") from error
+    return FlowerSimulation(data, workers, memory)
+
+
+ENGINES: dict[str, Callable[..., Engine]] = {
     "sequential": Sequential,
     "vectorised": Vectorised,
     "parallel": Parallel,
+    "flower": flower,
+}
+NUMBERED = {  # as in parallel:2 or flower:2,1000000000
+    "vectorised": ("sites at a time",),
+    "parallel": ("workers",),
+    "flower": ("workers", "bytes they share"),
 }
 
 
-WASTE = 1.5  # how much larger padding may make the work of clients side by side
+def engine(name: str, data: Sequence[Data]) -> Engine:
+    """An engine by its name; «vectorised:20» holds 20 sites at a time, «parallel:2» has two workers."""
+    kind, colon, text = name.partition(":")
+    if kind not in ENGINES:
+        raise unknown("engine", kind, [*ENGINES, "auto"])
+    if not colon:
+        return ENGINES[kind](data)
+    numbers, known = text.split(","), NUMBERED.get(kind, ())
+    if len(numbers) > len(known) or not all(n.isdecimal() and int(n) for n in numbers):
+        words = " or ".join(f"{known}:4 ({', '.join(what)})" for known, what in NUMBERED.items())
+        raise InputError(f"«{name}» is not an engine; a number can stand in {words}.")
+    return ENGINES[kind](data, *map(int, numbers))
 
 
 def chosen(name: str, task: Task, data: Sequence[Data]) -> str:
     """The engine's name; `auto` is a rule on layers, parameters and sizes, never a timing, so it always picks the same.
 
-    Small networks on clients of similar size run side by side (vectorised); larger ones, or clients so unequal that
-    padding would waste the gain, run on all cores (parallel).
+    Small networks run side by side (vectorised) where at least half of the clients find company of similar size; larger
+    ones, or clients so unequal that padding would waste the gain, run on all cores (parallel); one client sequentially.
     """
     if name == "auto":
-        sizes = [len(d.w) for d in data]
+        sizes = {k: len(d.w) for k, d in enumerate(data)}
         if len(sizes) == 1:
             return "sequential"
-        even = len(sizes) * max(sizes) <= WASTE * sum(sizes)
-        return "vectorised" if small(task) and even else "parallel"
-    if name not in ENGINES:
-        raise unknown("engine", name, [*ENGINES, "auto"])
+        return "vectorised" if small(task) and 2 * len(even(sizes)) <= len(sizes) else "parallel"
+    engine(name, data[:1])
     return name
 
 

@@ -51,6 +51,22 @@ def forgive(engine: Any) -> None:
     engine.forgiving = True
 
 
+def missing(engine: Any, cohort: Sequence[int], came: Sequence[Received]) -> dict[int, str]:
+    """Who of the cohort did not reply, and why, where the engine says."""
+    there, said = {r.client for r in came}, getattr(engine, "lost", {})
+    return {k: said.get(k, "no reply") for k in cohort if k not in there}
+
+
+@contextmanager
+def ended(engine: Any) -> Iterator[None]:
+    """Whatever an engine started, such as workers, ends with the run."""
+    try:
+        yield
+    finally:
+        if hasattr(engine, "close"):
+            engine.close()
+
+
 def losses(engine: Any) -> dict[int, str]:
     """Who of the last cohort did not reply, and why, where the engine says."""
     return dict(getattr(engine, "lost", {}))
@@ -79,7 +95,8 @@ def client_view(
 ) -> Client:
     """What client k sees; its key depends on run, round and client alone."""
     memory = memories[k] if k in memories else method.memory(message)
-    return Client(data, memory, key.fold(round).fold(k), torch.tensor(progress, dtype=torch.float64))
+    moment = torch.tensor(progress, dtype=torch.float64)
+    return Client(data, memory, key.fold(round).fold(k).tensor, moment)
 
 
 def alone(method: Method, task: Task, message: Tree, client: Client, k: int, round: int) -> Reply:

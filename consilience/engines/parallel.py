@@ -1,21 +1,13 @@
-"""Clients on all cores: a pool of threads, each with its own copy of the network and one BLAS thread.
-
-torch releases Python's lock inside its kernels, so threads run side by side and share the data. Sharing the network
-would not do: `functional_call` swaps tensors inside it; two threads on one network give wrong weights, with no error.
-"""
+"""Clients on all cores, one a thread."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import os
+import warnings
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-
-import torch
 
 from consilience.data.data import Data
 from consilience.engines.exchange import alone, client_view, excused
+from consilience.engines.workers import cores, pool_of
 from consilience.key import Key
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply
@@ -29,7 +21,7 @@ class Parallel:
 
     def __init__(self, data: Sequence[Data], workers: int | None = None) -> None:
         self.data = data
-        self.workers = workers or os.cpu_count() or 1
+        self.workers = workers or cores()
         self.memories: dict[int, Tree] = {}
         self.forgiving, self.lost = False, dict[int, str]()
 
@@ -47,24 +39,20 @@ class Parallel:
         key: Key,
         progress: float = 0.0,
     ) -> list[Received]:
-        @torch.no_grad()
-        def work(k: int, client: Client) -> Reply:
-            own = dataclasses.replace(task, model=copy.deepcopy(task.model))
-            return alone(method, own, message, client, k, round)
-
+        if self.workers > cores():
+            warnings.warn(f"{self.workers} workers share {cores()} cores and wait for each other.", stacklevel=2)
         received, self.lost = [], {}
-        # A new thread has torch's default number of BLAS threads, whatever the main thread has set.
-        with ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            views = {
-                k: client_view(method, message, self.data[k], self.memories, k, round, key, progress) for k in cohort
-            }
+        with pool_of(self.workers, task) as (pool, own):
+
+            def work(k: int, client: Client) -> Reply:
+                return alone(method, own(), message, client, k, round)
+
+            at = (round, key, progress)
+            views = {k: client_view(method, message, self.data[k], self.memories, k, *at) for k in cohort}
             jobs = [(k, pool.submit(work, k, view)) for k, view in views.items()]
-            try:
-                for k, job in track(jobs, "site"):
-                    with excused(self, k):
-                        reply = job.result()
-                        self.memories[k] = reply.keep
-                        received.append(Received(k, reply.size, reply.send))
-            finally:
-                pool.shutdown(cancel_futures=True)
+            for k, job in track(jobs, "site"):
+                with excused(self, k):
+                    reply = job.result()
+                    self.memories[k] = reply.keep
+                    received.append(Received(k, reply.size, reply.send))
         return received

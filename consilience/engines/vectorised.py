@@ -1,8 +1,12 @@
-"""All clients at once: `torch.func.vmap` over the whole of `local`."""
+"""Many clients at once: `torch.func.vmap` over the whole of `local`, in groups of similar size that fit into memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import torch
 from torch.nn.functional import pad
@@ -10,21 +14,29 @@ from torch.nn.functional import pad
 from consilience import tree
 from consilience.data.data import Data
 from consilience.engines.exchange import alone, client_view, excused
-from consilience.errors import Diverged
+from consilience.engines.workers import cores, pool_of
+from consilience.errors import Diverged, InputError
 from consilience.key import Key
 from consilience.method import Method
-from consilience.parties import Received, Reply
+from consilience.parties import Client, Received, Reply
+from consilience.payload import nbytes
 from consilience.progress import track
 from consilience.task import Task
 from consilience.tree import Tree
 
+BUDGET = 256 * 2**20  # bytes a group may need, roughly; larger groups are no faster
+COPIES = 16  # of a client's weights that are alive at a time: chain, gradients, the optimiser's averages, samples
+COMPANY = 16  # clients side by side that share the overhead well enough; fewer are not cut for another core
+WASTE = 1.5  # how much larger padding may make the work of a group
+
 
 class Vectorised:
-    """Clients are padded to equal size, `chunk` of them at a time (all by default)."""
+    """Clients of similar size side by side, padded to equal size; at most `chunk` of them, if given."""
 
     def __init__(self, data: Sequence[Data], chunk: int | None = None) -> None:
         self.data = data
         self.chunk = chunk
+        self.compiled = False
         self.memories: dict[int, Tree] = {}
         self.forgiving, self.lost = False, dict[int, str]()
 
@@ -44,26 +56,110 @@ class Vectorised:
         progress: float = 0.0,
     ) -> list[Received]:
         received: list[Received] = []
-        self.lost = {}
-        size = self.chunk or max(len(cohort), 1)
-        for part in track([cohort[i : i + size] for i in range(0, len(cohort), size)], "group"):
-            views = [client_view(method, message, self.data[k], self.memories, k, round, key, progress) for k in part]
-            longest = max(len(view.data.w) for view in views)
-            stacked = tree.stack([view._replace(data=padded(view.data, longest)) for view in views])
-            replies: Reply = torch.func.vmap(lambda client: method.local(task, message, client))(stacked)
-            for k, view, reply in zip(part, views, tree.unstack(replies, len(part)), strict=True):
-                with excused(self, k):
-                    if not tree.all_finite(reply.send):
-                        alone(method, task, message, view, k, round)  # the same numbers again, to say where they left
-                        raise Diverged(
-                            f"Site {k}, round {round + 1} sent numbers that are not finite; try a smaller rate."
-                        )
-                    self.memories[k] = tree.map(torch.clone, reply.keep)
-                    received.append(Received(k, reply.size.clone(), tree.map(torch.clone, reply.send)))
-        return received
+        self.lost, task = {}, dataclasses.replace(task, compiled=self.compiled)
+        groups, at = self.groups(task, cohort), (round, key, progress)
+        views = {k: client_view(method, message, self.data[k], self.memories, k, *at) for k in cohort}
+        for k, reply in self.arriving(method, task, message, [{k: views[k] for k in group} for group in groups]):
+            with excused(self, k):
+                if reply is None:
+                    alone(method, task, message, views[k], k, round)  # the same numbers again, to say where they left
+                    raise Diverged(f"Site {k}, round {round + 1} sent numbers that are not finite; try a smaller rate.")
+                self.memories[k] = reply.keep
+                received.append(Received(k, reply.size, reply.send))
+        return sorted(received, key=lambda r: r.client)
+
+    def arriving(
+        self, method: Method, task: Task, message: Tree, groups: Sequence[dict[int, Client]]
+    ) -> Iterator[tuple[int, Reply | None]]:
+        """The groups' replies: on all cores where there are several groups; a compiled step stays where it was made."""
+        if len(groups) < 2 or cores() < 2 or self.compiled:
+            for group in track(groups, "group"):
+                yield from self.replies(method, task, message, group)
+            return
+        with pool_of(min(cores(), len(groups)), task) as (pool, own):
+            jobs = [pool.submit(lambda g=group: self.replies(method, own(), message, g)) for group in groups]  # type: ignore[misc]
+            for job in track(jobs, "group"):
+                yield from job.result()
+
+    def steps(self, method: Method, task: Task) -> int:
+        """How many steps of groups a round takes, where the method's inference says so; 0 if nobody knows."""
+        inference = getattr(method, "inference", None)
+        epochs, batch = getattr(inference, "epochs", 0), getattr(inference, "batch", 1)
+        longest = [len(self.data[group[0]].w) for group in self.groups(task, self.clients)]
+        return epochs * sum(math.ceil(rows / batch) for rows in longest)
+
+    def groups(self, task: Task, cohort: Sequence[int]) -> list[list[int]]:
+        """The cohort cut by size and memory, and where it is large, into one part for every core."""
+        sizes = {k: len(self.data[k].w) for k in cohort}
+        made = []
+        for group in even(sizes):
+            per_client = COPIES * nbytes(task.like) + 2 * nbytes(self.data[group[0]])  # padded rows, and their stack
+            share = max(COMPANY, math.ceil(len(group) / cores()))
+            made += cut(group, min(self.chunk or share, max(1, BUDGET // per_client)))
+        return made
+
+    def replies(
+        self, method: Method, task: Task, message: Tree, views: dict[int, Client]
+    ) -> list[tuple[int, Reply | None]]:
+        """What a group replies, None for what is not finite; in halves where memory does not suffice."""
+        group = list(views)
+        longest = max(len(view.data.w) for view in views.values())
+        try:
+            stacked = tree.stack([view._replace(data=padded(view.data, longest)) for view in views.values()])
+            together: Reply = torch.func.vmap(lambda client: method.local(task, message, client))(stacked)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            if len(group) == 1:
+                raise InputError(f"Site {group[0]} alone does not fit into memory: use a smaller model.") from error
+            self.chunk = len(group) // 2
+            warnings.warn(
+                f"{len(group)} sites at a time do not fit into memory; going on with {self.chunk}.", stacklevel=2
+            )
+            halves = [{k: views[k] for k in half} for half in cut(group, self.chunk)]
+            return [pair for half in halves for pair in self.replies(method, task, message, half)]
+        fine = finite(together.send, len(group))
+        each = tree.unstack(together, len(group))
+        return [(k, reply if good else None) for k, reply, good in zip(group, each, fine, strict=True)]
+
+
+def even(sizes: dict[int, int]) -> list[list[int]]:
+    """Clients from large to small, a new group wherever padding the next one would waste too much."""
+    groups: list[list[int]] = []
+    rows = 0
+    for k in sorted(sizes, key=lambda k: (-sizes[k], k)):
+        if not groups or (len(groups[-1]) + 1) * sizes[groups[-1][0]] > WASTE * (rows + sizes[k]):
+            groups.append([])
+            rows = 0
+        groups[-1].append(k)
+        rows += sizes[k]
+    return groups
+
+
+def cut(group: Sequence[int], most: int) -> list[list[int]]:
+    """Parts of at most `most`, as equal as they can be."""
+    parts = -(-len(group) // most)
+    ends = [len(group) * i // parts for i in range(parts + 1)]
+    return [list(group[a:b]) for a, b in pairwise(ends)]
 
 
 def padded(data: Data, length: int) -> Data:
     """Rows of zeros with weight 0 at the end."""
     extra = length - len(data.w)
     return Data(*(pad(leaf, [0, 0] * (leaf.ndim - 1) + [0, extra]) for leaf in data)) if extra else data
+
+
+def finite(stacked: Tree, count: int) -> list[bool]:
+    """Whether each of the stacked trees holds finite numbers only."""
+    fine = torch.ones(count, dtype=torch.bool)
+    for leaf in tree.leaves(stacked):
+        fine &= torch.isfinite(leaf).reshape(count, -1).all(1).to(fine.device)
+    return fine.tolist()
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether torch could not get the memory it asked for, on a device or from the system."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    said = str(error).lower()
+    return "can't allocate memory" in said or "not enough memory" in said

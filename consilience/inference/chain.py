@@ -115,8 +115,9 @@ def chain(
     own_steps = torch.ceil((data.w > 0).sum() / batch).to(vector) if several else steps
     passes = epochs if own_epochs is None else own_epochs.to(vector) if several else int(own_epochs)
     learn, still = pass_of(task, like, size), statistics_in(task, like)
+    own_key = client.key if several else client.key.plain
     for epoch in track(range(passes if isinstance(passes, int) else epochs), "epoch"):
-        key = client.key.fold(epoch)
+        key = own_key.fold(epoch)
         order = key.order(data.w)
         for i in range(steps):
             rows = Data(*(leaf[order[i * batch : (i + 1) * batch]] for leaf in data))

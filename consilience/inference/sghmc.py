@@ -12,6 +12,7 @@ from consilience import tree
 from consilience.errors import InputError
 from consilience.inference.chain import At, chain
 from consilience.inference.schedule import cyclical
+from consilience.optim import less
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples, centre
 from consilience.task import Task
@@ -57,7 +58,7 @@ class CyclicalSGHMC:
 
     def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
         rate = self.rate * cyclical(at.progress, self.cycles)
-        velocity = (1 - self.friction) * state - rate * gradient
+        velocity = less((1 - self.friction) * state, gradient, rate)
         if self.temperature and self.sampling(at.epoch):
             scale = (2 * rate * self.friction * self.temperature / at.size).sqrt()
             velocity = velocity + scale * at.noise(vector)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -32,7 +32,7 @@ class BetaPredictiveBayes(Method):
     1       draw θₖ¹ … θₖˢ from p(θ | Dₖ) and send them
     2   pₖ(y|x) = (1/S) Σₛ p(y | x, θₖˢ)
     3   p_β(y|x) ∝ [p(y|x)^(1−K) Πₖ pₖ(y|x)]^β · [Σₖ (nₖ/n) pₖ(y|x)]^(1−β)
-    4   β ← argmax of Σ log p_β(y|x) over the calibration rows, 0 ≤ β ≤ 1
+    4   β ← argmax of Σ log p_β(y|x) over the calibration rows, 0 ≤ β ≤ 1; without any, 0: the mixture
     5   θ ← argmin of Σ KL(p_β(·|x) ‖ p(·|x, θ)) over the server's inputs, if distilled
     """
 
@@ -50,14 +50,17 @@ class BetaPredictiveBayes(Method):
         return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Interpolated:
-        pooled, rows = Interpolated(state.posterior, payloads(replies), weights(replies), 0.5), server.calibration
-        assert rows is not None
-        both = [precise(p) for p in self.pools(task, pooled, rows.x)]
-        pooled = pooled._replace(beta=maximise(lambda b: score(geometric(b, *both), rows.y), 0.0, 1.0))  # 4
+        pooled, rows = Interpolated(state.posterior, payloads(replies), weights(replies), 0.0), server.calibration
+        if rows is not None:
+            both = [precise(p) for p in self.pools(task, pooled, rows.x)]
+            pooled = pooled._replace(beta=maximise(lambda b: score(geometric(b, *both), rows.y), 0.0, 1.0))  # 4
         return distilled(self.distil, task, pooled, self.teacher(task, pooled), server)  # 5
 
     def predictive(self, task: Task, state: Interpolated) -> Predictive:
         return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
+
+    def diagnose(self, task: Task, state: Interpolated, x: Tensor) -> dict[str, Any]:
+        return {"beta": state.beta}
 
     def teacher(self, task: Task, state: Interpolated) -> Predictive:
         return lambda x: geometric(state.beta, *self.pools(task, state, x))  # 3

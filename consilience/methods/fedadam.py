@@ -47,5 +47,9 @@ class FedAdam(Method):
         return server_step(task, state, self.adam, replies)  # 2, 3, 4
 
     @property
+    def averages(self) -> bool:
+        return True
+
+    @property
     def adam(self) -> FederatedAdam:
         return FederatedAdam(self.rate, self.beta1, self.beta2, self.tau)

@@ -37,3 +37,7 @@ class FedAvg(Method):
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
         shares = torch.ones(len(replies)) if self.equal else weights(replies)
         return State(average(payloads(replies), shares))  # 2
+
+    @property
+    def averages(self) -> bool:
+        return not self.equal

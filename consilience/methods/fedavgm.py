@@ -44,5 +44,9 @@ class FedAvgM(Method):
         return server_step(task, state, self.descent, replies)  # 2, 3
 
     @property
+    def averages(self) -> bool:
+        return True
+
+    @property
     def descent(self) -> Descent:
         return Descent(self.rate, self.momentum)

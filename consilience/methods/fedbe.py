@@ -41,7 +41,7 @@ class FedBE(Method):
     monitor: bool = False  # score ensemble and student, or average, side by side in every round
 
     def __post_init__(self) -> None:
-        if self.inner.one_shot or self.inner.bound:
+        if self.inner.one_shot or self.inner.bound or isinstance(self.inner, FedBE):
             raise InputError("FedBE goes around a method of many rounds: set inner to fedavg, fedprox or scaffold.")
 
     def init(self, task: Task, server: Server) -> Ensembled:

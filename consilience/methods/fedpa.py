@@ -52,6 +52,10 @@ class FedPA(Method):
         theta, optimiser = self.optimiser.step(tree.ravel(before), slope, state.optimiser, self.optimiser.rate)  # 4
         return Stepped(Point(tree.unravel(theta, before)), optimiser)
 
+    @property
+    def averages(self) -> bool:
+        return True
+
 
 def delta(theta: Tensor, samples: Tensor, rho: float) -> Tensor:
     """Σ̂⁻¹(θ − μ̂) exactly, by Woodbury's identity: one S × S system instead of a P × P one."""

@@ -35,3 +35,7 @@ class FedProx(Method):
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
         return State(average(payloads(replies), weights(replies)))  # 2
+
+    @property
+    def averages(self) -> bool:
+        return True

@@ -47,5 +47,9 @@ class FedYogi(Method):
         return server_step(task, state, self.yogi, replies)  # 2, 3, 4
 
     @property
+    def averages(self) -> bool:
+        return True
+
+    @property
     def yogi(self) -> Yogi:
         return Yogi(self.rate, self.beta1, self.beta2, self.tau)

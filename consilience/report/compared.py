@@ -7,7 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from consilience.communication import sentence
 from consilience.report import plots, trends, words
+from consilience.report.doubts import doubts
 from consilience.report.page import (
     Cell,
     Picture,
@@ -38,7 +40,7 @@ def comparison_page(comparison: Json) -> str:
         lead="" if several else str(comparison.get("sentence") or ""),
         summary="",
         facts=_facts(comparison),
-        alerts=[told(w) for w in comparison.get("warnings") or []],
+        alerts=[*doubts(_problem(comparison)), *(told(w) for w in comparison.get("warnings") or [])],
         scores={},
         tables=[_table(part, several) for part in parts],
         notes=_notes(comparison),
@@ -47,6 +49,13 @@ def comparison_page(comparison: Json) -> str:
         details=[*details(comparison), *_settings(comparison)],
         version=str(comparison.get("consilience") or ""),
     )
+
+
+def _problem(comparison: Json) -> Json:
+    """What a comparison's rows have in common, as one run would say it."""
+    names = comparison.get("site_names") or []
+    labels = [{"site": n, "labels": c} for n, c in zip(names, comparison.get("labels") or [], strict=False)]
+    return {"rows": comparison.get("rows_of_data"), "per_site": labels, "class_names": comparison.get("class_names")}
 
 
 def _facts(comparison: Json) -> list[tuple[str, str]]:
@@ -168,6 +177,7 @@ def _part_pictures(part: Json, ranks: Sequence[str], of: str, measured: bool) ->
             caption = f"Bytes up and down, on a logarithmic axis; bars: {bars}."
             drawn = Markup(trends.cost(part["rows"], ranks[0], of))
             pictures.append(Picture(f"{name} against bytes{ending}", drawn, caption))
+    pictures += _communication(part, ranks, ending, of)
     shown = [r for r in part["rows"] if r.get("reliability")]
     if shown and not of:
         caption = "On the dashed line a row is right as often as it says."
@@ -182,6 +192,25 @@ def _part_pictures(part: Json, ranks: Sequence[str], of: str, measured: bool) ->
         seeds = part.get("seeds") or []
         pictures.append(picture._replace(caption=f"{picture.caption} Seed {seeds[0]}.") if len(seeds) > 1 else picture)
     return pictures
+
+
+def _communication(part: Json, ranks: Sequence[str], ending: str, of: str) -> list[Picture]:
+    """Scores against floats, where a row has more than one round to show."""
+    rows = [r for r in part["rows"] if r.get("curves")]
+    if not ranks or not any(len(points) > 1 for r in rows for points in r["curves"].values()):
+        return []
+    said = [sentence(found) for found in part.get("communication") or []]
+    said = said or ["With --validation 0.1 the communication to reach a score would be told here."]
+    point, _, _ = words.comparison_keys(part)
+    return [
+        Picture(
+            f"{metric(key).name} against floats sent{ending}",
+            Markup(trends.curves(rows, key, of)),
+            " ".join(["Test rows, mean over seeds, both ways, on a logarithmic axis.", *(said if i == 0 else [])]),
+        )
+        for i, key in enumerate((ranks[0], point))
+        if any(key in p for r in rows for points in r["curves"].values() for p in points)
+    ]
 
 
 def _settings(comparison: Json) -> list[tuple[str, list[tuple[str, str]]]]:

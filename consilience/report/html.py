@@ -8,8 +8,9 @@ from typing import Any
 from markupsafe import Markup
 
 from consilience.errors import InputError
-from consilience.report import plots, words
+from consilience.report import plots, predictions, words
 from consilience.report.compared import comparison_page
+from consilience.report.doubts import doubts
 from consilience.report.page import (
     Picture,
     caution,
@@ -25,7 +26,8 @@ from consilience.report.page import (
     tempered_note,
     told,
 )
-from consilience.report.words import Json, count, human_bytes, interval, metric, percent, score
+from consilience.report.small import suppressed
+from consilience.report.words import Json, count, human_bytes, interval, metric, number, percent, score
 
 __all__ = ["comparison_page", "run_page"]
 
@@ -34,6 +36,7 @@ def run_page(run: Json) -> str:
     """The page of one run, from what `run.json` holds."""
     if run.get("kind") == "comparison":
         raise InputError("This is a comparison, not a run; render it with comparison_page.")
+    run = suppressed(run)
     title = str(run.get("title") or run.get("method") or "Run")
     return render(
         kind="run",
@@ -41,7 +44,9 @@ def run_page(run: Json) -> str:
         lead=words.sentence(run),
         summary=str(run.get("summary") or ""),
         facts=_run_facts(run),
-        alerts=[told(w) for w in [*words.losses(run.get("failures") or []), *(run.get("warnings") or [])]],
+        alerts=[
+            told(w) for w in [*words.losses(run.get("failures") or []), *doubts(run), *(run.get("warnings") or [])]
+        ],
         scores=_run_scores(run),
         tables=[],
         notes=_run_notes(run),
@@ -109,9 +114,15 @@ def _run_pictures(run: Json) -> list[Picture]:
         pictures.append(_reliability(run["reliability"]))
     if run.get("coverage"):
         pictures.append(_coverage(run["coverage"]))
+    if run.get("predicted"):
+        pictures.append(_predicted(run["predicted"]))
+    if run.get("uncertainty"):
+        pictures.append(_uncertainty(run["uncertainty"], words.regression(run)))
     if sites and all(s.get("labels") for s in sites):
         names = [str(s.get("site", i)) for i, s in enumerate(sites)]
-        pictures.append(labels_picture([s["labels"] for s in sites], names, run.get("class_names")))
+        pictures.append(
+            labels_picture([s["labels"] for s in sites], names, run.get("class_names"), least=run.get("smallest_count"))
+        )
     if (run.get("diagnostics") or {}).get("residual_by_site_and_class"):
         pictures.append(_evidence(run["diagnostics"], [str(s.get("site")) for s in sites], run.get("class_names")))
     keys = [k for k in _shown(run) if any(words.value(s, k) is not None for s in sites)]
@@ -125,12 +136,43 @@ def _run_pictures(run: Json) -> list[Picture]:
             [str(h.get("round", i + 1)), *(score(k, h.get(k)) for k in keys), *_both(h)] for i, h in enumerate(history)
         ]
         pictures.append(Picture("Over the rounds", drawn, "Logged, never used to choose a round.", headings, rows))
+    shown = [e for e in run.get("examples") or [] if e.get("image")]
+    if shown:
+        caption = "Test rows of a public data set, so that one can look: would a person have known?"
+        pictures.append(
+            Picture("Telling examples", Markup(predictions.examples(shown, run.get("class_names"))), caption)
+        )
     sent = (run.get("ledger") or {}).get("per_site") or []
     if sent:
         rows = [[str(s.get("site", i)), *_both(s)] for i, s in enumerate(sent)]
         caption = "Everything that crossed between each site and the server."
         pictures.append(Picture("What moved", Markup(plots.site_bytes(sent)), caption, ["Site", "Up", "Down"], rows))
     return pictures
+
+
+def _uncertainty(parts: Sequence[Json], numbers: bool) -> Picture:
+    """How much of the doubt more data would take away, and how much of that lies between the sites."""
+    unit = "variance, in the target's units squared" if numbers else "nats"
+    caption = (
+        "What would remain if the weights were known, what more data at a site would take away, and what lies between "
+        "the sites, for the mixture of the sites' posteriors."
+    )
+    rows = [[p["of"], count(p["rows"]), *(number(p[key]) for key in predictions.PARTS)] for p in parts]
+    headings = ["Mean over", "Rows", "Aleatoric", "Within sites", "Between sites"]
+    drawn = Markup(predictions.uncertainty(parts, unit))
+    return Picture("Where its doubt comes from", drawn, caption, headings, rows)
+
+
+def _predicted(found: Json) -> Picture:
+    rows = [
+        [count(b["rows"]), number(b["said"]), number(b["deviation"]), number(b["seen"]),
+         f"{number(b['interval'][0])} to {number(b['interval'][1])}"] for b in found["bins"]
+    ]  # fmt: skip
+    caption = "On the dashed line prediction and truth agree. Dots are tenths of the test rows, bars 95 % intervals of "
+    caption += "the mean truth."
+    caption += " Grey: single rows, with their own 95 % intervals." if found.get("points") else ""
+    headings = ["Rows", "Predicted", "± said", "True", "95 % interval"]
+    return Picture("Predicted and true", Markup(predictions.predicted(found)), caption, headings, rows)
 
 
 def _evidence(found: Json, sites: Sequence[str], names: Sequence[str] | None) -> Picture:

@@ -87,15 +87,24 @@ def tempered_note(page: Json) -> str:
 
 
 def labels_picture(
-    counts: Sequence[Sequence[int]], sites: Sequence[str], names: Sequence[str] | None, of: str = ""
+    given: Sequence[Sequence[int | None]],
+    sites: Sequence[str],
+    names: Sequence[str] | None,
+    of: str = "",
+    least: int | None = None,
 ) -> Picture:
-    wide = max(len(row) for row in counts)
-    counts = [[*row, *[0] * (wide - len(row))] for row in counts]
+    """Rows of each class at each site; a count of None is smaller than may be shown."""
+    wide = max(len(row) for row in given)
+    given = [[*row, *[0] * (wide - len(row))] for row in given]
+    counts = [[n or 0 for n in row] for row in given]
     classes = [str(n) for n in names] if names and len(names) == wide else [str(c) for c in range(wide)]
     top = max([n for row in counts for n in row] + [0])
     caption = "Training rows of each class at each site: the stronger the colour, the more; "
     caption += f"the fullest cell holds {count(top)}."
-    rows = [[site, *(count(n) for n in row), count(sum(row))] for site, row in zip(sites, counts, strict=True)]
+    caption += f" Counts below {least} are left blank." if least else ""
+    cells = [[f"< {least}" if n is None else count(n) for n in row] for row in given]
+    sums = ["–" if None in row else count(sum(whole)) for row, whole in zip(given, counts, strict=True)]
+    rows = [[site, *row, total] for site, row, total in zip(sites, cells, sums, strict=True)]
     drawn = Markup(plots.labels(counts, sites, classes, of))
     title = f"Who holds what, {of}" if of else "Who holds what"
     return Picture(title, drawn, caption, ["Site", *classes, "All"], rows if wide * len(sites) <= 1000 else ())

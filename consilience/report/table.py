@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from statistics import stdev
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from consilience.report.doubts import doubts
 from consilience.report.words import (
     BOUNDS,
     FEW_ROWS,
@@ -37,6 +39,18 @@ from consilience.report.words import (
 )
 
 
+class Fitting:
+    """The first of several renderings that fits the terminal without cutting anything off; else the last."""
+
+    def __init__(self, *choices: RenderableType) -> None:
+        self.choices = choices
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.update(width=10_000)
+        fits = (c for c in self.choices if Measurement.get(console, wide, c).minimum <= options.max_width)
+        yield next(fits, self.choices[-1])
+
+
 def _plain_table() -> Table:
     return Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 0, 0, 1))
 
@@ -51,18 +65,25 @@ def run_table(run: Json) -> RenderableType:
         columns.append((f"Tempered\n{temperature_name(run, run['tempered'])}", run["tempered"]))
     bounds = [(name, b) for key, name in BOUNDS.items() if (b := (run.get("bounds") or {}).get(key))]
     columns += [(name, {"metrics": b.get("metrics")}) for name, b in bounds]  # their intervals are in the report
-    table = _plain_table()
-    table.add_column("Score", no_wrap=True)
-    for name, _ in columns:
-        table.add_column(Text(name), justify="right")
-    few = (test_rows(run) or FEW_ROWS) < FEW_ROWS
-    for key in ordered(run.get("metrics") or {}):
-        if key not in IN_TERMINAL:
-            continue
-        style = "dim" if few and key.startswith("ece") else "bold" if metric(key).proper else ""
-        table.add_row(Text(metric(key).name, style), *(_cell(key, part, style) for _, part in columns))
+    table = Fitting(*(_run_grid(run, columns[:n]) for n in (len(columns), 2, 1)))
     title = Text(str(run.get("title") or run.get("method") or "Run"), "bold")
     return Padding(Group(title, Text(sentence(run)), Text(), table, Text(), Text(_run_notes(run), "dim")), (1, 0))
+
+
+def _run_grid(run: Json, columns: Sequence[tuple[str, Json]]) -> Table:
+    """Scores down, these columns across."""
+    few = (test_rows(run) or FEW_ROWS) < FEW_ROWS
+    keys = [key for key in ordered(run.get("metrics") or {}) if key in IN_TERMINAL]
+    style = {key: "dim" if few and key.startswith("ece") else "bold" if metric(key).proper else "" for key in keys}
+    cells = [[_cell(key, part, style[key]) for key in keys] for _, part in columns]
+    table = _plain_table()
+    table.add_column("Score", no_wrap=True)
+    for (name, _), own in zip(columns, cells, strict=True):
+        widest = max([len(line) for text in own for line in text.plain.split("\n")] + [1])
+        table.add_column(Text(name), justify="right", min_width=widest)  # headings wrap, numbers do not
+    for key, *row in zip(keys, *cells, strict=True):
+        table.add_row(Text(metric(key).name, style[key]), *row)
+    return table
 
 
 def _cell(key: str, part: Json, style: str) -> Text:
@@ -81,7 +102,7 @@ def _run_notes(run: Json) -> str:
         lines.append(f"Weakest site: {worst.get('site')}" + (f" ({scores})" if scores else ""))
     if ledger:
         lines.append(f"Bytes: {human_bytes(ledger.get('up_bytes'))} up, {human_bytes(ledger.get('down_bytes'))} down")
-    lines += [f"Warning: {w}" for w in run.get("warnings") or []]
+    lines += [f"Warning: {w}" for w in [*doubts(run), *(run.get("warnings") or [])]]
     lines += [f"Lost: {f}" for f in losses(run.get("failures") or [])]
     return "\n".join(line for line in lines if line)
 
@@ -92,7 +113,8 @@ def comparison_table(comparison: Json) -> RenderableType:
     lines: list[RenderableType] = [Text(str(comparison.get("title") or "Comparison"), "bold")]
     for part in shown:
         heading = [Text(), Text(str(part.get("split")), "bold")] if len(shown) > 1 else []
-        lines += [*heading, Text(str(part.get("sentence") or "")), Text(), _comparison_grid(part)]
+        grids = Fitting(*(_comparison_grid(part, short) for short in (False, True)))
+        lines += [*heading, Text(str(part.get("sentence") or "")), Text(), grids]
     notes = ["Needs: what the server must have. Temp.: after tempering. Underlined: the lowest of its group."]
     notes.append("" if regression(comparison) else "In brackets: ECE, debiased.")
     rows = [row for part in shown for row in part["rows"]]
@@ -105,20 +127,23 @@ def comparison_table(comparison: Json) -> RenderableType:
     return Padding(Group(*lines), (1, 0))
 
 
-def _comparison_grid(comparison: Json) -> Table:
-    point, ranks = ("rmse", ("nll", "crps")) if regression(comparison) else ("accuracy", ("nll", "brier"))
-    tail = [] if regression(comparison) else ["ECE"]
+def _comparison_grid(comparison: Json, short: bool) -> Table:
+    """A table's rows; short: the first proper score alone, plain and tempered."""
+    point, second = ("rmse", "crps") if regression(comparison) else ("accuracy", "brier")
+    tail = [] if regression(comparison) or short else ["ECE"]
+    ranks = ("nll",) if short else ("nll", second)
     grid = _plain_table()
     several = any(row.get("errors") for row in comparison["rows"])
     grid.add_column("Method", min_width=12 if several else 16)
     few = (test_rows(comparison) or FEW_ROWS) < FEW_ROWS
-    start = ["Rounds", "Up", "RMSE" if point == "rmse" else "Acc."]
+    start = [] if short else ["Rounds", "Up", "RMSE" if point == "rmse" else "Acc."]
     for heading in [*start, *(h for k in ranks for h in (metric(k).name, "temp.")), *tail]:
         grid.add_column(heading, justify="right", no_wrap=True)
     for group, _, rows in groups(comparison):
         grid.add_row(Text("Bounds" if group == "bound" else f"Needs {group}", "italic"))
         for row in rows:
-            texts = [Text(count(row.get("rounds"))), Text(human_bytes(row.get("up_bytes"))), _mean(point, row)]
+            moved = [Text(count(row.get("rounds"))), Text(human_bytes(row.get("up_bytes"))), _mean(point, row)]
+            texts = [] if short else moved
             for key in ranks:
                 for soft in (False, True):
                     found = value(row, key, soft)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from consilience.communication import mean_curve, sent
 from consilience.report.plots import ACCENT, INK, MUTED, RULE, WIDTH, around, bytes_axis, drawn, marked
 from consilience.report.words import Json, human_bytes, metric, score, value
 
+COLOURS = ("#1f5a96", "#b3261e", "#2e7d32", "#c05a00", "#6b4fa0", "#0f8a8a", "#a0862c", "#7a7a7a")
 ACROSS = 3  # panels in a row
 
 
@@ -90,6 +93,47 @@ def _logarithmic(axes: Axes) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
+
+
+def curves(rows: Sequence[Json], key: str, of: str = "") -> str:
+    """A score against the floats sent so far: a line a row, a dot where there is one round only."""
+    lines = []
+    for row in rows:
+        points = [p for p in mean_curve(row["curves"]) if p.get(key) is not None]
+        if points:
+            lines.append((str(row.get("name", "–")), [sent(p, "floats") for p in points], [p[key] for p in points]))
+    lines.sort(key=lambda line: -line[2][-1])
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.set_xscale("log")
+        for i, (_, x, y) in enumerate(lines):
+            style = "o" if len(x) == 1 else "-"
+            axes.plot(x, y, style, color=COLOURS[i % len(COLOURS)], markersize=6, linewidth=1.4)
+        seen = [v for _, _, y in lines for v in y]
+        if min(seen) > 0 and max(seen) > 8 * min(seen):
+            _logarithmic(axes)
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_locator(LogLocator(numticks=5))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: human_bytes(x).removesuffix("B").strip()))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set(xlabel="floats, up and down", ylabel=metric(key).name)
+        axes.grid(True, axis="y")
+        several = [line for line in lines if len(line[1]) > 1]
+        for i, (name, x, y) in enumerate(lines):
+            look: dict[str, Any] = {"va": "center", "fontsize": 8, "color": COLOURS[i % len(COLOURS)]}
+            if len(x) == 1:
+                axes.annotate(name, (x[0], y[0]), (8, 0), textcoords="offset points", **look)
+                continue
+            beside = 1 - (several.index((name, x, y)) + 0.5) / len(several)  # in order of the last scores
+            line = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "relpos": (0, 0.5)}
+            label = "\n".join(textwrap.wrap(name, 22)[:2])
+            axes.annotate(label, (x[-1], y[-1]), (1.06, beside), textcoords="axes fraction", arrowprops=line, **look)
+
+    told = "; ".join(f"{name} ends at {score(key, y[-1])} after {x[-1]:.3g} floats" for name, x, y in lines)
+    height = min(150 + 24 * len(lines), WIDTH)
+    return drawn(f"curves-{key}{marked(of)}", f"{metric(key).name} against floats sent. {told}.", height, draw)
 
 
 def cost(rows: Sequence[Json], key: str, of: str = "") -> str:

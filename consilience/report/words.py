@@ -121,7 +121,7 @@ def test_rows(page: Json) -> int | None:
 def ece_note(page: Json) -> str:
     """What an ECE on this many rows is worth."""
     n, floor = test_rows(page), page.get("ece_if_calibrated")
-    if n is None:
+    if n is None or regression(page):
         return ""
     perfect = f"a perfectly calibrated model would show about {percent(floor, 1)}" if floor is not None else ""
     if n < FEW_ROWS:

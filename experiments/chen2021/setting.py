@@ -19,6 +19,7 @@ import consilience as co
 from consilience.data import dataset
 from consilience.data.partition import Split, parse
 from consilience.inference import stepwise
+from consilience.inference.augment import CropAndFlip
 from consilience.key import Key
 from consilience.metrics.scores import scores
 from consilience.models import model
@@ -61,7 +62,7 @@ SCALES = {
         {"resnet20": 1},
         ("resnet20",),
     ),
-    "small": Scale(1600, 512, 1000, {"convnet": 5}, 2, 10, (1e-3,), (20, 32)),
+    "small": Scale(1000, 256, 500, {"convnet": 5}, 10, 50, (1e-3,), (20, 16)),
     "smoke": Scale(120, 20, 40, dict.fromkeys(NETWORKS, 2), 1, 1, (1e-3, 1e-4), (1, 10)),
 }
 
@@ -86,9 +87,8 @@ class Job:
     @property
     def training(self) -> co.SGD:
         """η 0.01, a tenth of it from 30 % and a hundredth from 60 % of the rounds on; momentum 0.9, batch 40."""
-        return co.SGD(
-            rate=0.01, momentum=0.9, epochs=self.size.epochs, batch=40, weight_decay=self.weight_decay, decay=stepwise
-        )
+        step = co.SGD(rate=0.01, momentum=0.9, epochs=self.size.epochs, batch=40, augment=CropAndFlip(2))
+        return dataclasses.replace(step, weight_decay=self.weight_decay, decay=stepwise)
 
     @property
     def long(self) -> co.SGD:
@@ -99,12 +99,14 @@ class Job:
     @property
     def swa(self) -> co.Distil:
         """1e-3 → 4e-4 in every 25 steps after the 250th."""
-        return co.Distil(co.SWA(epochs=self.size.distil[0], batch=self.size.distil[1]), wide=False)
+        epochs, batch = self.size.distil
+        return co.Distil(co.SWA(epochs=epochs, batch=batch, augment=CropAndFlip(2)), wide=False)
 
     @property
     def sgd(self) -> co.Distil:
         epochs, batch = self.size.distil
-        return co.Distil(co.SGD(rate=1e-3, momentum=0.9, epochs=epochs, batch=batch), wide=False)
+        step = co.SGD(rate=1e-3, momentum=0.9, epochs=epochs, batch=batch, augment=CropAndFlip(2))
+        return co.Distil(step, wide=False)
 
     def task(self, norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> co.Task:
         features, classes = self.sites.features, self.sites.classes
@@ -265,18 +267,12 @@ def scored(result: Result, sites: co.Sites) -> dict[str, float | None]:
 
 
 def watched(result: Result) -> dict[str, float | None]:
-    """Accuracy after every round of a watched run: of the model, and of the other one beside it."""
-    ensemble = isinstance(result.method, co.FedBE) and result.method.distil is None
-    alone = "accuracy" if isinstance(result.method, co.FedBE) and not ensemble else "average_accuracy"
-    found: dict[str, float | None] = {}
-    for row in result.report["history"]:
-        for name, column in (
-            ("round", alone),
-            ("ensemble, round", "accuracy" if alone != "accuracy" else "ensemble_accuracy"),
-        ):
-            if column in row:
-                found[f"{name} {row['round']}"] = 100 * row[column]
-    return found
+    """Accuracy after every round of a watched run, of the single model and of the ensemble beside it."""
+    kept = isinstance(result.method, co.FedBE) and result.method.distil is not None  # the student is the model
+    single, ensemble = ("accuracy", "ensemble_accuracy") if kept else ("average_accuracy", "accuracy")
+    history = [row for row in result.report["history"] if single in row and ensemble in row]
+    found: dict[str, float | None] = {f"round {row['round']}": 100 * row[single] for row in history}
+    return {**found, **{f"ensemble, round {row['round']}": 100 * row[ensemble] for row in history}}
 
 
 def _mean(each: list[dict[str, float]]) -> dict[str, float]:

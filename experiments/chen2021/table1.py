@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
 import consilience as co
 from consilience.reproduce import _module
 
@@ -17,6 +23,33 @@ FedBE (w/o SWA) | 72.1±1.21 74.9±1.41 71.1±0.75 61.0±0.75 56.6±0.85 70.1±0
 FedBE           | 74.5±0.51 77.5±0.42 72.7±0.27 65.5±0.32 60.7±0.45 73.9±0.45 78.2±0.36 77.7±0.45 71.5±0.38 67.0±0.30
 Centralised     | 84.5 91.7 92.6 93.1 93.4 84.5 91.7 92.6 93.1 93.4
 """
+
+LINES = {  # row, score → label, colour, style
+    ("FedAvg", "round"): ("FedAvg", "#1f5a96", "o-"),
+    ("FedAvg", "ensemble, round"): ("FedAvg's ensemble", "#1f5a96", "o:"),
+    ("FedBE", "round"): ("FedBE", "#c05a00", "s-"),
+    ("FedBE", "ensemble, round"): ("FedBE's ensemble", "#c05a00", "s:"),
+}
+
+
+def draw(results: dict[str, Any], folder: Path) -> None:
+    """rounds.svg: accuracy after every round, of the single models and of their ensembles; a panel for each column."""
+    cells = {(c["row"], c["column"]): c["scores"] for c in results["cells"] if c["ours"] is not None}
+    columns = [c for c in COLUMNS if ("FedBE", c) in cells]
+    figure = Figure(figsize=(4.6 * max(len(columns), 1), 3.4), layout="constrained")
+    for axes, column in zip(figure.subplots(1, len(columns), squeeze=False, sharey=True)[0], columns, strict=True):
+        for (row, kind), (label, colour, style) in LINES.items():
+            found = cells.get((row, column), {})
+            points = {int(k.rpartition(" ")[2]): v for k, v in found.items() if k.rpartition(" ")[0] == kind}
+            axes.plot(list(points), list(points.values()), style, color=colour, markersize=4, label=label)
+        axes.set(title=column.replace(":", ", "), xlabel="round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(True, alpha=0.25)
+    figure.axes[0].set_ylabel("test accuracy, %")
+    figure.axes[0].legend(frameon=False)
+    figure.savefig(folder / "rounds.svg", metadata={"Date": None})
+
 
 EXPERIMENT = S.table(
     "Chen and Chao 2021, Table 1: accuracy on non-iid CIFAR-10, %",

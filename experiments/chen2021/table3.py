@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,23 +22,23 @@ UNIONS = {  # samples, average, clients
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Supervised(co.Distil):
     """Distillation whose targets are the inputs' true labels, whatever the teacher says."""
 
-    labels: Tensor = field(default_factory=lambda: torch.zeros(0))
+    labels: tuple[int, ...] = ()
     classes: int = 10
 
     def student(
         self, task: co.Task, teacher: Predictive, posteriors: Sequence[co.Posterior], inputs: Tensor | None, key: co.Key
     ) -> co.Point:
         assert inputs is not None
-        truth = co.Categorical(one_hot(self.labels, self.classes).to(inputs).log())
+        truth = co.Categorical(one_hot(torch.tensor(self.labels), self.classes).to(inputs).log())
         return co.Distil.student(self, task, lambda _: truth, posteriors, inputs, key)
 
 
 def supervised(job: Any) -> co.FedBE:
-    distil = Supervised(job.swa.inference, wide=False, labels=job.truth.y, classes=job.sites.classes)
+    distil = Supervised(job.swa.inference, wide=False, labels=tuple(job.truth.y.tolist()), classes=job.sites.classes)
     return job.fedbe(ensemble=co.Ensemble(samples=0, average=True, clients=False), distil=distil)
 
 

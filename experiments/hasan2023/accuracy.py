@@ -149,6 +149,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     add("EP MCMC", gaussian.pool(co.EPMCMC(), scored=False))
     add("FedProx", ran(co.FedProx(trained(s["prox"][0], s["prox"][1], epochs), mu=s["prox"][2])))
     add("AdaptFL", ran(co.FedYogi(trained(*s["yogi"], epochs), rate=1e-1, tau=1e-2)))
+    add("FedBE", local.pool(co.FedBE(distil=distil), scored=False))
     add("Oneshot FL", local.pool(co.OneShotFL(distil=distil), scored=False))
     voting = dataclasses.replace(local, replies=[r._replace(payload=_single(r.payload)) for r in local.replies])
     add("FedKT", voting.pool(co.FedKT(models=1, consistent=False, distil=distil), scored=False))
@@ -222,6 +223,5 @@ EXPERIMENT = Experiment(
     score="accuracy",
     digits=2,
     paper={row: dict(zip(COLUMNS, cells, strict=True)) for row, cells in PAPER.items()},
-    open_rows=("FedBE",),
     scales=("full", "quick", "smoke"),
 )

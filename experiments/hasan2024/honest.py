@@ -24,6 +24,7 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
     sampler = co.CyclicalSGHMC(rate=0.02, epochs=epochs, batch=50)
     training = co.SGD(rate=0.02, epochs=epochs, batch=50)
     distil = co.Distil(co.Adam(rate=3e-3, epochs=distilled, batch=100))
+    swa = co.Distil(co.SWA(epochs=max(1, 2 * distilled // 5), batch=20), wide=False)
     sampled = co.run(co.Mixture(sampler), task, sites, seed=seed)
     snapshots = co.run(
         co.Mixture(co.CyclicalSGHMC(rate=0.02, epochs=epochs, batch=50, temperature=0.0)), task, sites, seed=seed
@@ -38,6 +39,14 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
         "FedAvg, 1 round": local,
         "FedAvg, 10 rounds": co.run(
             co.FedAvg(co.SGD(rate=0.02, epochs=epochs // 10, batch=50)), task, sites, rounds=10, seed=seed
+        ),
+        "FedBE, 1 round": local.pool(co.FedBE(distil=co.Distil(distil.inference, wide=False))),
+        "FedBE, 10 rounds": co.run(
+            co.FedBE(co.FedAvg(co.SGD(rate=0.02, epochs=epochs // 10, batch=50)), distil=swa),
+            task,
+            sites,
+            rounds=10,
+            seed=seed,
         ),
         "OneshotFL": local.pool(co.OneShotFL(distil=distil)),
         "EP-MCMC": sampled.pool(co.EPMCMC()),

@@ -1,0 +1,58 @@
+"""Every engine on networks of every kind, and whether `auto` picks the fastest; seconds a round."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+import consilience as co
+from benchmarks.floor import a_round, drawn
+from benchmarks.timing import alternating, medians
+from consilience.engines import ENGINES, chosen, engine
+from consilience.models import model
+
+TITLE = "Engines"
+TARGETS = "auto ≤ 1.15 × the best; tabular MLP with 50 clients ≥ 5 × sequential; small CNN with 5 ≥ 1.6 ×"
+
+
+def problems(scale: float) -> dict[str, tuple[Callable[[], nn.Module], list[co.Data]]]:
+    """`scale` of the rows."""
+    tabular, digits, pictures = (12,), (784,), (3, 32, 32)
+    rows = lambda count: max(100, round(count * min(10 * scale, 1)))  # the whole at the default scale
+    return {
+        "tabular MLP, 5": (lambda: co.mlp(12, 10), drawn(5, rows(500), tabular)),
+        "tabular MLP, 50": (lambda: co.mlp(12, 10), drawn(50, rows(500), tabular)),
+        "tabular MLP, 100": (lambda: co.mlp(12, 10), drawn(100, rows(500), tabular)),
+        "MNIST MLP, 5": (lambda: co.mlp(784, 10), drawn(5, rows(600), digits)),
+        "MNIST MLP, 50": (lambda: co.mlp(784, 10), drawn(50, rows(600), digits)),
+        "small CNN, 5": (lambda: model("cnn_hasan", pictures, 10), drawn(5, rows(200), pictures)),
+        "ResNet-20, 5": (lambda: model("resnet20", pictures, 10), drawn(5, 100, pictures)),
+    }
+
+
+def measure(given: Namespace) -> dict[str, Any]:
+    found = {}
+    for name, (network, data) in problems(given.scale).items():
+        task = co.classification(network())
+        method = co.FedAvg(co.SGD(rate=0.01, epochs=1, batch=100))
+        rows = {kind: a_round(method, task, data, engine(kind, data)) for kind in ENGINES}
+        every = alternating(rows, given.repeats)
+        middle, auto = medians(every), chosen("auto", task, data)
+        best = min(middle, key=lambda kind: middle[kind])
+        found[name] = {
+            **{"seconds": middle, "every_run": every, "auto": auto, "best": best},
+            "auto_over_best": middle[auto] / middle[best],
+            "speed_up": middle["sequential"] / middle[auto],
+        }
+    return found
+
+
+def table(found: dict[str, Any]) -> list[list[str]]:
+    rows = [["network, clients", *(f"{kind}, s" for kind in ENGINES), "auto", "auto / best", "against sequential"]]
+    for name, f in found.items():
+        times = [f"{f['seconds'][kind]:.3f}" for kind in ENGINES]
+        rows.append([name, *times, f["auto"], f"{f['auto_over_best']:.2f}", f"{f['speed_up']:.1f} ×"])
+    return rows

@@ -1,0 +1,61 @@
+"""More and more clients of 60 rows × 64 features: time per client and peak memory of a whole run of two rounds.
+
+Each size runs in a process of its own, whose peak memory is then its own: `python -m benchmarks.growth 1000`.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from argparse import Namespace
+from typing import Any
+
+import consilience as co
+from benchmarks.floor import drawn
+from benchmarks.timing import seconds
+
+TITLE = "Growth"
+CLIENTS, ROWS, FEATURES, ROUNDS = (10, 100, 1_000, 10_000), 60, 64, 2
+MEMORY, RISE = 4.0, 1.1  # GB at 10 000 clients; time per client against 10 clients
+
+
+def sites(clients: int) -> co.Sites:
+    train = tuple(drawn(clients, ROWS, (FEATURES,)))
+    test = tuple(co.Data(*(leaf[:1] for leaf in part)) for part in train)
+    names = tuple(str(k) for k in range(clients))
+    return co.Sites(train, test, None, None, None, 10, FEATURES, "drawn", "iid", names)
+
+
+def alone(clients: int) -> dict[str, float]:
+    """In this process: the second of two runs."""
+    rows, method = sites(clients), co.FedAvg(co.SGD(epochs=1, batch=20))
+    task = co.classification(co.mlp(FEATURES, 10))
+    work = lambda: co.run(method, task, rows, rounds=ROUNDS, scored=False, keep_replies="none")
+    for _ in range(2 if clients <= 1_000 else 1):
+        took = seconds(work)
+    gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return {"milliseconds_per_client": 1e3 * took / clients / ROUNDS, "peak_gigabytes": gigabytes}
+
+
+def measure(given: Namespace) -> dict[str, Any]:
+    found = {}
+    for clients in CLIENTS:
+        count = max(2, round(clients * min(given.scale * 10, 1)))
+        command = [sys.executable, "-m", "benchmarks.growth", str(count)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found[str(count)] = json.loads(done.stdout)
+    first = next(iter(found.values()))["milliseconds_per_client"]
+    return {k: {**f, "rise": f["milliseconds_per_client"] / first} for k, f in found.items()}
+
+
+def table(found: dict[str, Any]) -> list[list[str]]:
+    rows = [["clients", "ms a client and round", f"against the first (wanted: ≤ {RISE})", f"peak, GB (≤ {MEMORY})"]]
+    for clients, f in found.items():
+        rows.append([clients, f"{f['milliseconds_per_client']:.2f}", f"{f['rise']:.2f}", f"{f['peak_gigabytes']:.2f}"])
+    return rows
+
+
+if __name__ == "__main__":
+    print(json.dumps(alone(int(sys.argv[1]))))

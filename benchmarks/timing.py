@@ -1,0 +1,40 @@
+"""Medians of alternating runs, so that what else the machine does falls on every row alike."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from consilience.engines.workers import cores
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def alternating(rows: Mapping[str, Callable[[], Any]], repeats: int, warm: int = 1) -> dict[str, list[float]]:
+    """Seconds of every row, `repeats` times in turn, after `warm` unmeasured runs of each."""
+    for _ in range(warm):
+        for work in rows.values():
+            work()
+    found: dict[str, list[float]] = {name: [] for name in rows}
+    for _ in range(repeats):
+        for name, work in rows.items():
+            found[name].append(seconds(work))
+    return found
+
+
+def medians(found: Mapping[str, list[float]]) -> dict[str, float]:
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on; no names of machines."""
+    return {"cores": cores(), "threads": torch.get_num_threads(), "load_before": os.getloadavg()[0]}

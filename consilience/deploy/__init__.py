@@ -1,0 +1,1 @@
+"""A study between machines that are connected: a server, its sites, and what each of them runs."""

@@ -1,0 +1,186 @@
+"""A site's end of a Flower message: compare the request with what was agreed, run `local`, keep the memory, answer.
+
+Nothing of what runs here comes with the message: method, network and rows are the site's own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from consilience.data.data import Data
+from consilience.engines.exchange import alone, client_view
+from consilience.engines.wire import (
+    LARGEST,
+    Refused,
+    allowed,
+    check_leaves_rows_behind,
+    digest,
+    opened,
+    pack,
+    record,
+    unpack,
+    weight,
+)
+from consilience.errors import InputError
+from consilience.key import Key
+from consilience.method import Method
+from consilience.method import name as name_of
+from consilience.parties import Reply
+from consilience.spec import describe, types_of
+from consilience.task import Task
+from consilience.tree import Tree
+from consilience.version import __version__
+
+RAISED = 2  # Flower's code for a ClientApp that raised
+KEPT = 2  # memories a site holds: of the last round, and of the one before, should the last be asked again
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """What a site brings, and what it agreed to."""
+
+    number: int
+    name: str
+    method: Method
+    task: Task
+    data: Data
+    study: str = ""  # its hash; empty in a simulation
+    permit: Callable[[Reply], None] | None = None  # refuses a reply that the study does not let leave
+    largest: int = LARGEST  # bytes of one message, in or out
+    log: Callable[[dict[str, Any]], None] | None = None  # is told of every message
+    sign: Callable[[str, bytes], str] | None = None  # purpose, message → signature
+    simulated: bool = False  # hands its memory over, so that a simulation can be resumed
+
+
+def client_app(site_of: Callable[[Context], Site]) -> ClientApp:
+    """A ClientApp for whoever the context says; it answers every message, with an error if need be."""
+    app = ClientApp()
+
+    @app.query()
+    def hello(message: Message, context: Context) -> Message:
+        return introduced(site_of(context), message, context)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return answered(site_of(context), message, context)
+
+    return app
+
+
+def introduced(site: Site, message: Message, context: Context) -> Message:
+    """Who this is, and with which version, before anything is computed."""
+    signature = site.sign("node", f"{site.study} {context.node_id}".encode()) if site.sign else ""
+    about = {"site": site.number, "study": site.study, "consilience": __version__, "signature": signature}
+    reply = RecordDict({"header": ConfigRecord({"about": json.dumps(about, sort_keys=True)})})
+    return Message(reply, reply_to=message)
+
+
+def answered(site: Site, message: Message, context: Context) -> Message:
+    """The reply to one message. What went wrong inside is told in our own words or by its kind, never with values."""
+    told(site, "in", message)
+    try:
+        reply = Message(worked(site, message.content, context), reply_to=message)
+    except InputError as error:
+        reply = Message(Error(RAISED, str(error)), reply_to=message)
+    except Exception as error:  # a site always answers: silence would wedge its SuperNode
+        logging.getLogger(__name__).exception("Site %s, round %s", site.name, message.metadata.group_id)
+        reply = Message(Error(RAISED, f"{type(error).__name__}; the site's own log says more."), reply_to=message)
+    told(site, "out", reply)
+    return reply
+
+
+@torch.no_grad()
+def worked(site: Site, content: RecordDict, context: Context) -> RecordDict:
+    arrays, outline, about = opened(content, site.largest)
+    agree(site, about)
+    types = allowed(site.method)
+    request = unpack(arrays, outline, types)
+    if not isinstance(request, dict) or set(request) - {"message", "memory"}:
+        raise Refused("the request is not put together as ours are.")
+    t = int(about["round"])
+    memories = (
+        {site.number: request["memory"]} if "memory" in request and site.simulated else recalled(site, context, t)
+    )
+    key = Key(torch.tensor(about["seed"], dtype=torch.int64))
+    client = client_view(
+        site.method, request["message"], site.data, memories, site.number, t, key, float(about["progress"])
+    )
+    reply = alone(site.method, site.task, request["message"], client, site.number, t)
+    check_leaves_rows_behind(reply.send, site.data)
+    if site.permit is not None:
+        site.permit(reply)
+    remember(site, context, t, reply.keep)
+    kept = {"memory": reply.keep} if site.simulated and reply.keep != () else {}
+    sent = record(*pack({"payload": reply.send, "size": reply.size, **kept}, types), {"round": t, "site": site.number})
+    if site.sign is not None:
+        sent.config_records["header"]["signature"] = site.sign("reply", digest(sent).encode())
+    if weight(sent) > site.largest:
+        raise Refused(f"the reply weighs {weight(sent):,} bytes, more than the {site.largest:,} the study allows.")
+    return sent
+
+
+def agree(site: Site, about: dict[str, Any]) -> None:
+    """Refuse a request for another study, site, version or method than this site agreed to."""
+    try:
+        asked = {"study": str(about["study"]), "site": int(about["site"]), "consilience": str(about["consilience"])}
+        settings, _ = about["method"], (int(about["round"]), int(about["seed"]), float(about["progress"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refused("the request does not say what it is for.") from error
+    if asked["consilience"] != __version__:
+        raise Refused(f"the server runs consilience {asked['consilience']}, this site {__version__}: install the same.")
+    if asked["study"] != site.study:
+        raise Refused("the request is for another study than the one this site agreed to.")
+    if asked["site"] != site.number:
+        raise Refused(f"the request is for site {asked['site']}; this is site {site.number}.")
+    if settings != described(site.method):
+        raise Refused(f"the server asks for another method or other settings than {name_of(site.method)} as agreed.")
+
+
+def described(method: Method) -> Any:
+    """A method's settings as they look after a journey through JSON."""
+    return json.loads(json.dumps(describe(method)))
+
+
+def remember(site: Site, context: Context, t: int, keep: Tree) -> None:
+    """Put a round's memory where it stays: in the site's own context."""
+    if keep == ():
+        return
+    arrays, outline = pack(keep, {**types_of(site.method), "Data": Data})
+    context.state[f"memory {t}"], context.state[f"outline {t}"] = arrays, ConfigRecord({"outline": outline})
+    for old in sorted(rounds_of(context))[:-KEPT]:
+        del context.state[f"memory {old}"], context.state[f"outline {old}"]
+
+
+def recalled(site: Site, context: Context, t: int) -> dict[int, Tree]:
+    """What the site remembered when it was asked for round t the first time: the same question has the same answer."""
+    before = [r for r in rounds_of(context) if r < t]
+    if not before:
+        return {}
+    arrays, outline = context.state[f"memory {max(before)}"], context.state[f"outline {max(before)}"]
+    assert isinstance(arrays, ArrayRecord) and isinstance(outline, ConfigRecord)
+    return {site.number: unpack(arrays, str(outline["outline"]), {**types_of(site.method), "Data": Data})}
+
+
+def rounds_of(context: Context) -> list[int]:
+    return [int(name.split()[1]) for name in context.state if name.startswith("memory ")]
+
+
+def told(site: Site, way: str, message: Message) -> None:
+    """One line for every message, with its size and hash."""
+    if site.log is None:
+        return
+    line = {"time": time.time(), "way": way, "round": message.metadata.group_id, "site": site.name}
+    if message.has_content():
+        line |= {"bytes": weight(message.content), "sha256": digest(message.content)}
+    else:
+        line |= {"refused": message.error.reason}
+    site.log(line)

@@ -1,0 +1,55 @@
+"""Distilled one-shot federated learning.  Zhou et al. 2020; d'Hondt et al. 2024, App. C.3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from consilience import tree
+from consilience.inference.coreset import starts
+from consilience.inference.unrolled import Distillation, Lessons, joined, taught
+from consilience.method import Method
+from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.posterior import Point
+from consilience.task import Task
+
+
+class Taught(NamedTuple):
+    posterior: Point
+    seed: Tensor  # of the one start, the same at every client
+    lessons: tuple[Lessons, ...]
+
+
+@dataclass(frozen=True)
+class DOSFL(Method):
+    """One round; each client sends pseudo-rows that teach one common start what its own rows would.
+
+        for each client k, in parallel
+    1       xₖ, yₖ, ηₖ ← distilled by training the common start on them, unrolled, and send them
+    2   for each epoch, for each step s:  θ ← θ − η̄ₛ ∇ Σₖ (nₖ/n) ℓ(θ; xₖₛ, yₖₛ)
+    """
+
+    sends: ClassVar[str] = "learned pseudo-rows and the steps to take on them"
+    one_shot: ClassVar[bool] = True
+
+    learn: Distillation = Distillation()  # how a client distils
+
+    def init(self, task: Task, server: Server) -> Taught:
+        return Taught(task.init(server.key), torch.as_tensor(server.key.fold(1).seed), ())
+
+    def broadcast(self, state: Taught) -> Tensor:
+        return state.seed
+
+    def local(self, task: Task, message: Tensor, client: Client) -> Reply:
+        return Reply(self.learn(task, message, client), client.data.size)  # 1
+
+    def aggregate(self, task: Task, state: Taught, replies: Sequence[Received], server: Server) -> Taught:
+        ordered = sorted(replies, key=lambda r: r.client)
+        lessons, w = joined(list(payloads(ordered)), weights(ordered))
+        start = starts(task, state.seed, 1)[0]
+        theta = taught(task, task.like, start, lessons, self.learn.epochs, w).detach()  # 2
+        return Taught(Point(tree.unravel(theta, task.like)), state.seed, payloads(ordered))

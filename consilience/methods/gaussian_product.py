@@ -1,0 +1,40 @@
+"""Product of Gaussian posteriors.  Liu et al. 2021 (federated online Laplace)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from consilience.inference import Inference, Laplace
+from consilience.merging import as_gaussian
+from consilience.method import Method, State
+from consilience.parties import Client, Received, Reply, Server, payloads
+from consilience.posterior import Dense, Posterior, multiply
+from consilience.task import Task
+
+
+@dataclass(frozen=True)
+class GaussianProduct(Method):
+    """One round; multiply the clients' Gaussian posteriors and divide by the prior that all but one counted too often.
+
+        for each client k of K, in parallel
+    1       N(μₖ, Σₖ) ← the client's posterior p(θ | Dₖ)
+    2   p(θ | D) ∝ p(θ)^(1−K) Πₖ N(θ; μₖ, Σₖ)
+    """
+
+    name: ClassVar[str] = "gaussian_product"
+    moves_statistics: ClassVar[bool] = True
+    sends: ClassVar[str] = "a mean and a variance for every weight"
+    one_shot: ClassVar[bool] = True
+
+    inference: Inference = Laplace()  # how a client fits; Laplace(dense=True) sends full precisions
+
+    def local(self, task: Task, message: Posterior, client: Client) -> Reply:
+        found = self.inference(task, message, client)
+        return Reply(found if isinstance(found, Dense) else as_gaussian(found, task.uncertain), client.data.size)  # 1
+
+    def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
+        factors: Any = payloads(replies)
+        prior: Any = task.prior.dense if isinstance(factors[0], Dense) else task.prior.gaussian
+        return State(multiply(factors, prior(task.like)))  # 2

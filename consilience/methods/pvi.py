@@ -1,0 +1,79 @@
+"""Partitioned variational inference.  Ashman et al. 2022 (Bui et al. 2018), Algorithm 1, synchronous with damping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from consilience import tree
+from consilience.inference import Inference, MeanField
+from consilience.merging import as_gaussian
+from consilience.method import Method
+from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.posterior import Dense, Natural, Posterior, centre, from_natural, natural
+from consilience.prior import Believed
+from consilience.task import Task
+from consilience.tree import Params
+
+
+class Partitioned(NamedTuple):
+    posterior: Posterior
+    natural: Natural  # of q(θ) = p(θ) Πₖ tₖ(θ)
+    damping: Tensor  # ρ
+
+
+@dataclass(frozen=True)
+class PVI(Method):
+    """Each client refines its own factor of one posterior, with what the others believe for its prior.
+
+    q(θ) ← p(θ), and tₖ(θ) ← 1 at every client
+    for each round
+        for each client k, in parallel
+    1       cavity ← q / tₖ
+    2       qₖ ← the client's posterior with the cavity for a prior, started at q
+    3       Δₖ ← (qₖ / cavity / tₖ)^ρ;  tₖ ← tₖ Δₖ stays, Δₖ is sent
+    4   q ← q Πₖ Δₖ
+    """
+
+    name: ClassVar[str] = "pvi"
+    moves_statistics: ClassVar[bool] = True
+    sends: ClassVar[str] = "the change of its factor: two numbers for every weight"
+
+    inference: Inference = MeanField()  # how a client fits
+    damping: float | None = None  # ρ; None: 1 / number of clients, which is safe; 1 is exact on conjugate models
+    dense: bool = False  # full covariances, with an inference that gives them
+
+    def init(self, task: Task, server: Server) -> Partitioned:
+        names = getattr(self.inference, "uncertain", lambda task: task.uncertain)(task)
+        own = {k: task.like[k] for k in names}
+        prior = task.prior.dense(own) if self.dense else task.prior.gaussian(own)
+        rho = torch.tensor(1 / server.clients if self.damping is None else self.damping, dtype=torch.float64)
+        return Partitioned(task.init(server.key), natural(prior), rho)
+
+    def broadcast(self, state: Partitioned) -> Partitioned:
+        return state
+
+    def memory(self, message: Partitioned) -> Natural:
+        return tree.zeros_like(message.natural)  # type: ignore[no-any-return]
+
+    def local(self, task: Task, message: Partitioned, client: Client) -> Reply:
+        start: Params = centre(message.posterior, task.like).params
+        cavity = tree.sub(message.natural, client.memory)  # 1
+        found = self.inference(task.with_prior(Believed(cavity, start, task.prior)), message.posterior, client)  # 2
+        found = found if isinstance(found, Dense) else as_gaussian(found, task.uncertain)
+        change = tree.sub(tree.sub(natural(found), cavity), client.memory)
+        change = tree.map(lambda leaf: leaf * message.damping.to(leaf), change)
+        points = {} if isinstance(found, Dense) else {k: v for k, v in found.mean.items() if k not in found.var}
+        return Reply((change, points), client.data.size, keep=tree.add(client.memory, change))  # 3
+
+    def aggregate(self, task: Task, state: Partitioned, replies: Sequence[Received], server: Server) -> Partitioned:
+        changes, points = zip(*payloads(replies), strict=True)
+        total: Any = state.natural
+        for change in changes:
+            total = tree.add(total, change)  # 4
+        like = {**centre(state.posterior, task.like).params, **tree.mean(points, weights(replies))}
+        return Partitioned(from_natural(total, like, 1e-3), total, state.damping)

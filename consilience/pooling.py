@@ -1,0 +1,183 @@
+"""What happens at the coordinator: files in, one model out; sites join and leave; nobody trains again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from torch import Tensor
+
+from consilience.admission import admit, rehearsed, server_of
+from consilience.choice import TEMPERATURES, chosen, knob, turned, undistilled
+from consilience.data.columns import features, inspect
+from consilience.distil import distilled
+from consilience.engines import threads_for, using_threads
+from consilience.engines.files import checked, collect, from_sites, message_file
+from consilience.envelope import Header, sealed
+from consilience.errors import InputError
+from consilience.method import Method
+from consilience.modelfile import Facts, Model, handed_out, model_file
+from consilience.parties import Received, Server
+from consilience.signature import public
+from consilience.spec import TYPES, types_of
+from consilience.study import Agreement, Study
+from consilience.tree import Tree
+
+
+class PooledFiles(NamedTuple):
+    model: bytes
+    state: bytes | None  # where rounds are left: the coordinator keeps it,
+    message: bytes | None  # and hands this to the sites
+    facts: Facts
+    refused: tuple[str, ...]  # a sentence for each file left out
+
+
+def inputs_from(agreement: Agreement, path: Path | None) -> Tensor | None:
+    """The coordinator's own rows without labels, read by the agreement."""
+    return None if path is None else features(agreement.columns, inspect(path, agreement.columns, None))
+
+
+def start(study: Study, key: Ed25519PrivateKey, inputs: Tensor | None) -> bytes:
+    """The first message, for methods that begin with one."""
+    agreement = study.agreement
+    own_key(agreement, key)
+    method = agreement.build_method()
+    state = method.init(agreement.build_task(), server_of(agreement, len(study.active), inputs))
+    return message_file(agreement, method.broadcast(state), 1, key)
+
+
+def pool(
+    study: Study, paths: Sequence[Path], key: Ed25519PrivateKey, inputs: Tensor | None = None, after: Path | None = None
+) -> PooledFiles:
+    """One round: check every reply, aggregate those that are sound, and write what the study lets out."""
+    agreement = study.agreement
+    own_key(agreement, key)
+    method, task = agreement.build_method(), agreement.build_task()
+    if getattr(method, "distil", None) and inputs is None:
+        raise InputError("This study distils a student: give the coordinator's unlabelled rows with --inputs.")
+    server = server_of(agreement, len(study.active), inputs)
+    with torch.no_grad(), using_threads(threads_for(task)):
+        state, done = (method.init(task, server), 0) if after is None else _previous(study, after)
+        if done >= agreement.rounds:
+            raise InputError(f"The study's {agreement.rounds} rounds are done.")
+        message = method.broadcast(state)
+        found = collect(study, paths, done + 1, rehearsed(agreement, message, done + 1, inputs))
+        if not found.received:
+            raise InputError(f"No reply can be used. {' '.join(found.refused)}".strip())
+        state = method.aggregate(task, state, found.received, server._replace(key=agreement.key.fold(2).fold(done)))
+    model, facts = modelled(study, method, state, found.received, found.names, done + 1, key)
+    left = agreement.rounds - done - 1
+    header = Header("state", agreement.hash, agreement.name, "server", done + 1)
+    kept = sealed({"state": state}, header, key) if left else None
+    sent = message_file(agreement, method.broadcast(state), done + 2, key) if left else None
+    return PooledFiles(model, kept, sent, facts, found.refused)
+
+
+def modelled(
+    study: Study,
+    method: Method,
+    state: Tree,
+    received: Sequence[Received],
+    names: tuple[str, ...],
+    rounds: int,
+    key: Ed25519PrivateKey,
+) -> tuple[bytes, Facts]:
+    """What the study lets out of a state, as a file, and in words."""
+    agreement = study.agreement
+    name, how, out = handed_out(agreement, method, state)
+    notes = _notes(agreement, study, names, knob(method, state).name)
+    facts = Facts(names, _rows(received), rounds, name, notes=notes)
+    return model_file(Model(agreement, facts, how, out), key), facts
+
+
+def _previous(study: Study, path: Path) -> tuple[Tree, int]:
+    envelope = checked(study, path, "state", most=2**30)
+    return envelope.value(types_of(study.agreement.build_method()))["state"], envelope.header.round
+
+
+def _rows(received: Sequence[Received]) -> int:
+    sizes = [float(r.size) for r in received]
+    return int(sum(sizes)) if min(sizes) > 0 else 0
+
+
+def _notes(agreement: Agreement, study: Study, names: Sequence[str], turns: str) -> tuple[str, ...]:
+    notes = ["The temperature is 1: no site's statistics have chosen it yet."]
+    if agreement.method == "beta":
+        wanted = "β has not been chosen by statistics of the sites, so this is the mixture (β = 0)."
+        shown = (
+            "The study hands out a mixture without names, from which β cannot be chosen: this is the mixture (β = 0)."
+        )
+        notes.insert(0, wanted if turns and agreement.hand_out == "ensemble" else shown)
+    absent = [site.name for site in study.active if site.name not in names]
+    if absent:
+        notes.append(f"Without a reply of {', '.join(absent)}.")
+    left = [site.name for site in study.sites if site.left]
+    if left and agreement.scaling == "sums":
+        notes.append(f"The scaling constants were found with {', '.join(left)}, who left, and stay as they are.")
+    return tuple(notes)
+
+
+def choose(
+    study: Study, model: Model, paths: Sequence[Path], key: Ed25519PrivateKey, inputs: Tensor | None = None
+) -> tuple[bytes, Facts, tuple[str, ...]]:
+    """β, λ and temperature by the sum of the sites' statistics about this model; the student is made again."""
+    agreement = study.agreement
+    own_key(agreement, key)
+    gone = [name for name in model.facts.sites if name not in {site.name for site in study.active}]
+    if gone:
+        raise InputError(f"This model still holds {', '.join(gone)}, who left the study: pool again first.")
+    of = knob(model.method, model.state)
+    expected = {
+        "log_scores": torch.zeros(len(of.values), len(TEMPERATURES), dtype=torch.float64),
+        "count": torch.tensor(0),
+    }
+    envelopes, refused = from_sites(study, paths, "statistics")
+    tables, names = [], []
+    for envelope in envelopes:
+        try:
+            if envelope.header.about.get("model") != model.checksum:
+                raise InputError(
+                    f"{envelope.path} is about another model than this one: ask the site for new statistics."
+                )
+            value = envelope.value(TYPES)
+            admit(value, expected, envelope.path)
+            if int(value["count"]) < agreement.smallest or bool(
+                (value["log_scores"] > 0).any() and agreement.target.classes
+            ):
+                raise InputError(f"{envelope.path} cannot be a sum of log-probabilities over enough rows: not used.")
+        except InputError as error:
+            refused.append(str(error))
+            continue
+        tables.append(value["log_scores"])
+        names.append(envelope.header.sender)
+    if not tables:
+        raise InputError(f"No statistics can be used. {' '.join(refused)}".strip())
+    value, temperature = chosen(torch.stack(tables).sum(0), of)
+    method, state = turned(model.method, model.state, value)
+    state = _student(agreement, method, state, inputs)
+    missing = [name for name in model.facts.sites if name not in names]
+    notes = (f"Chosen without statistics of {', '.join(missing)}.",) if missing else ()
+    facts = model.facts._replace(
+        knob=of.name, value=value, temperature=temperature, statistics_from=tuple(names), notes=notes
+    )
+    return model_file(Model(agreement, facts, method, state), key), facts, tuple(refused)
+
+
+def _student(agreement: Agreement, method: Method, state: Any, inputs: Tensor | None) -> Tree:
+    distil, pool_ = getattr(method, "distil", None), undistilled(method, state)
+    if distil is None or pool_ is method:
+        return state
+    if inputs is None:
+        raise InputError("The student is made again after choosing: give the coordinator's rows with --inputs.")
+    task = agreement.build_task()
+    server = Server(inputs, None, agreement.key.fold(2).fold(0), 1)
+    with torch.no_grad(), using_threads(threads_for(task)):
+        return distilled(distil, task, state, pool_.predictive(task, state), server)
+
+
+def own_key(agreement: Agreement, key: Ed25519PrivateKey) -> None:
+    if public(key) != agreement.server:
+        raise InputError("This is not the key of the study's coordinator: say which file it is with --key.")

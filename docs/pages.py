@@ -1,0 +1,236 @@
+"""What the documentation takes from elsewhere: a page a method from its docstring, tables from measured results."""
+
+from __future__ import annotations
+
+import fnmatch
+import inspect
+import json
+import re
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from consilience.catalogue import needed, settings_of
+from consilience.method import Method, Needs, needs, usual_rounds
+from consilience.methods import METHODS
+from consilience.provenance import citation
+from consilience.report.words import human_bytes, number
+
+RESULTS = Path(__file__).parent.parent / "experiments"
+OTHERS = "<!-- the pages that nothing above names -->"
+
+
+def write(folder: Path) -> None:
+    """Write what is generated, touching only what has changed, so that a second build has little to do."""
+    made = {f"methods/{name}.md": method_page(name) for name in METHODS}
+    made |= {"methods/index.md": method_index(), "parts/situations.md": situations()}
+    made |= {"parts/regression.md": numbers(), "parts/traffic.md": traffic(), **copies(folder.parent)}
+    for name, text in made.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+    for old in [*folder.glob("methods/*.md"), *folder.glob("experiments/*.md")]:
+        if f"{old.parent.name}/{old.name}" not in made:
+            old.unlink()
+
+
+def adapted(name: str, text: str, folder: Path) -> str:
+    """A page as Sphinx should see it: links into the project lead to the copies here, and the index is complete."""
+    text = re.sub(r"\]\(\.\./experiments/(\w+)/README\.md", r"](experiments/\1.md", text)
+    text = text.replace("](../CHANGELOG.md", "](changes.md").replace("](../CONTRIBUTING.md", "](contributing.md")
+    return completed(text, folder) if name == "index" else text
+
+
+def completed(index: str, folder: Path) -> str:
+    """The index without the pages that are not there, and with those that no table of contents names."""
+    every = {str(p.relative_to(folder).with_suffix("")) for p in folder.rglob("*.md")} - {"index"}
+    every = {p for p in every if p == "methods/index" or not p.startswith(("methods/", "parts/", "_build/"))}
+    named: set[str] = set()
+
+    def present(block: re.Match[str]) -> str:
+        lines = []
+        for line in block[0].split("\n"):
+            matching = sorted(fnmatch.filter(every, line))
+            lines += matching if re.fullmatch(r"[\w/*-]+", line) else [line]
+        named.update(lines)
+        return "\n".join(lines)
+
+    index = re.sub(r"```{toctree}.*?```", present, index, flags=re.DOTALL)
+    rest = sorted(every - named)
+    return index.replace(OTHERS, "\n".join(["```{toctree}", ":caption: More", "", *rest, "```"]) if rest else "")
+
+
+def copies(root: Path) -> dict[str, str]:
+    """Pages that live elsewhere in the project."""
+    made = {"changes.md": (root / "CHANGELOG.md").read_text()}
+    made["contributing.md"] = (root / "CONTRIBUTING.md").read_text().replace("](docs/", "](")
+    for path in (root / "experiments").glob("*/README.md"):
+        made[f"experiments/{path.parent.name}.md"] = path.read_text().replace("](../../docs/", "](../")
+    return made
+
+
+def ordered() -> list[tuple[str, type[Method]]]:
+    """The methods by name, bounds last."""
+    return sorted(METHODS.items(), key=lambda item: (item[1].bound, item[0]))
+
+
+def line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
+
+
+def method_page(name: str) -> str:
+    """A method's name, paper, sentence and algorithm box, what leaves a site, and its settings."""
+    kind = METHODS[name]
+    title, paper = citation(kind)
+    sentence, _, box = (inspect.getdoc(kind) or "").partition("\n\n")
+    rounds = "one" if kind.one_shot else f"as many as asked, {usual_rounds(kind)} by default"
+    facts = [("A site sends", kind.sends), ("The server needs", needed(kind())), ("Rounds", rounds)]
+    facts += [("For", " and ".join(kind.tasks)), ("In Python", f"`co.{kind.__name__}()`")]
+    settings = settings_of(kind())
+    found = [
+        f"# {name}",
+        f"**{title}.** {paper}".strip(),
+        " ".join(sentence.split()),
+        f"```text\n{textwrap.dedent(box)}\n```",
+        "\n".join([line(["", ""]), line(["---", "---"]), *(line(fact) for fact in facts)]),
+    ]
+    if settings:
+        rows = [line([f"`{path}`", f"`{default}`", meaning]) for path, default, meaning in settings]
+        found += ["## Settings", "\n".join([line(["setting", "default", ""]), line(["---"] * 3), *rows])]
+        path, default, _ = next(((p, d, m) for p, d, m in settings if p.endswith("epochs")), settings[0])
+        found.append(f"On the command line, for example: `consilience run {name} --set {path}={default}`.")
+    return "\n\n".join(found) + "\n"
+
+
+def method_index() -> str:
+    names = "\n".join(name for name, _ in ordered())
+    return (
+        "\n\n".join(
+            [
+                "# Methods",
+                "One page a method, made from its file: the paper, the algorithm box, what leaves a site, the "
+                "settings. `consilience methods NAME` prints the same.",
+                method_table("{name}.md"),
+                "```{toctree}\n:hidden:\n\n" + names + "\n```",
+            ]
+        )
+        + "\n"
+    )
+
+
+def method_table(link: str) -> str:
+    """One line a method with ticks: one round, no labels at the server, no rows at all there, regression."""
+    heads = [
+        "method",
+        "what it is",
+        "a site sends",
+        "one round",
+        "no labels at the server",
+        "no rows at the server",
+        "regression",
+    ]
+    rows = [line(heads), line(["---", "---", "---", *[":-:"] * 4])]
+    for name, kind in ordered():
+        wanted = needs(kind())
+        ticks = (kind.one_shot, Needs.LABELS not in wanted, wanted == {Needs.NOTHING}, "regression" in kind.tasks)
+        told = f"[`{name}`]({link.format(name=name)})" if link else f"`{name}`"
+        title = citation(kind)[0].split(",")[0].split(":")[0]
+        bound = " (bound)" if kind.bound else ""
+        rows.append(line([told, title + bound, kind.sends, *("✓" if tick else "" for tick in ticks)]))
+    return "\n".join(rows)
+
+
+class Situation(NamedTuple):
+    """A question a reader has, what we would start with, and the measured column behind it."""
+
+    when: str
+    start: str
+    column: str
+
+
+SITUATIONS = (
+    Situation(
+        "Sites hardly share a class", "`evidence_tuned`, or `evidence` for a single message", "digits/dirichlet:0.1/5"
+    ),
+    Situation("The same, with fifty small sites", "`evidence_tuned`", "digits/dirichlet:0.1/50"),
+    Situation("Some classes are rarer at some sites", "`evidence` or `evidence_tuned`", "digits/dirichlet:0.5/5"),
+    Situation("All sites look alike", "`fedavg` for ten rounds; `oneshot` for one", "digits/iid/5"),
+    Situation(
+        "The same class looks different from site to site",
+        "`fedavg` for several rounds",
+        "digits/dirichlet:0.3/5/rotate:60",
+    ),
+    Situation("Each site is one person's handwriting", "`oneshot`; `beta` with a few labels", "femnist/natural/50"),
+    Situation(
+        "The server itself has 300 labelled rows",
+        "training there, and no federation",
+        "digits/dirichlet:0.1/5/labels:300",
+    ),
+)
+BOUNDS = ("Centralised", "Local only", "Server only")
+METHOD_ROWS = (
+    "FedAvg, 1 round", "FedAvg, 10 rounds", "Mixture", "BCM", "β", "One-shot FL", "FedKT", "Evidence",
+    "Evidence, from sites", "Evidence, distilled",
+)  # fmt: skip
+
+
+def cells(paper: str, experiment: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((RESULTS / paper / "results" / f"{experiment}.json").read_text())["cells"]
+    return [c for c in found if c["ours"] is not None]
+
+
+def spread(cell: dict[str, Any]) -> str:
+    error = cell["spread"]
+    return number(cell["ours"]) + ("" if error is None else f" ± {number(error)}")
+
+
+def situations() -> str:
+    """The lowest NLLs of every situation, whichever rows they belong to, with the bounds beside them."""
+    rows = [line(["your sites", "start with", "lowest NLL, as they come", "bounds"]), line(["---"] * 4)]
+    every = cells("evidence", "table")
+    for s in SITUATIONS:
+        column = {c["row"]: c for c in every if c["column"] == s.column}
+        ranked = sorted((column[r] for r in METHOD_ROWS if r in column), key=lambda c: c["ours"])[:4]
+        seeds = ranked[0]["seeds"]
+        when = f"**{s.when}**<br>{s.column}, {seeds} seed{'s' if seeds > 1 else ''}"
+        told = "<br>".join(f"{c['row']} {spread(c)}" for c in ranked)
+        short = {"pooled": "Centralised", "server": "Server only", "sites": "Local only"}
+        bounds = "<br>".join(f"{name} {number(column[b]['ours'])}" for name, b in short.items())
+        rows.append(line([when, s.start, *(text.replace(" ", "\u00a0") for text in (told, bounds))]))  # one a line
+    return "\n".join(rows) + "\n"
+
+
+def numbers() -> str:
+    """Regression under our protocol: NLL per point, the lowest federated value of a set in bold."""
+    every = cells("hasan2024", "honest")
+    columns = list(dict.fromkeys(c["column"] for c in every))
+    names = [r for r in dict.fromkeys(c["row"] for c in every) if not r.endswith("tempered")]
+    names.sort(key=lambda r: r in BOUNDS)
+    value = {(c["row"], c["column"]): c for c in every}
+    best = {column: min(value[r, column]["ours"] for r in names if r not in BOUNDS) for column in columns}
+    rows = [line(["NLL per point", *(c.replace("_", " ") for c in columns)]), line(["---", *["---:"] * len(columns)])]
+    for row in names:
+        texts = [spread(value[row, c]) for c in columns]
+        shown = [f"**{t}**" if value[row, c]["ours"] == best[c] else t for t, c in zip(texts, columns, strict=True)]
+        rows.append(line([f"{row} (bound)" if row in BOUNDS else row, *shown]))
+    return "\n".join(rows) + "\n"
+
+
+def traffic() -> str:
+    """What all sites together sent, and what it bought, on one column."""
+    column = "digits/dirichlet:0.1/5"
+    found = [c for c in cells("evidence", "table") if c["column"] == column and c["scores"].get("up_bytes")]
+    shown = [c for c in found if c["row"] in (*METHOD_ROWS, "Evidence, one point")]
+    rows = [line(["", "sent by all sites", "NLL"]), line(["---", "---:", "---:"])]
+    for c in sorted(shown, key=lambda c: (c["scores"]["up_bytes"], c["ours"])):
+        rows.append(line([c["row"], human_bytes(c["scores"]["up_bytes"]), spread(c)]))
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":  # python docs/pages.py: bring the README's table of methods up to date
+    readme = RESULTS.parent / "README.md"
+    readme.write_text(
+        re.sub(r"\| method \|.*?\n\n", lambda _: method_table("") + "\n\n", readme.read_text(), flags=re.DOTALL)
+    )

@@ -1,0 +1,170 @@
+"""Özer et al. 2022, Table 1: ten clients, all active; FedAvg against five rules for merging variational networks.
+
+Two convolutions that are points, three linear layers that are Gaussian; SGD at 0.01 with momentum 0.9 and weight decay
+1e-5, batches of 64, 10 local epochs; N(0, 1) prior; 10 draws at prediction; ECE with 100 bins. Rows as printed (eq.
+4–8) start at log σ² = −9 and are not clamped above −20; «released» rows follow the released program's clamps and
+running sums. Beside the paper's rows: the bounds, and every row with a temperature from the same 100 labels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import consilience as co
+from consilience.data import dataset
+from consilience.data.partition import parse
+from consilience.metrics.calibration import ece, ece_debiased
+from consilience.metrics.scores import scores
+from consilience.models.cnn import cnn_ozer
+from consilience.posterior import Gaussian
+from consilience.predictive import Categorical, Distribution, temperature, tempered
+from consilience.reproduce import Experiment, Values
+from consilience.result import Result
+
+PAPER = json.loads((Path(__file__).parent / "paper.json").read_text())
+RULES = {"EAA": co.eaa, "GAA": co.gaa, "AALV": co.aalv, "PPA": co.ppa, "CF": co.cf}
+BATCH, LABELS, BINS, DRAWS, ACTIVE = 64, 100, 100, 10, 10
+
+
+class Scale(NamedTuple):
+    data: tuple[str, ...]  # columns of other data stay empty
+    rows: int | None  # training rows, all if None
+    test: int | None  # test rows
+    rounds: dict[int, int]  # by the number of clients
+    epochs: int
+    weightings: tuple[str, ...]  # FVBA: equal, FVBWA: by size
+
+
+SCALES = {  # the last two figures: local epochs, and which weightings
+    "full": Scale(("fashion_mnist", "cifar10", "svhn"), None, None, {10: 50, 100: 500}, 10, ("FVBA", "FVBWA")),
+    "overnight": Scale(("fashion_mnist",), None, None, {10: 10, 100: 100}, 10, ("FVBWA",)),
+    "small": Scale(("fashion_mnist",), 6_000, 4_000, {10: 3, 100: 30}, 5, ("FVBWA",)),
+    "others": Scale(("cifar10", "svhn"), 6_000, 4_000, {10: 3, 100: 30}, 5, ("FVBWA",)),
+    "smoke": Scale(("fashion_mnist",), 200, None, {10: 1, 100: 1}, 1, ("FVBA", "FVBWA")),
+}
+
+
+def descent(epochs: int) -> co.SGD:
+    return co.SGD(rate=0.01, momentum=0.9, epochs=epochs, batch=BATCH, weight_decay=1e-5)
+
+
+def mean_field(epochs: int, variant: str = "printed") -> co.MeanField:
+    steps = co.Descent(rate=0.01, momentum=0.9)
+    return co.MeanField(steps, epochs=epochs, batch=BATCH, start=-9.0, weight_decay=1e-5, variant=variant)
+
+
+def merging(rule: str, weighting: str, epochs: int, variant: str = "printed") -> co.VariationalAveraging:
+    return co.VariationalAveraging(mean_field(epochs, variant), RULES[rule], weighting == "FVBA", variant=variant)
+
+
+def tasks(sites: co.Sites) -> tuple[co.Task, co.Task]:
+    """For points: no prior but the decay; for Gaussians: N(0, 1)."""
+    network = cnn_ozer(sites.features, sites.classes)
+    gaussian = dataclasses.replace(co.classification(network, co.Isotropic(1.0)), draws=DRAWS)
+    return co.classification(network, co.Flat()), gaussian
+
+
+def prepared(column: str, seed: int, scale: Scale, data_dir: str | None) -> tuple[co.Sites, int]:
+    name, partition, *rest = column.split(":")
+    clients = int(rest[0]) if rest else 10
+    rows = dataset(name, data_dir)
+    if scale.rows is not None:
+        rows = dataclasses.replace(rows, x=rows.x[: scale.rows], y=rows.y[: scale.rows])
+    if scale.test is not None and rows.x_test is not None and rows.y_test is not None:
+        rows = dataclasses.replace(rows, x_test=rows.x_test[: scale.test], y_test=rows.y_test[: scale.test])
+    split = parse("iid" if partition == "iid" else "dirichlet:0.5")
+    clients = min(clients, len(rows.x) // 10)
+    return rows.split(split, clients, calibration=min(LABELS, len(rows.x) // 10), seed=seed), clients
+
+
+def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
+    plan = SCALES[scale]
+    if column.partition(":")[0] not in plan.data:
+        return {}
+    sites, clients = prepared(column, seed, plan, data_dir)
+    point, gaussian = tasks(sites)
+    rounds = plan.rounds[10 if clients <= 10 else 100]
+    values: Values = {}
+
+    def add(row: str, method: co.Method, task: co.Task, rounds: int, asked: int | None = None) -> None:
+        extra: dict[str, Any] = {} if asked is None else {"participation": asked}
+        result = co.run(
+            method, task, sites, rounds=rounds, seed=seed, scored=False, engine="sequential", threads=1, **extra
+        )
+        values.update(_rows(row, result))
+
+    asked = ACTIVE if clients > ACTIVE else None
+    if "FVBA" in plan.weightings:
+        add("FED", co.FedAvg(descent(plan.epochs), equal=True), point, rounds, asked)
+    add("FEDAVG", co.FedAvg(descent(plan.epochs)), point, rounds, asked)
+    for weighting in plan.weightings:
+        for rule in RULES:
+            add(f"{weighting} {rule}", merging(rule, weighting, plan.epochs), gaussian, rounds, asked)
+    for rule in RULES:
+        row = f"FVBWA {rule}, released"
+        add(row, merging(rule, "FVBWA", plan.epochs, "ozer2022"), gaussian, rounds, asked)
+    passes = plan.epochs * rounds
+    add("Centralised", co.Centralised(descent(passes)), point, 1)
+    add("Centralised, VI", co.Centralised(mean_field(passes)), gaussian, 1)
+    add("Server only", co.ServerOnly(descent(passes)), point, 1)
+    add("Local only", co.LocalOnly(descent(passes)), point, 1)
+    return values
+
+
+def _rows(row: str, result: Result) -> Values:
+    """A row's scores, and the same with a temperature from the server's labels."""
+    task, state, sites, test = result.task, result.state, result.sites, result.sites.all_test
+    own = result.method.personal(task, state)
+    if own is not None:
+        each = [_scores(model(test.x), test) for model in own]
+        return {row: {k: sum(e[k] for e in each) / len(each) for k in each[0]}}
+    model, posterior = result.method.predictive(task, state), state.posterior
+    assert sites.calibration is not None
+    t, p = temperature(model(sites.calibration.x), sites.calibration.y), model(test.x)
+    found = _scores(p, test)
+    if isinstance(posterior, Gaussian):
+        found["spread"] = co.spread(posterior)
+        found["floored"] = float(getattr(state, "floored", 0))
+    return {row: dict(found), f"{row}, tempered": {**_scores(tempered(p, t), test), "temperature": t}}
+
+
+def _scores(p: Distribution, test: co.Data) -> dict[str, float]:
+    assert isinstance(p, Categorical)
+    found = scores(p, test.y)
+    return {
+        **{"accuracy": 100 * found["accuracy"], "nll": found["nll"], "brier": found["brier"]},
+        **{"ece": 100 * ece(p, test.y, BINS), "ece_debiased": 100 * ece_debiased(p, test.y, BINS)},
+        "ece15": 100 * found["ece"],
+    }
+
+
+def printed(table: str, score: str, clients: str = "") -> dict[str, dict[str, tuple[float, float]]]:
+    """A score of the paper's table, by row and column."""
+    return {
+        row: {column + clients: (cell[score][0], cell[score][1]) for column, cell in columns.items()}
+        for row, columns in PAPER[table].items()
+    }
+
+
+COLUMNS = (
+    "svhn:iid",
+    "svhn:dirichlet",
+    "cifar10:iid",
+    "cifar10:dirichlet",
+    "fashion_mnist:iid",
+    "fashion_mnist:dirichlet",
+)
+
+EXPERIMENT = Experiment(
+    title="Özer et al. 2022, Table 1: accuracy with 10 clients, %",
+    columns=COLUMNS,
+    trial=trial,
+    score="accuracy",
+    digits=2,
+    paper=printed("table1", "accuracy"),
+    incomparable=("svhn:iid", "svhn:dirichlet"),  # a part of SVHN, cut out again
+    scales=tuple(SCALES),
+)

@@ -1,0 +1,60 @@
+"""Özer et al. 2022, Table 5: seconds per round against how many clients run at a time; CIFAR-10, IID, 100 clients.
+
+Merging is the rules' own; PPA draws its population of 1 000 as the paper's does. Seconds are this machine's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import consilience as co
+from consilience.data import dataset
+from consilience.reproduce import Experiment, Values, _module
+
+TABLE1 = _module("ozer2022/table1")
+ROUNDS = {"full": 5, "overnight": 5, "small": 2, "smoke": 1}
+ROWS = {"small": 6_000, "smoke": 200}  # training rows, where not all
+COLUMNS = ("10 at a time", "5 at a time", "2 at a time", "1 at a time")
+
+
+def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
+    workers, rounds = int(column.split(maxsplit=1)[0]), ROUNDS[scale]
+    rows = dataset("fashion_mnist" if scale == "smoke" else "cifar10", data_dir)
+    kept = ROWS.get(scale, len(rows.x))
+    clients = min(100, kept // 10)
+    rows = dataclasses.replace(rows, x=rows.x[:kept], y=rows.y[:kept])
+    sites = rows.split(co.iid(), clients, calibration=0, seed=seed)
+    point, gaussian = TABLE1.tasks(sites)
+    epochs = 1 if scale in ROWS else 10
+
+    def engine(data: Sequence[co.Data]) -> co.Parallel:
+        return co.Parallel(data, workers)
+
+    def seconds(method: co.Method, task: co.Task) -> dict[str, float | None]:
+        result = co.run(
+            method, task, sites, rounds=rounds, seed=seed, scored=False, engine=engine, participation=TABLE1.ACTIVE
+        )
+        return {"seconds": result.report["seconds"] / rounds}
+
+    values: Values = {"FED": seconds(co.FedAvg(TABLE1.descent(epochs), equal=True), point)}
+    values["FEDAVG"] = seconds(co.FedAvg(TABLE1.descent(epochs)), point)
+    for weighting in ("FVBA", "FVBWA") if scale != "small" else ("FVBWA",):
+        for rule in TABLE1.RULES:
+            method = TABLE1.merging(rule, weighting, epochs)
+            values[f"{weighting} {rule}"] = seconds(method, gaussian)
+    drawn = co.VariationalAveraging(TABLE1.mean_field(epochs), co.ppa, population=1_000)
+    values["FVBWA PPA, drawn"] = seconds(drawn, gaussian)
+    return values
+
+
+EXPERIMENT = Experiment(
+    title="Özer et al. 2022, Table 5: seconds per round",
+    columns=COLUMNS,
+    trial=trial,
+    score="seconds",
+    digits=2,
+    paper={row: {c: tuple(cell) for c, cell in cells.items()} for row, cells in TABLE1.PAPER["table5"].items()},
+    incomparable=COLUMNS,  # another machine
+    scales=tuple(ROUNDS),
+)

@@ -1,0 +1,101 @@
+"""The scikit-learn estimators: its own conformance suite, sites through groups, and life in a pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GroupKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import consilience as co
+
+QUICK = co.SGD(rate=0.1, epochs=30, batch=16)
+CLASSIFIER = co.FederatedClassifier(co.EvidencePooling(QUICK), hidden=(8,))
+REGRESSOR = co.FederatedRegressor(co.Mixture(QUICK), hidden=(8,))
+
+
+ROUNDED = {"check_methods_subset_invariance": "float32: the last digits of a prediction depend on the batch's size"}
+
+
+CHECKS = parametrize_with_checks([CLASSIFIER, REGRESSOR], expected_failed_checks=lambda _: ROUNDED).args
+
+
+def short(value: Any) -> str:
+    """The estimator's class or the check's name: scikit-learn's own ids hold addresses, which differ by process."""
+    return value.func.__name__ if hasattr(value, "func") else type(value).__name__
+
+
+@pytest.mark.parametrize(*CHECKS, ids=short)
+def test_scikit_learn_accepts_them(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def shifted(n: int = 240) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Three classes in the plane; each site lacks one of them."""
+    g = np.random.default_rng(0)
+    y = np.arange(n) % 3
+    x = np.array([[0.0, 3.0], [3.0, 0.0], [-3.0, -3.0]])[y] + g.normal(size=(n, 2))
+    return x, np.array(["a", "b", "c"])[y], np.array(["north", "south", "west"])[(y + 1 + g.integers(2, size=n)) % 3]
+
+
+def test_groups_are_the_sites() -> None:
+    x, y, site = shifted()
+
+    model = clone(CLASSIFIER).fit(x, y, groups=site)
+
+    assert model.result_.sites.names == ("north", "south", "west")
+    assert [len(part.x) for part in model.result_.sites.train] == [int((site == s).sum()) for s in np.unique(site)]
+    assert list(model.classes_) == ["a", "b", "c"]
+    assert model.predict_proba(x).sum(1) == pytest.approx(1)
+    assert model.score(x, y) > 0.9  # the classes lie four deviations apart
+
+
+def test_it_is_the_run_it_says_it_is() -> None:
+    x, y, site = shifted()
+    model = co.FederatedClassifier("fedavg", hidden=(4,), rounds=2, random_state=3).fit(x, y, groups=site)
+
+    data = co.from_arrays(x, y, site, x_test=x[:0], y_test=y[:0], site_test=site[:0])
+    sites = data.split(co.natural(), calibration=0, seed=3)
+    task = co.classification(co.mlp(2, 3, hidden=(4,)))
+    result = co.run(co.FedAvg(), task, sites, rounds=2, seed=3, scored=False)
+
+    assert model.predict_proba(x) == pytest.approx(result.predict(np.float32(x)).probs.numpy(), abs=1e-6)
+
+
+def test_in_a_pipeline_and_across_validation() -> None:
+    x, y, site = shifted()
+    pipeline = make_pipeline(StandardScaler(), clone(CLASSIFIER))
+
+    pipeline.fit(x, y, federatedclassifier__groups=site)
+    scores = cross_val_score(clone(CLASSIFIER), x, y, groups=site, cv=GroupKFold(3))  # each fold: a site left out
+
+    assert pipeline.predict(x[:4]).shape == (4,)
+    assert len(scores) == 3
+
+
+def test_a_number_comes_with_its_deviation() -> None:
+    g = np.random.default_rng(0)
+    x = g.uniform(-2, 2, (200, 1))
+    y = 100 + 50 * x[:, 0] + 5 * g.normal(size=200)  # nearly noiseless: 1 − 25 / (50² · 4/3) = 0.99 can be explained
+
+    model = co.FederatedRegressor(hidden=()).fit(x, y, groups=np.arange(200) % 2)
+    mean, deviation = model.predict(x, return_std=True)
+
+    assert model.score(x, y) > 0.95
+    assert mean.shape == deviation.shape == (200,)
+    assert 3 < deviation.mean() < 30
+
+
+def test_what_the_server_needs_is_asked_for() -> None:
+    x, y, site = shifted()
+    with pytest.raises(co.InputError, match="needs labelled rows"):
+        co.FederatedClassifier("beta").fit(x, y, groups=site)
+    model = co.FederatedClassifier(co.BetaPredictiveBayes(QUICK), calibration=12, hidden=(4,)).fit(x, y, groups=site)
+    assert len(model.result_.sites.calibration.x) == 12
+    with pytest.raises(ValueError, match="inconsistent"):
+        clone(CLASSIFIER).fit(x, y, groups=site[:-1])

@@ -1,0 +1,442 @@
+"""A study by files gives the numbers of Sequential; whatever is wrong with a file is named and left out."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import studies
+import torch
+from test_envelope import damaged
+
+import consilience as co
+from consilience.admission import rehearsed
+from consilience.choice import BETAS, TEMPERATURES, log_scores
+from consilience.data.columns import inspect, labelled
+from consilience.data.data import Data, Sites
+from consilience.engines.files import Files, Waiting, collect
+from consilience.envelope import Header, opened, sealed
+from consilience.errors import InputError
+from consilience.modelfile import read_model
+from consilience.pooling import choose, pool
+from consilience.signature import new_key, read_key
+from consilience.site import Parts, fit, own_member, parts, rows_of, statistics
+from consilience.study import Study
+
+
+def rows(study: Study, folder: Path) -> dict[str, Parts]:
+    """Each site's table on disk, read and given its roles."""
+    found = {}
+    for site in study.sites:
+        records = studies.rows(site.number, number=not study.agreement.target.classes)
+        data, _ = rows_of(study.agreement, studies.table(folder / f"{site.name}.csv", records))
+        found[site.name] = parts(study.agreement, site.number, data)
+    return found
+
+
+def replies(study: Study, folder: Path, message: Path | None = None) -> list[Path]:
+    """Every site fits and writes its file."""
+    made = []
+    for name, own in rows(study, folder).items():
+        key = read_key(folder / f"{name}.key")
+        if any(s.name == name and s.left for s in study.sites):
+            continue
+        fitted = fit(study, own_member(study, name, key), key, own, message, folder / f"{name}.memory")
+        (folder / f"{name}.memory").write_bytes(fitted.memory)
+        path = folder / f"{name}.reply"
+        path.write_bytes(fitted.reply)
+        made.append(path)
+    return made
+
+
+def sites(study: Study, folder: Path) -> Sites:
+    """The same rows in one place, for the engines of a simulation."""
+    each = list(rows(study, folder).values())
+    train, test = tuple(p.train for p in each), tuple(p.test for p in each)
+    names = tuple(site.name for site in study.sites)
+    classes = len(study.agreement.target.classes) or None
+    return Sites(train, test, None, None, None, classes, train[0].x.shape[1], "sepsis", "natural", names)
+
+
+def server_key(folder: Path) -> Any:
+    return read_key(folder / "server.key")
+
+
+SETTINGS = {
+    "mixture": studies.SHORT,
+    "bcm": studies.SHORT,
+    "ep_mcmc": studies.SHORT,
+    "evidence": studies.SHORT,
+    "evidence_tuned": studies.SHORT,
+    "fedavg": ("inference.epochs=2",),
+    "scaffold": ("inference.epochs=2",),
+    "fedadam": ("inference.epochs=2",),
+}
+
+
+@pytest.mark.parametrize("method", sorted(SETTINGS))
+def test_files_give_the_numbers_of_sequential(tmp_path: Path, method: str) -> None:
+    rounds = {"fedavg": 3, "scaffold": 3, "fedadam": 3, "evidence_tuned": 2}.get(method, 1)
+    study = studies.study(
+        tmp_path, method=method, settings=SETTINGS[method], rounds=rounds, hand_out="ensemble", smallest=1, model="mlp"
+    )
+    agreed = study.agreement
+    everyone = sites(study, tmp_path)
+
+    def by_files(data: Any) -> Files:
+        return Files(study, tmp_path, server_key(tmp_path), lambda message: void(replies(study, tmp_path, message)))
+
+    words = {"rounds": rounds, "seed": agreed.seed, "scored": False}
+    one = co.run(agreed.build_method(), agreed.build_task(), everyone, engine=by_files, **words)  # type: ignore[arg-type]
+    two = co.run(agreed.build_method(), agreed.build_task(), everyone, engine="sequential", **words)  # type: ignore[arg-type]
+
+    a, b = (co_leaves(result.state) for result in (one, two))
+    assert len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def void(value: Any) -> None:
+    """For callbacks that return nothing."""
+
+
+def co_leaves(state: Any) -> list[torch.Tensor]:
+    from consilience import tree
+
+    return [torch.as_tensor(leaf) for leaf in tree.leaves(state)]
+
+
+def test_rounds_wait_for_the_missing_and_go_on(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, method="fedavg", settings=("inference.epochs=1",), rounds=2)
+    agreed, everyone = study.agreement, sites(study, tmp_path)
+    run = lambda resume: co.run(
+        agreed.build_method(),
+        agreed.build_task(),
+        everyone,
+        rounds=2,
+        engine=lambda data: Files(study, tmp_path / "in", server_key(tmp_path)),
+        out=tmp_path / "run",
+        resume=resume,
+        scored=False,
+    )
+
+    with pytest.raises(Waiting, match="Round 1 waits for north, south, west"):
+        run(False)
+    carried = replies(study, tmp_path, tmp_path / "in" / "round-1.message")
+    for path in carried[:2]:
+        (tmp_path / "in" / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(Waiting, match="Round 1 waits for west"):
+        run(True)
+    (tmp_path / "in" / "west.reply").write_bytes(carried[2].read_bytes())
+    with pytest.raises(Waiting, match="Round 2 waits for north, south, west"):
+        run(True)
+    for path in replies(study, tmp_path, tmp_path / "in" / "round-2.message"):
+        (tmp_path / "in" / path.name).write_bytes(path.read_bytes())
+
+    by_hand = run(True)
+
+    at_once = co.run(agreed.build_method(), agreed.build_task(), everyone, rounds=2, engine="sequential", scored=False)
+    assert all(torch.equal(a, b) for a, b in zip(co_leaves(by_hand.state), co_leaves(at_once.state), strict=True))
+
+
+def test_leaving_gives_the_model_that_would_have_been(tmp_path: Path) -> None:
+    all_three = studies.study(tmp_path)
+    files = replies(all_three, tmp_path)
+
+    after = pool(all_three.without("west"), files, server_key(tmp_path))
+    never = pool(studies.study(tmp_path, names=("north", "south")), files[:2], server_key(tmp_path))
+
+    assert any("west" in sentence and "has left" in sentence for sentence in after.refused)
+    paths = []
+    for name, made in (("after", after), ("never", never)):
+        paths.append(tmp_path / f"{name}.model")
+        paths[-1].write_bytes(made.model)
+    models = [read_model(path) for path in paths]
+    assert models[0].checksum == models[1].checksum
+    assert models[0].facts.sites == ("north", "south")
+
+
+def test_a_bad_file_is_named_and_the_rest_go_on(tmp_path: Path) -> None:
+    study = studies.study(tmp_path)
+    north, south, west = replies(study, tmp_path)
+    key = read_key(tmp_path / "west.key")
+    value = opened(west).value({"Samples": co.Samples})
+    header = opened(west).header
+    stranger = new_key(tmp_path / "stranger.key")
+    nan = {**value, "send": value["send"]._replace(params={k: v * torch.nan for k, v in value["send"].params.items()})}
+    bad = {
+        "cut.reply": west.read_bytes()[:500],
+        "stranger.reply": sealed(value, header, stranger),
+        "unlisted.reply": sealed(value, header._replace(sender="east"), key),
+        "other-study.reply": sealed(value, header._replace(study="0" * 64), key),
+        "round.reply": sealed(value, header._replace(round=2), key),
+        "nan.reply": sealed(nan, header, key),
+        "few.reply": sealed({**value, "size": torch.tensor(3.0)}, header, key),
+        "half.reply": sealed({"send": value["send"]}, header, key),
+        "kind.reply": sealed(value, header._replace(kind="message"), key),
+        "large.reply": sealed({**value, "more": torch.zeros(300_000)}, header, key),
+    }
+    said = {
+        "cut.reply": "damaged",
+        "stranger.reply": "not signed with the key of «west»",
+        "unlisted.reply": "no site in the study",
+        "other-study.reply": "belongs to the study «sepsis»",
+        "round.reply": "round 2; round 1 is collected",
+        "nan.reply": "not finite",
+        "few.reply": "claims 3 rows",
+        "half.reply": "other names",
+        "kind.reply": "message file and a reply is needed",
+        "large.reply": "more than the",
+    }
+    for name, content in bad.items():
+        (tmp_path / name).write_bytes(content)
+
+        found = collect(study, [north, tmp_path / name, south], 1, rehearsed(study.agreement))
+
+        assert found.names == ("north", "south"), name
+        assert len(found.refused) == 1 and said[name] in found.refused[0] and name in found.refused[0]
+    twice = [north, west, tmp_path / "twice.reply"]
+    size = sealed({**value, "size": value["size"] + 1}, header, key)
+    twice[2].write_bytes(size)
+    found = collect(study, twice, 1, rehearsed(study.agreement))
+    assert found.names == ("north",) and "2 different files of «west»" in found.refused[0]
+    copied = collect(study, [north, north, south], 1, rehearsed(study.agreement))  # the same file twice does no harm
+    assert copied.names == ("north", "south") and not copied.refused
+    with pytest.raises(InputError, match="No reply can be used"):
+        pool(study, [tmp_path / "cut.reply"], server_key(tmp_path))
+    with pytest.raises(InputError, match="not the key of the study's coordinator"):
+        pool(study, [north], key)
+
+
+def survives_damage(folder: Path, trials: int) -> None:
+    """A damaged reply is left out, or what comes in is what was written; the others always come in."""
+    study = studies.study(folder)
+    north, south, _ = replies(study, folder)
+    expected = rehearsed(study.agreement)
+    whole = collect(study, [north, south], 1, expected).received
+    raw, other, draw = north.read_bytes(), south.read_bytes(), random.Random(1)
+    for _ in range(trials):
+        north.write_bytes(damaged(raw, other, draw))
+        found = collect(study, [north, south], 1, expected)
+        assert "south" in found.names and len(found.names) + len(found.refused) <= 2  # a copy of south counts once
+        for r in found.received:
+            same = whole[r.client]
+            assert all(torch.equal(a, b) for a, b in zip(co_leaves(r.payload), co_leaves(same.payload), strict=True))
+            assert torch.equal(r.size, same.size)
+
+
+def test_damaged_replies_never_give_another_model(tmp_path: Path) -> None:
+    survives_damage(tmp_path, 100)
+
+
+@pytest.mark.slow
+def test_thousands_of_damaged_replies_never_give_another_model(tmp_path: Path) -> None:
+    survives_damage(tmp_path, 5000)
+
+
+def test_signed_nonsense_is_refused_too(tmp_path: Path) -> None:
+    study = studies.study(tmp_path)
+    north, south, west = replies(study, tmp_path)
+    key, header = read_key(tmp_path / "west.key"), opened(west).header
+    value = opened(west).value({"Samples": co.Samples})
+    params = value["send"].params
+    nonsense: list[Any] = [
+        (),
+        torch.zeros(3),
+        {"send": (), "size": ()},
+        {"send": params, "size": value["size"]},
+        {"send": co.Point(params), "size": value["size"]},
+        {"send": value["send"], "size": torch.zeros(2)},
+        {"send": value["send"], "size": value["size"] + 0.5},
+        {"send": value["send"], "size": -value["size"]},
+        {"send": value["send"], "size": value["size"] * 1e9},
+        {"send": co.Samples({k: v[:1] for k, v in params.items()}), "size": value["size"]},
+        {"send": co.Samples(dict(reversed(params.items()))), "size": value["size"]},
+        {"send": co.Samples({k: v.int() for k, v in params.items()}), "size": value["size"]},
+        {"send": co.Samples({k: 7 for k in params}), "size": value["size"]},  # type: ignore[misc]
+        {"send": co.Samples({k: v / 0 for k, v in params.items()}), "size": value["size"]},
+        {"size": value["size"], "send": value["send"], "more": torch.zeros(1)},
+    ]
+    for content in nonsense:
+        west.write_bytes(sealed(content, header, key))
+
+        found = collect(study, [north, south, west], 1, rehearsed(study.agreement))
+
+        assert found.names == ("north", "south") and len(found.refused) == 1, content
+
+
+def pooled_model(study: Study, folder: Path, files: list[Path]) -> Path:
+    path = folder / "sepsis.model"
+    path.write_bytes(pool(study, files, server_key(folder)).model)
+    return path
+
+
+def statistics_of(study: Study, folder: Path, model: Path) -> list[Path]:
+    read, made = read_model(model, study), []
+    for name, own in rows(study, folder).items():
+        key = read_key(folder / f"{name}.key")
+        made.append(folder / f"{name}.statistics")
+        member = own_member(study, name, key)
+        made[-1].write_bytes(statistics(study, member, key, own.choose, read.method, read.state, read.checksum))
+    return made
+
+
+def test_beta_and_temperature_from_sums_are_those_of_all_rows_in_one_place(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, method="beta", hand_out="ensemble", choose=0.3)
+    model = pooled_model(study, tmp_path, replies(study, tmp_path))
+    first = read_model(model, study)
+
+    made, facts, refused = choose(study, first, statistics_of(study, tmp_path, model), server_key(tmp_path))
+
+    assert not refused and facts.statistics_from == studies.NAMES and facts.knob == "beta"
+    # The coordinator with all rows set aside in its own hands: the same maximiser over the same grid.
+    together = Data(
+        *(torch.cat(leaves) for leaves in zip(*(p.choose for p in rows(study, tmp_path).values()), strict=True))
+    )
+    task, scored = study.agreement.build_task(), {}
+    for beta in BETAS:
+        p = first.method.predictive(task, first.state._replace(beta=beta))(together.x)
+        for t in TEMPERATURES:
+            log_p = torch.log_softmax(p.log_probs.double() / t, -1)[torch.arange(len(together.y)), together.y].sum()  # type: ignore[union-attr]
+            scored[beta, t] = float(log_p) - 0.5 * float(torch.tensor(t).log()) ** 2
+    best = max(scored.values())
+    assert scored[facts.value, facts.temperature] == pytest.approx(best, abs=1e-3)  # float32 pools
+    (tmp_path / "chosen.model").write_bytes(made)
+    again = read_model(tmp_path / "chosen.model", study)
+    assert again.state.beta == facts.value and again.facts.temperature == facts.temperature
+    assert first.facts.notes[0].startswith("β has not been chosen")
+
+
+def test_statistics_of_another_model_are_refused(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, choose=0.3)
+    files = replies(study, tmp_path)
+    model = pooled_model(study, tmp_path, files)
+    old = statistics_of(study, tmp_path, model)
+    smaller = study.without("west")
+    with pytest.raises(InputError, match="still holds west"):
+        choose(smaller, read_model(model, smaller), old, server_key(tmp_path))
+    model.write_bytes(pool(smaller, files, server_key(tmp_path)).model)
+
+    with pytest.raises(InputError, match=r"west.statistics is not used.*north.statistics is about another model"):
+        choose(smaller, read_model(model, smaller), old, server_key(tmp_path))
+
+
+def test_too_few_rows_to_choose_by_are_not_shown(tmp_path: Path) -> None:
+    study = studies.study(tmp_path)  # a tenth of 60 rows is 6, below 10
+    model = pooled_model(study, tmp_path, replies(study, tmp_path))
+
+    with pytest.raises(InputError, match="no count below 10 may be shown"):
+        statistics_of(study, tmp_path, model)
+
+
+def test_the_mixture_handed_out_has_no_names_and_predicts_the_same(tmp_path: Path) -> None:
+    named = studies.study(tmp_path, hand_out="ensemble")
+    unnamed = studies.study(tmp_path, hand_out="mixture")
+    x = torch.randn(20, len(named.agreement.feature_names), generator=torch.Generator().manual_seed(0))
+
+    first = read_model(pooled_model(named, tmp_path, replies(named, tmp_path)))
+    second = read_model(pooled_model(unnamed, tmp_path, replies(unnamed, tmp_path)))
+
+    assert len(first.state.posteriors) == 3 and len(second.state.posteriors) == 6  # 2 samples a site, each on its own
+    assert torch.allclose(first(x)[0], second(x)[0], atol=1e-6)
+    # Between nameless samples all disagreement is between members, so it equals the epistemic part.
+    aleatoric, epistemic, disagreement = second.uncertainty(x)  # type: ignore[misc]
+    theirs = first.uncertainty(x)
+    assert theirs is not None and torch.allclose(theirs[1], epistemic, atol=1e-5)
+    assert torch.allclose(epistemic, disagreement, atol=1e-5) and bool((theirs[2] <= epistemic + 1e-5).all())
+    assert bool((aleatoric > 0).all())
+
+
+def test_a_student_is_one_set_of_weights(tmp_path: Path) -> None:
+    settings = (*studies.SHORT, "distil=Distil", "distil.inference.epochs=5")
+    study = studies.study(tmp_path, hand_out="student", settings=settings)
+    files = replies(study, tmp_path)
+    inputs = torch.randn(64, len(study.agreement.feature_names), generator=torch.Generator().manual_seed(0))
+
+    with pytest.raises(InputError, match="--inputs"):
+        pool(study, files, server_key(tmp_path))
+    path = tmp_path / "student.model"
+    path.write_bytes(pool(study, files, server_key(tmp_path), inputs).model)
+
+    model = read_model(path)
+    assert model.state.posteriors == () and model.uncertainty(inputs) is None
+    assert torch.isfinite(model(inputs)[0]).all()
+
+
+def test_pools_by_site_cannot_be_handed_out_without_names(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, method="bcm", hand_out="mixture")
+
+    with pytest.raises(InputError, match='hand_out = "ensemble"'):
+        pool(study, replies(study, tmp_path), server_key(tmp_path))
+
+
+def test_a_small_class_does_not_leave(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, method="evidence", hand_out="ensemble", smallest=30)
+
+    with pytest.raises(InputError, match="fewer than 30 times"):
+        replies(study, tmp_path)
+
+
+def test_numbers_are_predicted_in_their_unit(tmp_path: Path) -> None:
+    target = dataclasses.replace(studies.agreement(tmp_path).target, classes=(), unit="points", range=(-50.0, 50.0))
+    target = dataclasses.replace(target, centre=1.0, spread=2.0)
+    study = studies.study(tmp_path, target=target, settings=("inference.epochs=30",), choose=0.3)
+    model = pooled_model(study, tmp_path, replies(study, tmp_path))
+    made, facts, _ = choose(study, read_model(model), statistics_of(study, tmp_path, model), server_key(tmp_path))
+    model.write_bytes(made)
+
+    found = inspect(tmp_path / "north.csv", study.agreement.columns, target)
+    data = labelled(study.agreement.columns, target, found)
+    p = read_model(model)(data.x)
+
+    truth = torch.tensor([float(cell.text) for cell in found.cells["died"]])
+    assert torch.allclose(data.y, (truth - 1) / 2, atol=1e-6)
+    assert float(((p.mean - truth) ** 2).mean()) < float(truth.var())  # type: ignore[union-attr]
+    assert facts.temperature in TEMPERATURES
+
+
+def test_rows_have_one_role_and_keep_it(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, choose=0.2, test=0.3)
+    data, _ = rows_of(study.agreement, studies.table(tmp_path / "a.csv", studies.rows(0)))
+
+    first, second = (parts(study.agreement, 0, data) for _ in range(2))
+
+    assert sum(len(p.y) for p in first) == 60
+    assert all(torch.equal(a.x, b.x) for a, b in zip(first, second, strict=True))
+    everything = torch.cat([p.x for p in first])
+    assert sorted(map(tuple, everything.tolist())) == sorted(map(tuple, data.x.tolist()))
+    for label in (0, 1):  # within each class
+        own = int((data.y == label).sum())
+        assert int((first.choose.y == label).sum()) == round(0.2 * own)
+        assert int((first.test.y == label).sum()) == round(0.3 * own)
+
+
+def test_the_sums_are_log_scores(tmp_path: Path) -> None:
+    study = studies.study(tmp_path)
+    model = read_model(pooled_model(study, tmp_path, replies(study, tmp_path)))
+    data = rows(study, tmp_path)["north"].test
+
+    table = log_scores(model.method, study.agreement.build_task(), model.state, data)
+
+    p = model(data.x)
+    own = p.log_probs.double()[torch.arange(len(data.y)), data.y].sum()  # type: ignore[union-attr]
+    assert table.shape == (1, len(TEMPERATURES))
+    assert float(table[0, TEMPERATURES.index(1.0)]) == pytest.approx(float(own), rel=1e-6)
+
+
+def test_a_reply_heavier_than_agreed_does_not_leave(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, most_bytes=300)
+
+    with pytest.raises(InputError, match="lets 300 leave"):
+        replies(study, tmp_path)
+
+
+def test_a_message_must_come_from_the_coordinator(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, method="fedavg", settings=("inference.epochs=1",), rounds=2)
+    forged = tmp_path / "forged.message"
+    header = Header("message", study.agreement.hash, "sepsis", "server", 1)
+    forged.write_bytes(sealed(study.agreement.build_task().init(co.Key(0)), header, read_key(tmp_path / "north.key")))
+
+    with pytest.raises(InputError, match="not signed with the key of «server»"):
+        replies(study, tmp_path, forged)

@@ -1,0 +1,225 @@
+"""What sites agree on, its hash and signatures; tables held against it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import studies
+import torch
+
+from consilience.admission import admit, rehearsed, would_leave
+from consilience.data.columns import features, inspect, labelled, sums
+from consilience.errors import InputError
+from consilience.posterior import Dense, Gaussian
+from consilience.proposal import EXAMPLE, consistent, proposal
+from consilience.signature import new_key, public, sign
+from consilience.study import Study, from_fields, read, read_columns
+from consilience.study_text import proposed, study_text
+
+
+def test_a_study_survives_its_file_and_its_layout(tmp_path: Path) -> None:
+    made = studies.study(tmp_path).recorded("abc", ["north", "south"])
+    path = tmp_path / "sepsis.toml"
+    path.write_text(study_text(made))
+
+    again = read(path)
+
+    assert again == made
+    assert study_text(again) == path.read_text()
+    path.write_text("# a remark\n" + path.read_text().replace('type = "number", ', 'type   =  "number",'))
+    assert read(path).agreement.hash == made.agreement.hash
+    assert from_fields(dataclasses.asdict(made.agreement)) == made.agreement
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("seed = 0", "seed = 1", "signature of «north» is not for this agreement"),
+        ("format = 1", "format = 2", "format 2"),
+        ('method = "mixture"', 'method = "mixtur"', "Did you mean «mixture»"),
+        ('type = "number"', 'type = "numbers"', "Did you mean «number»"),
+        ("rounds = 1", "rounds = 2", "one-round method"),
+        ("smallest = 10", "smallest = true", "smallest"),
+        ("seed = 0", "sede = 0", "sede"),
+        ("[columns]", "[colums]", "columns"),
+        ("seed = 0", "seed = ", "cannot be read as TOML"),
+        ('hand_out = "mixture"', 'hand_out = "all"', "way to hand the model out"),
+    ],
+)
+def test_a_changed_study_is_refused_in_one_sentence(tmp_path: Path, before: str, after: str, said: str) -> None:
+    path = tmp_path / "sepsis.toml"
+    path.write_text(study_text(studies.study(tmp_path)).replace(before, after, 1))
+
+    with pytest.raises(InputError, match=said):
+        read(path)
+
+
+def test_joining_and_leaving_keeps_numbers(tmp_path: Path) -> None:
+    made = studies.study(tmp_path).recorded("m", studies.NAMES)
+
+    left = made.without("south")
+    key = new_key(tmp_path / "east.key")
+    more = left.with_member("east", public(key), sign(key, "agreement", made.agreement.hash.encode()))
+
+    assert [s.number for s in more.active] == [0, 2, 3]  # 1 is not given again
+    assert left.models[0].superseded and not made.models[0].superseded
+    with pytest.raises(InputError, match="has left"):
+        left.member("south")
+    with pytest.raises(InputError, match="no site in the study"):
+        left.member("nowhere")
+    with pytest.raises(InputError, match="in the study already"):
+        made.with_member("north", public(key), sign(key, "agreement", made.agreement.hash.encode()))
+    with pytest.raises(InputError, match="not for this agreement"):
+        made.with_member("east", public(key), sign(key, "reply", made.agreement.hash.encode()))
+
+
+def test_features_are_what_the_agreement_says(tmp_path: Path) -> None:
+    path = studies.table(
+        tmp_path / "a.csv",
+        [
+            {"died": "no", "ward": "b", "lactate": "4", "age": "65", "doctor": "x"},  # another order, a column more
+            {"died": "yes", "ward": "", "lactate": "?", "age": "50", "doctor": "x"},
+        ],
+    )
+
+    found = inspect(path, studies.COLUMNS, studies.agreement(tmp_path).target)
+    data = labelled(studies.COLUMNS, studies.agreement(tmp_path).target, found)
+
+    # (65 − 50) / 15 = 1, (4 − 2) / 2 = 1; a gap is the fill, (1 − 2) / 2 = −0.5, and marked; or none of the levels
+    assert data.x.tolist() == [[1, 1, 0, 0, 1, 0], [0, -0.5, 1, 0, 0, 0]]
+    assert data.y.tolist() == [0, 1]
+    assert found.extra == ("doctor",) and found.missing == {"age": 0, "lactate": 1, "ward": 1, "died": 0}
+
+
+def test_sums_leave_out_what_is_known_too_seldom(tmp_path: Path) -> None:
+    made = studies.agreement(tmp_path)
+    records = [{"age": str(20 + i), "lactate": "?" if i else "3", "ward": "a", "died": "no"} for i in range(12)]
+    found = inspect(studies.table(tmp_path / "a.csv", records), made.columns, made.target)
+
+    total = sums(made.columns, made.target, found, smallest=10)
+
+    # ages 20 … 31: Σ = 306, Σ² = Σ_{20}^{31} i² = 10416 − 2470 = 7946; one lactate is too few; categories have no sums
+    assert total.tolist() == [[12, 306, 7946], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("age", "850", r"1 of 60 values lie outside 18 to 100 years \(such as «850», a.csv, line 2\)"),
+        ("age", "", "missing in 1 of 60 rows"),
+        ("age", "old", "are not numbers"),
+        ("ward", "z", "none of the agreed a, b, c"),
+        ("died", "", "«died» is missing in 1"),
+        ("died", "perhaps", "none of the agreed no, yes"),
+        ("lactate", "1,5", "are not numbers"),
+    ],
+)
+def test_a_table_that_breaks_the_agreement_says_where(tmp_path: Path, column: str, value: str, said: str) -> None:
+    records = studies.rows(0)
+    records[0][column] = value
+    made = studies.agreement(tmp_path)
+
+    found = inspect(studies.table(tmp_path / "a.csv", records), made.columns, made.target)
+
+    assert len(found.problems) == 1
+    with pytest.raises(InputError, match=said):
+        features(made.columns, found)
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    records = [{("Age" if k == "age" else k): v for k, v in r.items() if k != "ward"} for r in studies.rows(0)]
+    made = studies.agreement(tmp_path)
+
+    found = inspect(studies.table(tmp_path / "a.csv", records), made.columns, made.target)
+
+    assert len(found.problems) == 2
+    with pytest.raises(InputError, match=r"no column «age»; «Age» is spelt otherwise.* 1 more"):
+        found.sound()
+
+
+def test_columns_are_proposed_from_an_example(tmp_path: Path) -> None:
+    path = studies.table(tmp_path / "a.csv", studies.rows(0))
+
+    target, columns = proposed(path, "died")
+
+    assert target.classes == ("no", "yes")
+    assert [c.type for c in columns] == [
+        "number",
+        "category",
+        "category",
+    ]  # «?» makes lactate text
+    assert columns[0].range[0] <= 30 and columns[0].range[1] >= 90
+
+
+def test_the_hospitals_data_dictionary_can_be_agreed_on(tmp_path: Path) -> None:
+    target, columns = read_columns(Path(__file__).parent.parent / "examples" / "hospitals" / "columns.toml")
+
+    made = proposal("heart", "", target, columns)
+    consistent(made)
+
+    assert len(columns) == 13 and len(made.feature_names) == 30
+    # The default: 62 weights of two logits, a mean and a full precision matrix in float32: 4 (62 + 62²) = 15 624 bytes.
+    assert made.leaves == ("Dense",) and would_leave(made)[1] == 15_624
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"method": "mixtur"}, "Did you mean «mixture»"),
+        ({"model": "mpl"}, "Did you mean «mlp»"),
+        ({"method": "centralised"}, "cannot serve"),
+        ({"method": "mixture", "rounds": 3}, "one-round"),
+        ({"method": "mixture", "hand_out": "student"}, "distil=Distil"),
+        ({"method": "bcm", "hand_out": "mixture"}, 'hand_out = "ensemble"'),
+    ],
+)
+def test_proposals_that_cannot_work(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        consistent(proposal("x", "", *EXAMPLE, **words))
+
+
+def test_an_agreement_must_say_what_its_method_sends() -> None:
+    made = proposal("x", "", *EXAMPLE, method="mixture")
+
+    with pytest.raises(InputError, match=r'write leaves = \["Samples"\]'):
+        consistent(dataclasses.replace(made, leaves=("Point",)))
+    with pytest.raises(InputError, match="larger most_bytes"):
+        consistent(dataclasses.replace(made, most_bytes=10))
+
+
+def test_what_a_reply_must_look_like(tmp_path: Path) -> None:
+    made = studies.agreement(tmp_path)
+    expected = rehearsed(made).send
+    params = expected.params
+
+    admit(expected, expected, "x")
+    for name, bad in {
+        "shape": {**params, "0.weight": params["0.weight"][:1]},
+        "not finite": {**params, "0.weight": params["0.weight"] * torch.nan},
+        "other names": {**params, "extra": params["0.weight"]},
+        r"\) float64": {**params, "0.weight": params["0.weight"].double()},
+    }.items():
+        with pytest.raises(InputError, match=name):
+            admit(expected._replace(params=bad), expected, "x")
+    with pytest.raises(InputError, match="is a tuple"):
+        admit((params,), expected, "x")
+    wide = Gaussian({"a": torch.zeros(2)}, {"a": torch.ones(2)})
+    with pytest.raises(InputError, match="variance"):
+        admit(wide._replace(var={"a": -torch.ones(2)}), wide, "x")
+    dense = Dense(torch.zeros(2), torch.eye(2))
+    with pytest.raises(InputError, match="positive definite"):
+        admit(dense._replace(precision=-torch.eye(2)), dense, "x")
+
+
+def test_the_hash_covers_every_field(tmp_path: Path) -> None:
+    made = studies.agreement(tmp_path)
+    other = {str: "x", int: 77, float: 0.123, tuple: ("x",)}
+
+    for field in dataclasses.fields(made):
+        value = getattr(made, field.name)
+        changed = dataclasses.replace(made, **{field.name: other.get(type(value), "x")})
+        assert changed.hash != made.hash, field.name
+    assert Study(made).agreement.hash == made.hash

@@ -1,0 +1,295 @@
+"""A study as people run it: files from folder to folder, one sentence for every mistake."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import studies
+import torch
+from tiny import Invoke
+
+from consilience.envelope import opened
+from consilience.modelfile import read_model
+from consilience.posterior import Dense, multiply
+from consilience.study import read
+
+SHORT = ["--method", "mixture", *(word for setting in studies.SHORT for word in ("--set", setting))]
+TARGET = 'name = "died"\nclasses = ["no", "yes"]'
+COLUMNS = f"""
+[target]
+{TARGET}
+[columns]
+age = {{ type = "number", unit = "years", range = [18, 100], centre = 50, spread = 15, missing = "refuse" }}
+lactate = {{ type = "number", range = [0, 30], centre = 2, spread = 2, missing = "mark", fill = 1, unknown = ["?"] }}
+ward = {{ type = "category", levels = ["a", "b", "c"], missing = "mark" }}
+"""
+
+
+class Place:
+    """Folders of a coordinator and its sites; every command runs in one of them."""
+
+    def __init__(self, root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.invoke, self.monkeypatch = root, invoke, monkeypatch
+        for name in ("server", *studies.NAMES):
+            (root / name).mkdir()
+        for number, name in enumerate(studies.NAMES):
+            studies.table(root / name / "data.csv", studies.rows(number, 120))
+
+    def at(self, where: str, *words: str) -> str:
+        """A command that works; what it printed."""
+        code, out, err = self.tried(where, *words)
+        assert code == 0, err
+        return out
+
+    def tried(self, where: str, *words: str) -> tuple[int, str, str]:
+        self.monkeypatch.chdir(self.root / where)
+        return self.invoke(*words)
+
+    def carry(self, name: str, giver: str, taker: str) -> None:
+        shutil.copy(self.root / giver / name, self.root / taker / name)
+
+    def begun(self, *words: str, target: str = TARGET) -> None:
+        """A study that all sites signed."""
+        (self.root / "server" / "columns.toml").write_text(COLUMNS.replace(TARGET, target))
+        self.at("server", "study", "new", "sepsis", "--columns", "columns.toml", *words)
+        for name in studies.NAMES:
+            self.carry("sepsis.toml", "server", name)
+            self.at(name, "site", "join", "sepsis.toml", name)
+            self.carry(f"{name}.join", name, "server")
+        self.at("server", "study", "add", "sepsis.toml", *(f"{name}.join" for name in studies.NAMES))
+        self.everybody("sepsis.toml")
+
+    def everybody(self, file: str) -> None:
+        for name in studies.NAMES:
+            self.carry(file, "server", name)
+
+    def fitted(self, *words: str) -> None:
+        for name in studies.NAMES:
+            self.at(name, "site", "fit", "sepsis.toml", "data.csv", *words)
+            self.carry(f"{name}.reply", name, "server")
+
+    @property
+    def files(self) -> list[str]:
+        return [f"{name}.reply" for name in studies.NAMES]
+
+
+@pytest.fixture
+def place(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return Place(tmp_path, invoke, monkeypatch)
+
+
+def test_one_round_from_start_to_predictions(place: Place) -> None:
+    place.begun(*SHORT, "--method", "beta")
+    checked = place.at("north", "site", "check", "sepsis.toml", "data.csv")
+    place.fitted()
+    shown = place.at("north", "site", "show", "north.reply", "--all")
+    pooled = place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    place.everybody("sepsis.model")
+    for name in studies.NAMES:
+        place.at(name, "site", "statistics", "sepsis.toml", "sepsis.model", "data.csv")
+        place.carry(f"{name}.statistics", name, "server")
+    sums = [f"{name}.statistics" for name in studies.NAMES]
+    chosen = place.at("server", "study", "choose", "sepsis.toml", "sepsis.model", *sums, "-o", "final.model")
+    place.everybody("final.model")
+    judged = place.at("west", "site", "evaluate", "final.model", "data.csv", "--study", "sepsis.toml")
+    place.at("west", "predict", "final.model", "data.csv", "--abstain", "0.7", "-o", "p.csv")
+
+    assert "Nothing was sent or written" in checked and "send.params.0.weight" in checked
+    assert "its signature fits" in shown and "send.params.0.bias = [" in shown
+    assert (
+        "this is the mixture (β = 0)" in pooled and "Pooled from north, south, west, 252 rows" in pooled
+    )  # 3 × 0.7 × 120
+    assert "Chosen by statistics of north, south, west: β = " in chosen
+    assert "24 test rows" in judged and "calibration_slope" in judged
+    with (place.root / "west" / "p.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 120 and {row["decision"] for row in rows} == {"no", "yes", "abstain"}
+    for row in rows:
+        assert float(row["p(no)"]) + float(row["p(yes)"]) == pytest.approx(1, abs=1e-5)
+        assert 0 <= float(row["disagreement"]) <= float(row["epistemic"]) + 1e-5
+        assert (row["decision"] == "abstain") == (max(float(row["p(no)"]), float(row["p(yes)"])) < 0.7)
+
+
+def test_the_default_study_multiplies_linear_posteriors(place: Place) -> None:
+    place.begun()
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    told = place.at("server", "predict", "sepsis.model", "../north/data.csv", "-o", "p.csv")
+
+    pooled = read_model(place.root / "server" / "sepsis.model")
+    study = read(place.root / "server" / "sepsis.toml")
+    task, like = study.agreement.build_task(), study.agreement.build_task().like
+    factors = [opened(place.root / "server" / f).value({"Dense": Dense})["send"] for f in place.files]
+    product = multiply(factors, task.prior.dense(like))
+    assert "120 rows" in told and isinstance(pooled.state.posterior, Dense)
+    assert torch.equal(pooled.state.posterior.precision, product.precision)
+    assert torch.equal(pooled.state.posterior.mean, product.mean)
+
+
+def test_a_site_leaves_and_another_joins(place: Place) -> None:
+    place.begun(*SHORT)
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+
+    left = place.at("server", "study", "leave", "sepsis.toml", "west")
+    place.at("server", "study", "pool", "sepsis.toml", *place.files, "-o", "without.model")
+    listed = place.at("server", "study", "show", "sepsis.toml")
+    old = place.at("server", "predict", "sepsis.model", "../north/data.csv", "--study", "sepsis.toml", "-o", "p.csv")
+    place.carry("sepsis.toml", "server", "west")
+    (place.root / "west" / "west.key").rename(place.root / "west" / "old")
+    place.at("west", "site", "join", "sepsis.toml", "east")
+    place.carry("east.join", "west", "server")
+    place.at("server", "study", "add", "sepsis.toml", "east.join")
+    place.carry("sepsis.toml", "server", "west")
+    place.at("west", "site", "fit", "sepsis.toml", "data.csv")
+    place.carry("east.reply", "west", "server")
+    more = place.at("server", "study", "pool", "sepsis.toml", "north.reply", "south.reply", "east.reply")
+
+    assert "still holds west: it is old" in left
+    assert "OLD: it holds a site that has left" in listed
+    assert "old model: it holds west" in old
+    assert "Pooled from north, south, east" in more
+
+
+def test_a_number_is_predicted_with_its_interval(place: Place) -> None:
+    for number, name in enumerate(studies.NAMES):
+        studies.table(place.root / name / "data.csv", studies.rows(number, 120, number=True))
+    words = 'name = "died"\nunit = "points"\nrange = [-50, 50]\ncentre = 0\nspread = 2'
+    place.begun("--set", "inference.epochs=40", target=words)
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    told = place.at("server", "predict", "sepsis.model", "../north/data.csv", "--abstain", "6", "-o", "p.csv")
+    shown = place.at("server", "site", "show", "sepsis.model")
+
+    with (place.root / "server" / "p.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    truth = [float(r["died"]) for r in studies.rows(0, 120, number=True)]
+    inside = sum(float(r["low95"]) <= y <= float(r["high95"]) for r, y in zip(rows, truth, strict=True))
+    assert inside / 120 > 0.8  # of 95 %, for a short run
+    assert all((float(r["high95"]) - float(r["low95"]) > 6) == (r["decision"] == "abstain") for r in rows)
+    assert "left open" in told and "mean (points)" in rows[0] and "facts sites: ['north', 'south', 'west']" in shown
+
+
+def test_many_rounds_by_hand_over(place: Place) -> None:
+    place.begun("--method", "scaffold", "--rounds", "2", "--set", "inference.epochs=1")
+    place.fitted()
+    first = place.at("server", "study", "pool", "sepsis.toml", *place.files, "-o", "one.model")
+    place.everybody("one.message")
+    place.fitted("--message", "one.message")
+    second = place.at("server", "study", "pool", "sepsis.toml", *place.files, "-o", "two.model", "--after", "one.state")
+
+    assert "one.message" in first and "one.state" in first
+    assert "message" not in second.replace("statistics", "")
+    code, _, err = place.tried("server", "study", "pool", "sepsis.toml", *place.files, "--after", "two.state")
+    assert code == 2 and "no file «two.state»" in err
+    code, _, err = place.tried("server", "study", "pool", "sepsis.toml", *place.files)
+    assert code == 2 and "round 2; round 1 is collected" in err
+
+
+def test_scaling_from_sums(place: Place) -> None:
+    (place.root / "server" / "columns.toml").write_text(COLUMNS)
+    place.at("server", "study", "new", "sepsis", "--columns", "columns.toml", "--scaling", "sums", *SHORT)
+    for name in studies.NAMES:
+        place.carry("sepsis.toml", "server", name)
+        place.at(name, "site", "sums", "sepsis.toml", "data.csv", "--site", name)
+        place.carry(f"{name}.sums", name, "server")
+
+    place.at("server", "study", "scale", "sepsis.toml", *(f"{name}.sums" for name in studies.NAMES))
+
+    ages = [float(r["age"]) for number in range(3) for r in studies.rows(number, 120)]
+    mean = sum(ages) / len(ages)  # of all rows, though no row moved
+    text = (place.root / "server" / "sepsis.toml").read_text()
+    assert f"centre = {float(f'{mean:.6g}')!r}" in text
+    place.carry("sepsis.toml", "server", "north")
+    place.at("north", "site", "join", "sepsis.toml", "north")
+    code, _, err = place.tried("server", "study", "add", "sepsis.toml", "../north/north.join", "../north/north.join")
+    assert code == 2 and "in the study already" in err
+
+
+def test_a_method_that_begins_with_a_message(place: Place) -> None:
+    place.begun(*SHORT, "--method", "evidence_logits", "--set", "distil.inference.epochs=2")
+    place.at("server", "study", "message", "sepsis.toml", "--inputs", "../north/data.csv")
+    place.everybody("sepsis.message")
+    code, _, err = place.tried("north", "site", "fit", "sepsis.toml", "data.csv")
+    place.fitted("--message", "sepsis.message")
+    place.at("server", "study", "pool", "sepsis.toml", *place.files, "--inputs", "../north/data.csv")
+
+    assert code == 2 and "give it with --message" in err
+
+
+def older(text: str) -> str:
+    """Ages in days."""
+    head, *lines = text.splitlines()
+    cells = [line.split(",") for line in lines]
+    return "\n".join([head, *(",".join([str(round(float(c[0]) * 365)), *c[1:]]) for c in cells)])
+
+
+BAD_TABLES: list[tuple[Callable[[str], str], str]] = [
+    (lambda text: text.replace("age", "years", 1), "has no column «age»"),
+    (lambda text: text.splitlines()[0], "has 0 rows under its header"),
+    (lambda text: "\n".join(text.splitlines()[:2]), "has 1 rows"),
+    (lambda text: "", "has 0 rows"),
+    (lambda text: text.replace("yes", "no"), "«died» is «no» in every row"),
+    (lambda text: text.replace(",a,", ",7,"), "none of the agreed a, b, c"),
+    (lambda text: text.replace(",", ";"), "delimiter"),
+    (older, "120 of 120 values lie outside 18 to 100 years"),
+]
+
+
+def test_a_table_that_cannot_be_used(place: Place) -> None:
+    place.begun(*SHORT)
+    path = place.root / "north" / "data.csv"
+    good = path.read_text()
+    for change, said in BAD_TABLES:
+        path.write_text(change(good))
+
+        code, _, err = place.tried("north", "site", "fit", "sepsis.toml", "data.csv")
+
+        assert code == 2 and said in err and "Traceback" not in err, said
+        assert not (place.root / "north" / "north.reply").exists()
+
+
+def test_columns_more_and_in_another_order_do_no_harm(place: Place) -> None:
+    place.begun(*SHORT)
+    place.at("north", "site", "fit", "sepsis.toml", "data.csv")
+    before = (place.root / "north" / "north.reply").read_bytes()
+    records = [{"nurse": "x", **dict(reversed(list(r.items())))} for r in studies.rows(0, 120)]
+    studies.table(place.root / "north" / "data.csv", records)
+
+    said = place.at("north", "site", "check", "sepsis.toml", "data.csv")
+    place.at("north", "site", "fit", "sepsis.toml", "data.csv")
+
+    assert "never read: nurse" in said
+    assert (place.root / "north" / "north.reply").read_bytes() == before
+
+
+def test_keys_and_files_of_others_are_refused(place: Place) -> None:
+    place.begun(*SHORT)
+    place.fitted()
+    place.carry("south.key", "south", "north")
+    several = place.tried("north", "site", "fit", "sepsis.toml", "data.csv")
+    wrong = place.tried("server", "site", "fit", "sepsis.toml", "../north/data.csv")
+    theirs = place.tried("server", "study", "pool", "sepsis.toml", *place.files, "--key", "../north/north.key")
+    again = place.tried("server", "study", "new", "sepsis")
+    none = place.tried("north", "site", "fit", "none.toml", "data.csv")
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    shown = place.tried("server", "site", "show", "sepsis.toml")
+    record = (place.root / "south" / "data.csv").read_text()
+    (place.root / "south" / "data.csv").write_text(record.replace("\n", "\n", 1)[: record.rindex("\n", 0, -1) + 1])
+    place.carry("sepsis.model", "server", "south")
+    changed = place.tried("south", "site", "statistics", "sepsis.toml", "sepsis.model", "data.csv")
+
+    for found, said in (
+        (several, "keys of north, south"),
+        (wrong, "not the key of a site in the study"),
+        (theirs, "not the key of the study's coordinator"),
+        (again, "already exists"),
+        (none, "no file «none.toml»"),
+        (shown, "damaged or was not written"),
+        (changed, "has changed since"),
+    ):
+        assert found[0] == 2 and said in found[2] and "Traceback" not in found[2]
