@@ -69,8 +69,8 @@ SETTINGS = {
     "mixture": studies.SHORT,
     "bcm": studies.SHORT,
     "ep_mcmc": studies.SHORT,
-    "evidence": studies.SHORT,
-    "evidence_tuned": studies.SHORT,
+    "evidence": ("inference.epochs=2",),
+    "evidence_tuned": ("inference=CyclicalSGHMC", *studies.SHORT),
     "fedavg": ("inference.epochs=2",),
     "scaffold": ("inference.epochs=2",),
     "fedadam": ("inference.epochs=2",),
@@ -372,7 +372,9 @@ def test_pools_by_site_cannot_be_handed_out_without_names(tmp_path: Path) -> Non
 
 
 def test_a_small_class_does_not_leave(tmp_path: Path) -> None:
-    study = studies.study(tmp_path, method="evidence", hand_out="ensemble", smallest=30)
+    study = studies.study(
+        tmp_path, method="evidence", settings=("inference.epochs=2",), hand_out="ensemble", smallest=30
+    )
 
     with pytest.raises(InputError, match="fewer than 30 times"):
         replies(study, tmp_path)

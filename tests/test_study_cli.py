@@ -211,7 +211,7 @@ def test_scaling_from_sums(place: Place) -> None:
 
 
 def test_a_method_that_begins_with_a_message(place: Place) -> None:
-    place.begun(*SHORT, "--method", "evidence_logits", "--set", "distil.inference.epochs=2")
+    place.begun("--method", "evidence_logits", "--set", "inference.epochs=2", "--set", "distil.inference.epochs=2")
     place.at("server", "study", "message", "sepsis.toml", "--inputs", "../north/data.csv")
     place.everybody("sepsis.message")
     code, _, err = place.tried("north", "site", "fit", "sepsis.toml", "data.csv")
