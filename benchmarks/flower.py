@@ -46,7 +46,7 @@ def ours(engine: str, folder: Path, clients: int, rounds: int) -> list[float]:
 
     import consilience as co
     from consilience.data.data import Sites
-    from consilience.engines import engine as named_engine
+    from consilience.engines import engine as engine_of
 
     found = [numpy.load(folder / f"{k}.npz") for k in range(clients)]
     data = tuple(co.Data.of(torch.from_numpy(f["x"]), torch.from_numpy(f["y"])) for f in found)
@@ -55,7 +55,7 @@ def ours(engine: str, folder: Path, clients: int, rounds: int) -> list[float]:
     method, moments = co.FedAvg(co.SGD(rate=RATE, momentum=0.9, epochs=1, batch=BATCH)), list[float]()
 
     def timed(rows: Any) -> Any:
-        where = named_engine(engine, rows)
+        where = engine_of(engine, rows)
         gather = where.gather
 
         def gathered(*words: Any) -> Any:

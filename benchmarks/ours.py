@@ -9,11 +9,17 @@ from benchmarks.problems import BATCH, DECAY, FRICTION, Problem
 from consilience import tree
 from consilience.methods.fedpa import delta
 from consilience.predictive import score
+from consilience.remembered import remembering
 from consilience.result import Result
 
 
 def protocol(p: Problem, threads: int) -> dict[str, float]:
     """Everything, from training to the NLL of every rule on the test rows."""
+    with remembering():
+        return measured(p, threads)
+
+
+def measured(p: Problem, threads: int) -> dict[str, float]:
     network = co.mlp(p.sites.features, p.sites.classes)
     if p.sites.classes:
         task = dataclasses.replace(co.classification(network), prior=co.Flat()).tilted(co.decay(DECAY))

@@ -31,6 +31,7 @@ from consilience.parties import Received
 from consilience.progress import track
 from consilience.provenance import check
 from consilience.recipe import Recipe
+from consilience.remembered import remembering
 from consilience.result import Result
 from consilience.rows import Row, assignments, fields, has, parsed, read_settings, row
 from consilience.run import run
@@ -223,10 +224,11 @@ def compare(
     for split in track(plan.splits, "split"):
         for seed in track(plan.seeds, "seed"):
             recipe = dataclasses.replace(plan.recipe, split=split, seed=seed)
-            for problem, cells in _cells(recipe, rows[split], plan, store):
-                found[split][seed] = (problem, cells)
-                if told is not None and cells:
-                    told(so_far())
+            with remembering():  # rows that share replies predict with the same models
+                for problem, cells in _cells(recipe, rows[split], plan, store):
+                    found[split][seed] = (problem, cells)
+                    if told is not None and cells:
+                        told(so_far())
     return so_far()
 
 

@@ -126,6 +126,9 @@ def choose(
     """β, λ and temperature by the sum of the sites' statistics about this model; the student is made again."""
     agreement = study.agreement
     own_key(agreement, key)
+    gone = [name for name in model.facts.sites if name not in {site.name for site in study.active}]
+    if gone:
+        raise InputError(f"This model still holds {', '.join(gone)}, who left the study: pool again first.")
     of = knob(model.method, model.state)
     expected = {
         "log_scores": torch.zeros(len(of.values), len(TEMPERATURES), dtype=torch.float64),

@@ -27,6 +27,7 @@ from consilience.models.variational import LOG_VAR
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Categorical, Distribution, Normal, Predictive
 from consilience.prior import Flat, Isotropic, Prior
+from consilience.remembered import remembered
 from consilience.tree import Params
 
 Tilt: TypeAlias = Callable[[Params], Tensor]  # in units of the mean loss
@@ -141,7 +142,7 @@ class Task:
             found: Distribution = tree.concatenate(outcome(part) for part in x.split(CHUNK if x.ndim == 2 else IMAGES))
             return found
 
-        return predict
+        return lambda x: remembered(lambda: predict(x), self.model, self.likelihood, *tree.leaves(posterior), x)
 
     def prior_predictive(self, x: Tensor) -> Distribution:
         """What is predicted before any data: uniform over classes; for regression, moments over draws of the prior."""

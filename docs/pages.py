@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import inspect
 import json
 import re
@@ -49,7 +50,10 @@ def completed(index: str, folder: Path) -> str:
     named: set[str] = set()
 
     def present(block: re.Match[str]) -> str:
-        lines = [n for n in block[0].split("\n") if n in every or not re.fullmatch(r"[\w/-]+", n)]
+        lines = []
+        for line in block[0].split("\n"):
+            matching = sorted(fnmatch.filter(every, line))
+            lines += matching if re.fullmatch(r"[\w/*-]+", line) else [line]
         named.update(lines)
         return "\n".join(lines)
 
@@ -184,22 +188,17 @@ def spread(cell: dict[str, Any]) -> str:
 
 def situations() -> str:
     """The lowest NLLs of every situation, whichever rows they belong to, with the bounds beside them."""
-    heads = [
-        "your sites",
-        "start with",
-        "measured on",
-        "lowest NLL, as they come",
-        "bounds: pooled data, server alone, sites alone",
-    ]
-    rows = [line(heads), line(["---"] * len(heads))]
+    rows = [line(["your sites", "start with", "lowest NLL, as they come", "bounds"]), line(["---"] * 4)]
     every = cells("evidence", "table")
     for s in SITUATIONS:
         column = {c["row"]: c for c in every if c["column"] == s.column}
         ranked = sorted((column[r] for r in METHOD_ROWS if r in column), key=lambda c: c["ours"])[:4]
         seeds = ranked[0]["seeds"]
-        told = "; ".join(f"{c['row']} {spread(c)}" for c in ranked)
-        bounds = ", ".join(number(column[b]["ours"]) for b in ("Centralised", "Server only", "Local only"))
-        rows.append(line([s.when, s.start, f"{s.column} ({seeds} seed{'s' if seeds > 1 else ''})", told, bounds]))
+        when = f"**{s.when}**<br>{s.column}, {seeds} seed{'s' if seeds > 1 else ''}"
+        told = "<br>".join(f"{c['row']} {spread(c)}" for c in ranked)
+        short = {"pooled": "Centralised", "server": "Server only", "sites": "Local only"}
+        bounds = "<br>".join(f"{name} {number(column[b]['ours'])}" for name, b in short.items())
+        rows.append(line([when, s.start, *(text.replace(" ", "\u00a0") for text in (told, bounds))]))  # one a line
     return "\n".join(rows) + "\n"
 
 

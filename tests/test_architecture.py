@@ -12,11 +12,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Each line may import from itself and from the lines above.
 LAYERS = [
-    ["errors", "tree", "key", "version", "progress", "signature", "compiled"],
+    ["errors", "tree", "key", "version", "progress", "signature", "compiled", "remembered"],
     ["posterior", "payload", "predictive", "merging"],
     ["data", "likelihood", "prior", "models", "ensemble"],
     ["task", "parties", "optim"],
-    ["slope", "exposure"],
+    ["slope", "backprop", "exposure"],
     ["inference", "distil"],
     ["method", "twoway"],
     ["methods"],

@@ -98,7 +98,7 @@ def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"Port {port} on 127.0.0.1 cannot be used"):
-            check_free("127.0.0.1", port)
+            check_free("127.0.0.1", port, patience=0.0)
 
 
 def test_everybody_finds_the_same_hash_and_any_change_shows(tmp_path: Path) -> None:

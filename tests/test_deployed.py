@@ -199,7 +199,7 @@ def test_two_hundred_megabytes_a_site_pass_and_the_servers_memory_is_bounded(dep
     """2 840 samples of 17 610 weights are 200 MB. The server holds two sites' replies and a few copies of one."""
     count = 2840
     many = tuple(f"inference.{what}={n}" for what, n in (("epochs", count), ("cycles", 1), ("samples", count)))
-    settings = (*many, f"inference.keep={count}", "inference.batch=200")
+    settings = (*many, f"inference.keep={count}", "inference.batch=200", "inference.rate=0.0001")
     d = deployment("north", "south", method="mixture", settings=settings, most_bytes=210_000_000)
     server, most = d.server(), 0
     for name in d.names:

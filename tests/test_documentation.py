@@ -24,6 +24,7 @@ COPIES = {"changes.md", "contributing.md"}  # generated from files at the root
 PAGES = [p for p in sorted((ROOT / "docs").glob("*.md")) if p.name not in COPIES]
 PAGES += [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 SHOWN = {"python", "console", "text", "json", "toml", "yaml", "ini", "csv", "dockerfile", "html"}
+ELSEWHERE = {"study.md": "sh"}  # blocks that tests/test_docs_study.py runs
 NOT_RUN = "# not run here:"
 
 
@@ -54,7 +55,9 @@ def test_every_block_says_what_it_is() -> None:
     for page in PAGES:
         for block in blocks(page):
             where = f"{page.name}:{block.line}"
-            assert block.kind in SHOWN, f"{where}: name the block's language: python, console, or text if it is neither"
+            assert block.kind in {*SHOWN, ELSEWHERE.get(page.name)}, (
+                f"{where}: name the block's language: python, console, or text if it is neither"
+            )
             if block.kind == "console" and not block.text.startswith(NOT_RUN):
                 commands = re.findall(r"^\$ (\S+)", block.text, re.MULTILINE)
                 assert commands, f"{where}: a console block's commands begin with «$ »"

@@ -314,6 +314,8 @@ def test_statistics_of_another_model_are_refused(tmp_path: Path) -> None:
     model = pooled_model(study, tmp_path, files)
     old = statistics_of(study, tmp_path, model)
     smaller = study.without("west")
+    with pytest.raises(InputError, match="still holds west"):
+        choose(smaller, read_model(model, smaller), old, server_key(tmp_path))
     model.write_bytes(pool(smaller, files, server_key(tmp_path)).model)
 
     with pytest.raises(InputError, match=r"west.statistics is not used.*north.statistics is about another model"):

@@ -19,7 +19,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from torch import Tensor
 
 import consilience as co
-from consilience.engines import engine, wire
+from consilience.engines import engine as engine_of
+from consilience.engines import wire
 from consilience.engines.flower import Flower
 from consilience.engines.flower_client import Site, answered
 from consilience.errors import InputError
@@ -373,14 +374,6 @@ def test_a_run_goes_on_without_a_site_and_says_so(tmp_path: Path) -> None:
     assert not written["finished"] and "cannot be read" in written["failures"][0]["why"]
 
 
-def test_an_engines_fields_follow_a_colon() -> None:
-    _, sites, _ = problem()
-    assert engine("parallel:workers=3", sites.train).workers == 3  # type: ignore[attr-defined]
-    for wrong in ("parallel:workers", "parallel:workers=two", "parallel:cores=2"):
-        with pytest.raises(InputError, match="whole numbers"):
-            engine(wrong, sites.train)
-
-
 def test_two_versions_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
     task, sites, start = problem()
     engine = loopback.flower(METHOD, task, sites.train)
@@ -394,7 +387,7 @@ def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     _, sites, _ = problem()
     monkeypatch.setitem(sys.modules, "consilience.engines.flower_simulation", None)
     with pytest.raises(InputError, match=r"pip install 'consilience\[flower\]'"):
-        engine("flower", sites.train)
+        engine_of("flower", sites.train)
 
 
 def test_a_simulation_that_is_resumed_gives_the_sites_their_memories_back(tmp_path: Path) -> None:

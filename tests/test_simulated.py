@@ -42,7 +42,7 @@ def test_simulated_sites_give_the_numbers_of_one_process(method: str, sites: int
 
     done = apart(
         *("-m", "consilience.cli", "run", method, "--sites", str(sites), "--rounds", str(rounds), "--no-bounds"),
-        *("--split", "iid", "--engine", "flower:workers=2,memory=300000000", "--out", str(tmp_path / "out"), *settings),
+        *("--split", "iid", "--engine", "flower:2,300000000", "--out", str(tmp_path / "out"), *settings),
     )
 
     assert done.returncode == 0, done.stderr[-3000:]

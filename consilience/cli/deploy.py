@@ -68,6 +68,7 @@ def serve_study(
     study: Study_,
     host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Which port.")] = 8000,
+    name: Annotated[str | None, typer.Option(help="This machine's name in its certificate, if not --host.")] = None,
     certs_: Certs_ = Path("certs"),
     insecure: Insecure_ = False,
     folder: Annotated[Path | None, typer.Option("--out", "-o", help="For everything; NAME.run by default.")] = None,
@@ -100,7 +101,8 @@ def serve_study(
         raise InputError(f"There is no {missing[0]}: make it with «consilience study certs», or give --certs FOLDER.")
     keys = {} if insecure else {site.name: certs_ / f"{site.name}.node.pub" for site in found.active}
     labelled = rows_of(found.agreement, calibration, True)[0] if calibration else None
-    with progress(True) as _, connected(found.agreement, target / "flower", host, port, safe, keys, say) as grid:
+    place = (found.agreement, target / "flower", host, port, safe, keys)
+    with progress(True) as _, connected(*place, say, name) as grid:
         result = rounds(
             *(found, grid, target),
             calibration=labelled,

@@ -72,7 +72,7 @@ Model_ = Annotated[str, typer.Option(help="mlp, linear, cnn_hasan, resnet20 …,
 Seed_ = Annotated[int, typer.Option(help="Decides split, start and every draw.")]
 Engine_ = Annotated[
     str,
-    typer.Option(help="auto, sequential, vectorised[:SITES AT A TIME], parallel[:WORKERS] or flower[:WORKERS]."),
+    typer.Option(help="auto, sequential, vectorised[:SITES AT A TIME], parallel[:WORKERS], flower[:WORKERS[,BYTES]]."),
 ]
 DataDir_ = Annotated[Path | None, typer.Option(envvar="CONSILIENCE_DATA", help="Where data files lie.")]
 Set_ = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. inference.epochs=20; may be repeated.")]

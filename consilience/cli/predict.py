@@ -15,7 +15,7 @@ from consilience.cli.options import app
 Z95 = 1.959964
 
 
-@app.command()
+@app.command(short_help="Predictions and their uncertainty for a table.")
 def predict(
     model: Model_,
     table: Annotated[Path, typer.Argument(help="Rows to predict: CSV UTF-8 with the study's columns.")],

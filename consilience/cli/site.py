@@ -146,7 +146,8 @@ def show(
     key = f"{envelope.key[8:20]}…"
     say(f"Study {header.study[:12]}, round {header.round}, {envelope.nbytes:,} bytes, key {key}; {signed}.")
     for name, value in header.about.items():
-        say(f"{name}: {value}")
+        for key_, part in value.items() if isinstance(value, dict) else (("", value),):
+            say(f"{name} {key_}".strip() + f": {part}")
     contents(envelope.tensors)
     if every:
         for name, tensor in sorted(envelope.tensors.items()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -59,7 +60,7 @@ class Sites:
     def __len__(self) -> int:
         return len(self.train)
 
-    @property
+    @cached_property
     def all_test(self) -> Data:
         """The test rows of all sites."""
         return _joined(self.test)

@@ -50,7 +50,7 @@ class Child:
     def last_words(self) -> str:
         """What it said at the end, for people who look for a reason."""
         lines = self.log.read_text(errors="replace").splitlines()
-        return " ".join(line.strip() for line in lines[-8:] if line.strip())[-600:]
+        return " ".join(line.strip() for line in lines[-12:] if line.strip())[-900:]
 
 
 def _with_parent() -> None:
@@ -88,15 +88,19 @@ def free_port() -> int:
         return port
 
 
-def check_free(host: str, port: int) -> None:
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            s.bind((host, port))
-        except OSError as error:
-            raise InputError(
-                f"Port {port} on {host} cannot be used ({error.strerror}): choose one with --port."
-            ) from None
+def check_free(host: str, port: int, patience: float = PATIENCE) -> None:
+    """Refuse a port in use; one that a server which was killed still holds is free within seconds."""
+    end = time.monotonic() + patience
+    while True:
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                return s.bind((host, port))
+            except OSError as error:
+                why = error.strerror
+        if time.monotonic() >= end:
+            raise InputError(f"Port {port} on {host} cannot be used ({why}): choose one with --port.")
+        time.sleep(0.5)
 
 
 def split_address(address: str) -> tuple[str, int]:

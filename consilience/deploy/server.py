@@ -44,8 +44,12 @@ def connected(
     certificates: Certificates | None,
     node_keys: Mapping[str, Path],
     say: Callable[[str], None] = print,
+    name: str | None = None,
 ) -> Iterator[Grid]:
-    """A grid that reaches the study's sites. Without certificates nothing is encrypted or checked: for trials only."""
+    """A grid that reaches the study's sites. Without certificates nothing is encrypted or checked: for trials only.
+
+    `name` is how this machine is called in its certificate, where it listens on all addresses or another one.
+    """
     check_free(host, port)
     if certificates:
         check_current(certificates)
@@ -61,7 +65,7 @@ def connected(
         *("--superexec-auth-secret-file", str(home / "runtime.secret"), "--disable-runtime-dependency-installation"),
         *("--database", str(home / "superlink.db")),
     ]
-    address = f"{host}:{port}"
+    address = f"{name or ('127.0.0.1' if host in ('0.0.0.0', '::') else host)}:{port}"
     child = Child("flower-superlink", words, home / "superlink.log", home)
     try:
         _started(child, address, certificates)
@@ -72,7 +76,7 @@ def connected(
         command(home, "run", str(write_app(agreement, home / "app")), "study")
         authority = certificates.authority.read_bytes() if certificates else None
         runtime = Runtime(address, secret, authority)
-        say(f"The server listens on {address}.")
+        say(f"The server listens on {host}:{port}.")
         token = next(tasks(runtime, TaskType.SERVER_APP, child.alive), None)
         if token is None:
             raise InputError(f"Flower's SuperLink stopped: {child.last_words()}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -46,27 +45,25 @@ ENGINES: dict[str, Callable[..., Engine]] = {
     "parallel": Parallel,
     "flower": flower,
 }
-NUMBER = {"vectorised": "chunk", "parallel": "workers", "flower": "workers"}  # what a bare number sets
+NUMBERED = {  # as in parallel:2 or flower:2,1000000000
+    "vectorised": ("sites at a time",),
+    "parallel": ("workers",),
+    "flower": ("workers", "bytes they share"),
+}
 
 
 def engine(name: str, data: Sequence[Data]) -> Engine:
-    """An engine by its name and fields: parallel:2 has two workers, vectorised:20 holds 20 sites at a time."""
-    kind, fields = parsed(name)
-    return ENGINES[kind](data, **fields)
-
-
-def parsed(name: str) -> tuple[str, dict[str, int]]:
-    """«flower:workers=2,memory=4» as the engine's name and its fields, all whole numbers above 0."""
-    kind, _, text = name.partition(":")
+    """An engine by its name; «vectorised:20» holds 20 sites at a time, «parallel:2» has two workers."""
+    kind, colon, text = name.partition(":")
     if kind not in ENGINES:
         raise unknown("engine", kind, [*ENGINES, "auto"])
-    text = f"{NUMBER.get(kind)}={text}" if text.isdecimal() else text
-    fields = dict(part.partition("=")[::2] for part in text.split(",") if part)
-    known = [p for p in inspect.signature(ENGINES[kind]).parameters if p != "data"]
-    if not all(field in known and value.isdecimal() and int(value) for field, value in fields.items()):
-        can = f"its fields, whole numbers above 0, are {', '.join(known)}" if known else "it has no fields"
-        raise InputError(f"«{name}»: {can}; write for example parallel:2 or flower:workers=2.")
-    return kind, {field: int(value) for field, value in fields.items()}
+    if not colon:
+        return ENGINES[kind](data)
+    numbers, known = text.split(","), NUMBERED.get(kind, ())
+    if len(numbers) > len(known) or not all(n.isdecimal() and int(n) for n in numbers):
+        words = " or ".join(f"{known}:4 ({', '.join(what)})" for known, what in NUMBERED.items())
+        raise InputError(f"«{name}» is not an engine; a number can stand in {words}.")
+    return ENGINES[kind](data, *map(int, numbers))
 
 
 def chosen(name: str, task: Task, data: Sequence[Data]) -> str:
@@ -80,7 +77,7 @@ def chosen(name: str, task: Task, data: Sequence[Data]) -> str:
         if len(sizes) == 1:
             return "sequential"
         return "vectorised" if small(task) and 2 * len(even(sizes)) <= len(sizes) else "parallel"
-    parsed(name)
+    engine(name, data[:1])
     return name
 
 

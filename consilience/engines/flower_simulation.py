@@ -28,7 +28,7 @@ from consilience.parties import Received
 from consilience.task import Task
 from consilience.tree import Tree
 
-START = 180.0  # seconds Ray may take to start its workers on a busy machine
+START = 600.0  # seconds Ray may take to start its workers on a busy machine
 
 
 class FlowerSimulation:

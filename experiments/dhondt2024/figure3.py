@@ -139,8 +139,10 @@ def panel(axes: Axes, row: str, drawn: dict[str, Any]) -> Any:
             axes.plot(a, b, ".", color=colours[label], markersize=4)
     for points, labels in drawn["pseudo"].get("BPC-FL" if row.startswith("BPC") else row, []):
         for (a, b), label in zip(points, labels, strict=True):
-            large = row.startswith("BPC")
-            axes.plot(a, b, "X" if large else "x", color=colours[label], markersize=8 if large else 2.5, mec="white")
+            if row.startswith("BPC"):
+                axes.plot(a, b, "X", color=colours[label], markersize=8, mec="white")
+            else:
+                axes.plot(a, b, "x", color=colours[label], markersize=2.5, alpha=0.15, zorder=1)
     axes.set(xlim=(-1.8, 2.8), ylim=(-1.4, 1.9))
     axes.set_title(row, fontsize=10)
     return shades

@@ -46,7 +46,7 @@ class Setup(NamedTuple):
 
 
 # The text gives no scaling for colours.
-COLOURS = Setup(cnn_hasan, epochs=50, rounds=10, quick=(2_000, 1_000), smoke=(100, 50), mean=0.5, deviation=0.5)
+COLOURS = Setup(cnn_hasan, epochs=50, rounds=10, quick=(2_000, 1_000), smoke=(60, 20), mean=0.5, deviation=0.5)
 SETUPS = {
     **{"mnist": Setup(), "fashion_mnist": Setup(), "femnist": Setup(inverted=True)},
     **{"cifar10": COLOURS, "cifar100": COLOURS},
@@ -114,8 +114,8 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     def sampler(rate: float, epochs: int) -> co.CyclicalSGHMC:
         # «1/|D|»: their noise √(2εα/N²) is ours, √(2εαT/nₖ), with T = nₖ/N².
         cycles = min(5, epochs)
-        samples = min(2, epochs // cycles)
-        return co.CyclicalSGHMC(rate, FRICTION, epochs, cycles, samples, 6, BATCH, (n / CLIENTS) / n**2)
+        samples, keep = min(2, epochs // cycles), 2 if scale == "smoke" else 6
+        return co.CyclicalSGHMC(rate, FRICTION, epochs, cycles, samples, keep, BATCH, (n / CLIENTS) / n**2)
 
     def ran(method: co.Method, rounds: int = 1, where: co.Sites = sites) -> Result:
         return co.run(method, task, where, rounds=rounds, seed=seed, scored=False, engine="sequential", threads=1)

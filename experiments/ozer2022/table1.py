@@ -41,8 +41,8 @@ class Scale(NamedTuple):
 SCALES = {  # the last two figures: local epochs, and which weightings
     "full": Scale(("fashion_mnist", "cifar10", "svhn"), None, None, {10: 50, 100: 500}, 10, ("FVBA", "FVBWA")),
     "overnight": Scale(("fashion_mnist",), None, None, {10: 10, 100: 100}, 10, ("FVBWA",)),
-    "small": Scale(("fashion_mnist",), 6_000, 4_000, {10: 3, 100: 3}, 5, ("FVBWA",)),
-    "others": Scale(("cifar10", "svhn"), 6_000, 4_000, {10: 3, 100: 3}, 5, ("FVBWA",)),
+    "small": Scale(("fashion_mnist",), 6_000, 4_000, {10: 3, 100: 30}, 5, ("FVBWA",)),
+    "others": Scale(("cifar10", "svhn"), 6_000, 4_000, {10: 3, 100: 30}, 5, ("FVBWA",)),
     "smoke": Scale(("fashion_mnist",), 200, None, {10: 1, 100: 1}, 1, ("FVBA", "FVBWA")),
 }
 

@@ -1,6 +1,6 @@
 """Four hospitals, every way of learning together: out-of-fold scores, leave-one-hospital-out, and switzerland's effect.
 
-python examples/hospitals/table.py --repeats 10 --out results     (goes on where it stopped)
+python experiments/hospitals/table.py --data work --repeats 10     (goes on where it stopped)
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from consilience.predictive import tempered
 from consilience.study import read_columns
 
 HERE = Path(__file__).parent
+DICTIONARY = HERE.parent.parent / "examples" / "hospitals" / "columns.toml"
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 FOLDS, CHOOSE = 5, 0.125  # share of the training rows that only choose β, λ and temperature
 SAMPLER, NEWTON = co.CyclicalSGHMC(), co.Newton()
@@ -30,7 +31,7 @@ Predictions = dict[str, Tensor]  # row of the table → p(yes) of every test row
 
 
 def hospital(name: str, folder: Path) -> Data:
-    target, columns = read_columns(HERE / "columns.toml")
+    target, columns = read_columns(DICTIONARY)
     return labelled(columns, target, inspect(folder / name / "patients.csv", columns, target))
 
 
@@ -158,9 +159,9 @@ def left_out(data: list[Data], seed: int) -> dict[str, list[list[float]]]:
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--data", type=Path, default=HERE / "data", help="what prepare.py wrote")
+    words.add_argument("--data", type=Path, default=Path("work"), help="what examples/hospitals/prepare.py wrote")
     words.add_argument("--repeats", type=int, default=10)
-    words.add_argument("--out", type=Path, default=HERE / "results")
+    words.add_argument("--out", type=Path, default=HERE / "trials")
     given = words.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)

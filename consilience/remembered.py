@@ -1,0 +1,35 @@
+"""Values asked for again with the same tensors, computed once: where many rules pool the same replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from consilience import tree
+
+T = TypeVar("T")
+_memory: ContextVar[dict[tuple[int, ...], tuple[Any, tuple[Any, ...]]] | None] = ContextVar("memory", default=None)
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """Within it, `remembered` values are kept; forgotten at its end."""
+    token = _memory.set({})
+    try:
+        yield
+    finally:
+        _memory.reset(token)
+
+
+def remembered(value: Callable[[], T], *made_from: Any) -> T:
+    """value(), or what it was for these very objects; nobody changes tensors in place, so identity is enough."""
+    memory = _memory.get()
+    if memory is None or tree.vectorised():
+        return value()
+    key = tuple(id(part) for part in made_from)
+    if key not in memory:
+        memory[key] = (value(), made_from)  # as long as they are held, no other object has their ids
+    found: T = memory[key][0]
+    return found
