@@ -70,7 +70,6 @@ from consilience.methods.variational import VariationalAveraging
 from consilience.models.mlp import linear, mlp
 from consilience.models.variational import variational
 from consilience.optim import AdamSteps, Descent, Yogi
-from consilience.participation import Participation
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import (
     Dense,
@@ -87,7 +86,7 @@ from consilience.posterior import (
 from consilience.predictive import Categorical, Normal, geometric, mixture, product, robust, shared, tempered
 from consilience.prior import Flat, Isotropic
 from consilience.result import Prediction, Result
-from consilience.run import load, run
+from consilience.run import Participation, load, run
 from consilience.task import Task, classification, decay, regression
 from consilience.version import __version__
 

@@ -53,6 +53,9 @@ class MatchClasses(Softmax):
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
         return -(y * torch.log_softmax(outputs, -1)).sum(-1)
 
+    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
+        return torch.softmax(outputs, -1) * y.sum(-1, keepdim=True) - y
+
 
 @dataclass(frozen=True)
 class MatchNormals(Heteroscedastic):

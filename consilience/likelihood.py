@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
 
 from consilience.errors import InputError
 from consilience.predictive import Categorical, Distribution, Normal, observed
@@ -44,6 +44,11 @@ class Softmax:
 
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
         return cross_entropy(outputs if self.offset is None else outputs + self.offset, y, reduction="none")
+
+    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """∂ nll / ∂ outputs for every row."""
+        probs = torch.softmax(outputs if self.offset is None else outputs + self.offset, -1)
+        return probs - one_hot(y, outputs.shape[-1]).to(probs)
 
     def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Categorical:
         logs = torch.log_softmax(outputs, -1)

@@ -34,6 +34,8 @@ from consilience.store import FORMAT, Checkpoint, Store
 from consilience.task import Task
 from consilience.version import __version__
 
+__all__ = ["Participation", "load", "run"]
+
 
 def run(
     method: Method,

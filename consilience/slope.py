@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from consilience import tree
+from consilience.backprop import perceptron_slope
 from consilience.compiled import compiled
 from consilience.data.data import Data
 from consilience.key import Key
@@ -34,7 +35,7 @@ def slope_of(task: Task, like: Params, size: Tensor) -> Slope:
 
 def pass_of(task: Task, like: Params, size: Tensor) -> Pass:
     """A training pass for a client with `size` examples, given the epoch's key and the number of the step in it."""
-    likelihood = _functional(task, like) if tree.vectorised() else _private_copy(task, like)
+    likelihood = _written_out(task, like) or (_functional if tree.vectorised() else _private_copy)(task, like)
     still = statistics_in(task, like)
 
     def own(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
@@ -71,6 +72,12 @@ def statistics_in(task: Task, like: Params) -> Tensor | None:
     if not names:
         return None
     return torch.cat([torch.full((p.numel(),), k in names, device=p.device) for k, p in like.items()])
+
+
+def _written_out(task: Task, like: Params) -> Pass | None:
+    """Plain perceptrons need no autograd; None for other networks, and where the step is compiled anyway."""
+    slope = None if task.compiled else perceptron_slope(task, like)
+    return None if slope is None else lambda vector, batch, key, step: (vector, slope(vector, batch))
 
 
 def _functional(task: Task, like: Params) -> Pass:

@@ -16,7 +16,7 @@ LAYERS = [
     ["posterior", "payload", "predictive", "merging"],
     ["data", "likelihood", "prior", "models", "ensemble"],
     ["task", "parties", "optim"],
-    ["slope", "exposure"],
+    ["slope", "backprop", "exposure"],
     ["inference", "distil"],
     ["method", "twoway"],
     ["methods"],

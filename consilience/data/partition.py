@@ -25,8 +25,7 @@ class Rows(NamedTuple):
     classes: int | None  # None: regression
 
     def take(self, index: Tensor) -> Rows:
-        site = None if self.site is None else self.site[index]
-        return Rows(self.x[index], self.y[index], site, self.classes)
+        return Rows(self.x[index], self.y[index], None if self.site is None else self.site[index], self.classes)
 
 
 class Split(ABC):
@@ -263,9 +262,8 @@ def parse(text: str) -> Split:
     «heterogeneous:0.9@hasan2023», «step:2:10», «dominant:0.8», and «iid+rotate:30», «dirichlet:0.3+noise:0.5»."""
     from consilience.data import shift, skew  # here, because they build on this file
 
-    text, *moves = shift.pieces(text)
-    if moves:
-        return shift.Shifted(parse(text), tuple(shift.parse_shift(move) for move in moves))
+    if len(shift.pieces(text)) > 1:
+        return shift.parse(text)
     name, colon, rest = (part.strip() for part in text.partition(":"))
     number, at, variant = (part.strip() for part in rest.partition("@"))
     if name in PLAIN and not colon:
@@ -343,7 +341,9 @@ def _filled(parts: list[Tensor], key: Key) -> list[Tensor]:
 
 def labels_of(split: Split, rows: Rows) -> tuple[Tensor, int]:
     if rows.classes is None or rows.y.is_floating_point():
-        raise InputError(f"The split {split} goes by class; for numbers use iid() or natural(), or sorted_feature().")
+        raise InputError(
+            f"The split {split} goes by class, and a regression has none: use iid() or natural(), or sorted_feature()."
+        )
     return rows.y, rows.classes
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
+from consilience.data import partition
 from consilience.data.partition import Rows, Split
 from consilience.errors import InputError, unknown
 from consilience.key import Key
@@ -94,6 +95,12 @@ def shifted(split: Split, *shifts: Shift) -> Shifted:
 def pieces(text: str) -> list[str]:
     """A split and its shifts: «dirichlet:1e+09+noise:0.3» has two."""
     return re.split(r"\+(?=\s*[a-z])", text)
+
+
+def parse(text: str) -> Shifted:
+    """«dirichlet:0.3+rotate:30»."""
+    split, *shifts = pieces(text)
+    return Shifted(partition.parse(split), tuple(parse_shift(shift) for shift in shifts))
 
 
 def parse_shift(text: str) -> Shift:

@@ -50,7 +50,7 @@ class Child:
     def last_words(self) -> str:
         """What it said at the end, for people who look for a reason."""
         lines = self.log.read_text(errors="replace").splitlines()
-        return " ".join(line.strip() for line in lines[-8:] if line.strip())[-600:]
+        return " ".join(line.strip() for line in lines[-12:] if line.strip())[-900:]
 
 
 def _with_parent() -> None:

@@ -59,14 +59,15 @@ class Vectorised:
         self.lost, task = {}, dataclasses.replace(task, compiled=self.compiled)
         groups, at = self.groups(task, cohort), (round, key, progress)
         views = {k: client_view(method, message, self.data[k], self.memories, k, *at) for k in cohort}
-        for k, reply in self.arriving(method, task, message, [{k: views[k] for k in group} for group in groups]):
+        came = self.arriving(method, task, message, [{k: views[k] for k in group} for group in groups])
+        for k, reply in sorted(came, key=lambda pair: pair[0]):
             with excused(self, k):
                 if reply is None:
                     alone(method, task, message, views[k], k, round)  # the same numbers again, to say where they left
                     raise Diverged(f"Site {k}, round {round + 1} sent numbers that are not finite; try a smaller rate.")
                 self.memories[k] = reply.keep
                 received.append(Received(k, reply.size, reply.send))
-        return sorted(received, key=lambda r: r.client)
+        return received
 
     def arriving(
         self, method: Method, task: Task, message: Tree, groups: Sequence[dict[int, Client]]

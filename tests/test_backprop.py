@@ -1,0 +1,84 @@
+"""The chain rule written out against autograd, for every likelihood, alone and under vmap."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+import consilience as co
+from consilience import tree
+from consilience.backprop import perceptron_slope, plain_layers
+from consilience.distil import MatchClasses, MatchNormals
+from consilience.key import Key
+from consilience.likelihood import Softmax
+from consilience.task import mean_nll
+
+ROWS, FEATURES = 7, 4
+SHARES = torch.tensor([[0.2, 0.3, 0.5]] * ROWS, dtype=torch.float64)
+LABELS = torch.tensor([0, 2, 1, 1, 0, 2, 2])
+NUMBERS = torch.linspace(-1, 1, ROWS, dtype=torch.float64)
+MOMENTS = torch.stack([NUMBERS, NUMBERS.abs() + 0.1], -1)
+OFFSET = torch.tensor([0.1, -0.4, 0.3], dtype=torch.float64)
+
+
+def cases() -> dict[str, tuple[co.Task, torch.Tensor]]:
+    network = lambda outputs, hidden: co.mlp((2, 2), outputs, hidden=hidden).double()
+    moments = network(2, (6,))
+    classes, numbers = co.classification(network(3, (6, 5))), co.regression(network(1, (6,)))
+    return {
+        "softmax": (classes, LABELS),
+        "linear": (co.classification(network(3, ())), LABELS),
+        "adjusted": (dataclasses.replace(classes, likelihood=Softmax(OFFSET)), LABELS),
+        "student": (dataclasses.replace(classes, likelihood=MatchClasses()), SHARES),
+        "learned noise": (numbers, NUMBERS),
+        "known noise": (co.regression(network(1, (6,)), noise=0.5), NUMBERS),
+        "heteroscedastic": (co.regression(network(2, (6,)), heteroscedastic=True), NUMBERS),
+        "student of numbers": (
+            dataclasses.replace(numbers, model=moments, likelihood=MatchNormals()),
+            MOMENTS,
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", cases())
+def test_equals_autograd(name: str) -> None:
+    task, y = cases()[name]
+    x = Key(0).normal((ROWS, 2, 2)).double()
+    batch = co.Data(x, y, torch.tensor([1.0, 1, 0, 1, 2, 1, 0], dtype=torch.float64))  # padding and weights
+    like = {k: v.double() for k, v in task.init(Key(1)).params.items()}
+    vector = tree.ravel(like)
+    slope = perceptron_slope(task, like)
+    assert slope is not None
+
+    v = vector.clone().requires_grad_()
+    params = tree.unravel(v, like)
+    mean_nll(task.likelihood.nll(task.outputs(params, x), y, params), batch.w).backward()
+
+    torch.testing.assert_close(slope(vector, batch), v.grad, atol=1e-12, rtol=1e-12)
+    stacked = torch.stack([vector, 2 * vector])
+    together = torch.func.vmap(slope, in_dims=(0, None))(stacked, batch)
+    alone = torch.stack([slope(vector, batch), slope(2 * vector, batch)])
+    torch.testing.assert_close(together, alone, atol=1e-12, rtol=1e-12)
+
+
+def test_only_plain_perceptrons_are_written_out() -> None:
+    assert plain_layers(co.mlp(4, 2)) == ["0", "2", "4"]
+    assert plain_layers(co.mlp((2, 2), 2)) == ["1", "3", "5"]
+    others = [
+        co.mlp(4, 2, activation=nn.Tanh),
+        co.mlp(4, 2, norm=nn.LayerNorm),
+        nn.Linear(4, 2),
+        nn.Sequential(nn.ReLU()),
+    ]
+    assert all(plain_layers(other) is None for other in others)
+    watched = co.mlp(4, 2)
+    watched[0].register_forward_hook(lambda *_: None)
+    assert plain_layers(watched) is None
+
+
+def test_a_layer_without_bias_goes_the_general_way() -> None:
+    task = co.classification(nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU(), nn.Linear(3, 2)))
+    assert perceptron_slope(task, task.like) is None
