@@ -77,9 +77,9 @@ class Task:
         return {k: v for k, v in params.items() if k not in moving}
 
     def _params(self, model: nn.Module) -> Params:
-        buffers = dict(model.named_buffers())
+        buffers, own = dict(model.named_buffers()), set(self.uncertain)
         return {
-            **{k: p.detach() for k, p in model.named_parameters() if k in self.uncertain},
+            **{k: p.detach() for k, p in model.named_parameters() if k in own},
             **{k: v.to(next(model.parameters()).device) for k, v in self.likelihood.extra().items()},
             **{k: buffers[k] for k in self.statistics},
         }
