@@ -106,10 +106,11 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     for rule in RULES:
         row = f"FVBWA {rule}, released"
         add(row, merging(rule, "FVBWA", plan.epochs, "ozer2022"), gaussian, rounds, asked)
-    passes = plan.epochs * rounds
+    passes = max(plan.epochs * rounds * min(ACTIVE, clients) // clients, 1)  # as many as the rows above make
     add("Centralised", co.Centralised(descent(passes)), point, 1)
     add("Centralised, VI", co.Centralised(mean_field(passes)), gaussian, 1)
-    add("Server only", co.ServerOnly(descent(passes)), point, 1)
+    many = passes * sum(len(d.x) for d in sites.train) // LABELS  # as many steps as all the data get in one place
+    add("Server only", co.ServerOnly(descent(many)), point, 1)
     add("Local only", co.LocalOnly(descent(passes)), point, 1)
     return values
 
