@@ -123,12 +123,14 @@ def _rows(row: str, result: Result) -> Values:
         each = [_scores(model(test.x), test) for model in own]
         return {row: {k: sum(e[k] for e in each) / len(each) for k in each[0]}}
     model, posterior = result.method.predictive(task, state), state.posterior
-    assert sites.calibration is not None
-    t, p = temperature(model(sites.calibration.x), sites.calibration.y), model(test.x)
+    p = model(test.x)
     found = _scores(p, test)
     if isinstance(posterior, Gaussian):
         found["spread"] = co.spread(posterior)
         found["floored"] = float(getattr(state, "floored", 0))
+    if sites.calibration is None or not result.method.tempers:
+        return {row: dict(found)}
+    t = temperature(model(sites.calibration.x), sites.calibration.y)
     return {row: dict(found), f"{row}, tempered": {**_scores(tempered(p, t), test), "temperature": t}}
 
 
