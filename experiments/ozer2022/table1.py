@@ -106,10 +106,11 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     for rule in RULES:
         row = f"FVBWA {rule}, released"
         add(row, merging(rule, "FVBWA", plan.epochs, "ozer2022"), gaussian, rounds, asked)
-    passes = plan.epochs * rounds
+    passes = max(plan.epochs * rounds * min(ACTIVE, clients) // clients, 1)  # as many as the rows above make
     add("Centralised", co.Centralised(descent(passes)), point, 1)
     add("Centralised, VI", co.Centralised(mean_field(passes)), gaussian, 1)
-    add("Server only", co.ServerOnly(descent(passes)), point, 1)
+    many = passes * sum(len(d.x) for d in sites.train) // LABELS  # as many steps as all the data get in one place
+    add("Server only", co.ServerOnly(descent(many)), point, 1)
     add("Local only", co.LocalOnly(descent(passes)), point, 1)
     return values
 
@@ -122,12 +123,14 @@ def _rows(row: str, result: Result) -> Values:
         each = [_scores(model(test.x), test) for model in own]
         return {row: {k: sum(e[k] for e in each) / len(each) for k in each[0]}}
     model, posterior = result.method.predictive(task, state), state.posterior
-    assert sites.calibration is not None
-    t, p = temperature(model(sites.calibration.x), sites.calibration.y), model(test.x)
+    p = model(test.x)
     found = _scores(p, test)
     if isinstance(posterior, Gaussian):
         found["spread"] = co.spread(posterior)
         found["floored"] = float(getattr(state, "floored", 0))
+    if sites.calibration is None or not result.method.tempers:
+        return {row: dict(found)}
+    t = temperature(model(sites.calibration.x), sites.calibration.y)
     return {row: dict(found), f"{row}, tempered": {**_scores(tempered(p, t), test), "temperature": t}}
 
 
