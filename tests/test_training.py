@@ -219,6 +219,15 @@ def test_what_cannot_be_controlled_is_refused(layer: nn.Module, words: str) -> N
         co.run(tiny.method("fedavg"), co.classification(nn.Sequential(nn.Linear(2, 5), layer, nn.Linear(5, 2))), sites)
 
 
+def test_a_buffer_that_stands_still_until_the_weights_move_is_refused_too() -> None:
+    """A converged power iteration leaves its buffers as they are: only moved weights show that they are used."""
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(5, 5), n_power_iterations=500)
+    layer.train()(torch.zeros(1, 5))
+    _, sites = tiny.classification()
+    with pytest.raises(co.InputError, match="would not move"):
+        co.run(tiny.method("fedavg"), co.classification(nn.Sequential(nn.Linear(2, 5), layer, nn.Linear(5, 2))), sites)
+
+
 def test_the_users_network_stays_as_it_was() -> None:
     network = batchnorm_mlp()
     task = co.classification(network)

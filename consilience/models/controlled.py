@@ -53,6 +53,13 @@ def refuse_uncontrolled(model: nn.Module) -> None:
             raise InputError(f"Layer «{name}» keeps running statistics that do not move; use BatchNorm or GroupNorm.")
 
 
+def _stir(model: nn.Module) -> None:
+    """Move every weight a little, as training would."""
+    generator = torch.Generator().manual_seed(0)
+    for weight in model.parameters():
+        weight.add_(torch.randn(weight.shape, generator=generator).to(weight), alpha=0.01)
+
+
 @torch.no_grad()
 def refuse_hidden_state(model: nn.Module, x: Tensor) -> None:
     """Refuse a network that draws random numbers, or remembers what it saw, behind our back."""
@@ -60,6 +67,8 @@ def refuse_hidden_state(model: nn.Module, x: Tensor) -> None:
         copied = copy.deepcopy(model).train(training)
         before = {k: b.clone() for k, b in copied.named_buffers() if k not in statistics(copied)}
         first, again = copied(x), copied(x)
+        _stir(copied)  # what follows the weights, such as a power iteration, may stand still until they move
+        copied(x)
         for name, buffer in copied.named_buffers():
             if name in before and not torch.equal(before[name], buffer):
                 raise InputError(
