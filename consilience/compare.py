@@ -132,7 +132,7 @@ class Replay:
     def __init__(self, data: Sequence[Data], first: Result) -> None:
         self.replies = list(first.replies)
         self.memories: dict[int, Tree] = {}
-        self.clients = range(len(data))
+        self.clients, self.forgiving = range(len(data)), False
         self.lost = {first.sites.names.index(f["site"]): f["why"] for f in first.report["failures"]}
 
     def gather(self, *_: Any) -> list[Received]:

@@ -17,14 +17,15 @@ from consilience.device import CPU, moved, on, placed
 from consilience.device import device as named_device
 from consilience.engines import Engine, Vectorised, chosen, threads_for, using_threads
 from consilience.engines import engine as named_engine
-from consilience.engines.exchange import ended, forgive, losses, missing
+from consilience.engines.exchange import ended
 from consilience.errors import InputError
 from consilience.evaluate import evaluate, quick
+from consilience.gathering import Gathering
 from consilience.key import Key
 from consilience.ledger import Ledger
 from consilience.method import Method, usual_rounds
 from consilience.participation import Participation
-from consilience.parties import Received, Server, folded
+from consilience.parties import Received, Server
 from consilience.progress import track
 from consilience.provenance import check, facts, identity
 from consilience.result import Result
@@ -90,7 +91,7 @@ def run(
         where.compiled = worthwhile(rounds * where.steps(method, task)) if before is None else before
     fingerprint = identity(method, task, sites, seed, on(engine_name, device), taking.fingerprint())
     if taking.min_replies is not None:
-        forgive(where)
+        where.forgiving = True
 
     key = Key(seed)
     here = Server(sites.inputs, sites.calibration, key.fold(0), len(sites))
@@ -115,34 +116,21 @@ def run(
         store.write_json("run.json", {**header, "finished": False})
         store.write_json("task.json", {"format": FORMAT, **blueprint(task, sites)})
 
-    sizes, folding = [len(d.w) for d in sites.train], keep_replies == "none" and method.averages
+    folding = keep_replies == "none" and method.averages
+    gather = Gathering(where, taking, [len(d.w) for d in sites.train], folding, rounds, key)
     started, replies = time.perf_counter(), list[Received]()
     with ended(where), using_threads(used), warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         for t in track(range(at.rounds, rounds), "round"):
             message = method.broadcast(state)
-            asked = part.cohort(taking, where.clients, t, key.fold(3))
-            lost = part.losses(taking, asked, sizes, t, key.fold(3))
-            replies = []
             try:
-                for portion in track(part.portions([k for k in asked if k not in lost], sizes, folding), "part"):
-                    came = where.gather(method, there, message, portion, t, key.fold(1), t / rounds)
-                    for r in came:
-                        at.ledger.record(t + 1, r.client, message, r.payload)
-                    lost |= missing(where, portion, came)
-                    replies = folded([*replies, *came]) if folding else came
+                replies = gather(method, there, message, t, at.ledger)
             except InputError:
                 if store is not None:
-                    failures = (*at.failures, *_failed(lost | losses(where), sites, t))
+                    failures = (*at.failures, *_failed(gather.lost, sites, t))
                     store.write_json("run.json", {**header, "failures": failures, "finished": False})
                 raise
-            for k in lost:
-                at.ledger.record(t + 1, k, message, ())
-            failures = (*at.failures, *_failed(lost, sites, t))
-            if stop := part.shortfall(taking, len(asked) - len(lost), len(asked), t):
-                if store is not None:
-                    store.write_json("run.json", {**header, "failures": failures, "finished": False})
-                raise InputError(stop)
+            failures = (*at.failures, *_failed(gather.lost, sites, t))
             state = method.aggregate(there, state, replies, server._replace(key=key.fold(2).fold(t)))
             known, replies, memories = moved((state, replies, where.memories), CPU)
             scores = quick(method, task, known, sites) if scored else {}

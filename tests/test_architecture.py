@@ -24,7 +24,7 @@ LAYERS = [
     ["study", "envelope"],
     ["study_text", "admission", "choice"],
     ["joining", "proposal"],
-    ["engines", "ledger", "provenance", "communication", "participation", "blueprint", "device"],
+    ["engines", "ledger", "provenance", "communication", "participation", "blueprint", "device", "gathering"],
     ["store", "evaluate", "report"],
     ["result", "start", "site"],
     ["modelfile"],

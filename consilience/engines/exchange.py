@@ -22,6 +22,8 @@ class Engine(Protocol):
     """Where `local` runs."""
 
     memories: dict[int, Tree]  # what each client remembers; stays at the site
+    forgiving: bool  # whether it goes on without a client that fails; if not, it raises what went wrong
+    lost: dict[int, str]  # who of the last cohort did not reply, and why
 
     @property
     def clients(self) -> Sequence[int]: ...
@@ -39,24 +41,6 @@ class Engine(Protocol):
         """Replies to a message, sorted by client; `progress` is the part of the rounds that is done."""
 
 
-class Forgiving(Protocol):
-    """An engine that can go on without a client; those that cannot raise what went wrong."""
-
-    forgiving: bool  # whether it does; a client that fails is then lost
-    lost: dict[int, str]  # who of the last cohort did not reply, and why
-
-
-def forgive(engine: Any) -> None:
-    """Let clients be lost, where the engine can."""
-    engine.forgiving = True
-
-
-def missing(engine: Any, cohort: Sequence[int], came: Sequence[Received]) -> dict[int, str]:
-    """Who of the cohort did not reply, and why, where the engine says."""
-    there, said = {r.client for r in came}, getattr(engine, "lost", {})
-    return {k: said.get(k, "no reply") for k in cohort if k not in there}
-
-
 @contextmanager
 def ended(engine: Any) -> Iterator[None]:
     """Whatever an engine started, such as workers, ends with the run."""
@@ -67,13 +51,8 @@ def ended(engine: Any) -> Iterator[None]:
             engine.close()
 
 
-def losses(engine: Any) -> dict[int, str]:
-    """Who of the last cohort did not reply, and why, where the engine says."""
-    return dict(getattr(engine, "lost", {}))
-
-
 @contextmanager
-def excused(engine: Forgiving, k: int) -> Iterator[None]:
+def excused(engine: Engine, k: int) -> Iterator[None]:
     """Client k's share of the work: what goes wrong in it ends the run, unless the engine forgives."""
     try:
         yield
