@@ -9,7 +9,7 @@ nothing is chosen on test rows. «As it comes» is the method's default, which `
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ import consilience as co
 from consilience.data import dataset
 from consilience.data.partition import parse
 from consilience.metrics.scores import scores
+from consilience.models import model
 from consilience.predictive import Categorical, Distribution, Predictive, mixture, temperature, tempered
 from consilience.reproduce import Experiment, Values
 from consilience.result import Result
@@ -25,22 +26,42 @@ from consilience.task import label_counts, smoothed
 from consilience.twoway import class_log_probs, fit, solver, strengths
 
 SHOWN = ("accuracy", "nll", "brier", "ece", "ece_debiased")
-BUDGET = {"digits": (50, 50), "mnist": (15, 100), "fashion_mnist": (15, 100), "femnist": (40, 50)}  # epochs, batch
-INPUTS = {"digits": 200, "mnist": 5000, "fashion_mnist": 5000, "femnist": 2000}
-DISTILLED = {"digits": 150, "mnist": 30, "fashion_mnist": 30, "femnist": 60}  # epochs
+
+
+class Size(NamedTuple):
+    epochs: int
+    batch: int
+    inputs: int  # unlabelled rows at the server
+    distilled: int  # epochs of a student
+    network: str = "mlp"
+    rows: int | None = None  # of the training rows, all if None
+
+
+SIZES = {
+    "digits": Size(50, 50, 200, 150),
+    "mnist": Size(15, 100, 5000, 30),
+    "fashion_mnist": Size(15, 100, 5000, 30),
+    "femnist": Size(40, 50, 2000, 60),
+    "cifar10": Size(15, 50, 2000, 30, "cnn_chen", 12_000),
+}
+SMOKE = Size(epochs=10, batch=50, inputs=40, distilled=3)
 
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     name, split, count, *rest = column.split("/")
     labels = next((int(part.removeprefix("labels:")) for part in rest if part.startswith("labels:")), 30)
     how = parse("+".join([split, *(part for part in rest if not part.startswith("labels:"))]))
+    size = SIZES[name] if scale == "full" else SMOKE
     rows = dataset(name, data_dir)
-    sites = rows.split(how, int(count), calibration=labels, inputs=INPUTS[name] if scale == "full" else 40, seed=seed)
+    if size.rows is not None:
+        some = co.Key(seed).fold(9).permutation(len(rows.x))[: size.rows]
+        rows = dataclasses.replace(rows, x=rows.x[some], y=rows.y[some])
+    sites = rows.split(how, int(count), calibration=labels, inputs=size.inputs, seed=seed)
     sites = sites.map_x(lambda x: 1 - x) if name == "femnist" else sites  # ink on paper → light on dark, mostly zeros
-    task = co.classification(co.mlp(sites.features, sites.classes))
-    epochs, batch = BUDGET[name] if scale == "full" else (10, 50)
+    task = co.classification(model(size.network, sites.features, sites.classes))
+    epochs, batch = size.epochs, size.batch
     sampler, training = co.CyclicalSGHMC(epochs=epochs, batch=batch), co.SGD(epochs=epochs, batch=batch)
-    distil = co.Distil(co.Adam(epochs=DISTILLED[name] if scale == "full" else 3, batch=100))
+    distil = co.Distil(co.Adam(epochs=size.distilled, batch=100))
     tenth = co.SGD(epochs=max(1, round(epochs / 10)), batch=batch)
 
     def ran(method: co.Method, rounds: int | None = None) -> Result:
@@ -156,10 +177,11 @@ IMAGES = tuple(
     for n in ("mnist", "fashion_mnist")
     for s in ("dirichlet:0.1/5", "heterogeneous:0.9/5", "dirichlet:0.3/10")
 )
+CIFAR = ("cifar10/dirichlet:0.1/5", "cifar10/dirichlet:0.5/5")
 
 EXPERIMENT = Experiment(
     title="Evidence pooling and its rivals: NLL per point",
-    columns=(*DIGITS, *ATTACKS, *LABELS, *IMAGES, "femnist/natural/50"),
+    columns=(*DIGITS, *ATTACKS, *LABELS, *IMAGES, "femnist/natural/50", *CIFAR),
     trial=trial,
     score="nll",
     digits=3,
