@@ -46,10 +46,12 @@ def a_round(method: co.Method, task: co.Task, data: list[co.Data], where: Engine
     """One round after another: gather and aggregate."""
     server = Server(None, None, Key(2), len(data))
     state, rounds = method.init(task, server), iter(range(10**9))
+    with using_threads(cores()):
+        threads = threads_for(task)
 
     def work() -> None:
         nonlocal state
-        with using_threads(threads_for(task)):
+        with using_threads(threads):
             replies = where.gather(method, task, method.broadcast(state), where.clients, next(rounds), Key(3))
             state = method.aggregate(task, state, replies, server)
 

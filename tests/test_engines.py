@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import warnings
 from collections.abc import Sequence
@@ -18,7 +19,9 @@ from consilience.engines import vectorised
 from consilience.engines.vectorised import WASTE, cut, even
 from consilience.engines.workers import cores
 from consilience.key import Key
+from consilience.memory import keep_memory
 from consilience.methods import METHODS
+from consilience.models.cnn import cnn_ozer
 from consilience.parties import folded
 
 SIZES = (200, 9, 31, 30, 90, 100, 3, 10, 33, 95)
@@ -183,11 +186,30 @@ def test_plain_keys_and_tensor_keys_are_the_same_numbers() -> None:
 
 def test_auto_is_a_rule() -> None:
     small, equal = problem([50] * 6)
-    wide = co.classification(co.mlp(6, 3, hidden=(400, 400)))
+    medium, wide = (co.classification(co.mlp(6, 3, hidden=(n, n))) for n in (400, 800))
+    pictures = co.classification(cnn_ozer((1, 28, 28), 3))
     assert engines.chosen("auto", small, equal) == "vectorised"
     assert engines.chosen("auto", small, equal[:1]) == "sequential"
     assert engines.chosen("auto", small, problem([10, 100, 1000, 4])[1]) == "parallel"
+    assert engines.chosen("auto", medium, equal) == "vectorised"
     assert engines.chosen("auto", wide, equal) == "parallel"
+    assert engines.chosen("auto", pictures, equal) == "parallel"
+
+
+def test_rows_are_stacked_once_where_everyone_takes_part_in_every_round() -> None:
+    task, data = problem()
+    method = co.FedAvg(co.SGD(epochs=2, batch=16))
+    engine, reference = co.Vectorised(data), co.Sequential(data)
+    message = method.broadcast(method.init(task, co.Server(None, None, Key(0), len(data))))
+
+    for round, cohort in enumerate([range(10), [1, 4, 6], range(10)]):
+        came, wanted = (e.gather(method, task, message, cohort, round, Key(1)) for e in (engine, reference))
+        assert far(came, wanted) < 1e-5
+    assert sorted(k for group in engine.stacks for k in group) == list(range(10)), "and no group of a part"
+
+
+def test_freed_memory_is_kept_where_the_c_library_can() -> None:
+    assert keep_memory() is hasattr(ctypes.CDLL(None), "mallopt")
 
 
 def test_compiling_is_a_rule(tmp_path: Path) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-
-import torch
-from torch import nn
+from collections.abc import Callable, Sequence
 
 from consilience.data.data import Data
 from consilience.engines import offline  # noqa: F401 — before anything imports Flower
@@ -14,6 +10,7 @@ from consilience.engines.exchange import Engine
 from consilience.engines.parallel import Parallel
 from consilience.engines.sequential import Sequential
 from consilience.engines.vectorised import Vectorised, even
+from consilience.engines.workers import threads_for, together, using_threads
 from consilience.errors import InputError, unknown
 from consilience.task import Task
 
@@ -69,40 +66,14 @@ def engine(name: str, data: Sequence[Data]) -> Engine:
 def chosen(name: str, task: Task, data: Sequence[Data]) -> str:
     """The engine's name; `auto` is a rule on layers, parameters and sizes, never a timing, so it always picks the same.
 
-    Small networks run side by side (vectorised) where at least half of the clients find company of similar size; larger
-    ones, or clients so unequal that padding would waste the gain, run on all cores (parallel); one client sequentially.
+    Networks without convolutions run side by side (vectorised) up to some size, where at least half of the clients find
+    company of similar size; others, or clients so unequal that padding would waste the gain, run on all cores
+    (parallel); one client sequentially.
     """
     if name == "auto":
         sizes = {k: len(d.w) for k, d in enumerate(data)}
         if len(sizes) == 1:
             return "sequential"
-        return "vectorised" if small(task) and 2 * len(even(sizes)) <= len(sizes) else "parallel"
+        return "vectorised" if together(task) and 2 * len(even(sizes)) <= len(sizes) else "parallel"
     engine(name, data[:1])
     return name
-
-
-def convolutional(task: Task) -> bool:
-    return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in task.model.modules())
-
-
-SMALL = 50_000  # parameters; below, a second BLAS thread costs more than it brings
-
-
-def threads_for(task: Task) -> int:
-    """How many BLAS threads: one for small networks, all of torch's for large ones; a rule, so that runs repeat."""
-    return 1 if small(task) else torch.get_num_threads()
-
-
-def small(task: Task) -> bool:
-    """Whether a step is mostly overhead, which clients side by side can share; larger ones fill a core alone."""
-    return sum(p.numel() for p in task.like.values()) < SMALL and not convolutional(task)
-
-
-@contextmanager
-def using_threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

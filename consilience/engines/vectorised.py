@@ -14,9 +14,10 @@ from torch.nn.functional import pad
 from consilience import tree
 from consilience.data.data import Data
 from consilience.engines.exchange import alone, client_view, excused
-from consilience.engines.workers import cores, pool_of
+from consilience.engines.workers import cores, pool_of, small
 from consilience.errors import Diverged, InputError
 from consilience.key import Key
+from consilience.memory import keep_memory
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply
 from consilience.payload import nbytes
@@ -26,19 +27,22 @@ from consilience.tree import Tree
 
 BUDGET = 256 * 2**20  # bytes a group may need, roughly; larger groups are no faster
 COPIES = 16  # of a client's weights that are alive at a time: chain, gradients, the optimiser's averages, samples
-COMPANY = 16  # clients side by side that share the overhead well enough; fewer are not cut for another core
+COMPANY = 16  # small networks side by side that share the overhead well enough; fewer are not cut for another core
 WASTE = 1.5  # how much larger padding may make the work of a group
+KEPT = 512 * 2**20  # bytes of stacked rows that stay for the next round
 
 
 class Vectorised:
     """Clients of similar size side by side, padded to equal size; at most `chunk` of them, if given."""
 
     def __init__(self, data: Sequence[Data], chunk: int | None = None) -> None:
+        keep_memory()
         self.data = data
         self.chunk = chunk
-        self.compiled = False
+        self.compiled = self.everyone = False
         self.memories: dict[int, Tree] = {}
         self.forgiving, self.lost = False, dict[int, str]()
+        self.stacks: dict[tuple[int, ...], Data] = {}  # rows of groups that come again in every round
 
     @property
     def clients(self) -> Sequence[int]:
@@ -58,6 +62,7 @@ class Vectorised:
         received: list[Received] = []
         self.lost, task = {}, dataclasses.replace(task, compiled=self.compiled)
         groups, at = self.groups(task, cohort), (round, key, progress)
+        self.everyone = len(cohort) == len(self.data)
         views = {k: client_view(method, message, self.data[k], self.memories, k, *at) for k in cohort}
         came = self.arriving(method, task, message, [{k: views[k] for k in group} for group in groups])
         for k, reply in sorted(came, key=lambda pair: pair[0]):
@@ -95,7 +100,7 @@ class Vectorised:
         made = []
         for group in even(sizes):
             per_client = COPIES * nbytes(task.like) + 2 * nbytes(self.data[group[0]])  # padded rows, and their stack
-            share = max(COMPANY, math.ceil(len(group) / cores()))
+            share = max(COMPANY if small(task) else 1, math.ceil(len(group) / cores()))
             made += cut(group, min(self.chunk or share, max(1, BUDGET // per_client)))
         return made
 
@@ -104,9 +109,9 @@ class Vectorised:
     ) -> list[tuple[int, Reply | None]]:
         """What a group replies, None for what is not finite; in halves where memory does not suffice."""
         group = list(views)
-        longest = max(len(view.data.w) for view in views.values())
         try:
-            stacked = tree.stack([view._replace(data=padded(view.data, longest)) for view in views.values()])
+            others = tree.stack([tuple(view)[1:] for view in views.values()])
+            stacked = Client(self.rows(tuple(group)), *others)
             together: Reply = torch.func.vmap(lambda client: method.local(task, message, client))(stacked)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
@@ -114,6 +119,7 @@ class Vectorised:
             if len(group) == 1:
                 raise InputError(f"Site {group[0]} alone does not fit into memory: use a smaller model.") from error
             self.chunk = len(group) // 2
+            self.stacks.clear()
             warnings.warn(
                 f"{len(group)} sites at a time do not fit into memory; going on with {self.chunk}.", stacklevel=2
             )
@@ -122,6 +128,16 @@ class Vectorised:
         fine = finite(together.send, len(group))
         each = tree.unstack(together, len(group))
         return [(k, reply if good else None) for k, reply, good in zip(group, each, fine, strict=True)]
+
+    def rows(self, group: tuple[int, ...]) -> Data:
+        """The group's rows, padded and stacked; copied once where everyone takes part in every round."""
+        if group in self.stacks:
+            return self.stacks[group]
+        longest = max(len(self.data[k].w) for k in group)
+        stacked: Data = tree.stack([padded(self.data[k], longest) for k in group])
+        if self.everyone and nbytes(tuple(self.stacks.values())) + nbytes(stacked) <= KEPT:
+            self.stacks[group] = stacked
+        return stacked
 
 
 def even(sizes: dict[int, int]) -> list[list[int]]:
@@ -154,7 +170,8 @@ def finite(stacked: Tree, count: int) -> list[bool]:
     """Whether each of the stacked trees holds finite numbers only."""
     fine = torch.ones(count, dtype=torch.bool)
     for leaf in tree.leaves(stacked):
-        fine &= torch.isfinite(leaf).reshape(count, -1).all(1).to(fine.device)
+        if not tree.finite(leaf):
+            fine &= torch.isfinite(leaf).reshape(count, -1).all(1).to(fine.device)
     return fine.tolist()
 
 

@@ -110,9 +110,10 @@ def chain(
     like = centre(start, task.like).params
     vector, data, several = tree.ravel(like), client.data, tree.vectorised()
     state, samples = kernel.init(vector), []
+    uneven = several and bool((tree.below(data.w) <= 0).any())  # some client of the group has fewer rows
     rows_in_all = len(data.w) if several else int((data.w > 0).sum())
     steps, size = math.ceil(rows_in_all / batch), data.size
-    own_steps = torch.ceil((data.w > 0).sum() / batch).to(vector) if several else steps
+    own_steps = torch.ceil((data.w > 0).sum() / batch).to(vector) if uneven else steps
     passes = epochs if own_epochs is None else own_epochs.to(vector) if several else int(own_epochs)
     learn, still = pass_of(task, like, size), statistics_in(task, like)
     own_key = client.key if several else client.key.plain
@@ -128,13 +129,13 @@ def chain(
             new = kernel.step(moved, slope, state, at)
             if still is not None:
                 new = torch.where(still, moved, new[0]), new[1]
-            if several:
+            if uneven or (several and own_epochs is not None):
                 works = (rows.w.sum() > 0) if own_epochs is None else (rows.w.sum() > 0) & (epoch < passes)
                 new = tree.where(works, new, (vector, state))
             vector, state = new
         if epoch in kept:
             samples.append(vector)
-        if not several and not bool(torch.isfinite(vector).all()):
+        if not several and not tree.finite(vector):
             raise Diverged(
                 f"{type(kernel).__name__} left the finite numbers by step {(epoch + 1) * steps}; "
                 "try a smaller rate (--set inference.rate=…) or a stronger prior."
