@@ -49,7 +49,7 @@ def row_numbers(sites: Sites) -> list[int]:
 # Roles
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from([iid(), heterogeneous(0.7), dirichlet(0.1), natural()]),
     st.integers(1, 3),

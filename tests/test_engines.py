@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,9 +71,8 @@ def test_numbers_do_not_depend_on_groups(chunk: int | None) -> None:
 
 def test_a_group_keeps_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     task, data = problem([60] * 40)
-    per_client = vectorised.COPIES * 4 * (6 * 8 + 8 + 8 * 3 + 3) + 2 * 60 * (
-        6 * 4 + 8 + 4
-    )  # float32 rows, int64 labels
+    row = 6 * 4 + 8 + 4  # float32 features, an int64 label, a float32 weight
+    per_client = vectorised.COPIES * 4 * (6 * 8 + 8 + 8 * 3 + 3) + 2 * 60 * row
     monkeypatch.setattr(vectorised, "BUDGET", 7 * per_client)
 
     groups = co.Vectorised(data).groups(task, range(40))
@@ -83,7 +83,7 @@ def test_a_group_keeps_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_large_group_is_shared_by_the_cores() -> None:
     task, data = problem([20] * 100)
     engine, method, start = co.Vectorised(data), co.FedAvg(co.SGD(epochs=2, batch=10)), task.init(Key(1))
-    assert len(engine.groups(task, range(100))) == min(cores(), 100 // vectorised.COMPANY)
+    assert len(engine.groups(task, range(100))) == min(cores(), math.ceil(100 / vectorised.COMPANY))
     assert len(engine.groups(task, range(vectorised.COMPANY))) == 1, "too few to share"
 
     together = engine.gather(method, task, start, range(100), 0, Key(2))

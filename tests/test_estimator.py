@@ -19,10 +19,8 @@ CLASSIFIER = co.FederatedClassifier(co.EvidencePooling(QUICK), hidden=(8,))
 REGRESSOR = co.FederatedRegressor(co.Mixture(co.Adam(rate=0.01, epochs=60, batch=16)), hidden=(8,))
 
 
-ROUNDED = {"check_methods_subset_invariance": "float32: the last digits of a prediction depend on the batch's size"}
-
-
-CHECKS = parametrize_with_checks([CLASSIFIER, REGRESSOR], expected_failed_checks=lambda _: ROUNDED).args
+CHECKS = parametrize_with_checks([CLASSIFIER, REGRESSOR]).args
+FINER = "check_methods_subset_invariance"  # asks for 1e-7, finer than float32: passes or fails by the processor's sums
 
 
 def short(value: Any) -> str:
@@ -30,9 +28,20 @@ def short(value: Any) -> str:
     return value.func.__name__ if hasattr(value, "func") else type(value).__name__
 
 
-@pytest.mark.parametrize(*CHECKS, ids=short)
+@pytest.mark.parametrize(CHECKS[0], [case for case in CHECKS[1] if short(case[1]) != FINER], ids=short)
 def test_scikit_learn_accepts_them(estimator: Any, check: Any) -> None:
     check(estimator)
+
+
+@pytest.mark.parametrize(("estimator", "predict"), [(CLASSIFIER, "predict_proba"), (REGRESSOR, "predict")], ids=str)
+def test_a_row_is_predicted_alone_as_among_others(estimator: Any, predict: str) -> None:
+    x = 3 * np.random.default_rng(0).uniform(size=(20, 3))
+    predicted = getattr(clone(estimator).fit(x, x[:, 0].astype(int)), predict)
+
+    alone = np.concatenate([predicted(row[None]) for row in x])
+
+    # Two layers of sums of at most 8 terms near 1, in another order: some 10 roundings of float32's 6e-8 each.
+    assert predicted(x) == pytest.approx(alone, abs=2e-6)
 
 
 def shifted(n: int = 240) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -125,9 +125,7 @@ def test_flower_equals_sequential_to_the_last_bit(name: str, problem: str) -> No
     rounds = 1 if method.one_shot else 3
 
     alone = co.run(method, task, sites, rounds=rounds, engine="sequential")
-    over_messages = co.run(
-        method, task, sites, rounds=rounds, engine=lambda data: loopback.flower(method, task, data, deadline=60.0)
-    )
+    over_messages = co.run(method, task, sites, rounds=rounds, engine=lambda data: loopback.flower(method, task, data))
 
     assert distance([r.payload for r in alone.replies], [r.payload for r in over_messages.replies]) == 0
     assert distance(alone.state, over_messages.state) == 0

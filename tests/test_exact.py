@@ -136,7 +136,7 @@ def categorical(p: np.ndarray) -> Categorical:
 
 
 @given(probabilities, counts)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_theorems_5_to_8(p: np.ndarray, sizes: list[int]) -> None:
     c, classes, w = int(p.argmax()), len(p), torch.tensor(sizes, dtype=torch.float64)
     uniform = categorical(np.full(classes, 1 / classes))

@@ -98,7 +98,6 @@ FAULTS: dict[str, tuple[Callable[[Message], Iterable[Message]], str]] = {
     "another round": (lambda r: [header_changed(r, round=5)], "another round than 1"),
     "another site": (lambda r: [header_changed(r, site=0)], "another site's name"),
     "an empty message": (lambda r: [Message(RecordDict(), reply_to=_question(r))], "not one of consilience"),
-    "nothing, ever": (lambda r: [], "no reply within 0.2 seconds"),
 }
 
 
@@ -110,6 +109,12 @@ def test_a_spoilt_reply_is_left_out_and_named(fault: str) -> None:
 
     assert heard == [0, 2, 3]
     assert list(engine.lost) == [1] and why in engine.lost[1]
+
+
+def test_a_site_that_never_answers_is_left_out_at_the_deadline() -> None:
+    engine, heard = asked(only_site_1(lambda reply: []), deadline=0.2)
+
+    assert heard == [0, 2, 3] and engine.lost == {1: "no reply within 0.2 seconds."}
 
 
 def test_without_min_replies_one_sentence_says_what_to_do() -> None:
@@ -138,7 +143,7 @@ def test_a_late_answer_does_not_count_in_the_next_round() -> None:
         held.append(reply)
         return held if len(held) > 1 else []
 
-    engine = loopback.flower(METHOD, task, sites.train, only_site_1(delay))
+    engine = loopback.flower(METHOD, task, sites.train, only_site_1(delay), deadline=0.2)
     engine.forgiving = True
 
     first = engine.gather(METHOD, task, start, range(4), 0, Key(3))
@@ -277,7 +282,7 @@ def test_a_repeated_question_has_the_same_answer_though_the_site_remembers() -> 
     """SCAFFOLD's control variate after round 1 must not leak into round 1 asked again (the server was restarted)."""
     task, sites, _ = problem()
     method = tiny.method("scaffold")
-    engine = loopback.flower(method, task, sites.train, deadline=60.0)
+    engine = loopback.flower(method, task, sites.train)
     state = method.init(task, co.Server(None, None, Key(2), 4))
     message = method.broadcast(state)
 
@@ -397,7 +402,7 @@ def test_a_simulation_that_is_resumed_gives_the_sites_their_memories_back(tmp_pa
 
     def run(rounds: int, resume: bool) -> co.Result:
         def engine(data: Any) -> Flower:
-            return loopback.flower(method, task, data, simulated=True, deadline=60.0)
+            return loopback.flower(method, task, data, simulated=True)
 
         return co.run(method, task, sites, rounds=rounds, engine=engine, out=tmp_path / "run", resume=resume)
 

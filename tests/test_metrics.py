@@ -127,7 +127,7 @@ def test_a_label_of_probability_zero_costs_infinitely_much() -> None:
 
 
 @given(st.integers(1, 40), st.integers(2, 5), st.integers(0, 10**6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_class_scores_stay_in_their_ranges_and_ignore_the_order_of_rows(rows: int, classes: int, seed: int) -> None:
     p, y = predictions(rows, classes, seed)
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
@@ -305,7 +305,7 @@ def test_reliability_bins_add_up_to_the_ece() -> None:
 
 
 @given(st.integers(1, 500), st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_wilson_interval_agrees_with_scipy(n: int, data: st.DataObject) -> None:
     hits = data.draw(st.integers(0, n))
 
@@ -489,7 +489,7 @@ def sites_of_numbers(seed: int, sites: int, members: int) -> tuple[list[list[Nor
 
 @pytest.mark.parametrize("make", [sites_of_classes, sites_of_numbers])
 @given(seed=st.integers(0, 10**6), sites=st.integers(1, 4), members=st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_uncertainty_splits_into_parts_that_add_up(make: Make, seed: int, sites: int, members: int) -> None:
     found = decompose(*make(seed, sites, members))
 

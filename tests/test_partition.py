@@ -39,7 +39,7 @@ SPLITS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SPLITS, st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 2**40), st.data())
 def test_disjoint_complete_never_empty_deterministic(
     split: Split, labels: list[int], seed: int, data: st.DataObject
@@ -49,7 +49,7 @@ def test_disjoint_complete_never_empty_deterministic(
     keeps_its_contract(split, rows, sites, seed)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.integers(0, 2**40))
 def test_natural_is_the_site_ids(ids: list[int], seed: int) -> None:
     site, sites = torch.tensor(ids), len(set(ids))
@@ -120,7 +120,7 @@ def test_h_between_mixes_in_proportion() -> None:
     assert counts.sum(1).tolist() == [1000] * 4
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.floats(0, 1), st.integers(1, 60), st.data())
 def test_h_leaves_sites_of_equal_size(h: float, n: int, data: st.DataObject) -> None:
     sites = data.draw(st.integers(1, n))
@@ -168,7 +168,7 @@ def test_dirichlet_draws_are_proportions_at_every_alpha(alpha: float) -> None:
     assert torch.allclose(draws.sum(-1), torch.ones(50, dtype=torch.float64))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=20).filter(any), st.integers(0, 200), st.integers(0, 99))
 def test_apportion_is_within_one_of_the_quota(weights: list[int], total: int, seed: int) -> None:
     counts = apportion(torch.tensor(weights), total, Key(seed))
@@ -207,7 +207,7 @@ def test_fewer_test_rows_than_sites_leave_sites_without() -> None:
         assert sorted(len(part) for part in split.follow(labelled([0, 0]), train, Key(0))) == [0, 0, 0, 1, 1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SPLITS)
 def test_text_round_trip(split: Split) -> None:
     assert parse(str(split)) == split
@@ -287,7 +287,7 @@ def measured(x: list[list[float]] | torch.Tensor) -> Rows:
     return Rows(x, torch.zeros(len(x)), None, None)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(0, 2**40), st.data())
 def test_sorted_parts_are_contiguous_complete_and_even(values: list[int], seed: int, data: st.DataObject) -> None:
     rows, sites = measured([[0.5, v] for v in values]), data.draw(st.integers(1, len(values)))
@@ -395,7 +395,7 @@ def test_the_released_form_deals_out_whole_classes() -> None:
     assert len({int(rows.y[part][0]) for part in many}) == 10
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.floats(0, 1), st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(0, 99), st.data())
 def test_the_released_form_leaves_no_site_empty(h: float, labels: list[int], seed: int, data: st.DataObject) -> None:
     sites = data.draw(st.integers(1, len(labels)))

@@ -31,7 +31,7 @@ def counts(rows: Rows, parts: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack([torch.bincount(rows.y[part], minlength=rows.classes or 0) for part in parts])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SPLITS, st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 2**40), st.data())
 def test_disjoint_complete_never_empty_deterministic(
     split: Split, labels: list[int], seed: int, data: st.DataObject
@@ -143,7 +143,7 @@ def test_test_rows_follow_the_training_rows(split: Split) -> None:
     assert found.sum() == 160
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SPLITS)
 def test_text_round_trip(split: Split) -> None:
     assert parse(str(split)) == split

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import tiny
@@ -145,7 +146,6 @@ def test_batch_normalisation_is_torchs() -> None:
 
 
 def test_running_statistics_are_those_of_torch_and_nothing_else_moves_them() -> None:
-    torch.manual_seed(0)
     network, data = batchnorm_mlp(), rows(32)
     task = co.classification(network, prior=co.Isotropic(0.01)).tilted(co.decay(0.5))  # both would shrink them
 
@@ -202,26 +202,31 @@ def test_an_inference_of_ones_own_must_say_that_it_moves_them() -> None:
         co.run(co.FedAvg(lambda task, start, client: start), task, sites, rounds=1)
 
 
-@pytest.mark.parametrize(
-    ("layer", "words"),
-    [
-        (nn.AlphaDropout(0.5), "no key controls"),
-        (nn.RReLU(), "different outputs"),
-        (nn.BatchNorm1d(5, track_running_stats=False), "running statistics and a fixed momentum"),
-        (nn.BatchNorm1d(5, momentum=None), "running statistics and a fixed momentum"),  # type: ignore[arg-type]
-        (nn.utils.parametrizations.spectral_norm(nn.Linear(5, 5)), "would not move"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_what_cannot_be_controlled_is_refused(layer: nn.Module, words: str) -> None:
+def spectral(steps: int = 1) -> nn.Module:
+    return nn.utils.parametrizations.spectral_norm(nn.Linear(5, 5), n_power_iterations=steps)
+
+
+UNCONTROLLED: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "alpha dropout": (lambda: nn.AlphaDropout(0.5), "no key controls"),
+    "random slopes": (nn.RReLU, "different outputs"),
+    "no statistics": (lambda: nn.BatchNorm1d(5, track_running_stats=False), "running statistics and a fixed momentum"),
+    "no momentum": (lambda: nn.BatchNorm1d(5, momentum=None), "running statistics and a fixed momentum"),
+    "spectral norm": (spectral, "would not move"),
+}
+
+
+@pytest.mark.parametrize("name", UNCONTROLLED)
+def test_what_cannot_be_controlled_is_refused(name: str) -> None:
+    layer, words = UNCONTROLLED[name]
     _, sites = tiny.classification()
+    network = nn.Sequential(nn.Linear(2, 5), layer(), nn.Linear(5, 2))
     with pytest.raises(co.InputError, match=words):
-        co.run(tiny.method("fedavg"), co.classification(nn.Sequential(nn.Linear(2, 5), layer, nn.Linear(5, 2))), sites)
+        co.run(tiny.method("fedavg"), co.classification(network), sites)
 
 
 def test_a_buffer_that_stands_still_until_the_weights_move_is_refused_too() -> None:
     """A converged power iteration leaves its buffers as they are: only moved weights show that they are used."""
-    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(5, 5), n_power_iterations=500)
+    layer = spectral(steps=500)
     layer.train()(torch.zeros(1, 5))
     _, sites = tiny.classification()
     with pytest.raises(co.InputError, match="would not move"):
