@@ -63,8 +63,8 @@ def test_numbers_do_not_depend_on_groups(chunk: int | None) -> None:
     method = co.FedAvg(co.SGD(epochs=2, batch=40))
     start = task.init(Key(1))
 
-    alone = co.Sequential(data).gather(method, task, start, range(len(data)), 0, Key(2))
-    grouped = co.Vectorised(data, chunk).gather(method, task, start, range(len(data)), 0, Key(2))
+    alone = co.Sequential(data).gather(method, task, start, range(len(data)), co.Turn(0, Key(2)))
+    grouped = co.Vectorised(data, chunk).gather(method, task, start, range(len(data)), co.Turn(0, Key(2)))
 
     assert far(alone, grouped) <= 1e-5  # ten steps in float32
 
@@ -86,8 +86,8 @@ def test_a_large_group_is_shared_by_the_cores() -> None:
     assert len(engine.groups(task, range(100))) == min(cores(), math.ceil(100 / vectorised.COMPANY))
     assert len(engine.groups(task, range(vectorised.COMPANY))) == 1, "too few to share"
 
-    together = engine.gather(method, task, start, range(100), 0, Key(2))
-    alone = co.Sequential(data).gather(method, task, start, range(100), 0, Key(2))
+    together = engine.gather(method, task, start, range(100), co.Turn(0, Key(2)))
+    alone = co.Sequential(data).gather(method, task, start, range(100), co.Turn(0, Key(2)))
     assert far(alone, together) <= 1e-5  # four steps in float32
 
 
@@ -113,8 +113,8 @@ def test_too_much_for_memory_is_done_in_smaller_groups_and_said() -> None:
     engine = co.Vectorised(data)
 
     with pytest.warns(UserWarning, match="5 sites at a time do not fit into memory; going on with 2"):
-        pieces = engine.gather(Hungry(), task, start, range(10), 0, Key(2))
-    whole = co.Vectorised(data).gather(Hungry(fits=10), task, start, range(10), 0, Key(2))
+        pieces = engine.gather(Hungry(), task, start, range(10), co.Turn(0, Key(2)))
+    whole = co.Vectorised(data).gather(Hungry(fits=10), task, start, range(10), co.Turn(0, Key(2)))
 
     assert far(whole, pieces) <= 1e-6
     assert engine.chunk == 2, "the next round begins with what fits"
@@ -122,7 +122,7 @@ def test_too_much_for_memory_is_done_in_smaller_groups_and_said() -> None:
         pytest.raises(co.InputError, match="alone does not fit into memory"),
         pytest.warns(UserWarning, match="going on with 1"),
     ):
-        engine.gather(Hungry(fits=0), task, start, range(10), 1, Key(2))
+        engine.gather(Hungry(fits=0), task, start, range(10), co.Turn(1, Key(2)))
 
 
 @pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if m().averages))
@@ -211,10 +211,10 @@ def test_compiled_steps_agree_with_uncompiled_ones(tmp_path: Path) -> None:
     compiled = co.Vectorised(data)
     compiled.compiled = True
 
-    plain = co.Vectorised(data).gather(method, task, start, range(6), 0, Key(2))
+    plain = co.Vectorised(data).gather(method, task, start, range(6), co.Turn(0, Key(2)))
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)  # it must not fall back
-        fast = compiled.gather(method, task, start, range(6), 0, Key(2))
+        fast = compiled.gather(method, task, start, range(6), co.Turn(0, Key(2)))
     assert far(plain, fast) <= 1e-4
 
     task, sites = tiny.classification()

@@ -33,7 +33,7 @@ def test_scikit_learn_accepts_them(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
-@pytest.mark.parametrize(("estimator", "predict"), [(CLASSIFIER, "predict_proba"), (REGRESSOR, "predict")], ids=str)
+@pytest.mark.parametrize(("estimator", "predict"), [(CLASSIFIER, "predict_proba"), (REGRESSOR, "predict")], ids=short)
 def test_a_row_is_predicted_alone_as_among_others(estimator: Any, predict: str) -> None:
     x = 3 * np.random.default_rng(0).uniform(size=(20, 3))
     predicted = getattr(clone(estimator).fit(x, x[:, 0].astype(int)), predict)

@@ -285,7 +285,7 @@ def test_tuning_by_the_sites_picks_the_best_of_the_grid() -> None:
     # The first site's sum for the first candidate, by hand: its pool's log-score on the rows it set aside.
     engine = co.Sequential(sites.train)
     first = method.init(task, result.server)
-    replies = engine.gather(method, task, method.broadcast(first), range(len(sites)), 0, Key(0).fold(1))
+    replies = engine.gather(method, task, method.broadcast(first), range(len(sites)), co.Turn(0, Key(0).fold(1)))
     aside = engine.memories[0] > 0
     assert int(aside.sum()) == round(0.2 * len(aside) + 0.49)
     state = method.aggregate(task, first, replies, result.server)
