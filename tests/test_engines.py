@@ -23,6 +23,7 @@ from consilience.methods import METHODS
 from consilience.parties import folded
 
 SIZES = (200, 9, 31, 30, 90, 100, 3, 10, 33, 95)
+TURN = co.Turn(0, Key(2))
 
 
 def problem(sizes: Sequence[int] = SIZES) -> tuple[co.Task, list[co.Data]]:
@@ -63,8 +64,8 @@ def test_numbers_do_not_depend_on_groups(chunk: int | None) -> None:
     method = co.FedAvg(co.SGD(epochs=2, batch=40))
     start = task.init(Key(1))
 
-    alone = co.Sequential(data).gather(method, task, start, range(len(data)), co.Turn(0, Key(2)))
-    grouped = co.Vectorised(data, chunk).gather(method, task, start, range(len(data)), co.Turn(0, Key(2)))
+    alone = co.Sequential(data).gather(method, task, start, range(len(data)), TURN)
+    grouped = co.Vectorised(data, chunk).gather(method, task, start, range(len(data)), TURN)
 
     assert far(alone, grouped) <= 1e-5  # ten steps in float32
 
@@ -86,8 +87,8 @@ def test_a_large_group_is_shared_by_the_cores() -> None:
     assert len(engine.groups(task, range(100))) == min(cores(), math.ceil(100 / vectorised.COMPANY))
     assert len(engine.groups(task, range(vectorised.COMPANY))) == 1, "too few to share"
 
-    together = engine.gather(method, task, start, range(100), co.Turn(0, Key(2)))
-    alone = co.Sequential(data).gather(method, task, start, range(100), co.Turn(0, Key(2)))
+    together = engine.gather(method, task, start, range(100), TURN)
+    alone = co.Sequential(data).gather(method, task, start, range(100), TURN)
     assert far(alone, together) <= 1e-5  # four steps in float32
 
 
@@ -113,8 +114,8 @@ def test_too_much_for_memory_is_done_in_smaller_groups_and_said() -> None:
     engine = co.Vectorised(data)
 
     with pytest.warns(UserWarning, match="5 sites at a time do not fit into memory; going on with 2"):
-        pieces = engine.gather(Hungry(), task, start, range(10), co.Turn(0, Key(2)))
-    whole = co.Vectorised(data).gather(Hungry(fits=10), task, start, range(10), co.Turn(0, Key(2)))
+        pieces = engine.gather(Hungry(), task, start, range(10), TURN)
+    whole = co.Vectorised(data).gather(Hungry(fits=10), task, start, range(10), TURN)
 
     assert far(whole, pieces) <= 1e-6
     assert engine.chunk == 2, "the next round begins with what fits"
@@ -211,10 +212,10 @@ def test_compiled_steps_agree_with_uncompiled_ones(tmp_path: Path) -> None:
     compiled = co.Vectorised(data)
     compiled.compiled = True
 
-    plain = co.Vectorised(data).gather(method, task, start, range(6), co.Turn(0, Key(2)))
+    plain = co.Vectorised(data).gather(method, task, start, range(6), TURN)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)  # it must not fall back
-        fast = compiled.gather(method, task, start, range(6), co.Turn(0, Key(2)))
+        fast = compiled.gather(method, task, start, range(6), TURN)
     assert far(plain, fast) <= 1e-4
 
     task, sites = tiny.classification()

@@ -31,7 +31,7 @@ def rows(count: int, shape: tuple[int, ...] = (4,), classes: int = 3, seed: int 
 def gathered(engine: str, method: co.Method, task: co.Task, data: list[Data]) -> list[co.Received]:
     where = {"sequential": co.Sequential, "vectorised": co.Vectorised, "parallel": co.Parallel}[engine](data)
     state = method.init(task, Server(None, None, Key(2), len(data)))
-    return where.gather(method, task, method.broadcast(state), range(len(data)), 0, Key(3))
+    return where.gather(method, task, method.broadcast(state), range(len(data)), co.Turn(0, Key(3)))
 
 
 def furthest(a: object, b: object) -> float:
@@ -322,7 +322,7 @@ def test_every_engine_tells_its_clients_how_far_the_run_is(engine: str) -> None:
     where = {"sequential": co.Sequential, "vectorised": co.Vectorised, "parallel": co.Parallel}[engine]([data] * 2)
     # One step of rate ½·factor from 0 towards 1.
     for progress, expected in ((0.0, 0.5), (0.3, 0.05), (0.6, 0.005)):
-        replies = where.gather(method, task, at(0.0), [0, 1], 0, Key(0), progress)
+        replies = where.gather(method, task, at(0.0), [0, 1], co.Turn(0, Key(0), progress))
         assert [float(r.payload.params["weight"]) for r in replies] == pytest.approx([expected] * 2)
 
 
@@ -352,7 +352,7 @@ def test_passes_are_drawn_evenly_and_equal_on_every_engine() -> None:
     method = co.FedAvg(co.SGD(0.5, 0.0, epochs=4, batch=10, fewest=2))
     cohort, found = range(40), {}
     for name, where in (("sequential", co.Sequential), ("vectorised", co.Vectorised), ("parallel", co.Parallel)):
-        replies = where([data] * 40).gather(method, task, at(0.0), cohort, 0, Key(0))
+        replies = where([data] * 40).gather(method, task, at(0.0), cohort, co.Turn(0, Key(0)))
         found[name] = [float(r.payload.params["weight"]) for r in replies]
     # After e steps of rate ½ from 0 towards 1 stands 1 − ½ᵉ: ¾, ⅞ or 15⁄16; each in a third of 40 clients.
     counts = [found["sequential"].count(v) for v in (0.75, 0.875, 0.9375)]

@@ -10,7 +10,7 @@ from torch import nn
 
 from consilience.data.data import Data
 from consilience.engines import offline  # noqa: F401 — before anything imports Flower
-from consilience.engines.exchange import Engine
+from consilience.engines.exchange import Engine, Turn
 from consilience.engines.parallel import Parallel
 from consilience.engines.sequential import Sequential
 from consilience.engines.vectorised import Vectorised, even
@@ -22,6 +22,7 @@ __all__ = [
     "Engine",
     "Parallel",
     "Sequential",
+    "Turn",
     "Vectorised",
     "chosen",
     "engine",

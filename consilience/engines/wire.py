@@ -18,7 +18,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.admission import admit_gaussian
 from consilience.data.data import Data
-from consilience.engines.exchange import client_view
+from consilience.engines.exchange import Turn, client_view
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.method import Method
@@ -135,7 +135,7 @@ class Rehearsal:
         found = []
         for count in self.ROWS:
             try:
-                client = client_view(method, message, self.rows(task, count), self.memories, count, 0, Key(0))
+                client = client_view(method, message, self.rows(task, count), self.memories, count, Turn(0, Key(0)))
                 reply = method.local(task, message, client)
             except (RuntimeError, ValueError, TypeError, AssertionError, IndexError):
                 return None
