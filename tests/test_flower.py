@@ -23,6 +23,7 @@ from consilience.engines import engine as engine_of
 from consilience.engines import wire
 from consilience.engines.flower import Flower
 from consilience.engines.flower_client import Site, answered
+from consilience.engines.rehearsal import Rehearsal, check
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.parties import Client, Reply
@@ -270,13 +271,13 @@ def test_a_dimension_that_depends_on_rows_is_free_and_others_are_not() -> None:
             return Reply((2 * client.data.x, torch.zeros(3)), client.data.size)
 
     task, sites, start = problem()
-    form = wire.Rehearsal(sites.train[0])(PerRow(), task, start)
+    form = Rehearsal(sites.train[0])(PerRow(), task, start)
 
     assert form is not None
     assert sorted(shape for _, shape in form.leaves.values()) == [(-1, 2), (3,)]
-    wire.check((torch.zeros(77, 2), torch.zeros(3)), form)
+    check((torch.zeros(77, 2), torch.zeros(3)), form)
     with pytest.raises(wire.Refused, match="shape"):
-        wire.check((torch.zeros(77, 2), torch.zeros(4)), form)
+        check((torch.zeros(77, 2), torch.zeros(4)), form)
 
 
 def test_a_repeated_question_has_the_same_answer_though_the_site_remembers() -> None:
@@ -417,4 +418,4 @@ def test_a_simulation_that_is_resumed_gives_the_sites_their_memories_back(tmp_pa
 
 def test_a_variance_that_is_not_positive_is_refused() -> None:
     with pytest.raises(wire.Refused, match="not positive"):
-        wire.check((co.Gaussian({"a": torch.zeros(2)}, {"a": torch.tensor([1.0, 0.0])}),), None)
+        check((co.Gaussian({"a": torch.zeros(2)}, {"a": torch.tensor([1.0, 0.0])}),), None)

@@ -18,19 +18,8 @@ from flwr.serverapp import Grid
 from consilience.data.data import Data
 from consilience.engines.exchange import Turn
 from consilience.engines.flower_client import described
-from consilience.engines.wire import (
-    LARGEST,
-    Refused,
-    Rehearsal,
-    allowed,
-    check,
-    digest,
-    opened,
-    pack,
-    record,
-    unpack,
-    weight,
-)
+from consilience.engines.rehearsal import Rehearsal, check
+from consilience.engines.wire import LARGEST, Refused, allowed, digest, opened, pack, record, unpack, weight
 from consilience.errors import InputError
 from consilience.method import Method
 from consilience.parties import Received
