@@ -13,7 +13,7 @@ import warnings
 
 import consilience as co
 from consilience.models.mlp import mlp_swish
-from consilience.reproduce import _module as module
+from consilience.reproduce import module
 
 
 def coreset_over_fedavg(scale: str = "small", seed: int = 0) -> dict[str, float]:

@@ -188,7 +188,7 @@ def reproduce(
     experiment, folder = experiments.load(name), out_ or Path("runs") / name
     with stoppable(folder), progress(True):
         results = experiments.reproduce(name, parse_seeds(seeds), scale, folder, data_dir, workers)
-    if draw := getattr(experiments._module(name), "draw", None):
+    if draw := getattr(experiments.module(name), "draw", None):
         draw(results, folder)
     out.print(experiments.results_table(results, experiment.digits))
     out.print(f"Results: {folder / 'results.json'}", soft_wrap=True)

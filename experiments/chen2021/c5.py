@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 
 import consilience as co
-from consilience.reproduce import _module
+from consilience.reproduce import module
 
-S = _module("chen2021/setting")
+S = module("chen2021/setting")
 COLUMNS = ("step:resnet20",)
 NORMS = {"BatchNorm": nn.BatchNorm2d, "GroupNorm": lambda channels: nn.GroupNorm(8, channels)}
 

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 import consilience as co
-from consilience.reproduce import _module
+from consilience.reproduce import module
 
-S = _module("chen2021/setting")
+S = module("chen2021/setting")
 COLUMNS = ("step:convnet", "step:resnet20", "step:resnet32")
 
 

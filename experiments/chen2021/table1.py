@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 import consilience as co
-from consilience.reproduce import _module
+from consilience.reproduce import module
 
-S = _module("chen2021/setting")
+S = module("chen2021/setting")
 COLUMNS = tuple(f"{split}:{network}" for split in ("step", "dirichlet") for network in S.NETWORKS)
 
 

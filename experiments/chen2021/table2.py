@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import consilience as co
-from consilience.reproduce import _module
+from consilience.reproduce import module
 
-S = _module("chen2021/setting")
+S = module("chen2021/setting")
 COLUMNS = tuple(f"{split}:{network}" for split in ("step", "dirichlet") for network in S.NETWORKS)
 PAPER = """
 FedProx         | 72.5±0.71 71.1±0.52 67.7±0.26 60.4±0.71 54.9±0.66 72.6±0.38 76.1±0.49 73.4±0.51 68.1±0.79 60.9±0.46

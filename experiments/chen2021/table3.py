@@ -12,9 +12,9 @@ from torch.nn.functional import one_hot
 
 import consilience as co
 from consilience.predictive import Predictive
-from consilience.reproduce import _module
+from consilience.reproduce import module
 
-S = _module("chen2021/setting")
+S = module("chen2021/setting")
 COLUMNS = ("step:convnet", "step:resnet20")
 UNIONS = {  # samples, average, clients
     **{"A": (0, True, False), "S": (10, False, False), "S + A": (10, True, False)},

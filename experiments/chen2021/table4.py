@@ -7,10 +7,10 @@ from typing import Any
 
 import consilience as co
 from consilience.data.inputs import inputs_from
-from consilience.reproduce import _module
+from consilience.reproduce import module
 from consilience.result import Result
 
-S = _module("chen2021/setting")
+S = module("chen2021/setting")
 COLUMNS = tuple(f"{split}:{network}" for split in ("step", "dirichlet") for network in S.NETWORKS)
 
 

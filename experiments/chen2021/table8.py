@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import consilience as co
-from consilience.reproduce import _module
+from consilience.reproduce import module
 from consilience.result import Result
 
-S = _module("chen2021/setting")
+S = module("chen2021/setting")
 COLUMNS = ("step:convnet",)
 OWN, BAYES = co.Ensemble(samples=0, average=False, clients=True), co.Ensemble()
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import consilience as co
-from consilience.reproduce import _module
+from consilience.reproduce import module
 
-S = _module("chen2021/setting")
+S = module("chen2021/setting")
 COLUMNS = ("step100:convnet", "step100:resnet20", "step100:resnet32")
 
 
