@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 from tiny import equal, keeps_its_contract, labelled
 
 from consilience.data.partition import (
-    Dirichlet,
-    Heterogeneous,
     HeterogeneousHasan2023,
     Iid,
-    Natural,
     Rows,
     Split,
     apportion,
@@ -24,7 +21,6 @@ from consilience.data.partition import (
     heterogeneous,
     iid,
     natural,
-    parse,
     sorted_feature,
 )
 from consilience.data.synthetic import digits
@@ -207,43 +203,6 @@ def test_fewer_test_rows_than_sites_leave_sites_without() -> None:
         assert sorted(len(part) for part in split.follow(labelled([0, 0]), train, Key(0))) == [0, 0, 0, 1, 1]
 
 
-@settings(max_examples=100)
-@given(SPLITS)
-def test_text_round_trip(split: Split) -> None:
-    assert parse(str(split)) == split
-
-
-def test_text_is_what_people_type() -> None:
-    assert [str(s) for s in (iid(), natural(), dirichlet(0.1), dirichlet(1), heterogeneous(0.9))] == [
-        "iid",
-        "natural",
-        "dirichlet:0.1",
-        "dirichlet:1",
-        "heterogeneous:0.9",
-    ]
-    assert parse(" dirichlet : 0.5 ") == Dirichlet(0.5)
-    assert (parse("iid"), parse("natural"), parse("heterogeneous:1")) == (Iid(), Natural(), Heterogeneous(1.0))
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("dirichlett:0.1", "Did you mean «dirichlet»"),
-        ("zebra", "Known: dirichlet, dominant, heterogeneous, iid, natural"),
-        ("dirichlet", "type for example dirichlet:0.5"),
-        ("dirichlet:much", "type for example dirichlet:0.5"),
-        ("heterogeneous:", "type for example heterogeneous:0.5"),
-        ("iid:3", "takes no number"),
-        ("dirichlet:-1", "not a positive number"),
-        ("dirichlet:nan", "not a positive number"),
-        ("heterogeneous:1.5", "not between 0 and 1"),
-    ],
-)
-def test_text_that_cannot_be_read(text: str, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        parse(text)
-
-
 @pytest.mark.parametrize("h", [-0.1, 1.1, float("nan"), "0.5"])
 def test_h_outside_its_range(h: float) -> None:
     with pytest.raises(InputError, match="between 0 and 1"):
@@ -423,36 +382,6 @@ def test_a_row_is_handed_out_twice_only_by_a_split_that_says_so() -> None:
     with pytest.raises(InputError, match="hands out a row twice"):
         Twice()(labelled([0, 1, 2]), 2, Key(0))
     assert [part.tolist() for part in Shared()(labelled([0, 1, 2]), 2, Key(0))] == [[0, 1, 2], [0, 1, 2]]
-
-
-@pytest.mark.parametrize(
-    ("split", "text"),
-    [
-        (sorted_feature(), "sorted_feature"),
-        (sorted_feature(12), "sorted_feature:12"),
-        (heterogeneous(0.3, "hasan2023"), "heterogeneous:0.3@hasan2023"),
-    ],
-)
-def test_the_text_of_the_papers_splits(split: Split, text: str) -> None:
-    assert str(split) == text
-    assert parse(text) == split
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("sorted_feature:", "number of a feature"),
-        ("sorted_feature:-1", "number of a feature"),
-        ("sorted_feature:1@hasan2023", "number of a feature"),
-        ("heterogeneous:0.3@hasan2024", "Did you mean «hasan2023»"),
-        ("heterogeneous:0.3@", "Known: hasan2023"),
-        ("heterogeneous:2@hasan2023", "between 0 and 1"),
-        ("dirichlet:0.5@hasan2023", "has no variants: type dirichlet:0.5"),
-    ],
-)
-def test_text_of_the_papers_splits_that_cannot_be_read(text: str, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        parse(text)
 
 
 def test_the_released_form_goes_by_class_too() -> None:
