@@ -23,7 +23,6 @@ from consilience.method import Method, Needs
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
-from consilience.signature import public
 from consilience.spec import types_of
 from consilience.study import Agreement, Member, Study
 from consilience.tree import Tree
@@ -41,14 +40,6 @@ class Fitted(NamedTuple):
     reply: bytes  # what leaves
     memory: bytes  # what stays: the method's memory, and which rows were trained on
     send: Tree
-
-
-def own_member(study: Study, name: str, key: Ed25519PrivateKey) -> Member:
-    """The site's entry in the study, which must hold the key at hand."""
-    member = study.member(name)
-    if member.key != public(key):
-        raise InputError(f"This is not the key that «{name}» signed the study with: say which file it is with --key.")
-    return member
 
 
 def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[Data, Inspection]:

@@ -356,7 +356,7 @@ def test_one_client_and_a_client_with_one_class(name: str) -> None:
 
 def _one_class(sites: co.Sites) -> co.Sites:
     first = sites.train[0]
-    kept = tree.select(first, first.y == first.y[0])
+    kept = Data(*(leaf[first.y == first.y[0]] for leaf in first))
     return dataclasses.replace(sites, train=(kept, *sites.train[1:]))
 
 

@@ -25,7 +25,7 @@ from consilience.errors import InputError
 from consilience.modelfile import read_model
 from consilience.pooling import choose, pool
 from consilience.signature import new_key, read_key
-from consilience.site import Parts, fit, own_member, parts, rows_of, statistics
+from consilience.site import Parts, fit, parts, rows_of, statistics
 from consilience.study import Study
 
 
@@ -46,7 +46,7 @@ def replies(study: Study, folder: Path, message: Path | None = None) -> list[Pat
         key = read_key(folder / f"{name}.key")
         if any(s.name == name and s.left for s in study.sites):
             continue
-        fitted = fit(study, own_member(study, name, key), key, own, message, folder / f"{name}.memory")
+        fitted = fit(study, study.member(name), key, own, message, folder / f"{name}.memory")
         (folder / f"{name}.memory").write_bytes(fitted.memory)
         path = folder / f"{name}.reply"
         path.write_bytes(fitted.reply)
@@ -271,7 +271,7 @@ def statistics_of(study: Study, folder: Path, model: Path) -> list[Path]:
     for name, own in rows(study, folder).items():
         key = read_key(folder / f"{name}.key")
         made.append(folder / f"{name}.statistics")
-        member = own_member(study, name, key)
+        member = study.member(name)
         made[-1].write_bytes(statistics(study, member, key, own.choose, read.method, read.state, read.checksum))
     return made
 
