@@ -189,9 +189,7 @@ def load(
     score or pool again, hand the sites in.
     """
     store = Store(folder)
-    report = store.read_json()
-    if not report.get("finished"):
-        raise InputError(f"The run in {folder} has not finished; go on with «consilience run --resume {folder}».")
+    report = store.read_report()
     plan = {} if task is not None and sites is not None else store.read_json("task.json")
     method = restored(report["settings"]) if method is None else method
     assert isinstance(method, Method)
