@@ -150,11 +150,11 @@ def report(folder: Annotated[Path, typer.Argument(help="A run's folder.")]) -> N
     from consilience.report.html import comparison_page, run_page
 
     store = Store(folder)
-    if (folder / "compare.json").exists():
-        page = comparison_page(store.read_json("compare.json"))
-    else:
-        page = run_page(store.read_report())
-    store.write("report.html", page.encode())
+    comparison = (folder / "compare.json").exists()
+    value = store.read_json("compare.json" if comparison else "run.json")
+    if not comparison and not value.get("finished"):
+        raise InputError(f"The run in {folder} has not finished; go on with «consilience run --resume {folder}».")
+    store.write("report.html", (comparison_page if comparison else run_page)(value).encode())
     out.print(f"Report: {folder / 'report.html'}")
 
 
