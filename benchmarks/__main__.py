@@ -14,10 +14,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import engines, floor, growth, protocols
+from benchmarks import coresets, engines, ensemble, floor, growth, merging, protocols
 from benchmarks.timing import machine
 
-PARTS: dict[str, ModuleType] = {"protocols": protocols, "floor": floor, "engines": engines, "growth": growth}
+PARTS: dict[str, ModuleType] = {
+    **{"protocols": protocols, "floor": floor, "engines": engines, "growth": growth},
+    **{"merging": merging, "ensemble": ensemble, "coresets": coresets},
+}
 PAGE, BEGIN, END = (
     Path("docs/speed.md"),
     "<!-- measured: written by make bench -->",

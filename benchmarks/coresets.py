@@ -1,41 +1,41 @@
 """What a coreset costs to learn: seconds of BPC-fKL at the sites over FedAvg's, in the rounds FedAvg needs.
 
-    python -m benchmarks.coresets [--scale small] [--seed 0]
-
-The problem is that of d'Hondt et al. 2024, Figure 2, whose authors speak of 10 to 100 ×; the aim here is under 50 ×.
+The problem is that of d'Hondt et al. 2024, Figure 2, whose authors speak of 10 to 100 ×.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import warnings
+from argparse import Namespace
+from typing import Any
 
 import consilience as co
 from consilience.models.mlp import mlp_swish
-from consilience.reproduce import _module as module
+from consilience.reproduce import module
+
+TITLE = "Learning coresets"
+TARGET = 50  # × FedAvg's seconds
 
 
-def coreset_over_fedavg(scale: str = "small", seed: int = 0) -> dict[str, float]:
+def measure(given: Namespace) -> dict[str, Any]:
     """Seconds at the sites, and their ratio; FedAvg is stopped at its best validation NLL."""
-    figure2 = module("dhondt2024/figure2")
+    figure2, scale = module("dhondt2024/figure2"), "small" if given.scale >= 0.1 else "smoke"
     learn, _, _, rounds = figure2.SCALES[scale]
-    sites = figure2.prepared(100, seed)
+    sites = figure2.prepared(100, 0)
     task = co.regression(mlp_swish(1), noise=figure2.NOISE, prior=co.Isotropic(100.0))
     average = co.FedAvg(co.Adam(rate=1e-2, epochs=2, batch=20))
-    history = co.run(average, task, sites, rounds=rounds, seed=seed).report["history"]
+    history = co.run(average, task, sites, rounds=rounds).report["history"]
     best = min(history, key=lambda row: row["validation_nll"])["round"]
-    fedavg = co.run(average, task, sites, rounds=best, seed=seed, scored=False).report["seconds"]
+    fedavg = co.run(average, task, sites, rounds=best, scored=False).report["seconds"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         method = co.CoresetFL(learn, co.Adam(rate=1e-2, epochs=1, batch=1000))
-        coreset = co.run(method, task, sites, seed=seed, scored=False).report["seconds"]
-    return {"coreset_seconds": coreset, "fedavg_seconds": fedavg, "fedavg_rounds": best, "times": coreset / fedavg}
+        coreset = co.run(method, task, sites, scored=False).report["seconds"]
+    seconds = {"coreset_seconds": coreset, "fedavg_seconds": fedavg}
+    return {"scale": scale, **seconds, "fedavg_rounds": best, "ratio": coreset / fedavg}
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", default="small", help="a scale of dhondt2024/figure2")
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    print(json.dumps(coreset_over_fedavg(asked.scale, asked.seed), indent=2))
+def table(found: dict[str, Any]) -> list[list[str]]:
+    heads = ["scale", "coresets, s", "FedAvg, s", "FedAvg's rounds", f"ratio (wanted: ≤ {TARGET})"]
+    seconds = [f"{found[f'{what}_seconds']:.1f}" for what in ("coreset", "fedavg")]
+    return [heads, [found["scale"], *seconds, str(found["fedavg_rounds"]), f"{found['ratio']:.1f}"]]

@@ -15,8 +15,6 @@ from consilience.engines import chosen, engine
 from consilience.models import model
 
 TITLE = "Engines"
-TARGETS = "auto ≤ 1.15 × the best; tabular MLP with 50 clients ≥ 5 × sequential; small CNN with 5 ≥ 1.6 ×"
-
 EMBEDDED = ("sequential", "vectorised", "parallel")  # Flower has a benchmark of its own
 
 

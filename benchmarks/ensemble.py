@@ -1,73 +1,26 @@
-"""An ensemble's prediction against as many single passes, and the memory it takes: `python -m benchmarks.ensemble`."""
+"""An ensemble's prediction against as many single passes, and the memory it takes."""
 
 from __future__ import annotations
 
 import copy
-import json
-import resource
-import statistics
-import sys
-import time
-from collections.abc import Callable
-from multiprocessing import get_context
+from argparse import Namespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import consilience as co
+from benchmarks.timing import alternating, in_a_new_process, medians, peak
 from consilience import tree
 from consilience.key import Key
 from consilience.models import model
 from consilience.task import CHUNK, IMAGES
 
+TITLE = "Predictions of an ensemble"
 MEMBERS = 21  # ten drawn, ten clients, their average
-BOUND = 1.3  # of the bare passes' time
+ROWS = 2048
+BOUND = 1.3  # wanted: × the bare passes' time
 NETWORKS = {"mlp": (784,), "cnn_chen": (3, 32, 32), "resnet20": (3, 32, 32)}
-
-
-def measured(
-    rows: int = 2048, repeats: int = 5, threads: int = 1, names: tuple[str, ...] = tuple(NETWORKS)
-) -> dict[str, Any]:
-    """For each network: median seconds of both, taken alternately, their ratio, and the memory for n and 4n inputs."""
-    torch.set_num_threads(threads)
-    return {name: {**timed(name, rows, repeats), "memory_mb": memory(name, rows)} for name in names}
-
-
-def timed(name: str, rows: int, repeats: int) -> dict[str, Any]:
-    task, members, x = problem(name, rows)
-    networks = [filled(task.model, params) for params in tree.unstack(members.params, MEMBERS)]
-    predict = task.predictive(members)
-    seconds: dict[str, list[float]] = {"ensemble": [], "passes": []}
-    for _ in range(repeats + 1):
-        for which, call in (("ensemble", lambda: predict(x)), ("passes", lambda: passes(networks, x))):
-            seconds[which].append(clock(call))
-    middle = {which: statistics.median(values[1:]) for which, values in seconds.items()}  # the first warms up
-    return {"rows": rows, "seconds": middle, "ratio": middle["ensemble"] / middle["passes"], "bound": BOUND}
-
-
-@torch.no_grad()
-def passes(networks: list[nn.Module], x: Tensor) -> None:
-    """The same number of plain forward passes, with nothing combined."""
-    for network in networks:
-        for part in x.split(CHUNK if x.ndim == 2 else IMAGES):
-            network(part)
-
-
-def memory(name: str, rows: int) -> dict[str, float]:
-    """How far the peak grows while predicting n and 4n inputs, each in a fresh process: the chunks, not the inputs."""
-    with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        return {str(n): pool.apply(growth, (name, n)) for n in (rows, 4 * rows)}
-
-
-def growth(name: str, rows: int) -> float:
-    """Megabytes by which predicting raises the process's peak."""
-    torch.set_num_threads(1)
-    task, members, x = problem(name, rows)
-    predict = task.predictive(members)
-    before = peak()
-    predict(x)
-    return peak() - before
 
 
 def problem(name: str, rows: int) -> tuple[co.Task, co.Samples, Tensor]:
@@ -83,15 +36,49 @@ def filled(network: nn.Module, params: dict[str, Tensor]) -> nn.Module:
     return made
 
 
-def clock(call: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
+@torch.no_grad()
+def passes(networks: list[nn.Module], x: Tensor) -> None:
+    """The same number of plain forward passes, with nothing combined."""
+    for network in networks:
+        for part in x.split(CHUNK if x.ndim == 2 else IMAGES):
+            network(part)
 
 
-def peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
+def timed(name: str, rows: int, repeats: int) -> dict[str, Any]:
+    task, members, x = problem(name, rows)
+    networks = [filled(task.model, params) for params in tree.unstack(members.params, MEMBERS)]
+    predict = task.predictive(members)
+    found = medians(alternating({"ensemble": lambda: predict(x), "passes": lambda: passes(networks, x)}, repeats))
+    return {"rows": rows, "seconds": found, "ratio": found["ensemble"] / found["passes"]}
 
 
-if __name__ == "__main__":
-    print(json.dumps(measured(), indent=2))
+def growth(name: str, rows: int) -> float:
+    """Megabytes by which predicting raises the process's peak: the chunks decide, not the inputs."""
+    torch.set_num_threads(1)
+    task, members, x = problem(name, rows)
+    predict = task.predictive(members)
+    before = peak()
+    predict(x)
+    return peak() - before
+
+
+def measure(given: Namespace) -> dict[str, Any]:
+    """For each network: median seconds of both, their ratio, and the memory for n and 4n inputs."""
+    rows = max(64, round(ROWS * min(given.scale * 10, 1)))
+    return {
+        name: {
+            **timed(name, rows, given.repeats),
+            "memory_mb": {str(n): in_a_new_process(growth, name, n) for n in (rows, 4 * rows)},
+        }
+        for name in NETWORKS
+    }
+
+
+def table(found: dict[str, Any]) -> list[list[str]]:
+    heads = ["network", "inputs", "ensemble, s", f"{MEMBERS} passes, s", f"ratio (wanted: ≤ {BOUND})"]
+    rows = [[*heads, "memory, MB", "for 4 × the inputs, MB"]]
+    for name, f in found.items():
+        seconds = [f"{f['seconds'][what]:.2f}" for what in ("ensemble", "passes")]
+        memory = [f"{megabytes:.0f}" for megabytes in f["memory_mb"].values()]
+        rows.append([name, str(f["rows"]), *seconds, f"{f['ratio']:.2f}", *memory])
+    return rows

@@ -52,7 +52,7 @@ def a_round(method: co.Method, task: co.Task, data: list[co.Data], where: Engine
     def work() -> None:
         nonlocal state
         with using_threads(threads):
-            replies = where.gather(method, task, method.broadcast(state), where.clients, next(rounds), Key(3))
+            replies = where.gather(method, task, method.broadcast(state), where.clients, co.Turn(next(rounds), Key(3)))
             state = method.aggregate(task, state, replies, server)
 
     return work

@@ -1,20 +1,16 @@
 """More and more clients of 60 rows × 64 features: time per client and peak memory of a whole run of two rounds.
 
-Each size runs in a process of its own, whose peak memory is then its own: `python -m benchmarks.growth 1000`.
+Each size runs in a process of its own, whose peak memory is then its own.
 """
 
 from __future__ import annotations
 
-import json
-import resource
-import subprocess
-import sys
 from argparse import Namespace
 from typing import Any
 
 import consilience as co
 from benchmarks.floor import drawn
-from benchmarks.timing import seconds
+from benchmarks.timing import in_a_new_process, peak, seconds
 
 TITLE = "Growth"
 CLIENTS, ROWS, FEATURES, ROUNDS = (10, 100, 1_000, 10_000), 60, 64, 2
@@ -35,17 +31,14 @@ def alone(clients: int) -> dict[str, float]:
     work = lambda: co.run(method, task, rows, rounds=ROUNDS, scored=False, keep_replies="none")
     for _ in range(2 if clients <= 1_000 else 1):
         took = seconds(work)
-    gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return {"milliseconds_per_client": 1e3 * took / clients / ROUNDS, "peak_gigabytes": gigabytes}
+    return {"milliseconds_per_client": 1e3 * took / clients / ROUNDS, "peak_gigabytes": peak() / 1024}
 
 
 def measure(given: Namespace) -> dict[str, Any]:
     found = {}
     for clients in CLIENTS:
         count = max(2, round(clients * min(given.scale * 10, 1)))
-        command = [sys.executable, "-m", "benchmarks.growth", str(count)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        found[str(count)] = json.loads(done.stdout)
+        found[str(count)] = in_a_new_process(alone, count)
     first = next(iter(found.values()))["milliseconds_per_client"]
     return {k: {**f, "rise": f["milliseconds_per_client"] / first} for k, f in found.items()}
 
@@ -55,7 +48,3 @@ def table(found: dict[str, Any]) -> list[list[str]]:
     for clients, f in found.items():
         rows.append([clients, f"{f['milliseconds_per_client']:.2f}", f"{f['rise']:.2f}", f"{f['peak_gigabytes']:.2f}"])
     return rows
-
-
-if __name__ == "__main__":
-    print(json.dumps(alone(int(sys.argv[1]))))

@@ -1,95 +1,57 @@
-"""Merging many clients' Gaussians: seconds and memory against stacking the payloads. `python -m benchmarks.merging`."""
+"""Merging many clients' Gaussians: seconds and memory against stacking the payloads."""
 
 from __future__ import annotations
 
-import argparse
-import resource
-import statistics
-import time
-from collections.abc import Callable
-from multiprocessing import get_context
+from argparse import Namespace
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 import consilience as co
+from benchmarks.timing import alternating, in_a_new_process, medians, peak
 from consilience import tree
 from consilience.payload import nbytes
 from consilience.posterior import Gaussian
 
+TITLE = "Merging Gaussians"
 RULES = {"eaa": co.eaa, "gaa": co.gaa, "aalv": co.aalv, "ppa": co.ppa, "cf": co.cf}
-SLOWEST, LARGEST = 4.0, 3.0  # the gates: × the time of stacking, × the payloads' memory
+CLIENTS, WEIGHTS = 100, 1_000_000
+SLOWEST, LARGEST = 4.0, 3.0  # wanted: × the time of stacking, × the payloads' memory
 
 
-def clients_of(count: int, weights: int) -> list[Gaussian]:
+def clients_of(count: int) -> list[Gaussian]:
     """One large leaf of Gaussian weights and one of points at every client."""
-    g, few = torch.Generator().manual_seed(0), weights // 100
+    g, few = torch.Generator().manual_seed(0), WEIGHTS // 100
     return [
         Gaussian(
-            {"layer": torch.randn(weights - few, generator=g), "points": torch.randn(few, generator=g)},
-            {"layer": torch.rand(weights - few, generator=g) + 0.01},
+            {"layer": torch.randn(WEIGHTS - few, generator=g), "points": torch.randn(few, generator=g)},
+            {"layer": torch.rand(WEIGHTS - few, generator=g) + 0.01},
         )
         for _ in range(count)
     ]
 
 
-def seconds(work: Callable[[], Any], repeats: int) -> float:
-    """The median of several runs, after one that warms the caches."""
-    work()
-    taken = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - begin)
-    return statistics.median(taken)
-
-
-def measured(rule: str, count: int, weights: int, repeats: int) -> dict[str, float]:
-    """Time and peak memory of one rule; in a process of its own, whose peak is nobody else's."""
+def alone(rule: str, count: int, repeats: int) -> dict[str, float]:
+    """Time and peak memory of one rule."""
     torch.set_num_threads(1)
-    gaussians, shares = clients_of(count, weights), torch.rand(count) + 0.5
-    payload, before = float(sum(nbytes(g) for g in gaussians)), _peak()
+    gaussians, shares = clients_of(count), torch.rand(count) + 0.5
+    payload, before = sum(nbytes(g) for g in gaussians) / 2**20, peak()
     co.merge(gaussians, shares, RULES[rule])
-    held = payload + max(_peak() - before, 0.0)  # the payloads themselves, and what merging needed beside them
-    merging = seconds(lambda: co.merge(gaussians, shares, RULES[rule]), repeats)
-    stacking = seconds(lambda: tree.stack(gaussians), repeats)
-    return {
-        **{"merging": merging, "stacking": stacking, "time_ratio": merging / stacking},
-        **{"payload_bytes": payload, "held_bytes": held, "memory_ratio": held / payload},
-    }
+    held = payload + peak() - before  # the payloads themselves, and what merging needed beside them
+    works = {"merging": lambda: co.merge(gaussians, shares, RULES[rule]), "stacking": lambda: tree.stack(gaussians)}
+    found = medians(alternating(works, repeats))
+    ratios = {"time_ratio": found["merging"] / found["stacking"], "memory_ratio": held / payload}
+    return {**found, "payload_megabytes": payload, "held_megabytes": held, **ratios}
 
 
-def _peak() -> float:
-    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def measure(given: Namespace) -> dict[str, Any]:
+    count = max(2, round(CLIENTS * min(given.scale * 10, 1)))
+    return {rule: in_a_new_process(alone, rule, count, given.repeats) for rule in RULES}
 
 
-def merging(count: int = 100, weights: int = 1_000_000, repeats: int = 3) -> dict[str, dict[str, float]]:
-    """Every rule, one process after another."""
-    found = {}
-    for rule in RULES:
-        with get_context("spawn").Pool(1) as pool:
-            found[rule] = pool.apply(measured, (rule, count, weights, repeats))
-    return found
-
-
-def main() -> None:
-    words = argparse.ArgumentParser(prog="python -m benchmarks.merging", description=__doc__)
-    words.add_argument("--clients", type=int, default=100)
-    words.add_argument("--weights", type=int, default=1_000_000)
-    words.add_argument("--repeats", type=int, default=3)
-    given = words.parse_args()
-    found = merging(given.clients, given.weights, given.repeats)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("rule", "merging, s", "stacking, s", "time", "memory", "within the gates"):
-        table.add_column(column, justify="left" if column == "rule" else "right")
+def table(found: dict[str, Any]) -> list[list[str]]:
+    rows = [["rule", "merging, s", "stacking, s", f"time (wanted: ≤ {SLOWEST})", f"memory (≤ {LARGEST})"]]
     for rule, f in found.items():
-        within = f["time_ratio"] <= SLOWEST and f["memory_ratio"] <= LARGEST
-        ratios = (f"{f['time_ratio']:.2f} ×", f"{f['memory_ratio']:.2f} ×")
-        table.add_row(rule, f"{f['merging']:.2f}", f"{f['stacking']:.2f}", *ratios, "yes" if within else "NO")
-    Console(width=120).print(table)
-
-
-if __name__ == "__main__":
-    main()
+        seconds = [f"{f[what]:.2f}" for what in ("merging", "stacking")]
+        rows.append([rule, *seconds, f"{f['time_ratio']:.2f}", f"{f['memory_ratio']:.2f}"])
+    return rows

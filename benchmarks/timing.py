@@ -1,11 +1,14 @@
-"""Medians of alternating runs, so that what else the machine does falls on every row alike."""
+"""Medians of alternating runs, so that what else the machine does falls on every row alike; and peaks of memory."""
 
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +36,20 @@ def alternating(rows: Mapping[str, Callable[[], Any]], repeats: int, warm: int =
 
 def medians(found: Mapping[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in found.items()}
+
+
+def peak() -> float:
+    """The most memory this process has held, in megabytes."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage also counts what the parent held when it started this process
+        return next(int(line.split()[1]) for line in status.open() if line.startswith("VmHWM")) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+
+
+def in_a_new_process(work: Callable[..., Any], *words: Any) -> Any:
+    """What `work` returns there, where the peak of memory is its own."""
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(work, words)
 
 
 def machine() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from consilience.data.skew import dominant, step
 from consilience.data.synthetic import digits, linear_gaussian, moons, sine, swiss_roll
 from consilience.data.tabular import from_csv
 from consilience.distil import Distil, at_average, at_client, at_random
-from consilience.engines import Parallel, Sequential, Vectorised
+from consilience.engines import Parallel, Sequential, Turn, Vectorised
 from consilience.ensemble import DirichletModels, Ensemble, GaussianModels
 from consilience.errors import Diverged, InputError
 from consilience.estimator import FederatedClassifier, FederatedRegressor

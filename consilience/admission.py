@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,11 +29,15 @@ def server_of(agreement: Agreement, clients: int, inputs: Tensor | None = None) 
     return Server(inputs, None, agreement.key.fold(0), clients)
 
 
+def drawn(count: int, features: Sequence[int], classes: int) -> Data:
+    """Rows made up from their shape alone; `classes` is 0 where numbers are predicted."""
+    y = torch.arange(count) % classes if classes else Key(1).normal((count,))
+    return Data.of(Key(0).normal((count, *features)), y)
+
+
 def invented(agreement: Agreement) -> Data:
     """Rows drawn from nothing but the agreement's columns."""
-    x = Key(0).normal((PRETENDED, len(agreement.feature_names)))
-    classes = len(agreement.target.classes)
-    return Data.of(x, torch.arange(PRETENDED) % classes if classes else Key(1).normal((PRETENDED,)))
+    return drawn(PRETENDED, (len(agreement.feature_names),), len(agreement.target.classes))
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from consilience import participation as part
-from consilience.engines.exchange import Engine
+from consilience.engines.exchange import Engine, Turn
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.ledger import Ledger
@@ -32,13 +32,13 @@ class Gathering:
 
     def __call__(self, method: Method, task: Task, message: Tree, round: int, ledger: Ledger) -> list[Received]:
         """The replies of those asked; too few of them end the run with a sentence."""
-        draw, learn = self.key.fold(3), self.key.fold(1)
+        draw, turn = self.key.fold(3), Turn(round, self.key.fold(1), round / self.rounds)
         asked = part.cohort(self.taking, self.engine.clients, round, draw)
         self.lost = part.losses(self.taking, asked, self.sizes, round, draw)
         there, replies = [k for k in asked if k not in self.lost], list[Received]()
         for portion in track(part.portions(there, self.sizes, self.folding), "part"):
             try:
-                came = self.engine.gather(method, task, message, portion, round, learn, round / self.rounds)
+                came = self.engine.gather(method, task, message, portion, turn)
             except InputError:
                 self.lost |= self.engine.lost
                 raise

@@ -95,6 +95,11 @@ def elsewhere(sites: Sites, text: str, seed: int, data_dir: str | None) -> Sites
     return inputs_from(sites, dataset(name, data_dir), int(number) if colon else None, seed)
 
 
+def run_folder(what: str, data: str) -> Path:
+    """Where a run of that data is kept when nobody says where."""
+    return free_folder(Path("runs"), f"{what}-{Path(data).stem.strip('*') or 'csv'}")
+
+
 def free_folder(parent: Path, stem: str) -> Path:
     """The first of stem-1, stem-2, … that does not exist."""
     number = 1

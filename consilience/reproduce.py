@@ -61,18 +61,19 @@ def names() -> list[str]:
 def load(name: str) -> Experiment:
     if name not in names():
         raise unknown("experiment", name, names())
-    experiment: Experiment = _module(name).EXPERIMENT
+    experiment: Experiment = module(name).EXPERIMENT
     return experiment
 
 
-def _module(name: str) -> ModuleType:
+def module(name: str) -> ModuleType:
+    """An experiment's file, or one beside it that several share."""
     path = folder() / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"experiments_{name.replace('/', '_')}", path)
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there for the names in their annotations
-    spec.loader.exec_module(module)
-    return module
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = found  # dataclasses look there for the names in their annotations
+    spec.loader.exec_module(found)
+    return found
 
 
 def reproduce(
@@ -86,17 +87,20 @@ def reproduce(
     store = Store(out)
     wanted = [(column, seed) for seed in seeds for column in experiment.columns]
     missing = [(c, s) for c, s in wanted if not (out / _file(scale, c, s)).exists()]
+
+    def keep(column: str, seed: int, values: Values) -> None:
+        store.write_json(_file(scale, column, seed), {"format": FORMAT, "values": values})
+
     if workers > 1 and len(missing) > 1:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
             jobs = {pool.submit(_trial, name, c, s, scale, data_dir): (c, s) for c, s in missing}
             finished = as_completed(jobs)
             for _ in track(missing, "trial"):
                 job = next(finished)
-                store.write_json(_file(scale, *jobs[job]), {"format": FORMAT, "values": job.result()})
+                keep(*jobs[job], job.result())
     else:
         for column, seed in track(missing, "trial"):
-            values = _trial(name, column, seed, scale, data_dir)
-            store.write_json(_file(scale, column, seed), {"format": FORMAT, "values": values})
+            keep(column, seed, _trial(name, column, seed, scale, data_dir))
     results = collect(name, experiment, seeds, scale, out)
     store.write_json("results.json", results)
     return results
@@ -123,30 +127,7 @@ def collect(name: str, experiment: Experiment, seeds: Sequence[int], scale: str,
         drawings |= {column: drawn} if drawn else {}
         printed = {row: cols[column] for row, cols in (experiment.paper or {}).items() if column in cols}
         for row in dict.fromkeys([*(r for t in trials for r in t), *printed]):
-            values = [t[row][experiment.score] for t in trials if row in t and t[row].get(experiment.score) is not None]
-            scores = {s: _mean([t[row].get(s) for t in trials if row in t]) for t in trials[:1] for s in t.get(row, {})}
-            error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-            ours = statistics.fmean(values) if values else None
-            paper, paper_error = printed.get(row, (None, None))
-            away = None
-            if ours is not None and paper is not None and paper_error:
-                away = (ours - paper) / math.hypot(paper_error, error or 0)
-            cells.append(
-                {
-                    "row": row,
-                    "column": column,
-                    "ours": ours,
-                    "spread": error,
-                    "seeds": len(values),
-                    "per_seed": values,
-                    "scores": scores,
-                    "paper": paper,
-                    "paper_spread": paper_error,
-                    "away_in_standard_errors": away,
-                    "comparable": paper is not None and column not in experiment.incomparable,
-                    "open": row in experiment.open_rows,
-                }
-            )
+            cells.append(_cell(experiment, row, column, trials, printed.get(row, (None, None))))
     return {
         "format": FORMAT,
         "experiment": name,
@@ -160,7 +141,37 @@ def collect(name: str, experiment: Experiment, seeds: Sequence[int], scale: str,
     }
 
 
-def _mean(values: list[float | None]) -> float | None:
+def _cell(
+    experiment: Experiment,
+    row: str,
+    column: str,
+    trials: Sequence[Values],
+    printed: tuple[float | None, float | None],
+) -> dict[str, Any]:
+    values = [v for t in trials if row in t and (v := t[row].get(experiment.score)) is not None]
+    scores = {s: _mean([t[row].get(s) for t in trials if row in t]) for t in trials[:1] for s in t.get(row, {})}
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    ours, (paper, paper_error) = _mean(values), printed
+    away = None
+    if ours is not None and paper is not None and paper_error:
+        away = (ours - paper) / math.hypot(paper_error, error or 0)
+    return {
+        "row": row,
+        "column": column,
+        "ours": ours,
+        "spread": error,
+        "seeds": len(values),
+        "per_seed": values,
+        "scores": scores,
+        "paper": paper,
+        "paper_spread": paper_error,
+        "away_in_standard_errors": away,
+        "comparable": paper is not None and column not in experiment.incomparable,
+        "open": row in experiment.open_rows,
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return statistics.fmean(known) if known else None
 

@@ -76,18 +76,12 @@ def run(
     part.check(taking, method, len(sites))
     place = named_device(device)
     there, rows = placed(task, sites, place)
-    if isinstance(engine, str):
-        engine_name = chosen(engine, task, sites.train)
-        where = named_engine(engine_name, rows.train)
-    else:
-        engine_name, where = getattr(engine, "__name__", "custom"), engine(rows.train)
+    engine_name, where = _engine(engine, task, sites, rows)
     store = None if out is None else Store(out, keep_replies)
     if store is not None and store.exists and not resume:
         raise InputError(f"{store.folder} already holds a run; go on with --resume, or choose another folder.")
-    used = threads or threads_for(task)
     if isinstance(where, Vectorised):
-        begun = store is not None and (store.folder / "run.json").exists()
-        before = store.read_json().get("compiled") if store is not None and begun else compiled
+        before = _compiled_before(store, compiled)
         where.compiled = worthwhile(rounds * where.steps(method, task)) if before is None else before
     fingerprint = identity(method, task, sites, seed, on(engine_name, device), taking.fingerprint())
     if taking.min_replies is not None:
@@ -96,14 +90,13 @@ def run(
     key = Key(seed)
     here = Server(sites.inputs, sites.calibration, key.fold(0), len(sites))
     server = here._replace(inputs=rows.inputs, calibration=rows.calibration)
-    saved = store.load(method) if store is not None and resume else None
-    if saved is not None and saved.fingerprint != fingerprint:
-        raise InputError(f"{out} was made with another method, model, data, seed or engine; use what it was made with.")
     origin = None if start is None else start_from(start, task)
     first = method.init(task, here) if origin is None else origin.into(method.init(task, here), task)
+    saved = _saved(store, method, fingerprint) if store is not None and resume else None
     at = saved or Checkpoint(0, first, {}, [], Ledger(), fingerprint)
     where.memories.update(moved(at.memories, place))
     state = moved(at.state, place)
+    used = threads or threads_for(task)
     header = {
         **{"consilience": __version__, "format": FORMAT},
         **facts(method, task, sites, rounds, seed, engine_name, used),
@@ -156,6 +149,32 @@ def run(
     return Result(method, task, sites, at.state, replies, here, report, run, store, at)
 
 
+def _engine(
+    engine: str | Callable[[Sequence[Data]], Engine], task: Task, sites: Sites, rows: Sites
+) -> tuple[str, Engine]:
+    """Its name, and the engine over the rows, wherever they lie."""
+    if not isinstance(engine, str):
+        return getattr(engine, "__name__", "custom"), engine(rows.train)
+    name = chosen(engine, task, sites.train)
+    return name, named_engine(name, rows.train)
+
+
+def _compiled_before(store: Store | None, wanted: bool | None) -> bool | None:
+    """Whether a run that goes on compiled its steps; what is wanted where it begins."""
+    begun = store is not None and (store.folder / "run.json").exists()
+    return store.read_json().get("compiled") if store is not None and begun else wanted
+
+
+def _saved(store: Store, method: Method, fingerprint: str) -> Checkpoint | None:
+    """The last whole round, if it is of the same run."""
+    saved = store.load(method)
+    if saved is not None and saved.fingerprint != fingerprint:
+        raise InputError(
+            f"{store.folder} was made with another method, model, data, seed or engine; use what it was made with."
+        )
+    return saved
+
+
 def _failed(lost: dict[int, str], sites: Sites, round: int) -> list[dict[str, Any]]:
     """Who, when and why, for people."""
     return [{"site": sites.names[k], "round": round + 1, "why": why} for k, why in sorted(lost.items())]
@@ -170,9 +189,7 @@ def load(
     score or pool again, hand the sites in.
     """
     store = Store(folder)
-    report = store.read_json()
-    if not report.get("finished"):
-        raise InputError(f"The run in {folder} has not finished; go on with «consilience run --resume {folder}».")
+    report = store.read_report()
     plan = {} if task is not None and sites is not None else store.read_json("task.json")
     method = restored(report["settings"]) if method is None else method
     assert isinstance(method, Method)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -14,6 +15,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from consilience.progress import listening
+from consilience.store import as_json as json_text
 
 PIPED = 300  # columns where nobody looks: wide, so that a row stays on its line
 out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPED)
@@ -57,6 +59,15 @@ def live(wanted: bool) -> Iterator[Callable[[RenderableType], None]]:
     made = bar()
     with Live(made, console=err, transient=True, refresh_per_second=4) as screen, listening(moved(made)):
         yield lambda table: screen.update(Group(made, table))
+
+
+def told(found: Any, table: RenderableType, closing: str, as_json: bool) -> None:
+    """What was found: as JSON and nothing else for a program, as a table and where to look further for a person."""
+    if as_json:
+        print(json_text(found))
+    else:
+        out.print(table)
+        out.print(closing)
 
 
 @contextmanager

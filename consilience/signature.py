@@ -22,15 +22,20 @@ def new_key(path: Path) -> Ed25519PrivateKey:
     text = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+    write_new(path, text, 0o600, "it may be the only copy of a key, choose another name")
+    return key
+
+
+def write_new(path: Path, content: bytes, mode: int, caution: str) -> None:
+    """A file with these rights from the start; what exists is left as it is, and the caution given."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(text)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
     except FileExistsError:
-        raise InputError(f"{path} already exists: it may be the only copy of a key, choose another name.") from None
+        raise InputError(f"{path} already exists: {caution}.") from None
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}.") from error
-    return key
 
 
 def read_key(path: Path) -> Ed25519PrivateKey:

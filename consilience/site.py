@@ -15,7 +15,7 @@ from consilience.choice import knob, log_scores
 from consilience.data.columns import Inspection, inspect, labelled
 from consilience.data.data import Data
 from consilience.engines import threads_for, using_threads
-from consilience.engines.exchange import alone, client_view
+from consilience.engines.exchange import Turn, alone, client_view
 from consilience.engines.files import checked
 from consilience.envelope import Header, opened, sealed
 from consilience.errors import InputError
@@ -23,7 +23,6 @@ from consilience.method import Method, Needs
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
-from consilience.signature import public
 from consilience.spec import types_of
 from consilience.study import Agreement, Member, Study
 from consilience.tree import Tree
@@ -41,14 +40,6 @@ class Fitted(NamedTuple):
     reply: bytes  # what leaves
     memory: bytes  # what stays: the method's memory, and which rows were trained on
     send: Tree
-
-
-def own_member(study: Study, name: str, key: Ed25519PrivateKey) -> Member:
-    """The site's entry in the study, which must hold the key at hand."""
-    member = study.member(name)
-    if member.key != public(key):
-        raise InputError(f"This is not the key that «{name}» signed the study with: say which file it is with --key.")
-    return member
 
 
 def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[Data, Inspection]:
@@ -126,10 +117,10 @@ def fit(
         raise InputError(f"This message is for round {round_} and the study has {agreement.rounds}.")
     memories = _memories(study, member, memory, round_, rows)
     with torch.no_grad(), using_threads(threads_for(task)):
-        done, key_ = (round_ - 1) / agreement.rounds, agreement.key.fold(1)
-        client = client_view(method, sent, rows.train, memories, number, round_ - 1, key_, done)
+        turn = Turn(round_ - 1, agreement.key.fold(1), (round_ - 1) / agreement.rounds)
+        client = client_view(method, sent, rows.train, memories, number, turn)
         try:
-            reply = alone(method, task, sent, client, number, round_ - 1)
+            reply = alone(method, task, sent, client, number, turn.round)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"The message does not fit the study's model: {reason}. Ask for it again.") from error

@@ -25,9 +25,7 @@ class Start(NamedTuple):
 def start_from(folder: str | Path, task: Task) -> Start:
     """The posterior that a finished run left in its folder, if it fits the task's network."""
     store = Store(folder)
-    report = store.read_json()
-    if not report.get("finished"):
-        raise InputError(f"The run in {folder} has not finished; go on with «consilience run --resume {folder}».")
+    report = store.read_report()
     saved = store.load(method(report["method"]))
     if saved is None:
         raise InputError(f"{folder} holds no state to start from: it was written by «pool»; name the run's own folder.")

@@ -123,6 +123,15 @@ class Store:
             raise InputError(f"{path} was not written by this version of consilience.")
         return value
 
+    def read_report(self) -> dict[str, Any]:
+        """What a finished run says about itself."""
+        report = self.read_json()
+        if not report.get("finished"):
+            raise InputError(
+                f"The run in {self.folder} has not finished; go on with «consilience run --resume {self.folder}»."
+            )
+        return report
+
 
 def as_json(value: Any) -> str:
     """JSON that any program can read: what is not finite becomes null."""

@@ -85,11 +85,6 @@ def unravel(vector: Tensor, like: Params) -> Params:
     return {k: v.reshape(*lead, *p.shape) for (k, p), v in zip(like.items(), parts, strict=True)}
 
 
-def select(tree: Tree, index: Any) -> Tree:
-    """The same index taken from every leaf."""
-    return map(lambda leaf: leaf[index], tree)
-
-
 def concatenate(trees: Iterable[Tree]) -> Tree:
     return map(lambda *xs: torch.cat(xs), *trees)
 

@@ -27,6 +27,7 @@ from consilience.rows import Row, as_text, assignments, has, parsed, row
 from consilience.run import run
 from consilience.spec import describe
 from consilience.store import FORMAT, Store
+from consilience.task import Task
 
 Point: TypeAlias = dict[str, Any]  # field.path → value
 Grid: TypeAlias = Mapping[str, Sequence[Any]]  # field.path → its values; several grids are tried one after another
@@ -92,26 +93,31 @@ def tune(search: Search, folder: str | Path, told: Callable[[list[Trial]], None]
     trials: list[Trial] = []
     for i, (point, r) in enumerate(track(list(zip(points, rows, strict=True)), "trial")):
         values, failure = [], ""
-        for seed, (task, sites) in track(list(zip(search.seeds, problems, strict=True)), "seed"):
+        for seed, problem in track(list(zip(search.seeds, problems, strict=True)), "seed"):
             file = f"trials/{slug(name)}/{i:04d}/{seed}.json"
             if not (store.folder / file).exists():
-                try:
-                    result = run(r.method, task, sites, rounds=r.rounds, seed=seed, engine=search.engine)
-                    found = {"metrics": result.metrics, "failure": ""}
-                except Diverged as error:
-                    found = {"metrics": {}, "failure": str(error)}
+                found = tried(r, *problem, seed, search.engine)
                 store.write_json(file, {"format": FORMAT, "point": point, "seed": seed, **found})
-            told_by = store.read_json(file)
-            if not told_by["failure"] and search.score not in told_by["metrics"]:
-                raise unknown("score for this problem", search.score, told_by["metrics"])
-            values.append(told_by["metrics"].get(search.score))
-            failure = failure or told_by["failure"]
+            kept = store.read_json(file)
+            if not kept["failure"] and search.score not in kept["metrics"]:
+                raise unknown("score for this problem", search.score, kept["metrics"])
+            values.append(kept["metrics"].get(search.score))
+            failure = failure or kept["failure"]
         known = [v for v in values if v is not None]
         mean = statistics.fmean(known) if len(known) == len(values) else None
         trials.append(Trial(point, values, mean, failure))
         if told is not None:
             told(ranked(trials, search.score))
     return ranked(trials, search.score)
+
+
+def tried(r: Row, task: Task, sites: Sites, seed: int, engine: str) -> dict[str, Any]:
+    """The scores of one row, or why there are none."""
+    try:
+        result = run(r.method, task, sites, rounds=r.rounds, seed=seed, engine=engine)
+    except Diverged as error:
+        return {"metrics": {}, "failure": str(error)}
+    return {"metrics": result.metrics, "failure": ""}
 
 
 def ranked(trials: Sequence[Trial], score: str) -> list[Trial]:

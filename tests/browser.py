@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -132,7 +131,3 @@ class Page:
 
     def requests(self) -> list[str]:
         return [e["request"]["url"] for e in self.heard("Network.requestWillBeSent")]
-
-    def screenshot(self, file: Path) -> None:
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        file.write_bytes(base64.b64decode(shot["data"]))

@@ -124,6 +124,6 @@ class Deployment:
         torch.set_num_threads(1)
         for t in range(a.rounds):
             message = method.broadcast(state)
-            replies = engine.gather(method, task, message, sorted(rows), t, a.key.fold(1), t / a.rounds)
+            replies = engine.gather(method, task, message, sorted(rows), co.Turn(t, a.key.fold(1), t / a.rounds))
             state = method.aggregate(task, state, replies, server._replace(key=a.key.fold(2).fold(t)))
         return state

@@ -73,5 +73,5 @@ def flower(
     method: co.Method, task: co.Task, data: Sequence[co.Data], spoil: Spoil | None = None, **named: object
 ) -> Flower:
     grid = Loopback(sites_of(method, task, data, simulated=bool(named.get("simulated"))), spoil)
-    settings = {"deadline": 0.2, "wait": 0.2, "pause": 0.01, **named}
+    settings = {"deadline": 60.0, "wait": 60.0, "pause": 0.01, **named}
     return Flower(grid, [s.name for s in grid.sites.values()], data[0], **settings)  # type: ignore[arg-type]

@@ -207,7 +207,7 @@ def test_fewer_rows_than_classes_and_a_class_with_one_row() -> None:
     method = co.CoresetFL(learn, co.SGD(epochs=2))
     state = method.init(task, co.Server(None, None, Key(0), 1))
 
-    replies = co.Sequential([one]).gather(method, task, method.broadcast(state), [0], 0, Key(1))
+    replies = co.Sequential([one]).gather(method, task, method.broadcast(state), [0], co.Turn(0, Key(1)))
     with pytest.warns(UserWarning, match="2 pseudo-rows cannot show 4 classes: each site shows its 2 most frequent"):
         method.aggregate(task, state, replies, co.Server(None, None, Key(2), 1))
 

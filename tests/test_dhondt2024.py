@@ -12,7 +12,7 @@ import torch
 import consilience as co
 from consilience.data.dataset import Dataset
 from consilience.optim import AdamSteps, Descent
-from consilience.reproduce import _module, collect, load
+from consilience.reproduce import collect, load, module
 from consilience.rows import read_settings, row
 
 
@@ -34,7 +34,7 @@ def drawn(name: str, column: str, folder: Path) -> dict[str, Any]:
     place.mkdir(parents=True)
     (place / "seed-0.json").write_text(json.dumps({"values": values}))
     results = collect(name, experiment, [0], "smoke", folder)
-    if draw := getattr(_module(name), "draw", None):
+    if draw := getattr(module(name), "draw", None):
         draw(results, folder)
     return results
 
@@ -69,12 +69,12 @@ def test_table_1_fills_its_rows_and_figure_1_its_curves(tmp_path: Path, monkeypa
     assert warm[0]["up_floats"] - cold[0]["up_floats"] == 2 * (10 * (784 + 2) + 4)  # the coresets count
     results = {"scale": "smoke", "drawings": {"femnist": {0: drawing}}, "cells": []}
     for name, picture in (("table1", "pseudo-inputs.svg"), ("figure1", "figure1.svg")):
-        _module(f"dhondt2024/{name}").draw(results, tmp_path)
+        module(f"dhondt2024/{name}").draw(results, tmp_path)
         assert (tmp_path / picture).exists()
 
 
 def test_no_writer_is_both_trained_and_tested_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    table1 = _module("dhondt2024/table1")
+    table1 = module("dhondt2024/table1")
     monkeypatch.setattr(table1, "dataset", writers)
 
     sites, others = table1.prepared(3, 2, 0, None)
@@ -86,7 +86,7 @@ def test_no_writer_is_both_trained_and_tested_on(monkeypatch: pytest.MonkeyPatch
 
 def test_figure_2_has_exactly_its_points() -> None:
     for points in (100, 20):
-        sites = _module("dhondt2024/figure2").prepared(points, 0)
+        sites = module("dhondt2024/figure2").prepared(points, 0)
         assert [len(d.w) for d in sites.train] == [points] * 5
         assert [len(d.w) for d in sites.test] == [200] * 5 and len(sites.all_validation.w) == 100
 

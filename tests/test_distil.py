@@ -227,7 +227,7 @@ def test_fedyogi_takes_the_steps_of_its_box() -> None:
     state = method.init(task, server)._replace(posterior=point(0.0))
     x, m, v = 0.0, 0.0, 0.1**2
     for t in range(3):
-        replies = co.Sequential([data]).gather(method, task, method.broadcast(state), [0], t, Key(0))
+        replies = co.Sequential([data]).gather(method, task, method.broadcast(state), [0], co.Turn(t, Key(0)))
         state = method.aggregate(task, state, replies, server)
         step = 0.5 * (1 - x)  # one local step towards 1
         m = 0.9 * m + 0.1 * step
@@ -245,7 +245,7 @@ def test_fedavgm_and_fedadam_take_the_steps_of_their_boxes() -> None:
     z, m, v = 0.0, 0.0, 0.1**2
     for t in range(3):
         for i, method in enumerate((heavy, adam)):
-            replies = co.Sequential([data]).gather(method, task, method.broadcast(states[i]), [0], t, Key(0))
+            replies = co.Sequential([data]).gather(method, task, method.broadcast(states[i]), [0], co.Turn(t, Key(0)))
             states[i] = method.aggregate(task, states[i], replies, server)
         velocity = 0.5 * velocity + 0.5 * (x - 1)  # one local step moves half the way to 1
         x -= 0.8 * velocity
@@ -261,7 +261,7 @@ def test_equal_weights_ignore_sizes() -> None:
     task, many = quadratic(2.0)
     double = Data.of(torch.cat([many.x, many.x]), torch.cat([many.y, many.y]))
     method = co.FedAvg(co.SGD(rate=1.0, momentum=0.0, epochs=1, batch=10), equal=True)
-    replies = co.Sequential([few, double]).gather(method, task, point(5.0), [0, 1], 0, Key(0))
+    replies = co.Sequential([few, double]).gather(method, task, point(5.0), [0, 1], co.Turn(0, Key(0)))
     state = method.aggregate(task, co.State(point(5.0)), replies, Server(None, None, Key(0), 2))
     assert float(state.posterior.params["weight"]) == pytest.approx(1.0, abs=1e-5)  # by size: 4/3
 
@@ -356,7 +356,7 @@ def test_one_client_and_a_client_with_one_class(name: str) -> None:
 
 def _one_class(sites: co.Sites) -> co.Sites:
     first = sites.train[0]
-    kept = tree.select(first, first.y == first.y[0])
+    kept = Data(*(leaf[first.y == first.y[0]] for leaf in first))
     return dataclasses.replace(sites, train=(kept, *sites.train[1:]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from consilience.models.cnn import cnn_ozer
 from consilience.parties import folded
 
 SIZES = (200, 9, 31, 30, 90, 100, 3, 10, 33, 95)
+TURN = co.Turn(0, Key(2))
 
 
 def problem(sizes: Sequence[int] = SIZES) -> tuple[co.Task, list[co.Data]]:
@@ -65,17 +67,16 @@ def test_numbers_do_not_depend_on_groups(chunk: int | None) -> None:
     method = co.FedAvg(co.SGD(epochs=2, batch=40))
     start = task.init(Key(1))
 
-    alone = co.Sequential(data).gather(method, task, start, range(len(data)), 0, Key(2))
-    grouped = co.Vectorised(data, chunk).gather(method, task, start, range(len(data)), 0, Key(2))
+    alone = co.Sequential(data).gather(method, task, start, range(len(data)), TURN)
+    grouped = co.Vectorised(data, chunk).gather(method, task, start, range(len(data)), TURN)
 
     assert far(alone, grouped) <= 1e-5  # ten steps in float32
 
 
 def test_a_group_keeps_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     task, data = problem([60] * 40)
-    per_client = vectorised.COPIES * 4 * (6 * 8 + 8 + 8 * 3 + 3) + 2 * 60 * (
-        6 * 4 + 8 + 4
-    )  # float32 rows, int64 labels
+    row = 6 * 4 + 8 + 4  # float32 features, an int64 label, a float32 weight
+    per_client = vectorised.COPIES * 4 * (6 * 8 + 8 + 8 * 3 + 3) + 2 * 60 * row
     monkeypatch.setattr(vectorised, "BUDGET", 7 * per_client)
 
     groups = co.Vectorised(data).groups(task, range(40))
@@ -86,11 +87,11 @@ def test_a_group_keeps_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_large_group_is_shared_by_the_cores() -> None:
     task, data = problem([20] * 100)
     engine, method, start = co.Vectorised(data), co.FedAvg(co.SGD(epochs=2, batch=10)), task.init(Key(1))
-    assert len(engine.groups(task, range(100))) == min(cores(), 100 // vectorised.COMPANY)
+    assert len(engine.groups(task, range(100))) == min(cores(), math.ceil(100 / vectorised.COMPANY))
     assert len(engine.groups(task, range(vectorised.COMPANY))) == 1, "too few to share"
 
-    together = engine.gather(method, task, start, range(100), 0, Key(2))
-    alone = co.Sequential(data).gather(method, task, start, range(100), 0, Key(2))
+    together = engine.gather(method, task, start, range(100), TURN)
+    alone = co.Sequential(data).gather(method, task, start, range(100), TURN)
     assert far(alone, together) <= 1e-5  # four steps in float32
 
 
@@ -116,8 +117,8 @@ def test_too_much_for_memory_is_done_in_smaller_groups_and_said() -> None:
     engine = co.Vectorised(data)
 
     with pytest.warns(UserWarning, match="5 sites at a time do not fit into memory; going on with 2"):
-        pieces = engine.gather(Hungry(), task, start, range(10), 0, Key(2))
-    whole = co.Vectorised(data).gather(Hungry(fits=10), task, start, range(10), 0, Key(2))
+        pieces = engine.gather(Hungry(), task, start, range(10), TURN)
+    whole = co.Vectorised(data).gather(Hungry(fits=10), task, start, range(10), TURN)
 
     assert far(whole, pieces) <= 1e-6
     assert engine.chunk == 2, "the next round begins with what fits"
@@ -125,7 +126,7 @@ def test_too_much_for_memory_is_done_in_smaller_groups_and_said() -> None:
         pytest.raises(co.InputError, match="alone does not fit into memory"),
         pytest.warns(UserWarning, match="going on with 1"),
     ):
-        engine.gather(Hungry(fits=0), task, start, range(10), 1, Key(2))
+        engine.gather(Hungry(fits=0), task, start, range(10), co.Turn(1, Key(2)))
 
 
 @pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if m().averages))
@@ -203,7 +204,7 @@ def test_rows_are_stacked_once_where_everyone_takes_part_in_every_round() -> Non
     message = method.broadcast(method.init(task, co.Server(None, None, Key(0), len(data))))
 
     for round, cohort in enumerate([range(10), [1, 4, 6], range(10)]):
-        came, wanted = (e.gather(method, task, message, cohort, round, Key(1)) for e in (engine, reference))
+        came, wanted = (e.gather(method, task, message, cohort, co.Turn(round, Key(1))) for e in (engine, reference))
         assert far(came, wanted) < 1e-5
     assert sorted(k for group in engine.stacks for k in group) == list(range(10)), "and no group of a part"
 
@@ -233,10 +234,10 @@ def test_compiled_steps_agree_with_uncompiled_ones(tmp_path: Path) -> None:
     compiled = co.Vectorised(data)
     compiled.compiled = True
 
-    plain = co.Vectorised(data).gather(method, task, start, range(6), 0, Key(2))
+    plain = co.Vectorised(data).gather(method, task, start, range(6), TURN)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)  # it must not fall back
-        fast = compiled.gather(method, task, start, range(6), 0, Key(2))
+        fast = compiled.gather(method, task, start, range(6), TURN)
     assert far(plain, fast) <= 1e-4
 
     task, sites = tiny.classification()

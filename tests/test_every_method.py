@@ -21,6 +21,7 @@ from consilience.predictive import Distribution
 from consilience.provenance import citation
 from consilience.spec import decode, encode, types_of
 
+TURN = co.Turn(0, Key(3))
 every = pytest.mark.parametrize(("name", "problem"), tiny.CASES)
 
 
@@ -37,7 +38,7 @@ def one_round(name: str, problem: str) -> tuple[co.Method, co.Task, co.Sites, ob
     sites = sites.pooled() if method.pooled else sites
     server = Server(sites.inputs, sites.calibration, Key(2), len(sites))
     state = method.init(task, server)
-    replies = co.Sequential(sites.train).gather(method, task, method.broadcast(state), range(len(sites)), 0, Key(3))
+    replies = co.Sequential(sites.train).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
     return method, task, sites, state, replies, server
 
 
@@ -97,7 +98,7 @@ def test_order_of_clients_is_irrelevant(name: str, problem: str) -> None:
 def test_vectorised_equals_sequential_in_float32(name: str, problem: str) -> None:
     method, task, sites, state, replies, _ = one_round(name, problem)
 
-    again = co.Vectorised(sites.train).gather(method, task, method.broadcast(state), range(len(sites)), 0, Key(3))
+    again = co.Vectorised(sites.train).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
 
     assert [r.client for r in again] == [r.client for r in replies]
     assert distance([r.payload for r in again], [r.payload for r in replies]) <= 1e-5
@@ -107,9 +108,7 @@ def test_vectorised_equals_sequential_in_float32(name: str, problem: str) -> Non
 def test_parallel_equals_sequential(name: str, problem: str) -> None:
     method, task, sites, state, replies, _ = one_round(name, problem)
 
-    again = co.Parallel(sites.train, workers=3).gather(
-        method, task, method.broadcast(state), range(len(sites)), 0, Key(3)
-    )
+    again = co.Parallel(sites.train, workers=3).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
 
     assert [r.client for r in again] == [r.client for r in replies]
     assert distance([r.payload for r in again], [r.payload for r in replies]) <= 1e-6
@@ -125,9 +124,7 @@ def test_flower_equals_sequential_to_the_last_bit(name: str, problem: str) -> No
     rounds = 1 if method.one_shot else 3
 
     alone = co.run(method, task, sites, rounds=rounds, engine="sequential")
-    over_messages = co.run(
-        method, task, sites, rounds=rounds, engine=lambda data: loopback.flower(method, task, data, deadline=60.0)
-    )
+    over_messages = co.run(method, task, sites, rounds=rounds, engine=lambda data: loopback.flower(method, task, data))
 
     assert distance([r.payload for r in alone.replies], [r.payload for r in over_messages.replies]) == 0
     assert distance(alone.state, over_messages.state) == 0
@@ -151,9 +148,7 @@ def test_engines_agree_in_float64_over_three_rounds(name: str, problem: str) -> 
 def test_groups_of_clients_give_the_same(name: str, problem: str) -> None:
     method, task, sites, state, replies, _ = one_round(name, problem)
 
-    grouped = co.Vectorised(sites.train, chunk=2).gather(
-        method, task, method.broadcast(state), range(len(sites)), 0, Key(3)
-    )
+    grouped = co.Vectorised(sites.train, chunk=2).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
 
     assert distance([r.payload for r in grouped], [r.payload for r in replies]) <= 1e-5
 

@@ -86,7 +86,7 @@ tables = st.lists(st.lists(st.integers(0, 50), min_size=3, max_size=3), min_size
 
 
 @given(tables, st.sampled_from([0.0, 0.3, 1.0, 10.0]), st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_map_is_the_minimiser(table: list[list[int]], penalty: float, seed: int) -> None:
     counts = torch.tensor(table, dtype=torch.float64)
     r = strengths(counts, 0.5)
@@ -134,7 +134,7 @@ def test_the_plausibility_of_a_penalty_is_the_restricted_likelihood() -> None:
 
 
 @given(st.integers(0, 1000), st.sampled_from([0.0, 1.0, 5.0]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_order_of_sites_and_shifts_of_a_site(seed: int, penalty: float) -> None:
     g = torch.Generator().manual_seed(seed)
     counts = torch.randint(1, 30, (4, 3), generator=g).double()
@@ -285,7 +285,7 @@ def test_tuning_by_the_sites_picks_the_best_of_the_grid() -> None:
     # The first site's sum for the first candidate, by hand: its pool's log-score on the rows it set aside.
     engine = co.Sequential(sites.train)
     first = method.init(task, result.server)
-    replies = engine.gather(method, task, method.broadcast(first), range(len(sites)), 0, Key(0).fold(1))
+    replies = engine.gather(method, task, method.broadcast(first), range(len(sites)), co.Turn(0, Key(0).fold(1)))
     aside = engine.memories[0] > 0
     assert int(aside.sum()) == round(0.2 * len(aside) + 0.49)
     state = method.aggregate(task, first, replies, result.server)

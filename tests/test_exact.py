@@ -136,7 +136,7 @@ def categorical(p: np.ndarray) -> Categorical:
 
 
 @given(probabilities, counts)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_theorems_5_to_8(p: np.ndarray, sizes: list[int]) -> None:
     c, classes, w = int(p.argmax()), len(p), torch.tensor(sizes, dtype=torch.float64)
     uniform = categorical(np.full(classes, 1 / classes))
@@ -293,7 +293,7 @@ def test_vector_targets_end_to_end() -> None:
     task = co.regression(co.mlp(3, 2, hidden=(8,)), full=True)
     method = co.BCM(co.CyclicalSGHMC(rate=0.02, epochs=30, cycles=3, samples=4, keep=10, batch=20))
     server = Server(None, None, Key(0), 4)
-    replies = co.Sequential(parts).gather(method, task, task.init(Key(0)), range(4), 0, Key(1))
+    replies = co.Sequential(parts).gather(method, task, task.init(Key(0)), range(4), co.Turn(0, Key(1)))
     state = method.aggregate(task, co.State(task.init(Key(0))), replies, server)
     p = method.predictive(task, state)(x[160:])
     assert isinstance(p, Normal) and p.full

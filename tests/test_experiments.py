@@ -13,7 +13,7 @@ import torch
 from consilience.data.dataset import Dataset
 from consilience.key import Key
 from consilience.predictive import Normal
-from consilience.reproduce import _module, load, names, reproduce
+from consilience.reproduce import load, module, names, reproduce
 
 IMAGES = {
     "mnist": (1, 28, 28),
@@ -69,7 +69,7 @@ def test_many_rounds_are_five_on_letters_and_ten_on_photographs() -> None:
 
 
 def test_a_released_figure_pairs_each_prediction_of_a_batch_with_each_target() -> None:
-    table2 = _module("hasan2024/table2")
+    table2 = module("hasan2024/table2")
     mean, var = torch.tensor([0.0, 1.0]), torch.tensor([2.0, 1.0])
     p, y = Normal(mean, var, torch.zeros(2)), torch.tensor([1.0, 3.0])
 
@@ -81,7 +81,7 @@ def test_a_released_figure_pairs_each_prediction_of_a_batch_with_each_target() -
 
 
 def test_the_papers_sums_count_the_last_batch_as_a_whole_one() -> None:
-    table2 = _module("hasan2024/table2")
+    table2 = module("hasan2024/table2")
     p = Normal(torch.zeros(150), torch.ones(150), torch.zeros(150))
     y = torch.cat([torch.full((100,), 2.0), torch.full((50,), 4.0)])
     found = table2.batch_sums(p, y)
@@ -92,7 +92,7 @@ def test_the_papers_sums_count_the_last_batch_as_a_whole_one() -> None:
 
 @pytest.mark.parametrize("column", ["homogeneous", "separated"])
 def test_the_variances_approach_their_limits(column: str) -> None:
-    theory = _module("hasan2023/theory")
+    theory = module("hasan2023/theory")
     theory.SIZES = {"full": (400,)}
 
     values = theory.trial(column, 0, "full", None)
@@ -107,7 +107,7 @@ def test_the_variances_approach_their_limits(column: str) -> None:
 
 def test_theory_is_drawn(tmp_path: Path) -> None:
     results = reproduce("hasan2023/theory", [0, 1], "smoke", tmp_path, None)
-    _module("hasan2023/theory").draw(results, tmp_path)
+    module("hasan2023/theory").draw(results, tmp_path)
     picture = (tmp_path / "theory.svg").read_text()
     assert picture.count("stroke-dasharray") >= 12  # a limit for each K in four panels
 
@@ -120,5 +120,5 @@ def test_figures_take_the_trials_of_the_accuracy_table_and_leave_out_what_diverg
         return {"row": row, "column": column, "scores": {"nll": nll, "ece": 0.02}}
 
     cells = [cell("β", c, 0.1) for c in figures.columns] + [cell("FedPA", "mnist:0.3", None)]
-    _module("hasan2024/figures").draw({"cells": cells}, tmp_path)
+    module("hasan2024/figures").draw({"cells": cells}, tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {"nll.svg", "ece.svg"}

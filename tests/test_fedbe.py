@@ -225,7 +225,7 @@ def test_one_reply_leaves_the_average_and_says_so(distil: co.Distil | None) -> N
     method = co.FedBE(INNER["fedavg"], distil=distil)
     server = Server(sites.inputs, None, Key(0), len(sites))
     state = method.init(task, server)
-    replies = co.Sequential(sites.train).gather(method, task, method.broadcast(state), [2], 0, Key(3))
+    replies = co.Sequential(sites.train).gather(method, task, method.broadcast(state), [2], co.Turn(0, Key(3)))
     with pytest.warns(UserWarning, match="Only one client replied"):
         new = method.aggregate(task, state, replies, server)
     assert torch.allclose(tree.ravel(new.posterior.params), tree.ravel(replies[0].payload.params))

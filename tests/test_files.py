@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import studies
+import tiny
 import torch
 from test_envelope import damaged
 
 import consilience as co
+from consilience import tree
 from consilience.admission import rehearsed
 from consilience.choice import BETAS, TEMPERATURES, log_scores
 from consilience.data.columns import inspect, labelled
@@ -23,7 +25,7 @@ from consilience.errors import InputError
 from consilience.modelfile import read_model
 from consilience.pooling import choose, pool
 from consilience.signature import new_key, read_key
-from consilience.site import Parts, fit, own_member, parts, rows_of, statistics
+from consilience.site import Parts, fit, parts, rows_of, statistics
 from consilience.study import Study
 
 
@@ -44,7 +46,7 @@ def replies(study: Study, folder: Path, message: Path | None = None) -> list[Pat
         key = read_key(folder / f"{name}.key")
         if any(s.name == name and s.left for s in study.sites):
             continue
-        fitted = fit(study, own_member(study, name, key), key, own, message, folder / f"{name}.memory")
+        fitted = fit(study, study.member(name), key, own, message, folder / f"{name}.memory")
         (folder / f"{name}.memory").write_bytes(fitted.memory)
         path = folder / f"{name}.reply"
         path.write_bytes(fitted.reply)
@@ -93,18 +95,15 @@ def test_files_give_the_numbers_of_sequential(tmp_path: Path, method: str) -> No
     one = co.run(agreed.build_method(), agreed.build_task(), everyone, engine=by_files, **words)  # type: ignore[arg-type]
     two = co.run(agreed.build_method(), agreed.build_task(), everyone, engine="sequential", **words)  # type: ignore[arg-type]
 
-    a, b = (co_leaves(result.state) for result in (one, two))
-    assert len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+    assert same_numbers(one.state, two.state)
 
 
 def void(value: Any) -> None:
     """For callbacks that return nothing."""
 
 
-def co_leaves(state: Any) -> list[torch.Tensor]:
-    from consilience import tree
-
-    return [torch.as_tensor(leaf) for leaf in tree.leaves(state)]
+def same_numbers(a: tree.Tree, b: tree.Tree) -> bool:
+    return tiny.equal(*([torch.as_tensor(leaf) for leaf in tree.leaves(value)] for value in (a, b)))
 
 
 def test_rounds_wait_for_the_missing_and_go_on(tmp_path: Path) -> None:
@@ -137,7 +136,7 @@ def test_rounds_wait_for_the_missing_and_go_on(tmp_path: Path) -> None:
     by_hand = run(True)
 
     at_once = co.run(agreed.build_method(), agreed.build_task(), everyone, rounds=2, engine="sequential", scored=False)
-    assert all(torch.equal(a, b) for a, b in zip(co_leaves(by_hand.state), co_leaves(at_once.state), strict=True))
+    assert same_numbers(by_hand.state, at_once.state)
 
 
 def test_leaving_gives_the_model_that_would_have_been(tmp_path: Path) -> None:
@@ -166,47 +165,43 @@ def test_a_bad_file_is_named_and_the_rest_go_on(tmp_path: Path) -> None:
     stranger = new_key(tmp_path / "stranger.key")
     nan = {**value, "send": value["send"]._replace(params={k: v * torch.nan for k, v in value["send"].params.items()})}
     bad = {
-        "cut.reply": west.read_bytes()[:500],
-        "stranger.reply": sealed(value, header, stranger),
-        "unlisted.reply": sealed(value, header._replace(sender="east"), key),
-        "other-study.reply": sealed(value, header._replace(study="0" * 64), key),
-        "round.reply": sealed(value, header._replace(round=2), key),
-        "nan.reply": sealed(nan, header, key),
-        "few.reply": sealed({**value, "size": torch.tensor(3.0)}, header, key),
-        "half.reply": sealed({"send": value["send"]}, header, key),
-        "kind.reply": sealed(value, header._replace(kind="message"), key),
-        "large.reply": sealed({**value, "more": torch.zeros(300_000)}, header, key),
+        "cut": (west.read_bytes()[:500], "damaged"),
+        "stranger": (sealed(value, header, stranger), "not signed with the key of «west»"),
+        "unlisted": (sealed(value, header._replace(sender="east"), key), "no site in the study"),
+        "other-study": (sealed(value, header._replace(study="0" * 64), key), "belongs to the study «sepsis»"),
+        "round": (sealed(value, header._replace(round=2), key), "round 2; round 1 is collected"),
+        "nan": (sealed(nan, header, key), "not finite"),
+        "few": (sealed({**value, "size": torch.tensor(3.0)}, header, key), "claims 3 rows"),
+        "half": (sealed({"send": value["send"]}, header, key), "other names"),
+        "kind": (sealed(value, header._replace(kind="message"), key), "message file and a reply is needed"),
+        "large": (sealed({**value, "more": torch.zeros(300_000)}, header, key), "more than the"),
     }
-    said = {
-        "cut.reply": "damaged",
-        "stranger.reply": "not signed with the key of «west»",
-        "unlisted.reply": "no site in the study",
-        "other-study.reply": "belongs to the study «sepsis»",
-        "round.reply": "round 2; round 1 is collected",
-        "nan.reply": "not finite",
-        "few.reply": "claims 3 rows",
-        "half.reply": "other names",
-        "kind.reply": "message file and a reply is needed",
-        "large.reply": "more than the",
-    }
-    for name, content in bad.items():
-        (tmp_path / name).write_bytes(content)
+    for name, (content, said) in bad.items():
+        path = tmp_path / f"{name}.reply"
+        path.write_bytes(content)
 
-        found = collect(study, [north, tmp_path / name, south], 1, rehearsed(study.agreement))
+        found = collect(study, [north, path, south], 1, rehearsed(study.agreement))
 
         assert found.names == ("north", "south"), name
-        assert len(found.refused) == 1 and said[name] in found.refused[0] and name in found.refused[0]
-    twice = [north, west, tmp_path / "twice.reply"]
-    size = sealed({**value, "size": value["size"] + 1}, header, key)
-    twice[2].write_bytes(size)
-    found = collect(study, twice, 1, rehearsed(study.agreement))
-    assert found.names == ("north",) and "2 different files of «west»" in found.refused[0]
-    copied = collect(study, [north, north, south], 1, rehearsed(study.agreement))  # the same file twice does no harm
-    assert copied.names == ("north", "south") and not copied.refused
+        assert len(found.refused) == 1 and said in found.refused[0] and path.name in found.refused[0]
     with pytest.raises(InputError, match="No reply can be used"):
         pool(study, [tmp_path / "cut.reply"], server_key(tmp_path))
     with pytest.raises(InputError, match="not the key of the study's coordinator"):
         pool(study, [north], key)
+
+
+def test_a_site_answers_once(tmp_path: Path) -> None:
+    study = studies.study(tmp_path)
+    north, south, west = replies(study, tmp_path)
+    value, other = opened(west).value({"Samples": co.Samples}), tmp_path / "other.reply"
+    changed = {**value, "size": value["size"] + 1}
+    other.write_bytes(sealed(changed, opened(west).header, read_key(tmp_path / "west.key")))
+
+    found = collect(study, [north, west, other], 1, rehearsed(study.agreement))
+    copied = collect(study, [north, north, south], 1, rehearsed(study.agreement))  # the same file twice does no harm
+
+    assert found.names == ("north",) and "2 different files of «west»" in found.refused[0]
+    assert copied.names == ("north", "south") and not copied.refused
 
 
 def survives_damage(folder: Path, trials: int) -> None:
@@ -222,8 +217,7 @@ def survives_damage(folder: Path, trials: int) -> None:
         assert "south" in found.names and len(found.names) + len(found.refused) <= 2  # a copy of south counts once
         for r in found.received:
             same = whole[r.client]
-            assert all(torch.equal(a, b) for a, b in zip(co_leaves(r.payload), co_leaves(same.payload), strict=True))
-            assert torch.equal(r.size, same.size)
+            assert same_numbers((r.payload, r.size), (same.payload, same.size))
 
 
 def test_damaged_replies_never_give_another_model(tmp_path: Path) -> None:
@@ -277,7 +271,7 @@ def statistics_of(study: Study, folder: Path, model: Path) -> list[Path]:
     for name, own in rows(study, folder).items():
         key = read_key(folder / f"{name}.key")
         made.append(folder / f"{name}.statistics")
-        member = own_member(study, name, key)
+        member = study.member(name)
         made[-1].write_bytes(statistics(study, member, key, own.choose, read.method, read.state, read.checksum))
     return made
 

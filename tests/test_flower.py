@@ -23,6 +23,7 @@ from consilience.engines import engine as engine_of
 from consilience.engines import wire
 from consilience.engines.flower import Flower
 from consilience.engines.flower_client import Site, answered
+from consilience.engines.rehearsal import Rehearsal, check
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.parties import Client, Reply
@@ -30,6 +31,7 @@ from consilience.posterior import Point
 from consilience.version import __version__
 
 METHOD = tiny.method("fedavg")
+TURN = co.Turn(0, Key(3))
 
 
 def problem() -> tuple[co.Task, co.Sites, Point]:
@@ -42,7 +44,7 @@ def asked(spoil: loopback.Spoil | None = None, forgiving: bool = True, **named: 
     task, sites, start = problem()
     engine = loopback.flower(METHOD, task, sites.train, spoil, **named)
     engine.forgiving = forgiving
-    received = engine.gather(METHOD, task, start, range(len(sites)), 0, Key(3))
+    received = engine.gather(METHOD, task, start, range(len(sites)), TURN)
     return engine, [r.client for r in received]
 
 
@@ -98,7 +100,6 @@ FAULTS: dict[str, tuple[Callable[[Message], Iterable[Message]], str]] = {
     "another round": (lambda r: [header_changed(r, round=5)], "another round than 1"),
     "another site": (lambda r: [header_changed(r, site=0)], "another site's name"),
     "an empty message": (lambda r: [Message(RecordDict(), reply_to=_question(r))], "not one of consilience"),
-    "nothing, ever": (lambda r: [], "no reply within 0.2 seconds"),
 }
 
 
@@ -110,6 +111,12 @@ def test_a_spoilt_reply_is_left_out_and_named(fault: str) -> None:
 
     assert heard == [0, 2, 3]
     assert list(engine.lost) == [1] and why in engine.lost[1]
+
+
+def test_a_site_that_never_answers_is_left_out_at_the_deadline() -> None:
+    engine, heard = asked(only_site_1(lambda reply: []), deadline=0.2)
+
+    assert heard == [0, 2, 3] and engine.lost == {1: "no reply within 0.2 seconds."}
 
 
 def test_without_min_replies_one_sentence_says_what_to_do() -> None:
@@ -138,13 +145,13 @@ def test_a_late_answer_does_not_count_in_the_next_round() -> None:
         held.append(reply)
         return held if len(held) > 1 else []
 
-    engine = loopback.flower(METHOD, task, sites.train, only_site_1(delay))
+    engine = loopback.flower(METHOD, task, sites.train, only_site_1(delay), deadline=0.2)
     engine.forgiving = True
 
-    first = engine.gather(METHOD, task, start, range(4), 0, Key(3))
-    second = engine.gather(METHOD, task, start, range(4), 1, Key(3))
+    first = engine.gather(METHOD, task, start, range(4), TURN)
+    second = engine.gather(METHOD, task, start, range(4), co.Turn(1, Key(3)))
 
-    expected = co.Sequential(sites.train).gather(METHOD, task, start, range(4), 1, Key(3))
+    expected = co.Sequential(sites.train).gather(METHOD, task, start, range(4), co.Turn(1, Key(3)))
     assert [r.client for r in first] == [0, 2, 3] and [r.client for r in second] == [0, 1, 2, 3]
     for name, value in expected[1].payload.params.items():
         assert torch.equal(second[1].payload.params[name], value)
@@ -160,7 +167,7 @@ def site(**named: Any) -> tuple[Site, Message, Context]:
     one = Site(1, "b", METHOD, task, sites.train[1], **named)
     engine = loopback.flower(METHOD, task, sites.train)
     engine.nodes, engine.study = {1: 101}, str(named.get("study", ""))
-    message = engine.requests(METHOD, start, [1], 0, Key(3))[1]
+    message = engine.requests(METHOD, start, [1], TURN)[1]
     return one, message, Context(1, 101, {}, RecordDict(), {})
 
 
@@ -264,26 +271,26 @@ def test_a_dimension_that_depends_on_rows_is_free_and_others_are_not() -> None:
             return Reply((2 * client.data.x, torch.zeros(3)), client.data.size)
 
     task, sites, start = problem()
-    form = wire.Rehearsal(sites.train[0])(PerRow(), task, start)
+    form = Rehearsal(sites.train[0])(PerRow(), task, start)
 
     assert form is not None
     assert sorted(shape for _, shape in form.leaves.values()) == [(-1, 2), (3,)]
-    wire.check((torch.zeros(77, 2), torch.zeros(3)), form)
+    check((torch.zeros(77, 2), torch.zeros(3)), form)
     with pytest.raises(wire.Refused, match="shape"):
-        wire.check((torch.zeros(77, 2), torch.zeros(4)), form)
+        check((torch.zeros(77, 2), torch.zeros(4)), form)
 
 
 def test_a_repeated_question_has_the_same_answer_though_the_site_remembers() -> None:
     """SCAFFOLD's control variate after round 1 must not leak into round 1 asked again (the server was restarted)."""
     task, sites, _ = problem()
     method = tiny.method("scaffold")
-    engine = loopback.flower(method, task, sites.train, deadline=60.0)
+    engine = loopback.flower(method, task, sites.train)
     state = method.init(task, co.Server(None, None, Key(2), 4))
     message = method.broadcast(state)
 
-    first = engine.gather(method, task, message, range(4), 0, Key(3))
-    second = engine.gather(method, task, message, range(4), 1, Key(3))
-    again = [engine.gather(method, task, message, range(4), t, Key(3)) for t in (0, 1)]
+    first = engine.gather(method, task, message, range(4), TURN)
+    second = engine.gather(method, task, message, range(4), co.Turn(1, Key(3)))
+    again = [engine.gather(method, task, message, range(4), co.Turn(t, Key(3))) for t in (0, 1)]
 
     for before, after in zip((first, second), again, strict=True):
         for a, b in zip(before, after, strict=True):
@@ -297,7 +304,7 @@ def test_a_site_that_is_not_there_is_named_within_the_time_given() -> None:
     engine = Flower(grid, ["a", "b", "c", "d"], sites.train[0], wait=0.1, pause=0.01)
 
     with pytest.raises(InputError, match="Site d, round 1: it is not connected"):
-        engine.gather(METHOD, task, start, range(4), 0, Key(3))
+        engine.gather(METHOD, task, start, range(4), TURN)
 
 
 def test_two_nodes_cannot_be_one_site_and_strangers_are_not_asked() -> None:
@@ -309,7 +316,7 @@ def test_two_nodes_cannot_be_one_site_and_strangers_are_not_asked() -> None:
         grid.sites[node], grid.contexts[node] = who, Context(1, node, {}, RecordDict(), {})
     engine = Flower(grid, ["a", "b"], sites.train[0], wait=0.2, pause=0.01)
 
-    received = engine.gather(METHOD, task, start, range(2), 0, Key(3))
+    received = engine.gather(METHOD, task, start, range(2), TURN)
 
     assert [r.client for r in received] == [0, 1] and engine.nodes == {0: 100, 1: 101}
     assert engine.strangers == {200: "b is there already.", 201: "it agreed to another study."}
@@ -334,13 +341,13 @@ def test_a_reply_counts_only_with_its_own_sites_signature(forged: bool) -> None:
     )  # fmt: skip
     engine.forgiving = True
 
-    received = engine.gather(METHOD, task, start, range(2), 0, Key(3))
+    received = engine.gather(METHOD, task, start, range(2), TURN)
 
     assert [r.client for r in received] == ([0] if forged else [0, 1])
     refused = "it is not connected. Others were not let in: it signs with another key than that of b."
     assert engine.lost == ({1: refused} if forged else {})
     assert list(engine.strangers.values()) == (["it signs with another key than that of b."] if forged else [])
-    expected = co.Sequential([sites.train[0]] * 8).gather(METHOD, task, start, [2], 0, Key(3))  # keys go by number
+    expected = co.Sequential([sites.train[0]] * 8).gather(METHOD, task, start, [2], TURN)  # keys go by number
     assert torch.equal(expected[0].payload.params["0.weight"], received[0].payload.params["0.weight"])
 
 
@@ -356,7 +363,7 @@ def test_a_reply_changed_on_its_way_is_refused() -> None:
         verify=lambda k, purpose, message, signature: signature == signed(k, purpose, message),
     )  # fmt: skip
     with pytest.raises(InputError, match="signature"):
-        engine.gather(METHOD, task, start, [0], 0, Key(3))
+        engine.gather(METHOD, task, start, [0], TURN)
 
 
 def test_a_run_goes_on_without_a_site_and_says_so(tmp_path: Path) -> None:
@@ -380,7 +387,7 @@ def test_two_versions_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("consilience.engines.flower_client.__version__", "0.0.9")
 
     with pytest.raises(InputError, match=f"Site site 0 runs consilience 0.0.9, the server {__version__}"):
-        engine.gather(METHOD, task, start, range(4), 0, Key(3))
+        engine.gather(METHOD, task, start, range(4), TURN)
 
 
 def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,7 +404,7 @@ def test_a_simulation_that_is_resumed_gives_the_sites_their_memories_back(tmp_pa
 
     def run(rounds: int, resume: bool) -> co.Result:
         def engine(data: Any) -> Flower:
-            return loopback.flower(method, task, data, simulated=True, deadline=60.0)
+            return loopback.flower(method, task, data, simulated=True)
 
         return co.run(method, task, sites, rounds=rounds, engine=engine, out=tmp_path / "run", resume=resume)
 
@@ -411,4 +418,4 @@ def test_a_simulation_that_is_resumed_gives_the_sites_their_memories_back(tmp_pa
 
 def test_a_variance_that_is_not_positive_is_refused() -> None:
     with pytest.raises(wire.Refused, match="not positive"):
-        wire.check((co.Gaussian({"a": torch.zeros(2)}, {"a": torch.tensor([1.0, 0.0])}),), None)
+        check((co.Gaussian({"a": torch.zeros(2)}, {"a": torch.tensor([1.0, 0.0])}),), None)

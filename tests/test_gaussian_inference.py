@@ -316,7 +316,6 @@ def test_warm_up_weighs_the_divergence_by_the_share_of_rounds_done() -> None:
 
 @pytest.mark.parametrize("kind", ["linear", "conv"])
 def test_outputs_have_the_moments_of_drawn_weights(kind: str) -> None:
-    torch.manual_seed(0)
     plain = nn.Linear(6, 3) if kind == "linear" else nn.Conv2d(2, 3, 2)
     x = torch.randn(1, 6) if kind == "linear" else torch.randn(1, 2, 3, 3)
     layer = co.variational(plain, layers="all", start=-2.0).train()

@@ -104,7 +104,9 @@ def test_chains_are_the_same_under_vmap() -> None:
     method = co.Mixture(co.HMC(rate=0.1, leapfrogs=3, burn=3, samples=2, every=1, chains=2))
     message = task.init(Key(0))
 
-    one, all_ = (e(sites).gather(method, task, message, range(3), 0, Key(1)) for e in (co.Sequential, co.Vectorised))
+    one, all_ = (
+        e(sites).gather(method, task, message, range(3), co.Turn(0, Key(1))) for e in (co.Sequential, co.Vectorised)
+    )
 
     for a, b in zip(one, all_, strict=True):
         assert (tree.ravel(a.payload.params, 1) - tree.ravel(b.payload.params, 1)).abs().max() < 1e-10

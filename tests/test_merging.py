@@ -28,7 +28,7 @@ def columns(drawn: list[tuple[float, float, float]]) -> tuple[Tensor, Tensor, Te
 
 
 @given(clients)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_stated_inequalities(drawn: list[tuple[float, float, float]]) -> None:
     m, v, w = columns(drawn)
     var = {rule.__name__: float(rule(m, v, w)[1]) for rule in RULES}
@@ -44,7 +44,7 @@ def test_the_stated_inequalities(drawn: list[tuple[float, float, float]]) -> Non
 
 
 @given(clients)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_all_but_conflation_have_the_average_mean_and_none_leaves_the_clients_range(
     drawn: list[tuple[float, float, float]],
 ) -> None:
@@ -57,7 +57,7 @@ def test_all_but_conflation_have_the_average_mean_and_none_leaves_the_clients_ra
 
 
 @given(clients)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_eq_8_is_the_product_of_the_densities_to_the_powers_of_their_relative_weights(
     drawn: list[tuple[float, float, float]],
 ) -> None:

@@ -35,7 +35,7 @@ def test_fedavg_takes_the_steps_of_its_box() -> None:
     second = quadratic(4.0, rows=6)[1]
     method = co.FedAvg(co.SGD(rate=0.5, momentum=0.0, epochs=2, batch=10))
 
-    replies = co.Sequential([first, second]).gather(method, task, at(0.0), [0, 1], 0, Key(0))
+    replies = co.Sequential([first, second]).gather(method, task, at(0.0), [0, 1], co.Turn(0, Key(0)))
     state = method.aggregate(task, co.State(at(0.0)), replies, Server(None, None, Key(0), 2))
 
     # Two steps of rate ½ towards c from 0 give c·(1 − ½²) = ¾c: ¾ and 3. Weights 2/8 and 6/8: 0.1875 + 2.25.
@@ -71,7 +71,7 @@ def test_scaffold_takes_the_steps_of_its_box() -> None:
     state = method.init(task, server)._replace(posterior=at(0.0))
 
     for t in range(rounds):
-        replies = engine.gather(method, task, method.broadcast(state), [0, 1], t, Key(0))
+        replies = engine.gather(method, task, method.broadcast(state), [0, 1], co.Turn(t, Key(0)))
         state = method.aggregate(task, state, replies, server)
 
     # The same by hand, in plain numbers.
@@ -103,7 +103,7 @@ def test_scaffold_finds_the_common_optimum_where_fedavg_drifts() -> None:
         engine.memories.clear()
         for t in range(60):
             state = method.aggregate(
-                task, state, engine.gather(method, task, method.broadcast(state), [0, 1], t, Key(0)), server
+                task, state, engine.gather(method, task, method.broadcast(state), [0, 1], co.Turn(t, Key(0))), server
             )
         found[type(method).__name__] = theta(state.posterior)
     assert found["Scaffold"] == pytest.approx(2.4, abs=1e-3)

@@ -31,7 +31,7 @@ def after(method: co.Method, exchanges: int, engine: type = co.Sequential) -> fl
     server, where = Server(None, None, Key(0), 2), engine(data)
     state = method.init(task, server)._replace(posterior=co.Point({"weight": torch.full((1, 1), 0.5)}))
     for t in range(exchanges):
-        replies = where.gather(method, task, method.broadcast(state), [0, 1], t, Key(0))
+        replies = where.gather(method, task, method.broadcast(state), [0, 1], co.Turn(t, Key(0)))
         state = method.aggregate(task, state, replies, server)
     return float(state.posterior.params["weight"])
 

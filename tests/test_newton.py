@@ -55,7 +55,9 @@ def test_side_by_side_is_one_after_another() -> None:
     method = co.FedAvg(inference=co.Newton())
     message = task.init(co.Key(0))
 
-    one, two = (e(data).gather(method, task, message, [0, 1], 0, co.Key(1)) for e in (co.Sequential, co.Vectorised))
+    one, two = (
+        e(data).gather(method, task, message, [0, 1], co.Turn(0, co.Key(1))) for e in (co.Sequential, co.Vectorised)
+    )
 
     for a, b in zip(one, two, strict=True):
         assert torch.allclose(tree.ravel(a.payload.params), tree.ravel(b.payload.params), atol=1e-6)

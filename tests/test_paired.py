@@ -59,7 +59,7 @@ def test_one_pair_says_nothing() -> None:
 
 
 @given(st.integers(1, 30), st.integers(0, 10**6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_p_agrees_with_scipy_where_scipy_is_exact(n: int, seed: int) -> None:
     a, b = np.random.default_rng(seed).normal(size=(2, n))  # continuous: no ties, no zeros
 
@@ -67,7 +67,7 @@ def test_p_agrees_with_scipy_where_scipy_is_exact(n: int, seed: int) -> None:
 
 
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1)), min_size=2, max_size=14))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_swapping_the_sides_turns_the_difference_round(pairs: list[tuple[float, float]]) -> None:
     a, b = zip(*pairs, strict=True)
 

@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 from tiny import equal, keeps_its_contract, labelled
 
 from consilience.data.partition import (
-    Dirichlet,
-    Heterogeneous,
     HeterogeneousHasan2023,
     Iid,
-    Natural,
     Rows,
     Split,
     apportion,
@@ -24,7 +21,6 @@ from consilience.data.partition import (
     heterogeneous,
     iid,
     natural,
-    parse,
     sorted_feature,
 )
 from consilience.data.synthetic import digits
@@ -39,7 +35,7 @@ SPLITS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SPLITS, st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 2**40), st.data())
 def test_disjoint_complete_never_empty_deterministic(
     split: Split, labels: list[int], seed: int, data: st.DataObject
@@ -49,7 +45,7 @@ def test_disjoint_complete_never_empty_deterministic(
     keeps_its_contract(split, rows, sites, seed)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.integers(0, 2**40))
 def test_natural_is_the_site_ids(ids: list[int], seed: int) -> None:
     site, sites = torch.tensor(ids), len(set(ids))
@@ -120,7 +116,7 @@ def test_h_between_mixes_in_proportion() -> None:
     assert counts.sum(1).tolist() == [1000] * 4
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.floats(0, 1), st.integers(1, 60), st.data())
 def test_h_leaves_sites_of_equal_size(h: float, n: int, data: st.DataObject) -> None:
     sites = data.draw(st.integers(1, n))
@@ -168,7 +164,7 @@ def test_dirichlet_draws_are_proportions_at_every_alpha(alpha: float) -> None:
     assert torch.allclose(draws.sum(-1), torch.ones(50, dtype=torch.float64))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=20).filter(any), st.integers(0, 200), st.integers(0, 99))
 def test_apportion_is_within_one_of_the_quota(weights: list[int], total: int, seed: int) -> None:
     counts = apportion(torch.tensor(weights), total, Key(seed))
@@ -205,43 +201,6 @@ def test_fewer_test_rows_than_sites_leave_sites_without() -> None:
 
     for split in (iid(), dirichlet(1.0), heterogeneous(0.5)):
         assert sorted(len(part) for part in split.follow(labelled([0, 0]), train, Key(0))) == [0, 0, 0, 1, 1]
-
-
-@settings(max_examples=100, deadline=None)
-@given(SPLITS)
-def test_text_round_trip(split: Split) -> None:
-    assert parse(str(split)) == split
-
-
-def test_text_is_what_people_type() -> None:
-    assert [str(s) for s in (iid(), natural(), dirichlet(0.1), dirichlet(1), heterogeneous(0.9))] == [
-        "iid",
-        "natural",
-        "dirichlet:0.1",
-        "dirichlet:1",
-        "heterogeneous:0.9",
-    ]
-    assert parse(" dirichlet : 0.5 ") == Dirichlet(0.5)
-    assert (parse("iid"), parse("natural"), parse("heterogeneous:1")) == (Iid(), Natural(), Heterogeneous(1.0))
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("dirichlett:0.1", "Did you mean «dirichlet»"),
-        ("zebra", "Known: dirichlet, dominant, heterogeneous, iid, natural"),
-        ("dirichlet", "type for example dirichlet:0.5"),
-        ("dirichlet:much", "type for example dirichlet:0.5"),
-        ("heterogeneous:", "type for example heterogeneous:0.5"),
-        ("iid:3", "takes no number"),
-        ("dirichlet:-1", "not a positive number"),
-        ("dirichlet:nan", "not a positive number"),
-        ("heterogeneous:1.5", "not between 0 and 1"),
-    ],
-)
-def test_text_that_cannot_be_read(text: str, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        parse(text)
 
 
 @pytest.mark.parametrize("h", [-0.1, 1.1, float("nan"), "0.5"])
@@ -287,7 +246,7 @@ def measured(x: list[list[float]] | torch.Tensor) -> Rows:
     return Rows(x, torch.zeros(len(x)), None, None)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(0, 2**40), st.data())
 def test_sorted_parts_are_contiguous_complete_and_even(values: list[int], seed: int, data: st.DataObject) -> None:
     rows, sites = measured([[0.5, v] for v in values]), data.draw(st.integers(1, len(values)))
@@ -395,7 +354,7 @@ def test_the_released_form_deals_out_whole_classes() -> None:
     assert len({int(rows.y[part][0]) for part in many}) == 10
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.floats(0, 1), st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(0, 99), st.data())
 def test_the_released_form_leaves_no_site_empty(h: float, labels: list[int], seed: int, data: st.DataObject) -> None:
     sites = data.draw(st.integers(1, len(labels)))
@@ -423,36 +382,6 @@ def test_a_row_is_handed_out_twice_only_by_a_split_that_says_so() -> None:
     with pytest.raises(InputError, match="hands out a row twice"):
         Twice()(labelled([0, 1, 2]), 2, Key(0))
     assert [part.tolist() for part in Shared()(labelled([0, 1, 2]), 2, Key(0))] == [[0, 1, 2], [0, 1, 2]]
-
-
-@pytest.mark.parametrize(
-    ("split", "text"),
-    [
-        (sorted_feature(), "sorted_feature"),
-        (sorted_feature(12), "sorted_feature:12"),
-        (heterogeneous(0.3, "hasan2023"), "heterogeneous:0.3@hasan2023"),
-    ],
-)
-def test_the_text_of_the_papers_splits(split: Split, text: str) -> None:
-    assert str(split) == text
-    assert parse(text) == split
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("sorted_feature:", "number of a feature"),
-        ("sorted_feature:-1", "number of a feature"),
-        ("sorted_feature:1@hasan2023", "number of a feature"),
-        ("heterogeneous:0.3@hasan2024", "Did you mean «hasan2023»"),
-        ("heterogeneous:0.3@", "Known: hasan2023"),
-        ("heterogeneous:2@hasan2023", "between 0 and 1"),
-        ("dirichlet:0.5@hasan2023", "has no variants: type dirichlet:0.5"),
-    ],
-)
-def test_text_of_the_papers_splits_that_cannot_be_read(text: str, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        parse(text)
 
 
 def test_the_released_form_goes_by_class_too() -> None:

@@ -6,7 +6,6 @@ Tests that read real files take them from the folder in CONSILIENCE_DATA and are
 from __future__ import annotations
 
 import os
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -190,19 +189,6 @@ def test_mnist_is_mnist() -> None:
     assert data.y_test.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert not data.standardise
     assert data.public
-
-
-@real
-def test_the_second_load_is_quick() -> None:
-    mnist()
-
-    seconds = []
-    for _ in range(4):
-        start = time.perf_counter()
-        mnist()
-        seconds.append(time.perf_counter() - start)
-
-    assert min(seconds) < 1
 
 
 @real

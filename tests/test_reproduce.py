@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
+from tiny import Invoke
 
-from consilience import cli
 from consilience.errors import InputError
 from consilience.reproduce import collect, load, names, reproduce
 
@@ -137,22 +136,9 @@ def test_unknown_names_are_told(toy: Path) -> None:
         reproduce("papers/toy", [0], "huge", toy / "out", None)
 
 
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["consilience", "reproduce", *words.split()])
-    try:
-        cli.main()
-        code = 0
-    except SystemExit as end:
-        code = int(end.code or 0)
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
-
-
-def test_the_command_lists_runs_draws_and_says_where(
-    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, listed, _ = command(monkeypatch, capsys, "")
-    code, shown, _ = command(monkeypatch, capsys, "papers/toy --seeds 0-3 --scale quick")
+def test_the_command_lists_runs_draws_and_says_where(toy: Path, invoke: Invoke) -> None:
+    _, listed, _ = invoke("reproduce")
+    code, shown, _ = invoke("reproduce", "papers/toy", "--seeds", "0-3", "--scale", "quick")
 
     assert "papers/toy" in listed and "A toy" in listed
     assert code == 0 and "2.500 ± 0.645 (1.500)" in shown and "open" in shown and "scale quick" in shown
@@ -168,9 +154,7 @@ def test_the_command_lists_runs_draws_and_says_where(
         ("papers/toy --seeds 3-1", "«3-1» are no seeds"),
     ],
 )
-def test_mistakes_get_one_sentence_and_exit_code_2(
-    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, sentence: str
-) -> None:
-    code, out, err = command(monkeypatch, capsys, words)
+def test_mistakes_get_one_sentence_and_exit_code_2(toy: Path, invoke: Invoke, words: str, sentence: str) -> None:
+    code, out, err = invoke("reproduce", *words.split())
     assert code == 2 and out == "" and sentence in " ".join(err.split()) and "Traceback" not in err
     assert not (toy / "calls.txt").exists()

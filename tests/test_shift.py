@@ -18,11 +18,6 @@ def images(rows: int = 600, side: int = 8, channels: int = 1) -> Dataset:
     return Dataset("images", x, torch.arange(rows) % 3, classes=3)
 
 
-@pytest.mark.parametrize("text", ["iid+rotate:30", "dirichlet:0.3+noise:0.5", "step:1:2+rotate:15+noise:0.2"])
-def test_names_are_read_and_written(text: str) -> None:
-    assert str(parse(text)) == text
-
-
 def test_a_quarter_turn_moves_every_pixel_to_its_place() -> None:
     x = torch.randn(4, 2, 6, 6, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(rotated(x, 90.0), torch.rot90(x, 1, (2, 3)), atol=1e-5, rtol=1e-5)
@@ -62,20 +57,6 @@ def test_natural_sites_and_shared_rows_may_shift_too() -> None:
     sites = co.sine().split(parse("natural+noise:0.1"), seed=0)
     assert len(sites) == 5
     assert len(images().split(parse("heterogeneous:0.5@hasan2023+noise:0.1"), 3)) == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("iid+rotat:3", "Did you mean «rotate»"),
-        ("iid+rotate:much", "needs a number"),
-        ("iid+noise:-1", "is not a deviation"),
-        ("", "Known"),
-    ],
-)
-def test_mistakes_are_refused(text: str, words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        parse(text)
 
 
 def test_a_table_cannot_turn() -> None:

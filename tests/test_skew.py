@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tiny import equal, keeps_its_contract, labelled
 
 from consilience.data import dataset
-from consilience.data.partition import Rows, Split, parse
-from consilience.data.skew import Dominant, Step, dominant, step
+from consilience.data.partition import Rows, Split
+from consilience.data.skew import dominant, step
 from consilience.data.synthetic import swiss_roll
 from consilience.errors import InputError
 from consilience.key import Key
@@ -31,7 +31,7 @@ def counts(rows: Rows, parts: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack([torch.bincount(rows.y[part], minlength=rows.classes or 0) for part in parts])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SPLITS, st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 2**40), st.data())
 def test_disjoint_complete_never_empty_deterministic(
     split: Split, labels: list[int], seed: int, data: st.DataObject
@@ -141,43 +141,6 @@ def test_test_rows_follow_the_training_rows(split: Split) -> None:
     # A tenth of a site's training rows of every class, up to the rounding of shares.
     assert (found - counts(rows, parts) / 10).abs().max() < 1
     assert found.sum() == 160
-
-
-@settings(max_examples=100, deadline=None)
-@given(SPLITS)
-def test_text_round_trip(split: Split) -> None:
-    assert parse(str(split)) == split
-
-
-def test_text_is_what_people_type() -> None:
-    assert [str(s) for s in (step(2), step(5, 1), dominant(0.8), dominant(1))] == [
-        "step:2:10",
-        "step:5:1",
-        "dominant:0.8",
-        "dominant:1",
-    ]
-    assert (parse("step:2"), parse(" step : 3 : 7 "), parse("dominant:0.8")) == (Step(2, 10), Step(3, 7), Dominant(0.8))
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("step", "type for example step:2:10"),
-        ("step:", "type for example step:2:10"),
-        ("step:2.5", "type for example step:2:10"),
-        ("step:2:10:3", "type for example step:2:10"),
-        ("step:0", "not a number of classes"),
-        ("step:2:-1", "not a number of rows"),
-        ("dominant", "type for example dominant:0.8"),
-        ("dominant:0.8:1", "type for example dominant:0.8"),
-        ("dominant:0", "at most 1"),
-        ("dominant:nan", "at most 1"),
-        ("dominnant:0.8", "Did you mean «dominant»"),
-    ],
-)
-def test_text_that_cannot_be_read(text: str, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        parse(text)
 
 
 def test_impossible_requests() -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,28 +17,35 @@ from safetensors import safe_open
 import consilience as co
 from consilience import store as store_module
 
-RUN = ["scaffold", "--data", "digits", "--sites", "4", "--rounds", "25", "--no-bounds", "--set", "inference.epochs=3"]
+RUN = ["scaffold", "--data", "digits", "--sites", "4", "--rounds", "3", "--no-bounds", "--model", "mortal:Net"]
+MORTAL = """
+import os, signal
+from torch import nn
+class Net(nn.Linear):
+    def forward(self, x):
+        if os.path.exists(os.environ.get("DEADLY", "")):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(x)
+"""
 
 
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "consilience.cli", *words]
+def consilience(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "consilience.cli", *words]
+    return subprocess.run(command, cwd=folder, env={**os.environ, **environment}, capture_output=True, check=False)
 
 
 def test_a_killed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(command("run", *RUN, "--out", str(whole)), check=True, capture_output=True)
-    process = subprocess.Popen(command("run", *RUN, "--out", str(killed)), stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not (killed / "state.safetensors").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    (tmp_path / "mortal.py").write_text(MORTAL)
+    assert consilience(tmp_path, "run", *RUN, "--out", "whole").returncode == 0
+    died = consilience(tmp_path, "run", *RUN, "--out", "killed", DEADLY=str(killed / "state.safetensors"))
     unfinished = json.loads((killed / "run.json").read_text())
     (killed / "state.safetensors.part").write_bytes(b"half a file")  # what a kill in mid-write leaves behind
 
-    subprocess.run(command("run", "--resume", str(killed)), check=True, capture_output=True)
+    resumed = consilience(tmp_path, "run", "--resume", "killed")
 
-    assert unfinished["finished"] is False, "the run was over before it was killed"
+    assert died.returncode == -signal.SIGKILL and unfinished["finished"] is False
+    assert resumed.returncode == 0, resumed.stderr
     assert (killed / "state.safetensors").read_bytes() == (whole / "state.safetensors").read_bytes()
     assert (killed / "history.csv").read_bytes() == (whole / "history.csv").read_bytes()
     metrics = [json.loads((folder / "run.json").read_text())["metrics"] for folder in (whole, killed)]

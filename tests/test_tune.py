@@ -14,7 +14,6 @@ import torch
 from tiny import Invoke
 
 import consilience as co
-from consilience.data.data import Data
 from consilience.errors import InputError
 from consilience.evaluate import in_units
 from consilience.metrics.scores import scores
@@ -47,9 +46,8 @@ def test_the_best_setting_is_found_and_diverged_ones_come_last(tmp_path: Path, r
 def test_the_score_is_that_of_the_validation_rows(tmp_path: Path, rates: str) -> None:
     best = tune(search("fedavg", rates, seeds=(0,)), tmp_path / "t")[0]
     task, sites = MOONS.build_problem()
-    assert sites.validation is not None
     result = co.run(row("fedavg[inference.rate=0.5]", None, dict(s.split("=") for s in SHORT)).method, task, sites, rounds=1)  # fmt: skip  # noqa: E501
-    rows = Data(*(torch.cat(parts) for parts in zip(*sites.validation, strict=True)))
+    rows = sites.all_validation
     p = result.method.predictive(task, result.state)(rows.x)
     assert best.mean == pytest.approx(scores(*in_units(p, rows, sites))["nll"], rel=1e-6)
 

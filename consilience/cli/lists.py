@@ -34,7 +34,7 @@ def listed(context: typer.Context, data_dir: DataDir_ = None) -> None:
     from consilience.catalogue import dataset_table
 
     if context.invoked_subcommand is None:
-        out.print(dataset_table(str(data_dir) if data_dir else None))
+        out.print(dataset_table(data_dir))
 
 
 @datasets.command()
@@ -44,4 +44,4 @@ def get(
     """Fetch a data set's file into the data folder."""
     from consilience.data import fetch
 
-    out.print(f"{name}: {fetch(name, str(data_dir) if data_dir else None)}", soft_wrap=True)
+    out.print(f"{name}: {fetch(name, data_dir)}", soft_wrap=True)

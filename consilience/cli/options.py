@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import click
@@ -74,7 +73,7 @@ Engine_ = Annotated[
     str,
     typer.Option(help="auto, sequential, vectorised[:SITES AT A TIME], parallel[:WORKERS], flower[:WORKERS[,BYTES]]."),
 ]
-DataDir_ = Annotated[Path | None, typer.Option(envvar="CONSILIENCE_DATA", help="Where data files lie.")]
+DataDir_ = Annotated[str | None, typer.Option(envvar="CONSILIENCE_DATA", metavar="PATH", help="Where data files lie.")]
 Set_ = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. inference.epochs=20; may be repeated.")]
 Seeds_ = Annotated[str, typer.Option(help="0-9, or 0,3,7, or 5: each decides split, start and every draw.")]
 Calibration_ = Annotated[int, typer.Option(help="Labelled rows at the server; 0 for none.")]

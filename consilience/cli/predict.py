@@ -5,14 +5,19 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from consilience.cli.handed import Model_, say, written
 from consilience.cli.options import app
 
+if TYPE_CHECKING:
+    from consilience.data.columns import Target
+    from consilience.predictive import Categorical, Normal
+
 Z95 = 1.959964
+PARTS = ("aleatoric", "epistemic", "disagreement")
 
 
 @app.command(short_help="Predictions and their uncertainty for a table.")
@@ -37,31 +42,41 @@ def predict(
     gone = [name for name in pooled.facts.sites if found and name not in {site.name for site in found.active}]
     if gone:
         say(f"This is an old model: it holds {', '.join(gone)}, who left the study.", "yellow")
-    columns = pooled.agreement.columns
+    columns, target = pooled.agreement.columns, pooled.agreement.target
     x = features(columns, inspect(table, columns, None))
     p, parts = pooled(x), pooled.uncertainty(x)
-    if isinstance(p, Categorical):
-        classes = pooled.agreement.target.classes
-        head = [f"p({c})" for c in classes]
-        rows = [[f"{v:.6f}" for v in row] for row in p.probs.tolist()]
-        top, label = p.probs.max(-1)
-        said = [classes[i] for i in label.tolist()]
-        open_ = (top < (abstain or 0)).tolist()
-    else:
-        unit = f" ({pooled.agreement.target.unit})" if pooled.agreement.target.unit else ""
-        reach = Z95 * p.total.sqrt()
-        head = [f"mean{unit}", "low95", "high95"]
-        rows = [[f"{v:.6g}" for v in row] for row in zip(p.mean, p.mean - reach, p.mean + reach, strict=True)]
-        said = [row[0] for row in rows]
-        open_ = (2 * reach > (abstain if abstain is not None else float("inf"))).tolist()
-    names = ["aleatoric", "epistemic", "disagreement"] if parts else []
-    extra = [[f"{v:.6f}" for v in row] for row in zip(*(t.tolist() for t in parts), strict=True)] if parts else rows
+    told = classes_told(p, target, abstain) if isinstance(p, Categorical) else numbers_told(p, target, abstain)
+    uncertain = [[f"{v:.6f}" for v in row] for row in zip(*(t.tolist() for t in parts), strict=True)] if parts else None
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", *head, *names, "decision"])
-    for i, (row, u, what, unsure) in enumerate(zip(rows, extra, said, open_, strict=True), 1):
-        writer.writerow([i, *row, *(u if parts else ()), "abstain" if unsure else what])
+    writer.writerow(["row", *told.head, *(PARTS if parts else ()), "decision"])
+    for i, (row, said, unsure) in enumerate(zip(told.rows, told.said, told.unsure, strict=True)):
+        writer.writerow([i + 1, *row, *(uncertain[i] if uncertain else ()), "abstain" if unsure else said])
     written(out_ or table.with_name(f"{table.stem}.predictions.csv"), text.getvalue(), "Predictions")
-    say(f"{len(rows):,} rows" + (f", {sum(open_):,} left open (abstain)." if abstain is not None else "."))
+    say(f"{len(told.rows):,} rows" + (f", {sum(told.unsure):,} left open (abstain)." if abstain is not None else "."))
     if not parts:
         say("One set of weights is all this model holds: no epistemic part, no disagreement.")
+
+
+class Told(NamedTuple):
+    """What a table of predictions says of each row, beside the parts of its uncertainty."""
+
+    head: list[str]
+    rows: list[list[str]]
+    said: list[str]  # the most probable class, or the mean
+    unsure: list[bool]  # whether the decision is left open
+
+
+def classes_told(p: Categorical, target: Target, least: float | None) -> Told:
+    top, label = p.probs.max(-1)
+    rows = [[f"{v:.6f}" for v in row] for row in p.probs.tolist()]
+    said = [target.classes[i] for i in label.tolist()]
+    return Told([f"p({c})" for c in target.classes], rows, said, (top < (least or 0)).tolist())
+
+
+def numbers_told(p: Normal, target: Target, widest: float | None) -> Told:
+    reach = Z95 * p.total.sqrt()
+    rows = [[f"{v:.6g}" for v in row] for row in zip(p.mean, p.mean - reach, p.mean + reach, strict=True)]
+    head = [f"mean ({target.unit})" if target.unit else "mean", "low95", "high95"]
+    unsure = (2 * reach > (widest if widest is not None else float("inf"))).tolist()
+    return Told(head, rows, [row[0] for row in rows], unsure)

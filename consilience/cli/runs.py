@@ -31,10 +31,9 @@ from consilience.cli.options import (
 )
 from consilience.errors import InputError
 from consilience.participation import Participation
-from consilience.recipe import Recipe, free_folder
-from consilience.screen import out, progress
+from consilience.recipe import Recipe, free_folder, run_folder
+from consilience.screen import out, progress, told
 from consilience.store import Store
-from consilience.store import as_json as json_text
 
 
 @app.command()
@@ -72,43 +71,56 @@ def run(
     from consilience.run import run as run_method
 
     if resume is not None:
-        saved = Store(resume).read_json()
-        recipe = Recipe.from_json(saved.get("recipe", {"": ""}), str(data_dir) if data_dir else None)
-        rounds, engine, folder = saved["rounds"], saved["engine"], resume
-        keep_replies, bounds = saved["keep_replies"], saved["with_bounds"]
-        start = saved.get("started_from", {}).get("folder")
-        threads, device = saved["threads"], saved.get("device", "cpu")
-        taking = Participation(**saved.get("participation", {}))
-        taking = dataclasses.replace(taking, min_replies=min_replies or taking.min_replies)
-    else:
-        if method is None:
-            raise InputError(
-                "Say which method to run, for example «consilience run beta»; «consilience methods» lists them."
-            )
-        taking = Participation(participation, dropout, deadline, min_replies)
-        words = (method, data, target, sites, split, model, seed, 0.2, calibration, inputs, validation)
-        recipe = Recipe(*words, tuple(settings or ()), str(data_dir) if data_dir else None)
-        folder = out_ or free_folder(Path("runs"), f"{method}-{Path(data).stem.strip('*') or 'csv'}")
-    kept = {"recipe": recipe.to_json(), "keep_replies": keep_replies, "with_bounds": bounds}
-    with progress(not as_json) as _:
-        built = recipe.build()
-        result = run_method(
-            *built,
-            rounds=rounds,
-            seed=recipe.seed,
-            engine=engine,
-            out=folder,
-            keep_replies=keep_replies,
-            threads=threads,
-            participation=taking,
-            device=device,
-            resume=resume is not None,
-            start=start,
-            about={**kept, "model": recipe.model},
+        recipe, bounds, how = _as_before(resume, data_dir, min_replies)
+    elif method is None:
+        raise InputError(
+            "Say which method to run, for example «consilience run beta»; «consilience methods» lists them."
         )
-    with progress(not as_json) as _:
+    else:
+        recipe = Recipe(
+            method,
+            data=data,
+            target=target,
+            sites=sites,
+            split=split,
+            model=model,
+            seed=seed,
+            calibration=calibration,
+            inputs=inputs,
+            validation=validation,
+            settings=tuple(settings or ()),
+            data_dir=data_dir,
+        )
+        how = {
+            **{"rounds": rounds, "engine": engine, "threads": threads, "device": device, "start": start},
+            **{"out": out_ or run_folder(method, data), "keep_replies": keep_replies},
+            "participation": Participation(participation, dropout, deadline, min_replies),
+        }
+    about = {
+        **{"recipe": recipe.to_json(), "model": recipe.model},
+        **{"keep_replies": how["keep_replies"], "with_bounds": bounds},
+    }
+    with progress(not as_json):
+        result = run_method(*recipe.build(), seed=recipe.seed, resume=resume is not None, about=about, **how)
+    with progress(not as_json):
         report = {**result.report, "bounds": result.bounds if bounds else {}}
-    finish(Store(folder), report, as_json)
+    finish(Store(how["out"]), report, as_json)
+
+
+def _as_before(folder: Path, data_dir: str | None, min_replies: int | None) -> tuple[Recipe, bool, dict[str, Any]]:
+    """What a run's folder says it was made with: the recipe, whether bounds were wanted, and how it was run."""
+    saved = Store(folder).read_json()
+    taking = Participation(**saved.get("participation", {}))
+    how = {
+        **{"out": folder, "start": saved.get("started_from", {}).get("folder"), "device": saved.get("device", "cpu")},
+        **{name: saved[name] for name in ("rounds", "engine", "threads", "keep_replies")},
+        "participation": dataclasses.replace(taking, min_replies=min_replies or taking.min_replies),
+    }
+    return _recipe(saved, data_dir), saved["with_bounds"], how
+
+
+def _recipe(saved: dict[str, Any], data_dir: str | None) -> Recipe:
+    return Recipe.from_json(saved.get("recipe", {"": ""}), data_dir)
 
 
 @app.command(short_help="Pool a run's replies by another rule, without training.")
@@ -124,7 +136,7 @@ def pool(
     from consilience.run import load
 
     saved = Store(folder).read_json()
-    recipe = Recipe.from_json(saved.get("recipe", {"": ""}), str(data_dir) if data_dir else None)
+    recipe = _recipe(saved, data_dir)
     result = load(folder, *recipe.build())
     other = dataclasses.replace(recipe, method=method, settings=tuple(settings or ())).build_method()
     pooled = result.pool(other)
@@ -157,27 +169,19 @@ def demo(
     from consilience.report.html import comparison_page
     from consilience.report.table import comparison_table
 
-    with progress(not as_json) as _:
+    with progress(not as_json):
         found = compare(seed)
     store = Store(out_)
     store.write_json("compare.json", found)
     store.write("report.html", comparison_page(found).encode())
-    if as_json:
-        print(json_text(found))
-    else:
-        out.print(comparison_table(found))
-        out.print(f"Report: {out_ / 'report.html'}")
+    told(found, comparison_table(found), f"Report: {out_ / 'report.html'}", as_json)
 
 
-def finish(store: Any, report: dict[str, Any], as_json: bool) -> None:
+def finish(store: Store, report: dict[str, Any], as_json: bool) -> None:
     """Write the report and show it."""
     from consilience.report.html import run_page
     from consilience.report.table import run_table
 
     store.write_json("run.json", report)
     store.write("report.html", run_page(report).encode())
-    if as_json:
-        print(json_text(report))
-    else:
-        out.print(run_table(report))
-        out.print(f"Report: {store.folder / 'report.html'}")
+    told(report, run_table(report), f"Report: {store.folder / 'report.html'}", as_json)

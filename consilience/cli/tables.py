@@ -26,10 +26,9 @@ from consilience.cli.options import (
     app,
 )
 from consilience.participation import Participation
-from consilience.recipe import Recipe, free_folder
-from consilience.screen import live, out, progress, stoppable
+from consilience.recipe import Recipe, run_folder
+from consilience.screen import live, out, progress, stoppable, told
 from consilience.store import Store
-from consilience.store import as_json as json_text
 
 
 @app.command(short_help="Several methods on the same splits and seeds, one report.")
@@ -75,21 +74,30 @@ def compare(
     from consilience.report.html import comparison_page
     from consilience.report.table import comparison_table
 
-    words = ("beta", data, target, sites, None, model, 0, 0.2, calibration, inputs, validation)
+    recipe = Recipe(
+        data=data,
+        target=target,
+        sites=sites,
+        model=model,
+        calibration=calibration,
+        inputs=inputs,
+        validation=validation,
+        data_dir=data_dir,
+    )
     plan = Plan(
         tuple(rows or ()),
-        Recipe(*words, (), str(data_dir) if data_dir else None),
-        tuple(part.strip() for part in split.split(",")) if split else (None,),
-        parse_seeds(seeds),
-        rounds,
-        engine,
-        tuple(common or ()),
-        settings,
-        bounds,
-        Participation(participation, dropout, deadline, min_replies),
+        recipe,
+        splits=tuple(part.strip() for part in split.split(",")) if split else (None,),
+        seeds=parse_seeds(seeds),
+        rounds=rounds,
+        engine=engine,
+        common=tuple(common or ()),
+        settings=settings,
+        bounds=bounds,
+        participation=Participation(participation, dropout, deadline, min_replies),
     )
     plan.check()
-    store = Store(out_ or free_folder(Path("runs"), f"compare-{Path(data).stem.strip('*') or 'csv'}"))
+    store = Store(out_ or run_folder("compare", data))
     with stoppable(store.folder), live(not as_json) as show:
         found = compare_rows(plan, store.folder, reference, lambda now: show(comparison_table(now)))
     store.write_json("compare.json", found)
@@ -97,11 +105,7 @@ def compare(
     store.write("curves.csv", curves_text(found).encode())
     store.write("compare.md", markdown(found).encode())
     store.write("report.html", comparison_page(found).encode())
-    if as_json:
-        print(json_text(found))
-    else:
-        out.print(comparison_table(found))
-        out.print(f"Report: {store.folder / 'report.html'}")
+    told(found, comparison_table(found), f"Report: {store.folder / 'report.html'}", as_json)
 
 
 @app.command(short_help="Choose a method's settings on validation rows.")
@@ -132,19 +136,29 @@ def tune(
     from consilience.tune import Search, Trial, write
     from consilience.tune import tune as tune_method
 
-    words = ("beta", data, target, sites, split, model, 0, 0.2, calibration, inputs, validation)
+    recipe = Recipe(
+        data=data,
+        target=target,
+        sites=sites,
+        split=split,
+        model=model,
+        calibration=calibration,
+        inputs=inputs,
+        validation=validation,
+        data_dir=data_dir,
+    )
     search = Search(
         method,
-        Recipe(*words, (), str(data_dir) if data_dir else None),
-        parse_seeds(seeds),
-        grid,
-        budget,
-        score,
-        rounds,
-        engine,
-        tuple(common or ()),
+        recipe,
+        seeds=parse_seeds(seeds),
+        grid=grid,
+        budget=budget,
+        score=score,
+        rounds=rounds,
+        engine=engine,
+        common=tuple(common or ()),
     )
-    folder = out_ or free_folder(Path("runs"), f"tune-{Path(data).stem.strip('*') or 'csv'}")
+    folder = out_ or run_folder("tune", data)
 
     def shown(trials: list[Trial]) -> Any:
         return trial_table(method, [(t.point, t.values, t.mean) for t in trials], score)
@@ -152,11 +166,7 @@ def tune(
     with stoppable(folder), live(not as_json) as show:
         trials = tune_method(search, folder, lambda now: show(shown(now)))
     found = write(search, trials, folder)
-    if as_json:
-        print(json_text(found))
-    else:
-        out.print(shown(trials))
-        out.print(f"Settings: {folder / 'settings.json'}; use them with --settings.")
+    told(found, shown(trials), f"Settings: {folder / 'settings.json'}; use them with --settings.", as_json)
 
 
 @app.command(short_help="A paper's experiment: ours beside theirs.")
@@ -177,9 +187,8 @@ def reproduce(
         return
     experiment, folder = experiments.load(name), out_ or Path("runs") / name
     with stoppable(folder), progress(True):
-        where = str(data_dir) if data_dir else None
-        results = experiments.reproduce(name, parse_seeds(seeds), scale, folder, where, workers)
-    if draw := getattr(experiments._module(name), "draw", None):
+        results = experiments.reproduce(name, parse_seeds(seeds), scale, folder, data_dir, workers)
+    if draw := getattr(experiments.module(name), "draw", None):
         draw(results, folder)
     out.print(experiments.results_table(results, experiment.digits))
     out.print(f"Results: {folder / 'results.json'}", soft_wrap=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -63,21 +63,21 @@ class Sites:
     @cached_property
     def all_test(self) -> Data:
         """The test rows of all sites."""
-        return _joined(self.test)
+        return joined(self.test)
 
     @property
     def all_validation(self) -> Data:
         """The validation rows of all sites."""
         if self.validation is None:
             raise InputError("There are no validation rows: split with validation=0.1, or add --validation 0.1.")
-        return _joined(self.validation)
+        return joined(self.validation)
 
     def pooled(self) -> Sites:
         """One site that holds every site's rows, in the order of the sites; the server keeps what it has."""
-        validation = None if self.validation is None else (_joined(self.validation),)
+        validation = None if self.validation is None else (joined(self.validation),)
         return replace(
             self,
-            train=(_joined(self.train),),
+            train=(joined(self.train),),
             test=(self.all_test,),
             validation=validation,
             split="pooled",
@@ -107,7 +107,7 @@ class Sites:
     def standardised(self) -> Sites:
         """Features, and regression targets, with mean 0 and deviation 1 over all training rows; a constant column is
         only shifted, and images have one constant per channel."""
-        pooled = _joined(self.train)
+        pooled = joined(self.train)
         shift, scale = _moments(pooled.x, (0, *range(2, pooled.x.ndim)))
         made = replace(self.map_x(lambda x: _scaled(x, shift, scale)), feature_shift=shift[0], feature_scale=scale[0])
         if self.classes is not None:
@@ -155,7 +155,8 @@ class Sites:
         )
 
 
-def _joined(parts: Sequence[Data]) -> Data:
+def joined(parts: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Data:
+    """All rows, one part after another."""
     return Data(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from consilience.errors import InputError
+from consilience.signature import write_new
 
 DAYS = 30
 
@@ -110,11 +110,4 @@ def _alternative(host: str) -> x509.GeneralName:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
-    except FileExistsError:
-        raise InputError(f"{path} already exists: it may be in use, choose another folder.") from None
-    except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror}.") from error
+    write_new(path, content, mode, "it may be in use, choose another folder")

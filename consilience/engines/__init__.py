@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from consilience.data.data import Data
 from consilience.engines import offline  # noqa: F401 — before anything imports Flower
-from consilience.engines.exchange import Engine
+from consilience.engines.exchange import Engine, Turn
 from consilience.engines.parallel import Parallel
 from consilience.engines.sequential import Sequential
 from consilience.engines.vectorised import Vectorised, even
@@ -19,6 +19,7 @@ __all__ = [
     "Engine",
     "Parallel",
     "Sequential",
+    "Turn",
     "Vectorised",
     "chosen",
     "engine",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -18,6 +18,14 @@ from consilience.task import Task
 from consilience.tree import Tree
 
 
+class Turn(NamedTuple):
+    """When clients are asked, and what their random numbers come from."""
+
+    round: int  # from 0
+    key: Key  # of the run's learning
+    progress: float = 0.0  # the part of the rounds that is done
+
+
 class Engine(Protocol):
     """Where `local` runs."""
 
@@ -28,17 +36,8 @@ class Engine(Protocol):
     @property
     def clients(self) -> Sequence[int]: ...
 
-    def gather(
-        self,
-        method: Method,
-        task: Task,
-        message: Tree,
-        cohort: Sequence[int],
-        round: int,
-        key: Key,
-        progress: float = 0.0,
-    ) -> list[Received]:
-        """Replies to a message, sorted by client; `progress` is the part of the rounds that is done."""
+    def gather(self, method: Method, task: Task, message: Tree, cohort: Sequence[int], turn: Turn) -> list[Received]:
+        """Replies to a message, sorted by client."""
 
 
 @contextmanager
@@ -62,20 +61,11 @@ def excused(engine: Engine, k: int) -> Iterator[None]:
         engine.lost[k] = f"training failed: {error}"
 
 
-def client_view(
-    method: Method,
-    message: Tree,
-    data: Data,
-    memories: dict[int, Tree],
-    k: int,
-    round: int,
-    key: Key,
-    progress: float = 0.0,
-) -> Client:
+def client_view(method: Method, message: Tree, data: Data, memories: dict[int, Tree], k: int, turn: Turn) -> Client:
     """What client k sees; its key depends on run, round and client alone."""
     memory = memories[k] if k in memories else method.memory(message)
-    moment = torch.tensor(progress, dtype=torch.float64)
-    return Client(data, memory, key.fold(round).fold(k).tensor, moment)
+    moment = torch.tensor(turn.progress, dtype=torch.float64)
+    return Client(data, memory, turn.key.fold(turn.round).fold(k).tensor, moment)
 
 
 def alone(method: Method, task: Task, message: Tree, client: Client, k: int, round: int) -> Reply:
@@ -85,5 +75,9 @@ def alone(method: Method, task: Task, message: Tree, client: Client, k: int, rou
     except Diverged as error:
         raise Diverged(f"Site {k}, round {round + 1}: {error}") from error
     if not tree.all_finite(reply.send):
-        raise Diverged(f"Site {k}, round {round + 1} sent numbers that are not finite; try a smaller rate.")
+        raise not_finite(k, round)
     return reply
+
+
+def not_finite(k: int, round: int) -> Diverged:
+    return Diverged(f"Site {k}, round {round + 1} sent numbers that are not finite; try a smaller rate.")

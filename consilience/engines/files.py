@@ -12,9 +12,9 @@ from typing import NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.admission import admit, admit_size, kinds_of, rehearsed
+from consilience.engines.exchange import Turn
 from consilience.envelope import Envelope, Header, opened, sealed
 from consilience.errors import InputError
-from consilience.key import Key
 from consilience.method import Method
 from consilience.parties import Received, Reply
 from consilience.spec import types_of
@@ -137,32 +137,24 @@ class Files:
     def clients(self) -> Sequence[int]:
         return [site.number for site in self.study.active]
 
-    def gather(
-        self,
-        method: Method,
-        task: Task,
-        message: Tree,
-        cohort: Sequence[int],
-        round: int,
-        key: Key,
-        progress: float = 0.0,
-    ) -> list[Received]:
+    def gather(self, method: Method, task: Task, message: Tree, cohort: Sequence[int], turn: Turn) -> list[Received]:
         agreement = self.study.agreement
-        if method != agreement.build_method() or int(key.seed) != int(agreement.key.fold(1).seed):
+        if method != agreement.build_method() or int(turn.key.seed) != int(agreement.key.fold(1).seed):
             raise InputError("The method or seed differs from the study's: run what the sites signed.")
-        path = self.folder / f"round-{round + 1}.message"
+        number = turn.round + 1
+        path = self.folder / f"round-{number}.message"
         self.folder.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(message_file(agreement, message, round + 1, self.key))
+        path.write_bytes(message_file(agreement, message, number, self.key))
         self.handed_over(path)
         here = sorted(self.folder.glob("*.reply"))
-        found = collect(self.study, here, round + 1, rehearsed(agreement, message, round + 1))
+        found = collect(self.study, here, number, rehearsed(agreement, message, number))
         self.refused = found.refused
         wanted = [site for site in self.study.active if site.number in cohort and site.name not in found.names]
         self.lost = {site.number: "no sound reply file" for site in wanted}
         if wanted and not self.forgiving:
             said = f" Not used: {' '.join(found.refused)}" if found.refused else ""
             raise Waiting(
-                f"Round {round + 1} waits for {', '.join(site.name for site in wanted)}: hand them {path}, put their "
+                f"Round {number} waits for {', '.join(site.name for site in wanted)}: hand them {path}, put their "
                 f"replies into {self.folder}, and go on.{said}"
             )
         return [r for r in found.received if r.client in cohort]

@@ -16,22 +16,11 @@ from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from consilience.data.data import Data
+from consilience.engines.exchange import Turn
 from consilience.engines.flower_client import described
-from consilience.engines.wire import (
-    LARGEST,
-    Refused,
-    Rehearsal,
-    allowed,
-    check,
-    digest,
-    opened,
-    pack,
-    record,
-    unpack,
-    weight,
-)
+from consilience.engines.rehearsal import Rehearsal, check
+from consilience.engines.wire import LARGEST, Refused, allowed, digest, opened, pack, record, unpack, weight
 from consilience.errors import InputError
-from consilience.key import Key
 from consilience.method import Method
 from consilience.parties import Received
 from consilience.task import Task
@@ -90,41 +79,30 @@ class Flower:
     def clients(self) -> Sequence[int]:
         return range(len(self.sites))
 
-    def gather(
-        self,
-        method: Method,
-        task: Task,
-        message: Tree,
-        cohort: Sequence[int],
-        round: int,
-        key: Key,
-        progress: float = 0.0,
-    ) -> list[Received]:
+    def gather(self, method: Method, task: Task, message: Tree, cohort: Sequence[int], turn: Turn) -> list[Received]:
         self.lost = {}
         self.meet(cohort)
         received = []
-        for k, reply in self.replies(self.requests(method, message, cohort, round, key, progress)):
+        for k, reply in self.replies(self.requests(method, message, cohort, turn)):
             try:
-                received.append(self.admitted(method, task, message, reply, k, round))
+                received.append(self.admitted(method, task, message, reply, k, turn.round))
             except Refused as error:
                 self.lost[k] = str(error)
         if self.lost and not self.forgiving:
             first = min(self.lost)
             raise InputError(
-                f"Site {self.sites[first]}, round {round + 1}: {self.lost[first]} What was saved before is whole: go "
-                "on with --resume when this is put right, or with --min-replies to do without."
+                f"Site {self.sites[first]}, round {turn.round + 1}: {self.lost[first]} What was saved before is whole: "
+                "go on with --resume when this is put right, or with --min-replies to do without."
             )
         return sorted(received, key=lambda r: r.client)
 
-    def requests(
-        self, method: Method, message: Tree, cohort: Sequence[int], round: int, key: Key, progress: float = 0.0
-    ) -> dict[int, Message]:
+    def requests(self, method: Method, message: Tree, cohort: Sequence[int], turn: Turn) -> dict[int, Message]:
         """One message a site; the arrays are shared between them, so they are sent and held once."""
         types = allowed(method)
         common = pack({"message": message}, types)
         about = {
             **{"study": self.study, "consilience": __version__, "method": described(method)},
-            **{"round": round, "seed": int(torch.as_tensor(key.seed)), "progress": progress},
+            **{"round": turn.round, "seed": int(torch.as_tensor(turn.key.seed)), "progress": turn.progress},
         }
         found = {}
         for k in cohort:
@@ -138,7 +116,7 @@ class Flower:
             content = record(*own, {**about, "site": self.numbers[k]})
             self.wire["down_bytes"] += weight(content)
             found[k] = Message(
-                content, self.nodes[k], MessageType.TRAIN, group_id=str(round + 1), ttl=self.deadline + TTL
+                content, self.nodes[k], MessageType.TRAIN, group_id=str(turn.round + 1), ttl=self.deadline + TTL
             )
         return found
 

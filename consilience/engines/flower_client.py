@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from consilience.data.data import Data
-from consilience.engines.exchange import alone, client_view
+from consilience.engines.exchange import Turn, alone, client_view
 from consilience.engines.wire import (
     LARGEST,
     Refused,
@@ -110,10 +110,8 @@ def worked(site: Site, content: RecordDict, context: Context) -> RecordDict:
     memories = (
         {site.number: request["memory"]} if "memory" in request and site.simulated else recalled(site, context, t)
     )
-    key = Key(torch.tensor(about["seed"], dtype=torch.int64))
-    client = client_view(
-        site.method, request["message"], site.data, memories, site.number, t, key, float(about["progress"])
-    )
+    turn = Turn(t, Key(torch.tensor(about["seed"], dtype=torch.int64)), float(about["progress"]))
+    client = client_view(site.method, request["message"], site.data, memories, site.number, turn)
     reply = alone(site.method, site.task, request["message"], client, site.number, t)
     check_leaves_rows_behind(reply.send, site.data)
     if site.permit is not None:

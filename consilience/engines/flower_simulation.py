@@ -19,10 +19,10 @@ import torch
 
 from consilience.data.data import Data
 from consilience.engines import offline
+from consilience.engines.exchange import Turn
 from consilience.engines.flower import Flower
 from consilience.engines.flower_client import Site, client_app
 from consilience.errors import InputError
-from consilience.key import Key
 from consilience.method import Method
 from consilience.parties import Received
 from consilience.task import Task
@@ -53,22 +53,13 @@ class FlowerSimulation:
     def clients(self) -> Sequence[int]:
         return range(len(self.data))
 
-    def gather(
-        self,
-        method: Method,
-        task: Task,
-        message: Tree,
-        cohort: Sequence[int],
-        round: int,
-        key: Key,
-        progress: float = 0.0,
-    ) -> list[Received]:
+    def gather(self, method: Method, task: Task, message: Tree, cohort: Sequence[int], turn: Turn) -> list[Received]:
         if self.started is None or self.started[0] != method or self.started[1] is not task:
             self.close()
             self.engine = self.start(method, task)
         self.engine.forgiving = self.forgiving
         try:
-            return self.engine.gather(method, task, message, cohort, round, key, progress)
+            return self.engine.gather(method, task, message, cohort, turn)
         finally:
             self.lost = self.engine.lost
 

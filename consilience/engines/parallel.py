@@ -6,9 +6,8 @@ import warnings
 from collections.abc import Sequence
 
 from consilience.data.data import Data
-from consilience.engines.exchange import alone, client_view, excused
+from consilience.engines.exchange import Turn, alone, client_view, excused
 from consilience.engines.workers import cores, pool_of
-from consilience.key import Key
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply
 from consilience.progress import track
@@ -29,26 +28,16 @@ class Parallel:
     def clients(self) -> Sequence[int]:
         return range(len(self.data))
 
-    def gather(
-        self,
-        method: Method,
-        task: Task,
-        message: Tree,
-        cohort: Sequence[int],
-        round: int,
-        key: Key,
-        progress: float = 0.0,
-    ) -> list[Received]:
+    def gather(self, method: Method, task: Task, message: Tree, cohort: Sequence[int], turn: Turn) -> list[Received]:
         if self.workers > cores():
             warnings.warn(f"{self.workers} workers share {cores()} cores and wait for each other.", stacklevel=2)
         received, self.lost = [], {}
         with pool_of(self.workers, task) as (pool, own):
 
             def work(k: int, client: Client) -> Reply:
-                return alone(method, own(), message, client, k, round)
+                return alone(method, own(), message, client, k, turn.round)
 
-            at = (round, key, progress)
-            views = {k: client_view(method, message, self.data[k], self.memories, k, *at) for k in cohort}
+            views = {k: client_view(method, message, self.data[k], self.memories, k, turn) for k in cohort}
             jobs = [(k, pool.submit(work, k, view)) for k, view in views.items()]
             for k, job in track(jobs, "site"):
                 with excused(self, k):

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from consilience.data.data import Data
-from consilience.engines.exchange import alone, client_view, excused
-from consilience.key import Key
+from consilience.engines.exchange import Turn, alone, client_view, excused
 from consilience.method import Method
 from consilience.parties import Received
 from consilience.progress import track
@@ -27,21 +26,12 @@ class Sequential:
         return range(len(self.data))
 
     @torch.no_grad()
-    def gather(
-        self,
-        method: Method,
-        task: Task,
-        message: Tree,
-        cohort: Sequence[int],
-        round: int,
-        key: Key,
-        progress: float = 0.0,
-    ) -> list[Received]:
+    def gather(self, method: Method, task: Task, message: Tree, cohort: Sequence[int], turn: Turn) -> list[Received]:
         received, self.lost = [], {}
         for k in track(cohort, "site"):
-            client = client_view(method, message, self.data[k], self.memories, k, round, key, progress)
+            client = client_view(method, message, self.data[k], self.memories, k, turn)
             with excused(self, k):
-                reply = alone(method, task, message, client, k, round)
+                reply = alone(method, task, message, client, k, turn.round)
                 self.memories[k] = reply.keep
                 received.append(Received(k, reply.size, reply.send))
         return received

@@ -13,10 +13,9 @@ from torch.nn.functional import pad
 
 from consilience import tree
 from consilience.data.data import Data
-from consilience.engines.exchange import alone, client_view, excused
+from consilience.engines.exchange import Turn, alone, client_view, excused, not_finite
 from consilience.engines.workers import cores, pool_of, small
-from consilience.errors import Diverged, InputError
-from consilience.key import Key
+from consilience.errors import InputError
 from consilience.memory import keep_memory
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply
@@ -49,27 +48,18 @@ class Vectorised:
         return range(len(self.data))
 
     @torch.no_grad()
-    def gather(
-        self,
-        method: Method,
-        task: Task,
-        message: Tree,
-        cohort: Sequence[int],
-        round: int,
-        key: Key,
-        progress: float = 0.0,
-    ) -> list[Received]:
+    def gather(self, method: Method, task: Task, message: Tree, cohort: Sequence[int], turn: Turn) -> list[Received]:
         received: list[Received] = []
         self.lost, task = {}, dataclasses.replace(task, compiled=self.compiled)
-        groups, at = self.groups(task, cohort), (round, key, progress)
+        groups = self.groups(task, cohort)
         self.everyone = len(cohort) == len(self.data)
-        views = {k: client_view(method, message, self.data[k], self.memories, k, *at) for k in cohort}
+        views = {k: client_view(method, message, self.data[k], self.memories, k, turn) for k in cohort}
         came = self.arriving(method, task, message, [{k: views[k] for k in group} for group in groups])
         for k, reply in sorted(came, key=lambda pair: pair[0]):
             with excused(self, k):
                 if reply is None:
-                    alone(method, task, message, views[k], k, round)  # the same numbers again, to say where they left
-                    raise Diverged(f"Site {k}, round {round + 1} sent numbers that are not finite; try a smaller rate.")
+                    alone(method, task, message, views[k], k, turn.round)  # the same again, to say where they left
+                    raise not_finite(k, turn.round)
                 self.memories[k] = reply.keep
                 received.append(Received(k, reply.size, reply.send))
         return received

@@ -1,4 +1,4 @@
-"""What crosses a network: a tree as one ArrayRecord and a JSON outline, and the checks before it counts.
+"""What crosses a network: a tree as one ArrayRecord and a JSON outline.
 
 Only types on a method's allow-list can be packed or rebuilt: rows (`Data`) are on none, so no message can hold them.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import torch
@@ -16,14 +16,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from consilience import tree
-from consilience.admission import admit_gaussian
 from consilience.data.data import Data
-from consilience.engines.exchange import client_view
 from consilience.errors import InputError
-from consilience.key import Key
 from consilience.method import Method
 from consilience.spec import decode, encode, types_of
-from consilience.task import Task
 from consilience.tree import Tree
 
 LARGEST = 2**30  # bytes of one message, unless a study says otherwise
@@ -31,13 +27,6 @@ LARGEST = 2**30  # bytes of one message, unless a study says otherwise
 
 class Refused(InputError):
     """Something that came over the network and is not used; the sentence says why."""
-
-
-class Form(NamedTuple):
-    """What a value looks like: its outline, and the type and shape of every tensor; −1 where rows decide."""
-
-    outline: str
-    leaves: dict[str, tuple[str, tuple[int, ...]]]
 
 
 def pack(value: Tree, types: Mapping[str, type]) -> tuple[ArrayRecord, str]:
@@ -102,93 +91,6 @@ def digest(content: RecordDict) -> str:
     for name, text in sorted(texts.items()):
         found.update(f"{name} {text} ".encode())
     return found.hexdigest()
-
-
-def form_of(value: Tree) -> Form:
-    tensors, outline = encode(value)
-    return Form(outline, {n: (str(t.dtype), tuple(t.shape)) for n, t in tensors.items()})
-
-
-class Rehearsal:
-    """What a site's reply must look like: the reply to the same message on a few made-up rows of the same kind.
-
-    Made with 8 and with 9 rows: a dimension in which the two differ depends on a site's rows and is free. Repeated only
-    for a message of a new form; the made-up sites keep their memory, as real ones do.
-    """
-
-    ROWS = (8, 9)
-
-    def __init__(self, row: Data) -> None:
-        self.row = row  # for the shapes and types of x and y alone
-        self.memories: dict[int, Tree] = {}
-        self.known: dict[str, Form | None] = {}
-
-    @torch.no_grad()
-    def __call__(self, method: Method, task: Task, message: Tree) -> Form | None:
-        """The form, or None where made-up rows do not do."""
-        asked = repr(form_of(message))
-        if asked not in self.known:
-            self.known[asked] = self._form(method, task, message)
-        return self.known[asked]
-
-    def _form(self, method: Method, task: Task, message: Tree) -> Form | None:
-        found = []
-        for count in self.ROWS:
-            try:
-                client = client_view(method, message, self.rows(task, count), self.memories, count, 0, Key(0))
-                reply = method.local(task, message, client)
-            except (RuntimeError, ValueError, TypeError, AssertionError, IndexError):
-                return None
-            self.memories[count] = reply.keep
-            found.append(form_of(reply.send))
-        first, second = found
-        if first.outline != second.outline:
-            return None
-        free = {
-            name: (kind, tuple(a if a == b else -1 for a, b in zip(shape, second.leaves[name][1], strict=True)))
-            for name, (kind, shape) in first.leaves.items()
-        }
-        return Form(first.outline, free)
-
-    def rows(self, task: Task, count: int) -> Data:
-        def column(values: Tensor, like: Tensor) -> Tensor:
-            return values.reshape(-1, *[1] * (like.ndim - 1)).expand(-1, *like.shape[1:]).to(like).contiguous()
-
-        x = column(torch.linspace(-1, 1, count), self.row.x)
-        if self.row.y.is_floating_point():
-            return Data(x, column(torch.linspace(-1, 1, count), self.row.y), column(torch.ones(count), self.row.w))
-        return Data(x, column(torch.arange(count) % task.classes(x), self.row.y), column(torch.ones(count), self.row.w))
-
-
-def check(value: Tree, form: Form | None) -> None:
-    """Refuse a reply with other names, types or shapes than expected, or with numbers that are not finite."""
-    got = form_of(value)
-    if form is not None:
-        missing, extra = sorted(set(form.leaves) - set(got.leaves)), sorted(set(got.leaves) - set(form.leaves))
-        if missing or extra:
-            raise Refused(
-                f"its names are wrong: «{(missing or extra)[0]}» is {'missing' if missing else 'not expected'}."
-            )
-        for name, (kind, shape) in form.leaves.items():
-            its_kind, its_shape = got.leaves[name]
-            fits = len(its_shape) == len(shape) and all(b in (-1, a) for a, b in zip(its_shape, shape, strict=True))
-            if its_kind != kind or not fits:
-                raise Refused(f"«{name}» has the shape {its_shape} of {its_kind}; {shape} of {kind} was expected.")
-        if got.outline != form.outline:
-            raise Refused("it is put together in another way than this method's replies.")
-    if not tree.all_finite(value):
-        raise Refused("it holds numbers that are not finite; try a smaller rate.")
-    _check_gaussians(value)
-
-
-def _check_gaussians(value: Tree) -> None:
-    if isinstance(value, tuple):
-        try:
-            admit_gaussian(value, "it")
-        except InputError as error:
-            raise Refused(str(error)) from error
-    for child in value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ():
-        _check_gaussians(child)
 
 
 def check_leaves_rows_behind(value: Tree, data: Data) -> None:

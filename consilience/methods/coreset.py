@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.data.data import Data
+from consilience.data.data import Data, joined
 from consilience.inference import SGD, Inference
 from consilience.inference.coreset import BPCfKL, Learned, caution
 from consilience.inference.hmc import inferred
@@ -62,7 +62,7 @@ class CoresetFL(Method):
         return CoresetState(posterior, state.seed, learned, accepted)
 
     def union(self, learned: Sequence[Learned]) -> Data:
-        rows = Data(*(torch.cat(parts) for parts in zip(*(each.coreset for each in learned), strict=True)))  # 2
+        rows = joined(each.coreset for each in learned)  # 2
         return rows if self.mass is None else rows._replace(w=rows.w * self.mass / rows.size)
 
     def diagnose(self, task: Task, state: CoresetState, x: Tensor) -> dict[str, Any]:

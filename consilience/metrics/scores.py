@@ -48,7 +48,6 @@ BETTER: dict[str, int] = {  # +1 higher is better, −1 lower, 0 neither
     "coverage95": 0,
     "sharpness": 0,
 }
-PROPER = ("nll", "brier", "crps")
 Interval: TypeAlias = tuple[float, float]
 
 _VIEWS = {"ece": top_label, "ece_adaptive": adaptive, "ece_classwise": classwise}

@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 
 import consilience as co
-from consilience.reproduce import _module
+from consilience.reproduce import module
 
-S = _module("chen2021/setting")
+SETTING = module("chen2021/setting")
 COLUMNS = ("step:resnet20",)
 NORMS = {"BatchNorm": nn.BatchNorm2d, "GroupNorm": lambda channels: nn.GroupNorm(8, channels)}
 
@@ -26,10 +26,10 @@ FedBE, BatchNorm  | 80.2
 FedBE, GroupNorm  | 79.6
 """
 
-EXPERIMENT = S.table(
+EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, App. C.5: batch and group normalisation on Step CIFAR-10, %",
     [normed("FedAvg", lambda job: co.FedAvg(job.training), norm) for norm in NORMS]
     + [normed("FedBE", lambda job: job.fedbe(), norm) for norm in NORMS],
     COLUMNS,
-    S.printed(PAPER, COLUMNS),
+    SETTING.printed(PAPER, COLUMNS),
 )

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 import consilience as co
-from consilience.reproduce import _module
+from consilience.reproduce import module
 
-S = _module("chen2021/setting")
+SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet", "step:resnet20", "step:resnet32")
 
 
@@ -21,9 +21,12 @@ SCAFFOLD         | – 59.4 55.3
 FedBE + SCAFFOLD | – 76.4 72.7
 """
 
-EXPERIMENT = S.table(
+EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, App. C.6: FedBE with SCAFFOLD on Step CIFAR-10, %",
-    [S.one("SCAFFOLD", scaffold), S.one("FedBE + SCAFFOLD", lambda job: job.fedbe(scaffold(job), monitor=True))],
+    [
+        SETTING.one("SCAFFOLD", scaffold),
+        SETTING.one("FedBE + SCAFFOLD", lambda job: job.fedbe(scaffold(job), monitor=True)),
+    ],
     COLUMNS,
-    S.printed(PAPER, COLUMNS),
+    SETTING.printed(PAPER, COLUMNS),
 )

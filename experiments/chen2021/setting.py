@@ -235,9 +235,7 @@ def tuned(job: Job, row: Rows) -> Job:
     """The weight decay with the best accuracy on the validation rows, in a third of the rounds."""
     if len(job.size.decays) < 2:
         return job
-    validation = job.sites.validation
-    assert validation is not None
-    rows = co.Data(*(torch.cat(leaves) for leaves in zip(*validation, strict=True)))
+    rows = job.sites.all_validation
 
     def accuracy(decay: float) -> float:
         tried = dataclasses.replace(job, weight_decay=decay, share=1 / 3)

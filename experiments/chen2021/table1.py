@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 import consilience as co
-from consilience.reproduce import _module
+from consilience.reproduce import module
 
-S = _module("chen2021/setting")
-COLUMNS = tuple(f"{split}:{network}" for split in ("step", "dirichlet") for network in S.NETWORKS)
+SETTING = module("chen2021/setting")
+COLUMNS = tuple(f"{split}:{network}" for split in ("step", "dirichlet") for network in SETTING.NETWORKS)
 
 
 PAPER = """
@@ -51,17 +51,17 @@ def draw(results: dict[str, Any], folder: Path) -> None:
     figure.savefig(folder / "rounds.svg", metadata={"Date": None})
 
 
-EXPERIMENT = S.table(
+EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, Table 1: accuracy on non-iid CIFAR-10, %",
     [
-        S.fedavg,
-        S.fedbe,
-        S.one("FedBE (w/o SWA)", lambda job: job.fedbe(distil=job.sgd)),
-        S.one("v-Distillation", lambda job: co.v_distillation(co.FedAvg(job.training), job.sgd.inference)),
-        S.one("1-Ensemble", lambda job: co.one_ensemble(job.long), rounds=1),
-        *S.bounds(),
+        SETTING.fedavg,
+        SETTING.fedbe,
+        SETTING.one("FedBE (w/o SWA)", lambda job: job.fedbe(distil=job.sgd)),
+        SETTING.one("v-Distillation", lambda job: co.v_distillation(co.FedAvg(job.training), job.sgd.inference)),
+        SETTING.one("1-Ensemble", lambda job: co.one_ensemble(job.long), rounds=1),
+        *SETTING.bounds(),
     ],
     COLUMNS,
-    S.printed(PAPER, COLUMNS),
+    SETTING.printed(PAPER, COLUMNS),
     few=2,
 )

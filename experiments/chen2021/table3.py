@@ -12,9 +12,9 @@ from torch.nn.functional import one_hot
 
 import consilience as co
 from consilience.predictive import Predictive
-from consilience.reproduce import _module
+from consilience.reproduce import module
 
-S = _module("chen2021/setting")
+SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet", "step:resnet20")
 UNIONS = {  # samples, average, clients
     **{"A": (0, True, False), "S": (10, False, False), "S + A": (10, True, False)},
@@ -43,7 +43,7 @@ def supervised(job: Any) -> co.FedBE:
 
 
 def union(name: str, members: tuple[int, bool, bool]) -> Callable[[Any], Any]:
-    return S.one(name, lambda job: job.fedbe(ensemble=co.Ensemble(co.GaussianModels(), *members)))
+    return SETTING.one(name, lambda job: job.fedbe(ensemble=co.Ensemble(co.GaussianModels(), *members)))
 
 
 PAPER = """
@@ -56,9 +56,9 @@ S + A + C           | 74.5±0.51 77.5±0.42
 Ground-truth labels | 76.6±0.21 80.2±0.23
 """
 
-EXPERIMENT = S.table(
+EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, Table 3: FedBE's distillation targets, Step, %",
-    [*(union(name, members) for name, members in UNIONS.items()), S.one("Ground-truth labels", supervised)],
+    [*(union(name, members) for name, members in UNIONS.items()), SETTING.one("Ground-truth labels", supervised)],
     COLUMNS,
-    S.printed(PAPER, COLUMNS),
+    SETTING.printed(PAPER, COLUMNS),
 )

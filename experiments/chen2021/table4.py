@@ -7,11 +7,11 @@ from typing import Any
 
 import consilience as co
 from consilience.data.inputs import inputs_from
-from consilience.reproduce import _module
+from consilience.reproduce import module
 from consilience.result import Result
 
-S = _module("chen2021/setting")
-COLUMNS = tuple(f"{split}:{network}" for split in ("step", "dirichlet") for network in S.NETWORKS)
+SETTING = module("chen2021/setting")
+COLUMNS = tuple(f"{split}:{network}" for split in ("step", "dirichlet") for network in SETTING.NETWORKS)
 
 
 def other(name: str, data: str) -> Callable[[Any], Any]:
@@ -19,7 +19,7 @@ def other(name: str, data: str) -> Callable[[Any], Any]:
 
     def row(job: Any) -> dict[str, Result]:
         assert job.sites.inputs is not None
-        rows = S.dataset(data, job.data_dir)
+        rows = SETTING.dataset(data, job.data_dir)
         count = None if job.scale == "full" else min(len(job.sites.inputs), len(rows.x))
         return {name: job.run(job.fedbe(), sites=inputs_from(job.sites, rows, count, job.seed))}
 
@@ -31,14 +31,14 @@ CIFAR-10      | 74.5±0.51 77.5±0.42 72.7±0.27 65.5±0.32 60.7±0.45 73.9±0.4
 CIFAR-100     | 74.4±0.45 78.2±0.58 72.2±0.35 65.1±0.37 61.0±0.49 73.5±0.41 78.6±0.63 76.5±0.61 72.0±0.71 66.9±0.57
 """
 
-EXPERIMENT = S.table(
+EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, Table 4: FedBE with unlabelled data from elsewhere, %",
     [
-        S.one("CIFAR-10", lambda job: job.fedbe()),
+        SETTING.one("CIFAR-10", lambda job: job.fedbe()),
         other("CIFAR-100", "cifar100"),
         other("SVHN", "svhn"),
-        S.one("FedAvg", lambda job: co.FedAvg(job.training)),
+        SETTING.one("FedAvg", lambda job: co.FedAvg(job.training)),
     ],
     COLUMNS,
-    S.printed(PAPER, COLUMNS),
+    SETTING.printed(PAPER, COLUMNS),
 )

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 import consilience as co
-from consilience.reproduce import _module
+from consilience.reproduce import module
 
-S = _module("chen2021/setting")
+SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet", "step:resnet20", "step:resnet32")
 
 
@@ -23,14 +23,14 @@ FedBE           | 73.3±0.56 77.1±0.61 70.2±0.39
 FedBE + FedProx | 73.7±0.24 77.5±0.51 71.6±0.37
 """
 
-EXPERIMENT = S.table(
+EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, Table 6: systems heterogeneity on Step CIFAR-10, %",
     [
-        S.one("FedAvg", lambda job: co.FedAvg(uneven(job))),
-        S.one("FedProx", lambda job: co.FedProx(uneven(job))),
-        S.one("FedBE", lambda job: job.fedbe(co.FedAvg(uneven(job)))),
-        S.one("FedBE + FedProx", lambda job: job.fedbe(co.FedProx(uneven(job)))),
+        SETTING.one("FedAvg", lambda job: co.FedAvg(uneven(job))),
+        SETTING.one("FedProx", lambda job: co.FedProx(uneven(job))),
+        SETTING.one("FedBE", lambda job: job.fedbe(co.FedAvg(uneven(job)))),
+        SETTING.one("FedBE + FedProx", lambda job: job.fedbe(co.FedProx(uneven(job)))),
     ],
     COLUMNS,
-    S.printed(PAPER, COLUMNS),
+    SETTING.printed(PAPER, COLUMNS),
 )

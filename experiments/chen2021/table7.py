@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import consilience as co
-from consilience.reproduce import _module
+from consilience.reproduce import module
 
-S = _module("chen2021/setting")
+SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet", "step:resnet20")
 
 
 def drawn(alpha: float) -> Callable[[Any], Any]:
-    return S.one(f"α = {alpha:g}", lambda job: job.fedbe(ensemble=co.Ensemble(co.DirichletModels(alpha))))
+    return SETTING.one(f"α = {alpha:g}", lambda job: job.fedbe(ensemble=co.Ensemble(co.DirichletModels(alpha))))
 
 
 PAPER = """
@@ -23,9 +23,9 @@ PAPER = """
 α = 2   | 73.2±0.83 76.8±0.55
 """
 
-EXPERIMENT = S.table(
+EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, Table 7: FedBE with Dirichlet models on Step CIFAR-10, %",
     [drawn(alpha) for alpha in (0.1, 0.5, 1.0, 2.0)],
     COLUMNS,
-    S.printed(PAPER, COLUMNS),
+    SETTING.printed(PAPER, COLUMNS),
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import consilience as co
-from consilience.reproduce import _module
+from consilience.reproduce import module
 from consilience.result import Result
 
-S = _module("chen2021/setting")
+SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet",)
 OWN, BAYES = co.Ensemble(samples=0, average=False, clients=True), co.Ensemble()
 
@@ -33,6 +33,6 @@ PAPER = """
 (c) Bayesian model ensemble, SWA | 35.7±0.86
 """
 
-EXPERIMENT = S.table(
-    "Chen and Chao 2021, Table 8: one round on Step CIFAR-10, %", [combined], COLUMNS, S.printed(PAPER, COLUMNS)
+EXPERIMENT = SETTING.table(
+    "Chen and Chao 2021, Table 8: one round on Step CIFAR-10, %", [combined], COLUMNS, SETTING.printed(PAPER, COLUMNS)
 )

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import consilience as co
-from consilience.reproduce import _module
+from consilience.reproduce import module
 
-S = _module("chen2021/setting")
+SETTING = module("chen2021/setting")
 COLUMNS = ("step100:convnet", "step100:resnet20", "step100:resnet32")
 
 
@@ -21,11 +21,11 @@ FedAvg | 32.5±0.78 37.5±0.65 33.3±0.55
 FedBE  | 36.6±0.52 43.5±0.89 37.7±0.69
 """
 
-EXPERIMENT = S.table(
+EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, Table 9: ten of a hundred clients a round, non-iid CIFAR-100, %",
     [a_tenth("FedAvg", lambda job: co.FedAvg(job.training)), a_tenth("FedBE", lambda job: job.fedbe())],
     COLUMNS,
-    S.printed(PAPER, COLUMNS),
+    SETTING.printed(PAPER, COLUMNS),
     data="cifar100",
     clients=100,
     incomparable=COLUMNS,

@@ -11,8 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from consilience.reproduce import Experiment, load
-from consilience.reproduce import _module as module
+from consilience.reproduce import Experiment, load, module
 
 TABLE1 = load("dhondt2024/table1")
 mean_of = module("dhondt2024/table1").mean_of
@@ -43,8 +42,7 @@ def draw(results: dict[str, Any], folder: Path) -> None:
         panels[1].set_ylim(top=min(panels[1].get_ylim()[1], 6.0))
     figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
     figure.suptitle(f"FEMNIST, scale {results['scale']}, {len(trials)} seeds", fontsize=10)
-    for kind in ("svg", "png"):
-        figure.savefig(folder / f"figure1.{kind}", metadata={"Date": None} if kind == "svg" else None, dpi=110)
+    module("dhondt2024/figure2").saved(figure, folder / "figure1")
 
 
 EXPERIMENT = Experiment(

@@ -29,21 +29,22 @@ LEARN = co.BPCfKL(  # Table 2, first column; steps 0.01 and 1.0 for unit noise b
     rows=6, trajectories=100, steps=300, interval=5, batch=20, updates=400, draws=10, data_steps=150,
     coreset_steps=200, noises=10, noise=1e-2, rate_x=0.01 * NOISE, rate_y=1.0 * NOISE, spread=1.0,
 )  # fmt: skip
-SCALES = {
-    "full": (LEARN, 200, 40, 100),  # proposals, chains and rounds
-    "overnight": (dataclasses.replace(LEARN, trajectories=20, updates=200, draws=4, noises=4), 200, 40, 100),
-    "small": (
-        dataclasses.replace(
-            LEARN, trajectories=10, interval=10, updates=100, draws=2, data_steps=50, coreset_steps=50, noises=2
-        ),
-        *(100, 16, 100),
-    ),
-    "smoke": (
-        dataclasses.replace(
-            LEARN, trajectories=2, steps=6, interval=2, updates=2, draws=1, data_steps=2, coreset_steps=2, noises=1
-        ),
-        *(2, 2, 2),
-    ),
+FEWER = {  # of what costs most, at every scale but the full one
+    "overnight": {"trajectories": 20, "draws": 4, "noises": 4},
+    "small": {
+        **{"trajectories": 10, "interval": 10, "draws": 2, "noises": 2},
+        **{"data_steps": 50, "coreset_steps": 50},
+    },
+    "smoke": {
+        **{"trajectories": 2, "interval": 2, "draws": 1, "noises": 1},
+        **{"steps": 6, "data_steps": 2, "coreset_steps": 2},
+    },
+}
+SCALES = {  # proposals, chains and rounds
+    "full": (LEARN, 200, 40, 100),
+    "overnight": (dataclasses.replace(LEARN, updates=200, **FEWER["overnight"]), 200, 40, 100),
+    "small": (dataclasses.replace(LEARN, updates=100, **FEWER["small"]), 100, 16, 100),
+    "smoke": (dataclasses.replace(LEARN, updates=2, **FEWER["smoke"]), 2, 2, 2),
 }
 GRID = torch.linspace(-1.2, 1.2, 121)
 COLOURS = ("#1f77b4", "#d9822b", "#2e8b57", "#b3261e", "#7b5aa6")
@@ -149,9 +150,13 @@ def draw(results: dict[str, Any], folder: Path) -> None:
             for axes, row in zip(figure.subplots(2, 2, sharex=True, sharey=True).flat, PANELS, strict=True):
                 panel(axes, row, trial_)
             figure.suptitle(f"{column}, seed {seed}, scale {results['scale']}", fontsize=10)
-            for kind in ("svg", "png"):
-                name = f"{results['experiment'].split('/')[-1]}-seed-{seed}.{kind}"
-                figure.savefig(folder / name, metadata={"Date": None} if kind == "svg" else None, dpi=110)
+            saved(figure, folder / f"{results['experiment'].split('/')[-1]}-seed-{seed}")
+
+
+def saved(figure: Figure, path: Path) -> None:
+    """For the page and for slides."""
+    figure.savefig(f"{path}.svg", metadata={"Date": None})
+    figure.savefig(f"{path}.png", dpi=110)
 
 
 def panel(axes: Axes, row: str, drawn: dict[str, Any]) -> None:

@@ -19,30 +19,19 @@ from matplotlib.figure import Figure
 import consilience as co
 from consilience.inference.unrolled import rows_of
 from consilience.models.mlp import mlp_groupnorm
-from consilience.reproduce import Experiment, Values
-from consilience.reproduce import _module as module
+from consilience.reproduce import Experiment, Values, module
 from consilience.result import Result
 
-best_round = module("dhondt2024/figure2").best_round
+FIGURE2 = module("dhondt2024/figure2")
 LEARN = co.BPCfKL(  # Table 2, second column
     rows=5, trajectories=100, steps=400, interval=5, batch=50, updates=700, draws=20, data_steps=150,
     coreset_steps=200, noises=10, noise=1e-2, rate_x=1e-3, rate_y=0.0, spread=0.6,
 )  # fmt: skip
 SCALES = {  # proposals, chains, rounds of FedAvg and updates of DOSFL
     "full": (LEARN, 40, 50, 100, 50),
-    "overnight": (dataclasses.replace(LEARN, trajectories=20, updates=300, draws=4, noises=4), 40, 50, 100, 50),
-    "small": (
-        dataclasses.replace(
-            LEARN, trajectories=10, interval=10, updates=150, draws=2, data_steps=50, coreset_steps=50, noises=2
-        ),
-        *(60, 16, 60, 3),
-    ),
-    "smoke": (
-        dataclasses.replace(
-            LEARN, trajectories=2, steps=6, interval=2, updates=2, draws=1, data_steps=2, coreset_steps=2, noises=1
-        ),
-        *(2, 2, 2, 1),
-    ),
+    "overnight": (dataclasses.replace(LEARN, updates=300, **FIGURE2.FEWER["overnight"]), 40, 50, 100, 50),
+    "small": (dataclasses.replace(LEARN, updates=150, **FIGURE2.FEWER["small"]), 60, 16, 60, 3),
+    "smoke": (dataclasses.replace(LEARN, updates=2, **FIGURE2.FEWER["smoke"]), 2, 2, 2, 1),
 }
 SIDE = torch.linspace(0, 1, 61)
 GRID = torch.cartesian_prod(-1.8 + 4.6 * SIDE, -1.4 + 3.3 * SIDE)
@@ -76,7 +65,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         rate_rate=1e-4, spread=0.6,
     )  # fmt: skip
     hmc = co.HMC(rate=2e-3, leapfrogs=30, burn=proposals, samples=2, every=5, chains=chains)
-    average, stopped = best_round(co.FedAvg(co.Adam(rate=1e-2, epochs=10, batch=50)), task, sites, rounds, seed)
+    average, stopped = FIGURE2.best_round(co.FedAvg(co.Adam(rate=1e-2, epochs=10, batch=50)), task, sites, rounds, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         first = co.run(co.CoresetFL(learn, co.SGD(rate=2e-2, epochs=total, batch=1000)), task, sites, seed=seed)
@@ -124,9 +113,7 @@ def draw(results: dict[str, Any], folder: Path) -> None:
                 shades = panel(axes, row, drawn)
             figure.colorbar(shades, ax=grid, shrink=0.7, label="probability of the red class")
             figure.suptitle(f"{column}, seed {seed}, scale {results['scale']}", fontsize=10)
-            for kind in ("svg", "png"):
-                name = folder / f"figure3-seed-{seed}.{kind}"
-                figure.savefig(name, metadata={"Date": None} if kind == "svg" else None, dpi=110)
+            FIGURE2.saved(figure, folder / f"figure3-seed-{seed}")
 
 
 def panel(axes: Axes, row: str, drawn: dict[str, Any]) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from consilience.reproduce import Experiment, load
-from consilience.reproduce import _module as module
+from consilience.reproduce import Experiment, load, module
 
 FIGURE2 = load("dhondt2024/figure2")
 draw = module("dhondt2024/figure2").draw

@@ -24,7 +24,7 @@ from consilience.data import dataset
 from consilience.data.dataset import Dataset
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn
-from consilience.reproduce import Experiment, Values
+from consilience.reproduce import Experiment, Values, module
 from consilience.result import Result
 
 
@@ -194,9 +194,7 @@ def draw(results: dict[str, Any], folder: Path) -> None:
             figure.suptitle(
                 f"{column}, seed {seed}, scale {results['scale']}: learned, and the row nearest", fontsize=9
             )
-            for kind in ("svg", "png"):
-                name = folder / f"pseudo-inputs.{kind}"
-                figure.savefig(name, metadata={"Date": None} if kind == "svg" else None, dpi=120)
+            module("dhondt2024/figure2").saved(figure, folder / "pseudo-inputs")
 
 
 def mean_of(curves: list[Curve], key: str) -> tuple[list[float], list[float]]:

@@ -7,8 +7,7 @@ import warnings
 
 import consilience as co
 from consilience.metrics.scores import scores
-from consilience.reproduce import Experiment, Values
-from consilience.reproduce import _module as module
+from consilience.reproduce import Experiment, Values, module
 
 table1 = module("dhondt2024/table1")
 

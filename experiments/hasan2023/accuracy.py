@@ -11,6 +11,7 @@ paper's rows: the bounds, the mixture, β and its student, each row's NLL, Brier
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import NamedTuple
 
 import consilience as co
@@ -24,10 +25,12 @@ from consilience.metrics.scores import scores
 from consilience.models import Factory
 from consilience.models.cnn import cnn_hasan
 from consilience.predictive import Distribution, temperature, tempered
-from consilience.reproduce import Experiment, Values
+from consilience.reproduce import Experiment, Values, module
 from consilience.result import Result
 
-DECAY, FRICTION, BATCH, CLIENTS = 5e-4, 0.9, 100, 5
+TABLE2 = module("hasan2024/table2")  # the same authors' program
+DECAY, FRICTION, BATCH, CLIENTS = TABLE2.DECAY, TABLE2.FRICTION, TABLE2.BATCH, TABLE2.CLIENTS
+trained = TABLE2.trained
 DISTILLED = {"full": 100, "quick": 20, "smoke": 1}  # epochs
 SHOWN = ("accuracy", "nll", "brier", "ece", "ece_debiased")
 
@@ -88,34 +91,45 @@ SETTINGS = {
 }
 
 
-def trained(kind: str, rate: float, epochs: int) -> co.Inference:
-    if kind == "Adam":
-        return co.Adam(rate=rate, epochs=epochs, batch=BATCH)
-    return co.SGD(rate=rate, momentum=0.9 if kind == "SGDM" else 0.0, epochs=epochs, batch=BATCH)
-
-
-def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
-    name, _, text = column.partition(":")
-    h, rows, setup = float(text), dataset(name, data_dir), SETUPS[name]
+def prepared(name: str, h: float, scale: str, seed: int, data_dir: str | None) -> co.Sites:
+    """The sites, and a fifth of the rows at the server, which distil and tune β."""
+    rows, setup = dataset(name, data_dir), SETUPS[name]
     if scale != "full":
         rows = fewer(rows, *(setup.quick if scale == "quick" else setup.smoke))
-    epochs = {"full": setup.epochs, "quick": 10, "smoke": setup.rounds}[scale]
-    distilled, rounds = DISTILLED[scale], setup.rounds
     labelled = round(0.2 * len(rows.x))
     sites = rows.split(HeterogeneousHasan2023(h, oversize=1.25), CLIENTS, calibration=labelled, seed=seed)
     sites = sites.map_x(lambda x: ((1 - x if setup.inverted else x) - setup.mean) / setup.deviation)
     assert sites.calibration is not None
-    sites = dataclasses.replace(sites, inputs=sites.calibration.x)  # the same rows distil and tune β
-    s, n = SETTINGS[name, h > 0], sum(len(d.x) for d in sites.train)
+    return dataclasses.replace(sites, inputs=sites.calibration.x)
+
+
+def sampler(sites: co.Sites, scale: str, rate: float, epochs: int) -> co.CyclicalSGHMC:
+    """«1/|D|»: their noise √(2εα/N²) is ours, √(2εαT/nₖ), with T = nₖ/N²."""
+    n, cycles = sum(len(d.x) for d in sites.train), min(5, epochs)
+    samples, keep = min(2, epochs // cycles), 2 if scale == "smoke" else 6
+    return co.CyclicalSGHMC(rate, FRICTION, epochs, cycles, samples, keep, BATCH, (n / CLIENTS) / n**2)
+
+
+def one_round_of_fedpa(sampled: Result, server: co.Descent) -> Result:
+    """FedPA's step from samples that were drawn already, from the same start."""
+    task, method = sampled.task, co.FedPA(sampled.method.inference, 0.4, server)  # type: ignore[attr-defined]
+    start = tree.ravel(task.init(sampled.server.key).params)
+    moved = [delta(start, tree.ravel(r.payload.params, batch_dims=1), 0.4) for r in sampled.replies]
+    steps = [r._replace(payload=tree.unravel(step, task.like)) for r, step in zip(sampled.replies, moved, strict=True)]
+    return dataclasses.replace(sampled, method=method, replies=steps).pool(method, scored=False)
+
+
+def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
+    name, _, text = column.partition(":")
+    h, setup = float(text), SETUPS[name]
+    s, rounds = SETTINGS[name, h > 0], setup.rounds
+    epochs = {"full": setup.epochs, "quick": 10, "smoke": setup.rounds}[scale]
+    sites = prepared(name, h, scale, seed, data_dir)
+    test, labelled = sites.all_test, sites.calibration
+    assert labelled is not None
     network = setup.network(sites.features, sites.classes)
     task = co.classification(network, prior=co.Flat()).tilted(co.decay(DECAY))
-    test = sites.all_test
-
-    def sampler(rate: float, epochs: int) -> co.CyclicalSGHMC:
-        # «1/|D|»: their noise √(2εα/N²) is ours, √(2εαT/nₖ), with T = nₖ/N².
-        cycles = min(5, epochs)
-        samples, keep = min(2, epochs // cycles), 2 if scale == "smoke" else 6
-        return co.CyclicalSGHMC(rate, FRICTION, epochs, cycles, samples, keep, BATCH, (n / CLIENTS) / n**2)
+    sampling = partial(sampler, sites, scale)
 
     def ran(method: co.Method, rounds: int = 1, where: co.Sites = sites) -> Result:
         return co.run(method, task, where, rounds=rounds, seed=seed, scored=False, engine="sequential", threads=1)
@@ -127,25 +141,19 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         p = model(test.x)
         values[row] = _shown(p, test)
         if also_tempered:
-            values[f"{row}, tempered"] = _shown(
-                tempered(p, temperature(model(sites.inputs), sites.calibration.y)), test
-            )  # type: ignore[arg-type, union-attr]
+            values[f"{row}, tempered"] = _shown(tempered(p, temperature(model(labelled.x), labelled.y)), test)
 
-    distil = co.Distil(co.Adam(rate=1e-4, epochs=distilled, batch=BATCH), start=co.at_client)
+    distil = co.Distil(co.Adam(rate=1e-4, epochs=DISTILLED[scale], batch=BATCH), start=co.at_client)
     local = ran(co.FedAvg(trained(*s["local"], epochs)))
-    sampled = ran(co.Mixture(sampler(s["sampler"], epochs)))
+    sampled = ran(co.Mixture(sampling(s["sampler"], epochs)))
     same = s["sampler"] == s["gaussian"]
-    gaussian = sampled if same else ran(co.Mixture(sampler(s["gaussian"], epochs)))
+    gaussian = sampled if same else ran(co.Mixture(sampling(s["gaussian"], epochs)))
     server = co.Descent(s["server"], 0.9)
 
     add(f"FedAvg, {rounds} rounds", ran(co.FedAvg(trained(*s["local"], epochs // rounds)), rounds))
-    add(f"FedPA, {rounds} rounds", ran(co.FedPA(sampler(s["many"], epochs // rounds), 0.4, server), rounds))
+    add(f"FedPA, {rounds} rounds", ran(co.FedPA(sampling(s["many"], epochs // rounds), 0.4, server), rounds))
     add("FedAvg", local)
-    fedpa = co.FedPA(gaussian.method.inference, 0.4, server)  # type: ignore[attr-defined]
-    start = tree.ravel(task.init(gaussian.server.key).params)
-    moved = [delta(start, tree.ravel(r.payload.params, batch_dims=1), 0.4) for r in gaussian.replies]
-    steps = [r._replace(payload=tree.unravel(step, task.like)) for r, step in zip(gaussian.replies, moved, strict=True)]
-    add("FedPA", dataclasses.replace(gaussian, method=fedpa, replies=steps).pool(fedpa, scored=False))
+    add("FedPA", one_round_of_fedpa(gaussian, server))
     add("EP MCMC", gaussian.pool(co.EPMCMC(), scored=False))
     add("FedProx", ran(co.FedProx(trained(s["prox"][0], s["prox"][1], epochs), mu=s["prox"][2])))
     add("AdaptFL", ran(co.FedYogi(trained(*s["yogi"], epochs), rate=1e-1, tau=1e-2)))
@@ -161,10 +169,10 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
 
     own = [_shown(task.predictive(r.payload)(test.x), test) for r in sampled.replies]
     values["Local only, mean"] = {k: sum(v[k] for v in own) / len(own) for k in SHOWN}  # type: ignore[misc]
-    add("Centralised", ran(co.Centralised(sampler(s["sampler"], epochs))))
-    add("Server only, all labels", ran(co.ServerOnly(sampler(s["sampler"], epochs))))
-    few = Data(*(leaf[:30] for leaf in sites.calibration))
-    alone = co.ServerOnly(sampler(s["sampler"], epochs)) if scale == "smoke" else co.ServerOnly()
+    add("Centralised", ran(co.Centralised(sampling(s["sampler"], epochs))))
+    add("Server only, all labels", ran(co.ServerOnly(sampling(s["sampler"], epochs))))
+    few = Data(*(leaf[:30] for leaf in labelled))
+    alone = co.ServerOnly(sampling(s["sampler"], epochs)) if scale == "smoke" else co.ServerOnly()
     add("Server only, 30 labels", ran(alone, where=dataclasses.replace(sites, calibration=few)))
     return values
 

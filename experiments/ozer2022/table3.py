@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from consilience.reproduce import Experiment, _module
+from consilience.reproduce import Experiment, module
 
-TABLE1 = _module("ozer2022/table1")
+TABLE1 = module("ozer2022/table1")
 COLUMNS = tuple(f"{column}:100" for column in TABLE1.COLUMNS)
 trial = TABLE1.trial
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import consilience as co
 from consilience.data import dataset
-from consilience.reproduce import Experiment, Values, _module
+from consilience.reproduce import Experiment, Values, module
 
-TABLE1 = _module("ozer2022/table1")
+TABLE1 = module("ozer2022/table1")
 ROUNDS = {"full": 5, "overnight": 5, "small": 2, "smoke": 1}
 ROWS = {"small": 6_000, "smoke": 200}  # training rows, where not all
 COLUMNS = ("10 at a time", "5 at a time", "2 at a time", "1 at a time")
