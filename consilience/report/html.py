@@ -8,11 +8,12 @@ from typing import Any
 from markupsafe import Markup
 
 from consilience.errors import InputError
-from consilience.report import plots, predictions, words
+from consilience.report import bysite, plots, predictions, words
 from consilience.report.compared import comparison_page
 from consilience.report.doubts import doubts
 from consilience.report.page import (
     Picture,
+    both,
     caution,
     cell,
     details,
@@ -133,7 +134,7 @@ def _run_pictures(run: Json) -> list[Picture]:
         drawn = Markup(plots.rounds(history, keys))
         headings = ["Round", *(metric(k).name for k in keys), "Up", "Down"]
         rows = [
-            [str(h.get("round", i + 1)), *(score(k, h.get(k)) for k in keys), *_both(h)] for i, h in enumerate(history)
+            [str(h.get("round", i + 1)), *(score(k, h.get(k)) for k in keys), *both(h)] for i, h in enumerate(history)
         ]
         pictures.append(Picture("Over the rounds", drawn, "Logged, never used to choose a round.", headings, rows))
     shown = [e for e in run.get("examples") or [] if e.get("image")]
@@ -144,9 +145,9 @@ def _run_pictures(run: Json) -> list[Picture]:
         )
     sent = (run.get("ledger") or {}).get("per_site") or []
     if sent:
-        rows = [[str(s.get("site", i)), *_both(s)] for i, s in enumerate(sent)]
+        rows = [[str(s.get("site", i)), *both(s)] for i, s in enumerate(sent)]
         caption = "Everything that crossed between each site and the server."
-        pictures.append(Picture("What moved", Markup(plots.site_bytes(sent)), caption, ["Site", "Up", "Down"], rows))
+        pictures.append(Picture("What moved", Markup(bysite.site_bytes(sent)), caption, ["Site", "Up", "Down"], rows))
     return pictures
 
 
@@ -194,10 +195,6 @@ def _evidence(found: Json, sites: Sequence[str], names: Sequence[str] | None) ->
     return Picture("Where the sites disagree", Markup(drawn), caption, ["Site", *classes, "Offset"], rows)
 
 
-def _both(part: Json) -> list[str]:
-    return [human_bytes(part.get("up_bytes")), human_bytes(part.get("down_bytes"))]
-
-
 def _shown(page: Json) -> list[str]:
     return ["nll", "rmse"] if words.regression(page) else ["nll", "accuracy"]
 
@@ -223,7 +220,7 @@ def _coverage(levels: Sequence[Json]) -> Picture:
 def _sites(run: Json, sites: Sequence[Json], keys: Sequence[str]) -> Picture:
     named = (run.get("worst_site") or {}).get("site")
     worst = str(named) if len(sites) > 1 and str(named) in {str(s.get("site")) for s in sites} else None
-    drawn = Markup(plots.site_scores(sites, run.get("metrics") or {}, keys, worst))
+    drawn = Markup(bysite.site_scores(sites, run.get("metrics") or {}, keys, worst))
     caption = "Each site on its own test rows; the dashed line is the score over all of them."
     caption += f" The diamond is the weakest site, {worst}." if worst is not None else ""
     headings = ["Site", "Training rows", "Test rows", *(metric(k).name for k in keys)]

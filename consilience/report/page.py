@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from consilience.report import plots, words
-from consilience.report.words import FEW_ROWS, Json, count, interval, score
+from consilience.report.words import FEW_ROWS, Json, count, human_bytes, interval, score
 
 
 class Cell(NamedTuple):
@@ -63,6 +63,11 @@ def joined(*parts: Any) -> str:
 
 def role_counts(rows: Json | None) -> str:
     return ", ".join(f"{count(n)} {role}" for role, n in (rows or {}).items() if n)
+
+
+def both(part: Json) -> list[str]:
+    """Bytes up and down."""
+    return [human_bytes(part.get("up_bytes")), human_bytes(part.get("down_bytes"))]
 
 
 def seconds(s: float | None) -> str:
