@@ -9,8 +9,10 @@ import pytest
 from browser import Browser, Page, installed
 from test_account import shown
 from test_report import classification, comparison, regression
+from test_reproduced import results
 
 from consilience.report.html import comparison_page, run_page
+from consilience.report.reproduced import reproduction_page
 from consilience.report.studied import study_page
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="Chromium is not installed (Debian: apt install chromium)")
@@ -21,6 +23,7 @@ PAGES = {
     "few rows": lambda _: run_page({**classification(), "smallest_count": 10}),
     "study": lambda folder: study_page(shown(folder)),
     "comparison": lambda _: comparison_page(comparison()),
+    "reproduction": lambda _: reproduction_page(results()),
 }
 
 
@@ -178,4 +181,11 @@ def test_a_study_folds_sorts_and_shows_no_example(browser: Browser, files: dict[
         assert [float(s) for s in scores] == sorted(float(s) for s in scores) and len(scores) == 3
         page.run("document.querySelector('.figures summary').click()")
         assert not page.run("document.querySelector('.figures figure').checkVisibility()")
+        assert page.complaints() == []
+
+
+def test_ours_beside_theirs_sorts_by_distance(browser: Browser, files: dict[str, Path]) -> None:
+    with Page(browser, files["reproduction"]) as page:
+        page.run("document.querySelector('.comparison th[data-column=\"4\"] button').click()")
+        assert page.run(COLUMN.format(4))[:3] == ["0.0", "+1.1", "+8.9"]
         assert page.complaints() == []

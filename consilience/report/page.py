@@ -76,6 +76,12 @@ def seconds(s: float | None) -> str:
     return f"{s:.1f} s" if s < 120 else f"{s / 60:.0f} min" if s < 7200 else f"{s / 3600:.1f} h"
 
 
+def seeds_words(seeds: Sequence[int]) -> str:
+    """«0 to 9», or a list."""
+    run = len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
+    return f"{seeds[0]} to {seeds[-1]}" if run else ", ".join(str(s) for s in seeds)
+
+
 def greyed(key: str, page: Json) -> bool:
     return "ece" in key and (words.test_rows(page) or FEW_ROWS) < FEW_ROWS
 

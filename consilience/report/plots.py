@@ -16,6 +16,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
@@ -302,6 +303,13 @@ def around(row: Json, key: str) -> Sequence[float] | None:
     plain, error = value(row, key), (row.get("errors") or {}).get(key)
     known = (row.get("intervals") or {}).get(key)
     return known if known or plain is None or error is None else (plain - error, plain + error)
+
+
+def log_ticks(axis: Axis) -> None:
+    """1, 2, 5, 10 … in plain figures."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
+    axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def bytes_axis(axes: Axes, values: Sequence[float]) -> None:

@@ -8,10 +8,22 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from consilience.communication import mean_curve, sent
-from consilience.report.plots import ACCENT, INK, MUTED, RULE, SECOND, WIDTH, around, bytes_axis, drawn, marked
+from consilience.report.plots import (
+    ACCENT,
+    INK,
+    MUTED,
+    RULE,
+    SECOND,
+    WIDTH,
+    around,
+    bytes_axis,
+    drawn,
+    log_ticks,
+    marked,
+)
 from consilience.report.words import Json, human_bytes, metric, score, value
 
 COLOURS = (ACCENT, SECOND, INK, MUTED)  # the page's own, so that lines stand out in light, dark and print
@@ -91,9 +103,7 @@ def heterogeneity(parts: Sequence[Json], key: str) -> str:
 
 def _logarithmic(axes: Axes) -> None:
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    axes.yaxis.set_minor_locator(NullLocator())
+    log_ticks(axes.yaxis)
 
 
 def _apart(axes: Axes, key: str, values: Sequence[float]) -> None:
