@@ -17,6 +17,7 @@ from consilience.report.page import (
     caution,
     cell,
     details,
+    flat,
     greyed,
     joined,
     known,
@@ -70,9 +71,17 @@ def _run_facts(run: Json) -> list[tuple[str, str]]:
         ("Model", joined(run.get("model"), parameters)),
         ("The server needs", needs.get(str(run.get("needs")), str(run.get("needs") or ""))),
         ("Moved", joined(*moved)),
+        ("HMC accepted", _accepted(run)),
         ("Engine", joined(run.get("engine"), threads, seconds(run.get("seconds")))),
         ("Seed", "" if run.get("seed") is None else str(run["seed"])),
     )
+
+
+def _accepted(run: Json) -> str:
+    """The share of its proposals, where a method that samples by HMC says it."""
+    share = (run.get("diagnostics") or {}).get("accepted")
+    by_hmc = (text == "HMC" for _, text in flat(run.get("settings") or {}))
+    return f"{percent(share)} of its proposals" if share is not None and any(by_hmc) else ""
 
 
 def _run_scores(run: Json) -> dict[str, Any]:
