@@ -132,7 +132,7 @@ def pool(
     finish(target, {**pooled.report, "bounds": saved.get("bounds", {}), "pooled_from": folder.name}, as_json)
 
 
-@app.command()
+@app.command(short_help="Write a folder's report.html again.")
 def report(folder: Annotated[Path, typer.Argument(help="The folder of a run, comparison or experiment.")]) -> None:
     """Write report.html again from run.json, compare.json or results.json."""
     from consilience.report.html import comparison_page, run_page

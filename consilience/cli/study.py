@@ -29,7 +29,7 @@ def new(
         Path | None, typer.Option("--columns", help="Or a TOML file with the parts [target] and [columns].")
     ] = None,
     method: Annotated[str | None, typer.Option(help="See «consilience methods».")] = None,
-    model: Annotated[str | None, typer.Option(help="linear, mlp, …")] = None,
+    model: Annotated[str | None, typer.Option(help="See «consilience models».")] = None,
     settings: Set_ = None,
     rounds: Annotated[int | None, typer.Option(help="Hand-overs; what is usual for the method by default.")] = None,
     seed: Seed_ = 0,

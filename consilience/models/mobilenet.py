@@ -51,7 +51,7 @@ def mobilenetv2(features: int | Sequence[int], outputs: int | None = None, norm:
 
 
 def mobilenetv2_batchnorm(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
-    """As Chen and Chao 2021 use it."""
+    """MobileNetV2 normalised by batch, as Chen and Chao 2021 use it."""
     return mobilenetv2(features, outputs, nn.BatchNorm2d)
 
 
