@@ -136,7 +136,7 @@ def method_table(link: str) -> str:
         wanted = needs(kind())
         ticks = (kind.one_shot, Needs.LABELS not in wanted, wanted == {Needs.NOTHING}, "regression" in kind.tasks)
         told = f"[`{name}`]({link.format(name=name)})" if link else f"`{name}`"
-        title = citation(kind)[0].split(",")[0].split(":")[0]
+        title = re.split(r",|:| \(", citation(kind)[0])[0]
         bound = " (bound)" if kind.bound else ""
         rows.append(line([told, title + bound, kind.sends, *("✓" if tick else "" for tick in ticks)]))
     return "\n".join(rows)
