@@ -183,7 +183,7 @@ def cells(paper: str, experiment: str) -> list[dict[str, Any]]:
 
 def spread(cell: dict[str, Any]) -> str:
     error = cell["spread"]
-    return number(cell["ours"]) + ("" if error is None else f" ± {number(error)}")
+    return number(cell["ours"]) + ("" if error is None else f" ± {number(round(error, 3))}")
 
 
 def situations() -> str:
