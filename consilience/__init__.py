@@ -14,7 +14,6 @@ from consilience.distil import Distil, at_average, at_client, at_random
 from consilience.engines import Parallel, Sequential, Turn, Vectorised
 from consilience.ensemble import DirichletModels, Ensemble, GaussianModels
 from consilience.errors import Diverged, InputError
-from consilience.estimator import FederatedClassifier, FederatedRegressor
 from consilience.inference import (
     SGD,
     SGLD,
@@ -90,4 +89,12 @@ from consilience.run import Participation, load, run
 from consilience.task import Task, classification, decay, regression
 from consilience.version import __version__
 
-__all__ = [n for n in dir() if not n.startswith("_")] + ["__version__"]
+__all__ = [n for n in dir() if not n.startswith("_")] + ["FederatedClassifier", "FederatedRegressor", "__version__"]
+
+
+def __getattr__(name: str) -> type:  # the two estimators: scikit-learn takes half a second that nothing else needs
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from consilience.estimator import FederatedClassifier, FederatedRegressor
+
+    return {"FederatedClassifier": FederatedClassifier, "FederatedRegressor": FederatedRegressor}[name]

@@ -14,6 +14,11 @@ from torch import nn
 from consilience.data.data import Sites
 from consilience.errors import InputError
 from consilience.models import MODELS
+from consilience.models.batchnorm import BatchNorm
+from consilience.models.controlled import controlled
+from consilience.models.mobilenet import Inverted
+from consilience.models.resnet import Residual
+from consilience.models.seeded import Dropout
 from consilience.spec import describe, restored
 from consilience.task import Task
 
@@ -26,10 +31,15 @@ LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Conv2d: ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "bias"),
     nn.GroupNorm: ("num_groups", "num_channels", "eps", "affine"),
     nn.LayerNorm: ("normalized_shape", "eps", "elementwise_affine"),
+    BatchNorm: ("channels", "eps", "momentum", "affine"),
+    Dropout: ("p", "channels"),
+    Residual: ("body", "stride", "extra"),
+    Inverted: ("body", "carries"),
     nn.MaxPool2d: ("kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode"),
     nn.AvgPool2d: ("kernel_size", "stride", "padding", "ceil_mode"),
     nn.AdaptiveAvgPool2d: ("output_size",),
     nn.Flatten: ("start_dim", "end_dim"),
+    nn.Unflatten: ("dim", "unflattened_size"),
     nn.LeakyReLU: ("negative_slope",),
     nn.ELU: ("alpha",),
     nn.GELU: ("approximate",),
@@ -50,7 +60,10 @@ def network(module: nn.Module) -> Any:
     if type(module) not in LAYERS:
         return None
     given = {name: getattr(module, name) for name in LAYERS[type(module)]}
-    return {type(module).__name__: {k: v is not None if k == "bias" else v for k, v in given.items()}}
+    inner = {k: network(v) for k, v in given.items() if isinstance(v, nn.Module)}
+    if None in inner.values():
+        return None
+    return {type(module).__name__: {k: v is not None if k == "bias" else inner.get(k, v) for k, v in given.items()}}
 
 
 def built(layers: Json) -> nn.Module:
@@ -63,7 +76,8 @@ def built(layers: Json) -> nn.Module:
         return made
     if name not in NAMED or not set(given) <= set(LAYERS[NAMED[name]]):
         raise InputError(f"The file holds a layer «{name}» that is not known here; hand the task in with task=.")
-    return NAMED[name](**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+    whole = {k: built(v) if isinstance(v, dict) else tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    return NAMED[name](**whole)
 
 
 def blueprint(task: Task, sites: Sites) -> dict[str, Any]:
@@ -88,7 +102,7 @@ def task_from(plan: Json, model: str = "") -> Task:
             "co.load(folder, task=task)."
         )
     bare = built(plan["network"]) if plan["network"] else MODELS[model](plan["features"], plan["classes"])
-    moved = bare.to(getattr(torch, plan["dtype"]))
+    moved = controlled(bare).to(getattr(torch, plan["dtype"]))
     return Task(moved, restored(plan["likelihood"]), restored(plan["prior"]), draws=plan["draws"])
 
 

@@ -1,4 +1,4 @@
-"""What there is to choose from: methods and data sets, described from their own files."""
+"""What there is to choose from: methods, networks and data sets, described from their own files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from consilience.data import DATASETS, WITH_VARIANTS, describe_dataset
 from consilience.errors import unknown
 from consilience.method import Method, Needs, needs
 from consilience.methods import METHODS
+from consilience.models import MODELS
 from consilience.provenance import citation
 from consilience.report.table import Fitting
 from consilience.spec import describe
 
+SHOWN = (3, 32, 32)  # what networks are measured on
 LEGIBLE = 72  # columns below which tables of words are hard to read
 NEEDS = {
     Needs.NOTHING: "nothing",
@@ -90,6 +92,19 @@ def settings_of(settings: object, prefix: str = "") -> list[tuple[str, str, str]
         if nested:
             rows += settings_of(value, f"{prefix}{field.name}.")
     return rows
+
+
+def model_table() -> RenderableType:
+    """One line a network, with its size on images."""
+    rows = []
+    for name, factory in MODELS.items():
+        size = sum(p.numel() for p in factory(SHOWN, 10).parameters())
+        about = " ".join((inspect.getdoc(getattr(factory, "func", factory)) or "").split("\n\n")[0].split())
+        about += " Normalised by batch." if "norm" in getattr(factory, "keywords", {}) else ""
+        rows.append((name, f"{size:,}".replace(",", " "), about))
+    channels, height, width = SHOWN
+    told = f"Parameters for {channels} × {height} × {width} inputs and 10 classes. Or your own: package.module:factory."
+    return Group(listed(("model", "parameters", "what it is"), rows, ("parameters",)), Text(told, style="dim"))
 
 
 def dataset_table(data_dir: str | None) -> RenderableType:

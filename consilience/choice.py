@@ -51,6 +51,16 @@ def turned(method: Method, state: Any, value: float) -> tuple[Method, Tree]:
     return method, state
 
 
+def turning(method: Method, state: Any) -> float | None:
+    """Where the knob stands."""
+    if not knob(method, state).name:
+        return 0.0
+    if isinstance(state, Interpolated):
+        return float(state.beta)
+    assert isinstance(method, EvidencePooling)
+    return method.penalty
+
+
 def undistilled(method: Method, state: Any) -> Method:
     """The pool itself rather than its student, where the pool is at hand: what is chosen belongs to the pool."""
     if getattr(state, "posteriors", ()) and getattr(method, "distil", None):
@@ -79,3 +89,8 @@ def chosen(total: Tensor, of: Knob) -> tuple[float, float]:
     penalised = total - torch.tensor([0.5 * math.log(t) ** 2 for t in TEMPERATURES], dtype=total.dtype)
     row, column = divmod(int(penalised.argmax()), len(TEMPERATURES))
     return of.values[row], TEMPERATURES[column]
+
+
+def at(table: Tensor, of: Knob, value: float, temperature: float) -> float:
+    """A site's sum for one value and temperature of the grid."""
+    return float(table[of.values.index(value), TEMPERATURES.index(temperature)])

@@ -10,15 +10,16 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
+from consilience.account import Judged, account, chosen_account, crossed
 from consilience.admission import admit, rehearsed, server_of
-from consilience.choice import TEMPERATURES, chosen, knob, turned, undistilled
+from consilience.choice import TEMPERATURES, at, chosen, knob, turned, turning, undistilled
 from consilience.data.columns import features, inspect
 from consilience.distil import distilled
 from consilience.engines import threads_for, using_threads
 from consilience.engines.files import checked, collect, from_sites, message_file
 from consilience.envelope import Header, sealed
 from consilience.errors import InputError
-from consilience.method import Method
+from consilience.method import Method, Needs
 from consilience.modelfile import Facts, Model, handed_out, model_file
 from consilience.parties import Received, Server
 from consilience.signature import public
@@ -33,6 +34,14 @@ class PooledFiles(NamedTuple):
     message: bytes | None  # and hands this to the sites
     facts: Facts
     refused: tuple[str, ...]  # a sentence for each file left out
+    account: dict[str, Any]  # for the report
+
+
+class ChosenFiles(NamedTuple):
+    model: bytes
+    facts: Facts
+    refused: tuple[str, ...]
+    account: dict[str, Any]
 
 
 def inputs_from(agreement: Agreement, path: Path | None) -> Tensor | None:
@@ -73,7 +82,10 @@ def pool(
     header = Header("state", agreement.hash, agreement.name, "server", done + 1)
     kept = sealed({"state": state}, header, key) if left else None
     sent = message_file(agreement, method.broadcast(state), done + 2, key) if left else None
-    return PooledFiles(model, kept, sent, facts, found.refused)
+    carried = message if done or method.needs is Needs.INPUTS else ()  # the first is as a rule everybody's own
+    moved = crossed(found.received, found.names, carried, done + 1)
+    told = account(study, facts, found.received, moved, left_out(found.refused))
+    return PooledFiles(model, kept, sent, facts, found.refused, told)
 
 
 def modelled(
@@ -121,9 +133,17 @@ def _notes(agreement: Agreement, study: Study, names: Sequence[str], turns: str)
 
 
 def choose(
-    study: Study, model: Model, paths: Sequence[Path], key: Ed25519PrivateKey, inputs: Tensor | None = None
-) -> tuple[bytes, Facts, tuple[str, ...]]:
-    """β, λ and temperature by the sum of the sites' statistics about this model; the student is made again."""
+    study: Study,
+    model: Model,
+    paths: Sequence[Path],
+    key: Ed25519PrivateKey,
+    inputs: Tensor | None = None,
+    known: dict[str, Any] | None = None,
+) -> ChosenFiles:
+    """β, λ and temperature by the sum of the sites' statistics about this model; the student is made again.
+
+    `known` is what was said of the model when it was pooled.
+    """
     agreement = study.agreement
     own_key(agreement, key)
     gone = [name for name in model.facts.sites if name not in {site.name for site in study.active}]
@@ -135,7 +155,7 @@ def choose(
         "count": torch.tensor(0),
     }
     envelopes, refused = from_sites(study, paths, "statistics")
-    tables, names = [], []
+    tables, names, rows = [], [], []
     for envelope in envelopes:
         try:
             if envelope.header.about.get("model") != model.checksum:
@@ -153,6 +173,7 @@ def choose(
             continue
         tables.append(value["log_scores"])
         names.append(envelope.header.sender)
+        rows.append(int(value["count"]))
     if not tables:
         raise InputError(f"No statistics can be used. {' '.join(refused)}".strip())
     value, temperature = chosen(torch.stack(tables).sum(0), of)
@@ -163,7 +184,13 @@ def choose(
     facts = model.facts._replace(
         knob=of.name, value=value, temperature=temperature, statistics_from=tuple(names), notes=notes
     )
-    return model_file(Model(agreement, facts, method, state), key), facts, tuple(refused)
+    before = turning(model.method, model.state)
+    judged = [
+        Judged(name, n, at(t, of, value, temperature), at(t, of, before, 1.0) if before in of.values else None)
+        for name, n, t in zip(names, rows, tables, strict=True)
+    ]
+    told = chosen_account(study, facts, known, judged, left_out(refused))
+    return ChosenFiles(model_file(Model(agreement, facts, method, state), key), facts, tuple(refused), told)
 
 
 def _student(agreement: Agreement, method: Method, state: Any, inputs: Tensor | None) -> Tree:
@@ -176,6 +203,10 @@ def _student(agreement: Agreement, method: Method, state: Any, inputs: Tensor | 
     server = Server(inputs, None, agreement.key.fold(2).fold(0), 1)
     with torch.no_grad(), using_threads(threads_for(task)):
         return distilled(distil, task, state, pool_.predictive(task, state), server)
+
+
+def left_out(refused: Sequence[str]) -> list[str]:
+    return [f"Left out: {sentence}" for sentence in refused]
 
 
 def own_key(agreement: Agreement, key: Ed25519PrivateKey) -> None:

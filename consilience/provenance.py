@@ -81,12 +81,16 @@ def facts(
             "validation": 0 if sites.validation is None else sum(len(d.x) for d in sites.validation),
             "test": len(sites.all_test.x),
         },
-        "versions": {
-            "consilience": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": numpy.__version__,
-        },
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    return {
+        "consilience": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
     }
 
 

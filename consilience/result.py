@@ -29,7 +29,6 @@ from consilience.parties import Received, Server
 from consilience.posterior import Dense, Gaussian, Point, Samples
 from consilience.predictive import Categorical, Normal, tempered
 from consilience.provenance import check, facts, identity
-from consilience.report.html import run_page
 from consilience.report.table import run_table
 from consilience.store import FORMAT, Checkpoint, Store
 from consilience.task import Task
@@ -90,6 +89,8 @@ class Result:
 
     def save(self, folder: str | Path) -> Path:
         """Keep everything but the rows in a folder, with its report; `co.load(folder)` brings it back."""
+        from consilience.report.html import run_page  # here, because drawing takes a second to import
+
         store, replies = Store(folder), list(self.replies)
         if self.store is None or self.store.folder.resolve() != store.folder.resolve():
             if store.exists:

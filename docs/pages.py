@@ -136,7 +136,7 @@ def method_table(link: str) -> str:
         wanted = needs(kind())
         ticks = (kind.one_shot, Needs.LABELS not in wanted, wanted == {Needs.NOTHING}, "regression" in kind.tasks)
         told = f"[`{name}`]({link.format(name=name)})" if link else f"`{name}`"
-        title = citation(kind)[0].split(",")[0].split(":")[0]
+        title = re.split(r",|:| \(", citation(kind)[0])[0]
         bound = " (bound)" if kind.bound else ""
         rows.append(line([told, title + bound, kind.sends, *("✓" if tick else "" for tick in ticks)]))
     return "\n".join(rows)
@@ -183,7 +183,7 @@ def cells(paper: str, experiment: str) -> list[dict[str, Any]]:
 
 def spread(cell: dict[str, Any]) -> str:
     error = cell["spread"]
-    return number(cell["ours"]) + ("" if error is None else f" ± {number(error)}")
+    return number(cell["ours"]) + ("" if error is None else f" ± {number(round(error, 3))}")
 
 
 def situations() -> str:

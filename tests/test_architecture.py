@@ -28,6 +28,7 @@ LAYERS = [
     ["store", "evaluate", "report"],
     ["result", "start", "site"],
     ["modelfile"],
+    ["account"],
     ["pooling"],
     ["run", "recipe", "rows"],
     ["deploy"],

@@ -7,18 +7,23 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, Page, installed
+from test_account import shown
 from test_report import classification, comparison, regression
+from test_reproduced import results
 
 from consilience.report.html import comparison_page, run_page
+from consilience.report.reproduced import reproduction_page
+from consilience.report.studied import study_page
 
 pytestmark = pytest.mark.skipif(installed() is None, reason="Chromium is not installed (Debian: apt install chromium)")
 
-STUDY = {**classification(), "smallest_count": 10}
 PAGES = {
-    "run": lambda: run_page(classification(rounds=5)),
-    "regression": lambda: run_page(regression()),
-    "study": lambda: run_page(STUDY),
-    "comparison": lambda: comparison_page(comparison()),
+    "run": lambda _: run_page(classification(rounds=5)),
+    "regression": lambda _: run_page(regression()),
+    "few rows": lambda _: run_page({**classification(), "smallest_count": 10}),
+    "study": lambda folder: study_page(shown(folder)),
+    "comparison": lambda _: comparison_page(comparison()),
+    "reproduction": lambda _: reproduction_page(results()),
 }
 
 
@@ -33,7 +38,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("reports")
     for name, made in PAGES.items():
-        (folder / f"{name}.html").write_text(made(), encoding="utf-8")
+        (folder / f"{name}.html").write_text(made(folder), encoding="utf-8")
     return {name: folder / f"{name}.html" for name in PAGES}
 
 
@@ -153,7 +158,7 @@ def test_it_prints(browser: Browser, files: dict[str, Path]) -> None:
 def test_a_study_shows_no_small_cell(browser: Browser, files: dict[str, Path]) -> None:
     small = {n for site in classification()["per_site"] for n in site["labels"] if 0 < n < 10}
     assert small  # or this would show nothing
-    with Page(browser, files["study"]) as page:
+    with Page(browser, files["few rows"]) as page:
         cells = page.run("[...document.querySelectorAll('.figures details table td')].map(t => t.textContent)")
         assert "< 10" in cells
         page.run("""holding = [...document.querySelectorAll('.figures > details')].find(d =>
@@ -162,3 +167,25 @@ def test_a_study_shows_no_small_cell(browser: Browser, files: dict[str, Path]) -
         texts = page.run("[...holding.querySelectorAll('td, svg text')].map(t => t.textContent)")
         texts = [t for t in texts if t not in {str(c) for c in range(10)}]  # the axes' names of classes and sites
         assert not {t for t in texts if t.isdecimal() and 0 < int(t) < 10}
+
+
+def test_a_study_folds_sorts_and_shows_no_example(browser: Browser, files: dict[str, Path]) -> None:
+    with Page(browser, files["study"]) as page:
+        titles = page.run("[...document.querySelectorAll('h2')].map(t => t.textContent)")
+        assert titles == ["Warning", "Scores", "Site by site", "Who holds what", "What moved"]
+        page.run("document.querySelectorAll('.figures details details').forEach(d => d.open = true)")
+        page.run("document.querySelector('.figures th[data-column=\"2\"] button').click()")
+        scores = page.run(
+            "[...document.querySelector('.figures table').tBodies[0].rows].map(r => r.cells[2].textContent)"
+        )
+        assert [float(s) for s in scores] == sorted(float(s) for s in scores) and len(scores) == 3
+        page.run("document.querySelector('.figures summary').click()")
+        assert not page.run("document.querySelector('.figures figure').checkVisibility()")
+        assert page.complaints() == []
+
+
+def test_ours_beside_theirs_sorts_by_distance(browser: Browser, files: dict[str, Path]) -> None:
+    with Page(browser, files["reproduction"]) as page:
+        page.run("document.querySelector('.comparison th[data-column=\"4\"] button').click()")
+        assert page.run(COLUMN.format(4))[:3] == ["0.0", "+1.1", "+8.9"]
+        assert page.complaints() == []

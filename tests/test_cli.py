@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tiny import Invoke
 
+from consilience.models import MODELS
+
 FAST = ["--set", "inference.epochs=2", "--set", "inference.batch=100"]
 ONE_SAMPLE = [*FAST, "--set", "inference.cycles=1", "--set", "inference.samples=1"]
 
@@ -119,6 +121,13 @@ def test_methods_are_listed_and_shown_from_their_files(invoke: Invoke) -> None:
     assert "Hasan et al., AAAI 2024" in shown and "argmax of" in shown
     assert "inference.temperature" in shown and "the posterior" in shown
     assert "labelled rows" in shown and "samples of its posterior" in shown
+
+
+def test_models_are_listed_with_their_sizes(invoke: Invoke) -> None:
+    code, out, _ = invoke("models")
+    assert code == 0 and all(name in out for name in MODELS)
+    assert "30 730" in out  # linear: 3·32·32·10 weights and 10 biases
+    assert "318 410" in out  # mlp: 3072·100 + 100 + 100·100 + 100 + 100·10 + 10
 
 
 def test_datasets_are_listed(invoke: Invoke) -> None:

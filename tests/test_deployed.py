@@ -66,6 +66,7 @@ def test_three_sites_with_tls_give_the_numbers_of_one_process(deployment: Start)
 
     assert same(saved(d), d.sequential(d.names, calibration=True))
     assert report(d)["failures"] == [] and (d.out / "study.model").exists()
+    assert "3 sites" in (d.out / "study.html").read_text()
     lines = [json.loads(line) for name in d.names for line in (d.folder / f"{name}.site/messages.jsonl").open()]
     assert [line["way"] for line in lines] == ["in", "out"] * 3 and all(len(line["sha256"]) == 64 for line in lines)
     payload = report(d)["ledger"]["up_bytes"]
@@ -89,6 +90,8 @@ def test_a_run_goes_on_without_sites_that_fail_and_says_who_and_why(deployment: 
     assert "no reply within 45 seconds" in why["slow"]
     assert "no reply within" in why["crash"] or "it stopped answering" in why["crash"]  # whichever comes first
     assert same(saved(d), d.sequential(["fine"], calibration=True))
+    page = (d.out / "study.html").read_text()
+    assert "1 of 5 sites" in page and all(f"went on without {name}: " in page for name in why)
 
 
 def test_without_min_replies_a_failure_ends_the_run_in_one_sentence_and_nothing_is_lost(deployment: Start) -> None:

@@ -281,7 +281,7 @@ def test_beta_and_temperature_from_sums_are_those_of_all_rows_in_one_place(tmp_p
     model = pooled_model(study, tmp_path, replies(study, tmp_path))
     first = read_model(model, study)
 
-    made, facts, refused = choose(study, first, statistics_of(study, tmp_path, model), server_key(tmp_path))
+    made, facts, refused, _ = choose(study, first, statistics_of(study, tmp_path, model), server_key(tmp_path))
 
     assert not refused and facts.statistics_from == studies.NAMES and facts.knob == "beta"
     # The coordinator with all rows set aside in its own hands: the same maximiser over the same grid.
@@ -379,7 +379,7 @@ def test_numbers_are_predicted_in_their_unit(tmp_path: Path) -> None:
     target = dataclasses.replace(target, centre=1.0, spread=2.0)
     study = studies.study(tmp_path, target=target, settings=("inference.epochs=30",), choose=0.3)
     model = pooled_model(study, tmp_path, replies(study, tmp_path))
-    made, facts, _ = choose(study, read_model(model), statistics_of(study, tmp_path, model), server_key(tmp_path))
+    made, facts, *_ = choose(study, read_model(model), statistics_of(study, tmp_path, model), server_key(tmp_path))
     model.write_bytes(made)
 
     found = inspect(tmp_path / "north.csv", study.agreement.columns, target)

@@ -421,3 +421,11 @@ def test_terminal_tables_fit(width: int) -> None:
 @pytest.mark.parametrize("run", [{}, {"metrics": {"nll": 1.0}}, regression()], ids=["empty", "bare", "regression"])
 def test_terminal_table_of_partial_runs(run: dict[str, Any]) -> None:
     assert text(run_table(run), 80).strip()
+
+
+def test_the_acceptance_of_hmc_is_told_where_it_sampled() -> None:
+    run = {**classification(), "diagnostics": {"accepted": 0.784}}
+    assert "HMC accepted" not in run_page(run)  # an optimiser rejects nothing
+    run["settings"] = {"type": "CoresetFL", "downstream": {"type": "HMC", "rate": 0.01}}
+    assert "HMC accepted" in run_page(run) and "78\u00a0% of its proposals" in run_page(run)
+    assert "HMC accepted" not in run_page({**run, "diagnostics": {}})

@@ -144,6 +144,7 @@ def test_the_command_lists_runs_draws_and_says_where(toy: Path, invoke: Invoke) 
     assert code == 0 and "2.500 ± 0.645 (1.500)" in shown and "open" in shown and "scale quick" in shown
     folder = toy / "runs" / "papers" / "toy"
     assert (folder / "drawn.txt").read_text() == "A toy" and (folder / "results.json").exists()
+    assert "1.50" in (folder / "report.html").read_text() and "report.html" in shown
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from consilience import tree
 from consilience.data.data import Data
 from consilience.errors import Diverged, InputError
 from consilience.inference.chain import At
+from consilience.inference.hmc import HMC
 from consilience.key import Key
 from consilience.parties import Client
 from consilience.posterior import Point
@@ -139,3 +140,36 @@ def test_init_depends_on_the_key_alone() -> None:
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(first), tree.leaves(task.init(Key(4))), strict=True))
     assert not torch.equal(tree.ravel(first.params), tree.ravel(task.init(Key(5)).params))
     assert isinstance(first, Point)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        co.SGLD(epochs=30, burn=30),
+        co.SGLD(epochs=30, burn=40),
+        co.SGLD(every=0),
+        co.SGLD(burn=-1),
+        co.CyclicalSGHMC(samples=0),
+        co.CyclicalSGHMC(cycles=0),
+        co.CyclicalSGHMC(keep=0),
+        co.CyclicalSGHMC(epochs=4),
+        co.SWAG(epochs=10, burn=9),
+        co.SWAG(every=0),
+        HMC(samples=0),
+        HMC(every=0),
+    ],
+    ids=repr,
+)
+def test_settings_that_keep_no_sample_are_told_in_one_sentence(sampler: co.Inference) -> None:
+    task, client = nothing_learned(1.0)
+
+    with pytest.raises(InputError) as told:
+        sampler(task, task.init(Key(0)), client)
+
+    assert str(told.value).endswith(".") and "\n" not in str(told.value)
+
+
+def test_a_single_sample_is_enough() -> None:
+    task, client = nothing_learned(1.0)
+    for sampler in (co.SGLD(epochs=3, burn=2, every=1), co.CyclicalSGHMC(epochs=2, cycles=1, samples=1, keep=1)):
+        assert len(sampler(task, task.init(Key(0)), client).params["weight"]) == 1

@@ -14,6 +14,11 @@ import consilience as co
 from consilience.blueprint import LAYERS, built, network
 from consilience.methods import METHODS
 from consilience.models import MODELS
+from consilience.models.batchnorm import BatchNorm
+from consilience.models.controlled import controlled
+from consilience.models.mobilenet import Inverted
+from consilience.models.resnet import Residual, resnet
+from consilience.models.seeded import Dropout
 from consilience.spec import describe, restored
 
 
@@ -116,6 +121,30 @@ def test_a_network_of_ones_own_is_handed_in(tmp_path: Path) -> None:
     assert same(co.load(tmp_path / "run", task=task).predict(sites.all_test.x), result.predict(sites.all_test.x))
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 2)),
+        nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8, momentum=0.3, affine=False), nn.Tanh(), nn.Linear(8, 2)),
+        nn.Sequential(nn.Linear(2, 4), nn.Unflatten(1, (1, 2, 2)), resnet((1, 2, 2), 2, 8, nn.BatchNorm2d)),
+    ],
+    ids=("batch normalisation and dropout", "without weights", "residual"),
+)
+def test_a_network_with_statistics_or_seeds_comes_back_from_its_path(model: nn.Module, tmp_path: Path) -> None:
+    _, sites = tiny.classification()
+    result = co.run(tiny.method("fedavg"), co.classification(model), sites, rounds=2)
+    result.save(tmp_path / "run")
+
+    loaded = co.load(tmp_path / "run")
+
+    assert same(loaded.predict(sites.all_test.x), result.predict(sites.all_test.x))
+    assert result.task.statistics and loaded.task.statistics == result.task.statistics
+
+
+def test_an_unknown_layer_deep_inside_is_told(tmp_path: Path) -> None:
+    assert network(Residual(nn.Sequential(Own()), 1, 0)) is None
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     task, sites = tiny.classification()
     result = co.run(tiny.method("fedavg"), task, sites, rounds=1)
@@ -135,9 +164,9 @@ def test_a_file_names_no_code_of_its_own() -> None:
         restored({"type": "FedAvg", "colour": 1})
 
 
-@pytest.mark.parametrize("name", [n for n in MODELS if n.startswith(("linear", "mlp", "cnn"))])
+@pytest.mark.parametrize("name", MODELS)
 def test_networks_come_back_layer_by_layer(name: str) -> None:
-    model = MODELS[name]((3, 32, 32), 10)
+    model = controlled(MODELS[name]((3, 32, 32), 10))
     again = built(json.loads(json.dumps(network(model))))
     assert repr(again) == repr(model)
     assert {k: v.shape for k, v in again.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
@@ -152,6 +181,8 @@ def test_every_known_layer_comes_back() -> None:
         nn.LayerNorm: (4,),
     }
     arguments |= {nn.MaxPool2d: (2,), nn.AvgPool2d: (2,), nn.AdaptiveAvgPool2d: (1,)}
+    arguments |= {nn.Unflatten: (1, (2, 2)), BatchNorm: (3, 1e-4, 0.2, False), Dropout: (0.3, True)}
+    arguments |= {Residual: (nn.Sequential(nn.Tanh()), 2, 4), Inverted: (nn.Sequential(nn.ReLU6()), True)}
     for kind in LAYERS:
         layer = kind(*arguments.get(kind, ()))
         assert repr(built(json.loads(json.dumps(network(layer))))) == repr(layer)

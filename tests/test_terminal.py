@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from test_report import classification, comparison, text
 
-from consilience.catalogue import dataset_table, method_table
-from consilience.cli.options import data_like, methods_like
+from consilience.catalogue import dataset_table, method_table, model_table
+from consilience.cli.options import data_like, methods_like, models_like
 from consilience.methods import METHODS
 from consilience.report.table import comparison_table, run_table
 
@@ -43,6 +43,7 @@ def test_a_pipe_gets_a_row_on_a_line() -> None:
 def test_the_shell_completes_names() -> None:
     assert methods_like("evid") == ["evidence", "evidence_logits", "evidence_tuned"]
     assert data_like("dig") == ["digits"]
+    assert models_like("mlp") == ["mlp", "mlp_swish", "mlp_groupnorm"]
     words = {"COMP_WORDS": "consilience run fedy", "COMP_CWORD": "2"}
     assert consilience(_CONSILIENCE_COMPLETE="complete_bash", **words).split() == ["fedyogi"]
 
@@ -54,8 +55,15 @@ def test_nothing_is_cut_off_in_a_narrow_terminal(width: int) -> None:
         comparison_table(comparison()),
         method_table(),
         dataset_table(None),
+        model_table(),
     ):
         shown = text(renderable, width)
         assert all(len(line) <= width for line in shown.splitlines())
         assert "…" not in shown
     assert "FedAvg, 10" in text(comparison_table(comparison()), width)
+
+
+def test_what_few_commands_need_is_not_imported_for_all() -> None:
+    script = "import sys, consilience.cli; print({'sklearn', 'matplotlib', 'jinja2'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "set()", done.stderr

@@ -1,4 +1,4 @@
-"""The command line: demo, run, pool, compare, tune, reproduce, methods, datasets, report, study, site, predict."""
+"""The command line: demo, run, pool, compare, tune, reproduce, report, predict, study, site, and lists of what is."""
 
 from __future__ import annotations
 

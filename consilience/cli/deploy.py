@@ -10,7 +10,7 @@ import typer
 
 from consilience.cli.handed import Inputs_, Key_, Study_, Table_, say, server_key, site_identity, written
 from consilience.cli.site import OneClass_, site_app
-from consilience.cli.study import describe, record, study_app
+from consilience.cli.study import describe, record, reported, study_app
 from consilience.errors import InputError
 from consilience.screen import progress
 
@@ -82,6 +82,7 @@ def serve_study(
 ) -> None:
     """Run the study's rounds with sites that are connected, and write the model."""
     needs_flower()
+    from consilience.account import account
     from consilience.deploy.certificates import certificates_in
     from consilience.deploy.server import connected, rounds
     from consilience.pooling import inputs_from, modelled, own_key
@@ -117,7 +118,10 @@ def serve_study(
     written(target / "study.model", made, "Model")
     record(study, target / "study.model", facts.sites)
     describe(facts)
-    _failures(result.report)
+    lost = _failures(result.report)
+    reported(target / "study.model", account(found, facts, result.replies, result.report["ledger"], lost))
+    for sentence in lost:
+        say(sentence, "yellow")
 
 
 @site_app.command("nodekey")
@@ -177,6 +181,5 @@ def _loopback(host: str) -> bool:
         return False
 
 
-def _failures(report: dict[str, Any]) -> None:
-    for failure in report.get("failures", []):
-        say(f"Round {failure['round']} went on without {failure['site']}: {failure['why']}", "yellow")
+def _failures(report: dict[str, Any]) -> list[str]:
+    return [f"Round {f['round']} went on without {f['site']}: {f['why']}" for f in report.get("failures", [])]

@@ -1,4 +1,4 @@
-"""Commands that list what there is: methods and data sets."""
+"""Commands that list what there is: methods, networks and data sets."""
 
 from __future__ import annotations
 
@@ -22,6 +22,14 @@ def methods(
     from consilience.catalogue import method_page, method_table
 
     out.print(method_table() if name is None else method_page(name))
+
+
+@app.command(short_help="List the networks.")
+def models() -> None:
+    """List the networks that --model knows by name."""
+    from consilience.catalogue import model_table
+
+    out.print(model_table())
 
 
 datasets = typer.Typer(invoke_without_command=True, help="List the data sets, or fetch one.")

@@ -29,6 +29,12 @@ def data_like(incomplete: str) -> list[str]:
     return [name for name in DATASETS if name.startswith(incomplete)]
 
 
+def models_like(incomplete: str) -> list[str]:
+    from consilience.models import MODELS
+
+    return [name for name in MODELS if name.startswith(incomplete)]
+
+
 app = typer.Typer(
     cls=Screen,
     no_args_is_help=True,
@@ -67,7 +73,10 @@ Split_ = Annotated[
         "+rotate:DEGREES or +noise:DEVIATION features also differ from site to site."
     ),
 ]
-Model_ = Annotated[str, typer.Option(help="mlp, linear, cnn_hasan, resnet20 …, or package.module:factory.")]
+Model_ = Annotated[
+    str,
+    typer.Option(autocompletion=models_like, help="A network («consilience models») or package.module:factory."),
+]
 Seed_ = Annotated[int, typer.Option(help="Decides split, start and every draw.")]
 Engine_ = Annotated[
     str,

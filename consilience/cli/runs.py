@@ -144,17 +144,19 @@ def pool(
     finish(target, {**pooled.report, "bounds": saved.get("bounds", {}), "pooled_from": folder.name}, as_json)
 
 
-@app.command()
-def report(folder: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
-    """Write a run's report.html again from its run.json."""
+@app.command(short_help="Write a folder's report.html again.")
+def report(folder: Annotated[Path, typer.Argument(help="The folder of a run, comparison or experiment.")]) -> None:
+    """Write report.html again from run.json, compare.json or results.json."""
     from consilience.report.html import comparison_page, run_page
+    from consilience.report.reproduced import reproduction_page
 
     store = Store(folder)
-    comparison = (folder / "compare.json").exists()
-    value = store.read_json("compare.json" if comparison else "run.json")
-    if not comparison and not value.get("finished"):
+    pages = {"compare.json": comparison_page, "results.json": reproduction_page, "run.json": run_page}
+    name = next((name for name in pages if (folder / name).exists()), "run.json")
+    value = store.read_json(name)
+    if name == "run.json" and not value.get("finished"):
         raise InputError(f"The run in {folder} has not finished; go on with «consilience run --resume {folder}».")
-    store.write("report.html", (comparison_page if comparison else run_page)(value).encode())
+    store.write("report.html", pages[name](value).encode())
     out.print(f"Report: {folder / 'report.html'}")
 
 

@@ -29,7 +29,7 @@ def new(
         Path | None, typer.Option("--columns", help="Or a TOML file with the parts [target] and [columns].")
     ] = None,
     method: Annotated[str | None, typer.Option(help="See «consilience methods».")] = None,
-    model: Annotated[str | None, typer.Option(help="linear, mlp, …")] = None,
+    model: Annotated[str | None, typer.Option(help="See «consilience models».")] = None,
     settings: Set_ = None,
     rounds: Annotated[int | None, typer.Option(help="Hand-overs; what is usual for the method by default.")] = None,
     seed: Seed_ = 0,
@@ -165,6 +165,7 @@ def pool(
     written(path, made.model, "Model")
     record(study, path, made.facts.sites)
     describe(made.facts)
+    reported(path, made.account)
     if made.message and made.state:
         written(path.with_suffix(".state"), made.state, "Your state, for the next round")
         written(path.with_suffix(".message"), made.message, "Message for the sites")
@@ -178,24 +179,29 @@ def choose(
     study: Study_, model: Model_, files: Files_, out_: Out_ = None, key: Key_ = None, inputs: Inputs_ = None
 ) -> None:
     """Choose β or λ, and a temperature, by the sum of the sites' statistics."""
+    from consilience.account import kept_account
     from consilience.modelfile import read_model
     from consilience.pooling import choose as chosen
     from consilience.pooling import inputs_from
     from consilience.study import read
 
     found = read(study)
-    own = server_key(study, key)
-    made, facts, refused = chosen(found, read_model(model, found), files, own, inputs_from(found.agreement, inputs))
-    warn(refused)
+    own, pooled = server_key(study, key), read_model(model, found)
+    known = kept_account(model.with_suffix(".json"), pooled.checksum)
+    made = chosen(found, pooled, files, own, inputs_from(found.agreement, inputs), known)
+    warn(made.refused)
     path = out_ or model.with_name(f"{model.stem}-chosen{model.suffix}")
-    written(path, made, "Model")
-    record(study, path, facts.sites)
-    describe(facts)
+    written(path, made.model, "Model")
+    record(study, path, made.facts.sites)
+    describe(made.facts)
+    reported(path, made.account)
 
 
 def warn(refused: Any) -> None:
-    for sentence in refused:
-        say(f"Left out: {sentence}", "yellow")
+    from consilience.pooling import left_out
+
+    for sentence in left_out(refused):
+        say(sentence, "yellow")
 
 
 def record(study: Path, model: Path, sites: tuple[str, ...]) -> None:
@@ -205,6 +211,17 @@ def record(study: Path, model: Path, sites: tuple[str, ...]) -> None:
     from consilience.study_text import study_text
 
     written(study, study_text(read(study).recorded(opened(model, "model").checksum, sites)), "")
+
+
+def reported(model: Path, account: dict[str, Any]) -> None:
+    """The model's report beside it, for people and as JSON."""
+    from consilience.envelope import opened
+    from consilience.report.studied import study_page
+    from consilience.store import as_json
+
+    told = {"checksum": opened(model, "model").checksum, **account}
+    written(model.with_suffix(".json"), as_json(told), "")
+    written(model.with_suffix(".html"), study_page(told), "Report")
 
 
 def describe(facts: Any) -> None:

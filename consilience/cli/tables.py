@@ -181,6 +181,7 @@ def reproduce(
     """Run a paper's experiment, or go on with it, and print ours beside theirs."""
     from consilience import reproduce as experiments
     from consilience.compare import parse_seeds
+    from consilience.report.reproduced import reproduction_page
 
     if name is None:
         out.print("\n".join(f"{known}  {experiments.load(known).title}" for known in experiments.names()))
@@ -190,5 +191,7 @@ def reproduce(
         results = experiments.reproduce(name, parse_seeds(seeds), scale, folder, data_dir, workers)
     if draw := getattr(experiments.module(name), "draw", None):
         draw(results, folder)
+    Store(folder).write("report.html", reproduction_page(results).encode())
     out.print(experiments.results_table(results, experiment.digits))
     out.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
+    out.print(f"Report: {folder / 'report.html'}", soft_wrap=True)

@@ -22,7 +22,7 @@ from consilience.inference.augment import Augment
 from consilience.key import Key
 from consilience.optim import Optimiser
 from consilience.parties import Client
-from consilience.posterior import Posterior, centre
+from consilience.posterior import Posterior, Samples, centre
 from consilience.progress import track
 from consilience.slope import pass_of, statistics_in
 from consilience.task import Task
@@ -141,6 +141,27 @@ def chain(
                 "try a smaller rate (--set inference.rate=…) or a stronger prior."
             )
     return Trace(vector, samples, state)
+
+
+def sampled(
+    task: Task, start: Posterior, client: Client, kernel: Kernel, epochs: int, batch: int, kept: Collection[int]
+) -> Samples:
+    """The chain's vectors at the end of the `kept` epochs as a posterior; none of them is a mistake in the settings."""
+    if not kept:
+        raise InputError(
+            f"{type(kernel).__name__} would keep no sample: burn less, or raise epochs, samples or how many to keep."
+        )
+    trace = chain(task, start, client, kernel, epochs, batch, kept)
+    return Samples(tree.unravel(torch.stack(trace.samples), centre(start, task.like).params))
+
+
+def after_burning(epochs: int, burn: int, every: int) -> range:
+    """The last epoch and every so many before it, as long as they are not burned."""
+    if every < 1 or burn < 0:
+        raise InputError(
+            f"burn={burn} and every={every}: nothing can be kept; burn 0 epochs or more, keep every 1 or more."
+        )
+    return range(epochs - 1, burn - 1, -every)
 
 
 def drawn_epochs(client: Client, fewest: int | None, most: int) -> Tensor | None:

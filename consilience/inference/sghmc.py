@@ -8,13 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from consilience import tree
 from consilience.errors import InputError
-from consilience.inference.chain import At, chain
+from consilience.inference.chain import At, sampled
 from consilience.inference.schedule import cyclical
 from consilience.optim import less
 from consilience.parties import Client
-from consilience.posterior import Posterior, Samples, centre
+from consilience.posterior import Posterior, Samples
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -43,9 +42,9 @@ class CyclicalSGHMC:
             raise InputError(
                 f"{self.cycles} cycles with {self.samples} samples need {self.cycles * self.samples} epochs."
             )
-        kept = [epoch for epoch in range(self.epochs) if self.sampling(epoch)][-self.keep :]
-        trace = chain(task, start, client, self, self.epochs, self.batch, kept)
-        return Samples(tree.unravel(torch.stack(trace.samples), centre(start, task.like).params))
+        whole = min(self.cycles, self.keep) > 0
+        kept = [epoch for epoch in range(self.epochs) if self.sampling(epoch)][-self.keep :] if whole else []
+        return sampled(task, start, client, self, self.epochs, self.batch, kept)
 
     def sampling(self, epoch: int) -> bool:
         """Whether an epoch is among the last of its cycle."""

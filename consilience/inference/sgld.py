@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from consilience import tree
-from consilience.inference.chain import At, chain
+from consilience.inference.chain import At, after_burning, sampled
 from consilience.parties import Client
-from consilience.posterior import Posterior, Samples, centre
+from consilience.posterior import Posterior, Samples
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -33,9 +31,8 @@ class SGLD:
     temperature: float = 1.0  # 1: the posterior; 0: optimisation
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
-        kept = range(self.epochs - 1, self.burn - 1, -self.every)
-        trace = chain(task, start, client, self, self.epochs, self.batch, kept)
-        return Samples(tree.unravel(torch.stack(trace.samples), centre(start, task.like).params))
+        kept = after_burning(self.epochs, self.burn, self.every)
+        return sampled(task, start, client, self, self.epochs, self.batch, kept)
 
     def init(self, vector: Tensor) -> Tree:
         return ()

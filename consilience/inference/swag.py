@@ -9,7 +9,7 @@ import torch
 
 from consilience import tree
 from consilience.errors import InputError
-from consilience.inference.chain import Optimise, chain
+from consilience.inference.chain import Optimise, after_burning, chain
 from consilience.inference.schedule import constant
 from consilience.optim import Descent
 from consilience.parties import Client
@@ -35,7 +35,7 @@ class SWAG:
     floor: float = -20.0  # smallest log σ²
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Gaussian:
-        kept = range(self.epochs - 1, self.burn - 1, -self.every)
+        kept = after_burning(self.epochs, self.burn, self.every)
         if len(kept) < 2:
             raise InputError("SWAG needs at least two snapshots: raise epochs or lower burn.")
         kernel = Optimise(Descent(self.rate, self.momentum), constant)

@@ -1,4 +1,4 @@
-"""Evidence pooling, λ and temperature from the sites.  This project; docs/evidence.md."""
+"""Evidence pooling tuned by the sites: λ and a temperature from their own rows.  This project; docs/evidence.md."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class GaussianProduct(Method):
 
     name: ClassVar[str] = "gaussian_product"
     moves_statistics: ClassVar[bool] = True
-    sends: ClassVar[str] = "a mean and a variance for every weight"
+    sends: ClassVar[str] = "a Gaussian over its weights: variances, or a whole precision matrix"
     one_shot: ClassVar[bool] = True
 
     inference: Inference = Laplace()  # how a client fits; Laplace(dense=True) sends full precisions

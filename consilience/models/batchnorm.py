@@ -22,7 +22,7 @@ class BatchNorm(nn.Module):
 
     def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True) -> None:
         super().__init__()
-        self.eps, self.momentum = eps, momentum
+        self.channels, self.eps, self.momentum, self.affine = channels, eps, momentum, affine
         self.weight = nn.Parameter(torch.ones(channels)) if affine else None
         self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
         self.register_buffer("running_mean", torch.zeros(channels))
@@ -67,9 +67,7 @@ class BatchNorm(nn.Module):
                 old.copy_(moved)
 
     def extra_repr(self) -> str:
-        return (
-            f"{self.running_mean.numel()}, eps={self.eps}, momentum={self.momentum}, affine={self.weight is not None}"
-        )
+        return f"{self.channels}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}"
 
 
 def statistics(model: nn.Module) -> list[str]:

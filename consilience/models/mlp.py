@@ -22,11 +22,10 @@ def mlp(
     norm: Callable[[int], nn.Module] | None = None,
     normed: int | None = None,
 ) -> nn.Module:
-    """Fully connected layers with an activation between; images are flattened. `outputs=None` is one number, for
-    regression.
+    """Fully connected layers with an activation between, two of 100 by default; images are flattened.
 
-    `norm` makes a normalisation for a layer's width, which comes before the activation of the first `normed` hidden
-    layers, or of all of them.
+    `outputs=None` is one number, for regression. `norm` makes a normalisation for a layer's width, which comes before
+    the activation of the first `normed` hidden layers, or of all of them.
     """
     flat = isinstance(features, int)
     sizes = [features if isinstance(features, int) else math.prod(features), *hidden]

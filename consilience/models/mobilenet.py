@@ -18,17 +18,21 @@ FIRST, LAST = 32, 1280
 class Inverted(nn.Module):
     """Widen, filter each channel by itself, narrow without an activation; carried past where the shape stays."""
 
-    def __init__(self, before: int, after: int, stride: int, expansion: int, norm: Norm) -> None:
+    def __init__(self, body: nn.Module, carries: bool) -> None:
         super().__init__()
-        wide = before * expansion
-        widen = [conv1(before, wide), norm(wide), nn.ReLU6()] if expansion > 1 else []
-        each = nn.Conv2d(wide, wide, 3, stride, padding=1, groups=wide, bias=False)
-        self.body = nn.Sequential(*widen, each, norm(wide), nn.ReLU6(), conv1(wide, after), norm(after))
-        self.carries = stride == 1 and before == after
+        self.body, self.carries = body, carries
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.body(x)
         return x + out if self.carries else out
+
+
+def inverted(before: int, after: int, stride: int, expansion: int, norm: Norm) -> Inverted:
+    wide = before * expansion
+    widen = [conv1(before, wide), norm(wide), nn.ReLU6()] if expansion > 1 else []
+    each = nn.Conv2d(wide, wide, 3, stride, padding=1, groups=wide, bias=False)
+    body = nn.Sequential(*widen, each, norm(wide), nn.ReLU6(), conv1(wide, after), norm(after))
+    return Inverted(body, carries=stride == 1 and before == after)
 
 
 def mobilenetv2(features: int | Sequence[int], outputs: int | None = None, norm: Norm = group_norm) -> nn.Module:
@@ -40,14 +44,14 @@ def mobilenetv2(features: int | Sequence[int], outputs: int | None = None, norm:
     before = FIRST
     for expansion, width, blocks, stride in STAGES:
         for i in range(blocks):
-            layers.append(Inverted(before, width, stride if i == 0 else 1, expansion, norm))
+            layers.append(inverted(before, width, stride if i == 0 else 1, expansion, norm))
             before = width
     layers += [conv1(before, LAST), norm(LAST), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     return nn.Sequential(*layers, nn.Linear(LAST, outputs or 1))
 
 
 def mobilenetv2_batchnorm(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
-    """As Chen and Chao 2021 use it."""
+    """MobileNetV2 normalised by batch, as Chen and Chao 2021 use it."""
     return mobilenetv2(features, outputs, nn.BatchNorm2d)
 
 

@@ -26,16 +26,18 @@ class Residual(nn.Module):
     """Two convolutions of 3 × 3 around which the input is carried: thinned out and padded with zero channels where the
     shape changes (option A), which takes no parameters."""
 
-    def __init__(self, before: int, after: int, stride: int, norm: Norm) -> None:
+    def __init__(self, body: nn.Module, stride: int, extra: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            conv3(before, after, stride), norm(after), nn.ReLU(), conv3(after, after), norm(after)
-        )
-        self.stride, self.extra = stride, after - before
+        self.body, self.stride, self.extra = body, stride, extra
 
     def forward(self, x: Tensor) -> Tensor:
         carried = pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
         return torch.relu(self.body(x) + carried)
+
+
+def residual(before: int, after: int, stride: int, norm: Norm) -> Residual:
+    body = nn.Sequential(conv3(before, after, stride), norm(after), nn.ReLU(), conv3(after, after), norm(after))
+    return Residual(body, stride, after - before)
 
 
 def resnet(
@@ -52,7 +54,7 @@ def resnet(
     before = WIDTHS[0]
     for width in WIDTHS:
         for _ in range(depth // 6):
-            layers.append(Residual(before, width, 1 if before == width else 2, norm))
+            layers.append(residual(before, width, 1 if before == width else 2, norm))
             before = width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, outputs or 1))
 

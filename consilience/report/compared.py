@@ -24,6 +24,7 @@ from consilience.report.page import (
     render,
     role_counts,
     seconds,
+    seeds_words,
     tempered_note,
     told,
 )
@@ -68,14 +69,9 @@ def _facts(comparison: Json) -> list[tuple[str, str]]:
         ("Sites", "" if sites is None else count(sites)),
         ("Rows", role_counts(comparison.get("rows_of_data"))),
         ("Model", joined(model, size) if model else ""),
-        ("Seed" if len(seeds) == 1 else "Seeds", _seeds(seeds)),
+        ("Seed" if len(seeds) == 1 else "Seeds", seeds_words(seeds)),
         ("Time", seconds(comparison.get("seconds"))),
     )
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    run = len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
-    return f"{seeds[0]} to {seeds[-1]}" if run else ", ".join(str(s) for s in seeds)
 
 
 def _table(part: Json, several: bool) -> dict[str, Any]:

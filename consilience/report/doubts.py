@@ -58,8 +58,15 @@ def _beta(run: Json) -> Iterator[str]:
     beta = (run.get("diagnostics") or {}).get("beta")
     if beta is not None and not 0.001 < beta < 0.999:
         end = "0, the mixture" if beta < 0.5 else "1, the product"
-        labelled = count((run.get("rows") or {}).get("calibration"), "labelled row")
-        yield f"β is at the end of its range ({end}): the server's {labelled} found nothing better in between."
+        rows = run.get("rows") or {}
+        judges = f"the server's {count(rows.get('calibration'), 'labelled row')}"
+        judges = f"the {count(rows.get('set aside'))} rows that sites set aside" if _study(run) else judges
+        yield f"β is at the end of its range ({end}): {judges} found nothing better in between."
+
+
+def _study(run: Json) -> bool:
+    """Whether the rows behind the scores are the sites' own, set aside to choose by."""
+    return run.get("kind") == "study"
 
 
 def _rows(run: Json) -> Iterator[str]:
@@ -71,7 +78,8 @@ def _rows(run: Json) -> Iterator[str]:
     few = [str(s.get("site")) for s in sites if s.get("test") is not None and s["test"] < FEW_AT_A_SITE]
     if few and len(sites) > 1:
         named = f"Site {few[0]} has" if len(few) == 1 else f"{count(len(few))} of {count(len(sites), 'site')} have"
-        yield f"{named} fewer than {FEW_AT_A_SITE} test rows: scores there are mostly chance, and which is weakest too."
+        what = "rows set aside" if _study(run) else "test rows"
+        yield f"{named} fewer than {FEW_AT_A_SITE} {what}: scores there are mostly chance, and which is weakest too."
 
 
 def _classes(run: Json) -> Iterator[str]:

@@ -8,14 +8,16 @@ from typing import Any
 from markupsafe import Markup
 
 from consilience.errors import InputError
-from consilience.report import plots, predictions, words
+from consilience.report import bysite, plots, predictions, words
 from consilience.report.compared import comparison_page
 from consilience.report.doubts import doubts
 from consilience.report.page import (
     Picture,
+    both,
     caution,
     cell,
     details,
+    flat,
     greyed,
     joined,
     known,
@@ -69,9 +71,17 @@ def _run_facts(run: Json) -> list[tuple[str, str]]:
         ("Model", joined(run.get("model"), parameters)),
         ("The server needs", needs.get(str(run.get("needs")), str(run.get("needs") or ""))),
         ("Moved", joined(*moved)),
+        ("HMC accepted", _accepted(run)),
         ("Engine", joined(run.get("engine"), threads, seconds(run.get("seconds")))),
         ("Seed", "" if run.get("seed") is None else str(run["seed"])),
     )
+
+
+def _accepted(run: Json) -> str:
+    """The share of its proposals, where a method that samples by HMC says it."""
+    share = (run.get("diagnostics") or {}).get("accepted")
+    by_hmc = (text == "HMC" for _, text in flat(run.get("settings") or {}))
+    return f"{percent(share)} of its proposals" if share is not None and any(by_hmc) else ""
 
 
 def _run_scores(run: Json) -> dict[str, Any]:
@@ -133,7 +143,7 @@ def _run_pictures(run: Json) -> list[Picture]:
         drawn = Markup(plots.rounds(history, keys))
         headings = ["Round", *(metric(k).name for k in keys), "Up", "Down"]
         rows = [
-            [str(h.get("round", i + 1)), *(score(k, h.get(k)) for k in keys), *_both(h)] for i, h in enumerate(history)
+            [str(h.get("round", i + 1)), *(score(k, h.get(k)) for k in keys), *both(h)] for i, h in enumerate(history)
         ]
         pictures.append(Picture("Over the rounds", drawn, "Logged, never used to choose a round.", headings, rows))
     shown = [e for e in run.get("examples") or [] if e.get("image")]
@@ -144,9 +154,9 @@ def _run_pictures(run: Json) -> list[Picture]:
         )
     sent = (run.get("ledger") or {}).get("per_site") or []
     if sent:
-        rows = [[str(s.get("site", i)), *_both(s)] for i, s in enumerate(sent)]
+        rows = [[str(s.get("site", i)), *both(s)] for i, s in enumerate(sent)]
         caption = "Everything that crossed between each site and the server."
-        pictures.append(Picture("What moved", Markup(plots.site_bytes(sent)), caption, ["Site", "Up", "Down"], rows))
+        pictures.append(Picture("What moved", Markup(bysite.site_bytes(sent)), caption, ["Site", "Up", "Down"], rows))
     return pictures
 
 
@@ -194,10 +204,6 @@ def _evidence(found: Json, sites: Sequence[str], names: Sequence[str] | None) ->
     return Picture("Where the sites disagree", Markup(drawn), caption, ["Site", *classes, "Offset"], rows)
 
 
-def _both(part: Json) -> list[str]:
-    return [human_bytes(part.get("up_bytes")), human_bytes(part.get("down_bytes"))]
-
-
 def _shown(page: Json) -> list[str]:
     return ["nll", "rmse"] if words.regression(page) else ["nll", "accuracy"]
 
@@ -223,7 +229,7 @@ def _coverage(levels: Sequence[Json]) -> Picture:
 def _sites(run: Json, sites: Sequence[Json], keys: Sequence[str]) -> Picture:
     named = (run.get("worst_site") or {}).get("site")
     worst = str(named) if len(sites) > 1 and str(named) in {str(s.get("site")) for s in sites} else None
-    drawn = Markup(plots.site_scores(sites, run.get("metrics") or {}, keys, worst))
+    drawn = Markup(bysite.site_scores(sites, run.get("metrics") or {}, keys, worst))
     caption = "Each site on its own test rows; the dashed line is the score over all of them."
     caption += f" The diamond is the weakest site, {worst}." if worst is not None else ""
     headings = ["Site", "Training rows", "Test rows", *(metric(k).name for k in keys)]

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from consilience.report import plots, words
-from consilience.report.words import FEW_ROWS, Json, count, interval, score
+from consilience.report.words import FEW_ROWS, Json, count, human_bytes, interval, score
 
 
 class Cell(NamedTuple):
@@ -65,10 +65,21 @@ def role_counts(rows: Json | None) -> str:
     return ", ".join(f"{count(n)} {role}" for role, n in (rows or {}).items() if n)
 
 
+def both(part: Json) -> list[str]:
+    """Bytes up and down."""
+    return [human_bytes(part.get("up_bytes")), human_bytes(part.get("down_bytes"))]
+
+
 def seconds(s: float | None) -> str:
     if s is None:
         return ""
     return f"{s:.1f} s" if s < 120 else f"{s / 60:.0f} min" if s < 7200 else f"{s / 3600:.1f} h"
+
+
+def seeds_words(seeds: Sequence[int]) -> str:
+    """«0 to 9», or a list."""
+    run = len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
+    return f"{seeds[0]} to {seeds[-1]}" if run else ", ".join(str(s) for s in seeds)
 
 
 def greyed(key: str, page: Json) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
@@ -39,7 +40,7 @@ _STYLE: dict[Any, Any] = {
 }  # fmt: skip
 _SHADES = ((0.05, 0.10), (0.15, 0.20), (0.3, 0.32), (0.5, 0.44), (0.75, 0.82), (1, 1))  # up to this share, this opacity
 _PERCENT = FuncFormatter(lambda x, _: percent(x))
-_BYTES = FuncFormatter(lambda x, _: human_bytes(x).replace(".0", ""))
+BYTES = FuncFormatter(lambda x, _: human_bytes(x).replace(".0", ""))
 
 
 def drawn(name: str, alt: str, height: float, draw: Callable[[Figure], None]) -> str:
@@ -178,7 +179,7 @@ def shaded(
                 if n and written:
                     colour = PAPER if _shade(n, top) >= 4 else INK
                     axes.text(j, i, shown(n), ha="center", va="center", fontsize=8, color=colour)
-        _site_axis(axes, sites)
+        site_axis(axes, sites)
         axes.set(xlim=(-0.5, len(classes) - 0.5), xlabel="class")
         step = 1 if len(classes) <= 12 else 5 if len(classes) <= 30 else 10
         long = max([len(c) for c in classes] + [0]) > (3 if len(classes) > 6 else 8)
@@ -208,42 +209,18 @@ def _short(name: str, most: int = 16) -> str:
     return name if len(name) <= most else name[: most // 2] + "…" + name[-(most // 2 - 1) :]
 
 
-def _site_axis(axes: Axes, sites: Sequence[str]) -> None:
+def site_axis(axes: Axes, sites: Sequence[str]) -> None:
     """Sites from top to bottom, every name where there is room and every tenth otherwise."""
     step = 1 if len(sites) <= 30 else 10
     axes.set(ylim=(len(sites) - 0.5, -0.5), ylabel="site")
     axes.set_yticks(range(0, len(sites), step), [_short(s) for s in sites[::step]])
 
 
-def _site_height(many: int) -> float:
+def site_height(many: int) -> float:
     return 62 + min(18.0, max(3.0, 420 / many)) * max(many, 2)
 
 
-def site_scores(per_site: Sequence[Json], overall: Json, keys: Sequence[str], weakest: str | None = None) -> str:
-    """Each site's scores as dots beside the score over all test rows."""
-    names = [str(s.get("site", i)) for i, s in enumerate(per_site)]
-
-    def draw(figure: Figure) -> None:
-        panels = figure.subplots(1, len(keys), sharey=True, squeeze=False)[0]
-        for axes, key in zip(panels, keys, strict=True):
-            found = [(i, v) for i, s in enumerate(per_site) if (v := value(s, key)) is not None]
-            for weak, marker, colour in ((False, "o", ACCENT), (True, "D", SECOND)):
-                dots = [(v, i) for i, v in found if (names[i] == weakest) == weak]
-                axes.plot([v for v, _ in dots], [i for _, i in dots], marker, color=colour, markersize=4.5)
-            if overall.get(key) is not None:
-                axes.axvline(overall[key], color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
-            _score_axis(axes, key)
-            _site_axis(axes, names)
-            axes.grid(True, axis="y" if len(names) <= 30 else "x")
-        for axes in panels[1:]:
-            axes.set_ylabel("")
-
-    told = [f"site {n}: {', '.join(f'{metric(k).name} {score(k, value(s, k))}' for k in keys)}"
-            for n, s in zip(names[:20], per_site, strict=False)]  # fmt: skip
-    return drawn("sites", f"Scores per site. {'; '.join(told)}.", _site_height(len(names)), draw)
-
-
-def _score_axis(axes: Axes, key: str, values: Sequence[float] = ()) -> None:
+def score_axis(axes: Axes, key: str, values: Sequence[float] = ()) -> None:
     """A score across, on a logarithmic scale where the values span much."""
     axes.set_xlabel(metric(key).name)
     axes.margins(x=0.08)
@@ -256,27 +233,6 @@ def _score_axis(axes: Axes, key: str, values: Sequence[float] = ()) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(3))
     if metric(key).percent:
         axes.xaxis.set_major_formatter(_PERCENT)
-
-
-def site_bytes(per_site: Sequence[Json]) -> str:
-    """What each site sent and received."""
-    names = [str(s.get("site", i)) for i, s in enumerate(per_site)]
-    up, down = ([s.get(k) or 0 for s in per_site] for k in ("up_bytes", "down_bytes"))
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        rows = range(len(names))
-        axes.barh([i - 0.17 for i in rows], up, 0.3, color=ACCENT, label="up: sent by the site")
-        axes.barh([i + 0.17 for i in rows], down, 0.3, color=SECOND, label="down: received")
-        _site_axis(axes, names)
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.xaxis.set_major_formatter(_BYTES)
-        axes.grid(True, axis="x")
-        figure.legend(loc="outside upper left", ncols=2)
-
-    most = [human_bytes(max([*way, 0])) for way in (up, down)]
-    alt = f"Bytes per site: at most {most[0]} sent and {most[1]} received by one site."
-    return drawn("bytes", alt, 20 + _site_height(len(names)), draw)
 
 
 def rounds(history: Sequence[Json], keys: Sequence[str]) -> str:
@@ -326,7 +282,7 @@ def ranking(groups: Sequence[tuple[str, str, Sequence[Json]]], key: str, of: str
         axes.set_yticks(range(len(rows)), names)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         seen = [v for _, r in rows for t in (False, True) if (v := value(r, key, t)) is not None]
-        _score_axis(axes, key, seen)
+        score_axis(axes, key, seen)
         axes.plot([], [], "o", color=ACCENT, markersize=5, label="plain")
         axes.plot([], [], "D", markerfacecolor=PAPER, markeredgecolor=SECOND, markersize=4.5, label="tempered")
         figure.legend(loc="outside upper left", ncols=2)
@@ -349,10 +305,17 @@ def around(row: Json, key: str) -> Sequence[float] | None:
     return known if known or plain is None or error is None else (plain - error, plain + error)
 
 
+def log_ticks(axis: Axis) -> None:
+    """1, 2, 5, 10 … in plain figures."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
+    axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    axis.set_minor_locator(NullLocator())
+
+
 def bytes_axis(axes: Axes, values: Sequence[float]) -> None:
     axes.set_xscale("log")
     axes.set(xlim=(min(values) / 4, max(values) * 4), xlabel="bytes, up and down")
     axes.xaxis.set_major_locator(LogLocator(numticks=4))
-    axes.xaxis.set_major_formatter(_BYTES)
+    axes.xaxis.set_major_formatter(BYTES)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_minor_formatter(NullFormatter())

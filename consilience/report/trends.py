@@ -8,13 +8,26 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from consilience.communication import mean_curve, sent
-from consilience.report.plots import ACCENT, INK, MUTED, RULE, WIDTH, around, bytes_axis, drawn, marked
+from consilience.report.plots import (
+    ACCENT,
+    INK,
+    MUTED,
+    RULE,
+    SECOND,
+    WIDTH,
+    around,
+    bytes_axis,
+    drawn,
+    log_ticks,
+    marked,
+)
 from consilience.report.words import Json, human_bytes, metric, score, value
 
-COLOURS = ("#1f5a96", "#b3261e", "#2e7d32", "#c05a00", "#6b4fa0", "#0f8a8a", "#a0862c", "#7a7a7a")
+COLOURS = (ACCENT, SECOND, INK, MUTED)  # the page's own, so that lines stand out in light, dark and print
+DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 ACROSS = 3  # panels in a row
 
 
@@ -90,9 +103,31 @@ def heterogeneity(parts: Sequence[Json], key: str) -> str:
 
 def _logarithmic(axes: Axes) -> None:
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    axes.yaxis.set_minor_locator(NullLocator())
+    log_ticks(axes.yaxis)
+
+
+def _apart(axes: Axes, key: str, values: Sequence[float]) -> None:
+    """A score upwards, on a logarithmic scale where the values span much."""
+    if min(values) > 0 and max(values) > 8 * min(values):
+        _logarithmic(axes)
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.set_ylabel(metric(key).name)
+    axes.grid(True, axis="y")
+
+
+def _named_beside(axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
+    """Names to the right in the order of their points, evenly spaced: they cannot overlap."""
+    line = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "relpos": (0, 0.5), "shrinkA": 1, "shrinkB": 3}
+    for i, (name, x, y) in enumerate(points):
+        place = (1.06, 1 - (i + 0.5) / len(points))
+        label = "\n".join(textwrap.wrap(name, 22)[:2])
+        look: dict[str, Any] = {"va": "center", "fontsize": 8, "color": INK, "arrowprops": line}
+        axes.annotate(label, (x, y), place, textcoords="axes fraction", **look)
+
+
+def _height(many: int) -> float:
+    return min(70 + 24 * max(many, 4), WIDTH)
 
 
 def curves(rows: Sequence[Json], key: str, of: str = "") -> str:
@@ -106,34 +141,25 @@ def curves(rows: Sequence[Json], key: str, of: str = "") -> str:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        axes.set_xscale("log")
         for i, (_, x, y) in enumerate(lines):
-            style = "o" if len(x) == 1 else "-"
-            axes.plot(x, y, style, color=COLOURS[i % len(COLOURS)], markersize=6, linewidth=1.4)
-        seen = [v for _, _, y in lines for v in y]
-        if min(seen) > 0 and max(seen) > 8 * min(seen):
-            _logarithmic(axes)
-        else:
-            axes.yaxis.set_major_locator(MaxNLocator(5))
-        axes.xaxis.set_major_locator(LogLocator(numticks=5))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: human_bytes(x).removesuffix("B").strip()))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set(xlabel="floats, up and down", ylabel=metric(key).name)
-        axes.grid(True, axis="y")
-        several = [line for line in lines if len(line[1]) > 1]
-        for i, (name, x, y) in enumerate(lines):
-            look: dict[str, Any] = {"va": "center", "fontsize": 8, "color": COLOURS[i % len(COLOURS)]}
-            if len(x) == 1:
-                axes.annotate(name, (x[0], y[0]), (8, 0), textcoords="offset points", **look)
-                continue
-            beside = 1 - (several.index((name, x, y)) + 0.5) / len(several)  # in order of the last scores
-            line = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.5, "relpos": (0, 0.5)}
-            label = "\n".join(textwrap.wrap(name, 22)[:2])
-            axes.annotate(label, (x[-1], y[-1]), (1.06, beside), textcoords="axes fraction", arrowprops=line, **look)
+            colour, dashes = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
+            style = {"marker": "o"} if len(x) == 1 else {"linestyle": dashes}
+            axes.plot(x, y, color=colour, markersize=5, linewidth=1.4, **style)
+        _float_axis(axes, [v for _, x, _ in lines for v in x])
+        _apart(axes, key, [v for _, _, y in lines for v in y])
+        _named_beside(axes, [(name, x[-1], y[-1]) for name, x, y in lines])
 
     told = "; ".join(f"{name} ends at {score(key, y[-1])} after {x[-1]:.3g} floats" for name, x, y in lines)
-    height = min(150 + 24 * len(lines), WIDTH)
-    return drawn(f"curves-{key}{marked(of)}", f"{metric(key).name} against floats sent. {told}.", height, draw)
+    alt = f"{metric(key).name} against floats sent. {told}."
+    return drawn(f"curves-{key}{marked(of)}", alt, _height(len(lines)), draw)
+
+
+def _float_axis(axes: Axes, values: Sequence[float]) -> None:
+    bytes_axis(axes, values)
+    axes.set_xlabel("floats, up and down")
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda x, _: human_bytes(x).removesuffix("B").strip().replace(".0", ""))
+    )
 
 
 def cost(rows: Sequence[Json], key: str, of: str = "") -> str:
@@ -141,7 +167,6 @@ def cost(rows: Sequence[Json], key: str, of: str = "") -> str:
     moved = [(r, (r.get("up_bytes") or 0) + (r.get("down_bytes") or 0)) for r in rows]
     points = [(n, v, r) for r, n in moved if n > 0 and (v := value(r, key)) is not None]
     points.sort(key=lambda point: -point[1])
-    height = 70 + 24 * max(len(points), 4)
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -151,33 +176,8 @@ def cost(rows: Sequence[Json], key: str, of: str = "") -> str:
                 axes.vlines(n, span[0], span[1], color=colour, linewidth=1.2)
             axes.plot(n, v, "o", color=colour, markersize=5)
         bytes_axis(axes, [n for n, _, _ in points])
-        values = [v for _, v, _ in points]
-        if min(values) > 0 and max(values) > 8 * min(values):
-            _logarithmic(axes)
-        else:
-            axes.yaxis.set_major_locator(MaxNLocator(5))
-        axes.set_ylabel(metric(key).name)
-        axes.grid(True, axis="y")
-        many = len(points)
-        for i, (n, v, r) in enumerate(points):  # names in order of the scores, evenly spaced: they cannot overlap
-            beside = 1 - (i + 0.5) / many
-            axes.annotate(
-                "\n".join(textwrap.wrap(str(r.get("name", "–")), 22)[:2]),
-                (n, v),
-                (1.06, beside),
-                textcoords="axes fraction",
-                va="center",
-                fontsize=8,
-                color=INK,
-                arrowprops={
-                    "arrowstyle": "-",
-                    "color": MUTED,
-                    "linewidth": 0.5,
-                    "relpos": (0, 0.5),
-                    "shrinkA": 1,
-                    "shrinkB": 3,
-                },
-            )
+        _apart(axes, key, [v for _, v, _ in points])
+        _named_beside(axes, [(str(r.get("name", "–")), n, v) for n, v, r in points])
 
     told = "; ".join(f"{r.get('name', '–')} {score(key, v)} for {human_bytes(n)}" for n, v, r in points)
-    return drawn(f"cost{marked(of)}", f"{metric(key).name} against bytes. {told}.", min(height, WIDTH), draw)
+    return drawn(f"cost{marked(of)}", f"{metric(key).name} against bytes. {told}.", _height(len(points)), draw)
