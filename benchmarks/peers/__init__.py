@@ -18,7 +18,9 @@ def python(requirement: str) -> Path:
     found = folder / "bin" / "python"
     if not (folder / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        subprocess.run([str(found), "-m", "pip", "install", "--quiet", requirement], check=True)
+        subprocess.run(
+            [str(found), "-m", "pip", "install", "--quiet", "--constraint", "constraints.txt", requirement], check=True
+        )
         (folder / "ready").touch()
     return found
 
