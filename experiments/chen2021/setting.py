@@ -62,6 +62,7 @@ SCALES = {
         {"resnet20": 1},
         ("resnet20",),
     ),
+    "evening": Scale(2000, 500, 1000, {"convnet": 15}, 5, 25, (1e-3,), (20, 32), few=("convnet",)),
     "small": Scale(1000, 256, 500, {"convnet": 5}, 10, 50, (1e-3,), (20, 16)),
     "smoke": Scale(120, 20, 40, dict.fromkeys(NETWORKS, 2), 1, 1, (1e-3, 1e-4), (1, 10)),
 }

@@ -20,6 +20,7 @@ from consilience.data.partition import parse
 from consilience.metrics.scores import scores
 from consilience.models import model
 from consilience.predictive import Categorical, Distribution, Predictive, mixture, temperature, tempered
+from consilience.remembered import remembering
 from consilience.reproduce import Experiment, Values
 from consilience.result import Result
 from consilience.task import label_counts, smoothed
@@ -48,6 +49,11 @@ SMOKE = Size(epochs=10, batch=50, inputs=40, distilled=3)
 
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
+    with remembering():  # many rows pool the same replies
+        return scored(column, seed, scale, data_dir)
+
+
+def scored(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     name, split, count, *rest = column.split("/")
     labels = next((int(part.removeprefix("labels:")) for part in rest if part.startswith("labels:")), 30)
     how = parse("+".join([split, *(part for part in rest if not part.startswith("labels:"))]))
@@ -98,12 +104,22 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     up = evidence.report["ledger"]["up_bytes"]
     models["Evidence, likelihood not adjusted"] = (divided_afterwards(task, sites, sampled), up)
     models["Evidence, adjusted, pooled by a mixture"] = (mixed_evidence(task, evidence), up)
-    values = {row: shown(model, sites) | {"up_bytes": float(sent)} for row, (model, sent) in models.items()}
-    own = [shown(task.predictive(r.payload), sites) for r in sampled.replies]
+    test, labelled = sites.all_test, sites.calibration
+    assert labelled is not None
+
+    def shown(model: Predictive) -> dict[str, float | None]:
+        """Scores plain and with the temperature of the server's labelled rows."""
+        p: Distribution = model(test.x)
+        warm = scores(tempered(p, temperature(model(labelled.x), labelled.y)), test.y)
+        found = scores(p, test.y)
+        return {**{k: found[k] for k in SHOWN}, **{f"{k}_tempered": warm[k] for k in SHOWN}}
+
+    values = {row: shown(model) | {"up_bytes": float(sent)} for row, (model, sent) in models.items()}
+    own = [shown(task.predictive(r.payload)) for r in sampled.replies]
     values["Local only"] = {k: sum(v[k] or 0 for v in own) / len(own) for k in SHOWN}
     rounded = noised(evidence, seed)
     for row, result in rounded.items():
-        values[row] = shown(result.method.predictive(task, result.state), sites)
+        values[row] = shown(result.method.predictive(task, result.state))
     values["Evidence"] |= diagnostics(task, evidence, sites)
     return values
 
@@ -111,15 +127,6 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
 def evidenced(inference: co.Inference = co.CyclicalSGHMC(), **settings: Any) -> co.EvidencePooling:
     """λ = 1 and exponent ½, as in the design note, unless given."""
     return co.EvidencePooling(inference, **{"penalty": 1.0, "exponent": 0.5, **settings})
-
-
-def shown(model: Predictive, sites: co.Sites) -> dict[str, float | None]:
-    """Scores plain and with the temperature of the server's labelled rows."""
-    test, rows = sites.all_test, sites.calibration
-    assert rows is not None
-    p: Distribution = model(test.x)
-    found, warm = scores(p, test.y), scores(tempered(p, temperature(model(rows.x), rows.y)), test.y)
-    return {**{k: found[k] for k in SHOWN}, **{f"{k}_tempered": warm[k] for k in SHOWN}}
 
 
 def divided_afterwards(task: co.Task, sites: co.Sites, sampled: Result) -> Predictive:
