@@ -89,7 +89,23 @@ from consilience.run import Participation, load, run
 from consilience.task import Task, classification, decay, regression
 from consilience.version import __version__
 
-__all__ = [n for n in dir() if not n.startswith("_")] + ["FederatedClassifier", "FederatedRegressor", "__version__"]
+__all__ = [
+    "BCM", "DOSFL", "EPMCMC", "HMC", "PVI", "SGD", "SGLD", "SWA", "SWAG", "Adam", "AdamSteps", "BPCfKL",
+    "BetaPredictiveBayes", "Categorical", "Centralised", "Client", "CoresetFL", "CropAndFlip", "CyclicalSGHMC",
+    "Data", "Dataset", "Dense", "Descent", "DirichletModels", "Distil", "Distillation", "Diverged", "Ensemble",
+    "EvidenceLogits", "EvidencePooling", "EvidenceTuned", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA",
+    "FedProx", "FedYogi", "FederatedClassifier", "FederatedRegressor", "Flat", "Gaussian", "GaussianModels",
+    "GaussianProduct", "Inference", "InputError", "Isotropic", "Key", "Laplace", "LocalOnly", "MeanField", "Method",
+    "Mime", "MimeLite", "Mixture", "Needs", "Newton", "Noise", "Normal", "OneShotFL", "Parallel", "Participation",
+    "Point", "Pooled", "Posterior", "Prediction", "Received", "Reply", "Result", "Rotation", "Samples", "Scaffold",
+    "Sequential", "Server", "ServerOnly", "Sites", "State", "Task", "Turn", "VariationalAveraging", "Vectorised",
+    "Yogi", "__version__", "aalv", "at_average", "at_client", "at_random", "average", "cf", "classification",
+    "constant", "cosine", "dataset", "decay", "dense_moments", "digits", "dirichlet", "dominant", "draw", "eaa",
+    "fisher", "from_arrays", "from_csv", "gaa", "geometric", "ggn", "heterogeneous", "iid", "inputs_from", "linear",
+    "linear_gaussian", "load", "merge", "mixture", "mlp", "moments", "moons", "multiply", "natural", "one_ensemble",
+    "payloads", "ppa", "product", "regression", "robust", "run", "shared", "shifted", "sine", "spread", "step",
+    "stepwise", "swiss_roll", "tempered", "v_distillation", "variational", "weights",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> type:  # the two estimators: scikit-learn takes half a second that nothing else needs

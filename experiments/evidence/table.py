@@ -172,8 +172,10 @@ def diagnostics(task: co.Task, evidence: Result, sites: co.Sites) -> dict[str, f
     return {"residual": float(((w * e**2).sum() / (w.expand_as(e)).sum()).sqrt())}
 
 
-SPLITS = ("dirichlet:0.05", "dirichlet:0.1", "dirichlet:0.3", "dirichlet:0.5", "heterogeneous:0.3", "heterogeneous:0.6")
-SPLITS += ("heterogeneous:0.9", "iid")
+SPLITS = (
+    *("dirichlet:0.05", "dirichlet:0.1", "dirichlet:0.3", "dirichlet:0.5"),
+    *("heterogeneous:0.3", "heterogeneous:0.6", "heterogeneous:0.9", "iid"),
+)
 DIGITS = tuple(f"digits/{split}/5" for split in SPLITS) + tuple(f"digits/dirichlet:0.1/{k}" for k in (10, 50))
 ATTACKS = tuple(
     f"digits/dirichlet:0.3/5/{a}" for a in ("rotate:15", "rotate:30", "rotate:60", "noise:0.3", "noise:0.6")
