@@ -134,6 +134,7 @@ def _private_copy(task: Task, like: Params) -> Pass:
         own[name] = leaf
     layers = [model.get_submodule(name) for name in _named(model, "seed")]
     counting = [model.get_submodule(name) for name in _named(model, "rows")]
+    pooling = any(isinstance(layer, nn.MaxPool2d) for layer in model.modules())
 
     def bare(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
         theta.copy_(vector)
@@ -144,8 +145,10 @@ def _private_copy(task: Task, like: Params) -> Pass:
             rows = batch.w if bool((batch.w <= 0).any()) else batch.w[:0]
             for layer in counting:
                 layer.rows = rows
+        # Max pooling is faster with the channels last in memory: a small CNN's step takes two thirds of the time.
+        x = batch.x.contiguous(memory_format=torch.channels_last) if pooling and batch.x.ndim == 4 else batch.x
         with torch.enable_grad():
-            mean_nll(task.likelihood.nll(model(batch.x), batch.y, own), batch.w).backward()
+            mean_nll(task.likelihood.nll(model(x), batch.y, own), batch.w).backward()
         return theta, slope
 
     return bare
