@@ -42,16 +42,18 @@ def bare(model: torch.nn.Module, data: list[co.Data], batch: int) -> None:
             optimiser.step()
 
 
-def a_round(method: co.Method, task: co.Task, data: list[co.Data], where: Engine) -> Callable[[], Any]:
-    """One round after another: gather and aggregate."""
+def a_round(
+    method: co.Method, task: co.Task, data: list[co.Data], where: Engine, threads: int | None = None
+) -> Callable[[], Any]:
+    """One round after another: gather and aggregate; on as many BLAS threads as a run would have, unless given."""
     server = Server(None, None, Key(2), len(data))
     state, rounds = method.init(task, server), iter(range(10**9))
     with using_threads(cores()):
-        threads = threads_for(task)
+        used = threads or threads_for(task)
 
     def work() -> None:
         nonlocal state
-        with using_threads(threads):
+        with using_threads(used):
             replies = where.gather(method, task, method.broadcast(state), where.clients, co.Turn(next(rounds), Key(3)))
             state = method.aggregate(task, state, replies, server)
 
@@ -68,7 +70,7 @@ def measure(given: Namespace) -> dict[str, Any]:
         name = chosen("auto", task, data)
         rows = {
             "ours": a_round(method, task, data, engine(name, data)),
-            "sequential": a_round(method, task, data, engine("sequential", data)),
+            "sequential": a_round(method, task, data, engine("sequential", data), threads=1),
             "bare": lambda data=data: bare(co.mlp(784, 10), data, BATCH),  # type: ignore[misc]
         }
         with using_threads(1):

@@ -192,8 +192,9 @@ def test_auto_is_a_rule() -> None:
     assert engines.chosen("auto", small, equal) == "vectorised"
     assert engines.chosen("auto", small, equal[:1]) == "sequential"
     assert engines.chosen("auto", small, problem([10, 100, 1000, 4])[1]) == "parallel"
-    assert engines.chosen("auto", medium, equal) == "vectorised"
-    assert engines.chosen("auto", wide, equal) == "parallel"
+    assert engines.chosen("auto", medium, equal) == "parallel", "six are too few for a network of this size"
+    assert engines.chosen("auto", medium, equal + equal) == "vectorised"
+    assert engines.chosen("auto", wide, equal + equal) == "parallel"
     assert engines.chosen("auto", pictures, equal) == "parallel"
 
 

@@ -9,8 +9,8 @@ from consilience.engines import offline  # noqa: F401 — before anything import
 from consilience.engines.exchange import Engine, Turn
 from consilience.engines.parallel import Parallel
 from consilience.engines.sequential import Sequential
-from consilience.engines.vectorised import Vectorised, even
-from consilience.engines.workers import threads_for, together, using_threads
+from consilience.engines.vectorised import FEW, Vectorised, even
+from consilience.engines.workers import small, threads_for, together, using_threads
 from consilience.errors import InputError, unknown
 from consilience.task import Task
 
@@ -67,14 +67,15 @@ def engine(name: str, data: Sequence[Data]) -> Engine:
 def chosen(name: str, task: Task, data: Sequence[Data]) -> str:
     """The engine's name; `auto` is a rule on layers, parameters and sizes, never a timing, so it always picks the same.
 
-    Networks without convolutions run side by side (vectorised) up to some size, where at least half of the clients find
-    company of similar size; others, or clients so unequal that padding would waste the gain, run on all cores
-    (parallel); one client sequentially.
+    Networks without convolutions run side by side (vectorised) up to some size, the larger of them if there are eight
+    clients or more, where at least half of the clients find company of similar size; others, or clients so unequal that
+    padding would waste the gain, run on all cores (parallel); one client sequentially.
     """
     if name == "auto":
         sizes = {k: len(d.w) for k, d in enumerate(data)}
         if len(sizes) == 1:
             return "sequential"
-        return "vectorised" if together(task) and 2 * len(even(sizes)) <= len(sizes) else "parallel"
+        enough = small(task) or (together(task) and len(sizes) >= 2 * FEW)
+        return "vectorised" if enough and 2 * len(even(sizes)) <= len(sizes) else "parallel"
     engine(name, data[:1])
     return name

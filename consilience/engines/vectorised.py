@@ -27,6 +27,7 @@ from consilience.tree import Tree
 BUDGET = 256 * 2**20  # bytes a group may need, roughly; larger groups are no faster
 COPIES = 16  # of a client's weights that are alive at a time: chain, gradients, the optimiser's averages, samples
 COMPANY = 16  # small networks side by side that share the overhead well enough; fewer are not cut for another core
+FEW = 4  # the same for networks that are not small
 WASTE = 1.5  # how much larger padding may make the work of a group
 KEPT = 512 * 2**20  # bytes of stacked rows that stay for the next round
 
@@ -90,7 +91,7 @@ class Vectorised:
         made = []
         for group in even(sizes):
             per_client = COPIES * nbytes(task.like) + 2 * nbytes(self.data[group[0]])  # padded rows, and their stack
-            share = max(COMPANY if small(task) else 1, math.ceil(len(group) / cores()))
+            share = max(COMPANY if small(task) else FEW, math.ceil(len(group) / cores()))
             made += cut(group, min(self.chunk or share, max(1, BUDGET // per_client)))
         return made
 
