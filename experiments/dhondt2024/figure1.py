@@ -41,7 +41,9 @@ def draw(results: dict[str, Any], folder: Path) -> None:
             axes.grid(True, alpha=0.25)
         panels[1].set_ylim(top=min(panels[1].get_ylim()[1], 6.0))
     figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
-    figure.suptitle(f"FEMNIST, scale {results['scale']}, {len(trials)} seeds", fontsize=10)
+    figure.suptitle(
+        f"FEMNIST, scale {results['scale']}, {len(trials)} seed{'s' if len(trials) > 1 else ''}", fontsize=10
+    )
     module("dhondt2024/figure2").saved(figure, folder / "figure1")
 
 
