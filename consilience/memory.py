@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from functools import cache
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the names of glibc's malloc.h
@@ -16,5 +17,5 @@ def keep_memory() -> bool:
     By default it returns blocks of more than 128 kB to the system and faults every page in anew at the next step, which
     takes longer than the step when many clients run side by side. Other C libraries are left as they are.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     return mallopt is not None and bool(mallopt(_MMAP_THRESHOLD, _BLOCK) and mallopt(_TRIM_THRESHOLD, _FREE))
