@@ -16,8 +16,11 @@ from torch.nn.functional import linear
 from consilience import tree
 from consilience.data.data import Data
 from consilience.likelihood import Likelihood
+from consilience.models.controlled import hooked
 from consilience.task import Task, mean_nll
 from consilience.tree import Params
+
+threshold_backward: Any = torch.ops.aten.threshold_backward  # the slope of ReLU where `given` is above 0, in one pass
 
 
 def plain_layers(model: nn.Module) -> list[str] | None:
@@ -33,41 +36,64 @@ def plain_layers(model: nn.Module) -> list[str] | None:
     return [name for name, layer in named if isinstance(layer, nn.Linear) and layer.bias is not None]
 
 
-def hooked(model: nn.Module) -> bool:
-    """Whether somebody listens to the network's passes, or has changed what a layer computes."""
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(layer, kind) for layer in model.modules() for kind in kinds)
-
-
 def perceptron_slope(task: Task, like: Params) -> Callable[[Tensor, Data], Tensor] | None:
-    """∇ of the batch's mean negative log-likelihood as one vector, for a plain perceptron; None for other networks."""
+    """∇ of the batch's mean negative log-likelihood as one vector, for a plain perceptron; None for other networks.
+
+    Outside vmap it is written into the same vector at every call.
+    """
     names = plain_layers(task.model)
     own = [f"{name}.{part}" for name in names or () for part in ("weight", "bias")]
     extra = [name for name in like if name not in own]
     if names is None or own + extra != list(like):
         return None
+    weights, biases = own[::2], own[1::2]
 
-    def slope(vector: Tensor, batch: Data) -> Tensor:
+    def passed(params: Params, batch: Data) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+        """What each layer is given; the slope by the outputs and by the likelihood's own weights."""
+        reached = [batch.x.flatten(1)]
+        for w, b in zip(weights[:-1], biases[:-1], strict=True):
+            reached.append(linear(reached[-1], params[w], params[b]).relu_())
+        outputs = linear(reached[-1], params[weights[-1]], params[biases[-1]])
+        return reached, *outcome_slope(task.likelihood, outputs, batch, {k: params[k] for k in extra})
+
+    def together(vector: Tensor, batch: Data) -> Tensor:
         params = tree.unravel(vector, like)
-        reached = [batch.x.flatten(1)]  # what each layer is given
-        for name in names[:-1]:
-            reached.append(linear(reached[-1], params[f"{name}.weight"], params[f"{name}.bias"]).relu_())
-        outputs = linear(reached[-1], params[f"{names[-1]}.weight"], params[f"{names[-1]}.bias"])
-        delta, found = outcome_slope(task.likelihood, outputs, batch, {k: params[k] for k in extra})
-        for name, given in zip(reversed(names), reversed(reached), strict=True):
+        reached, delta, found = passed(params, batch)
+        for w, given in zip(reversed(weights), reversed(reached), strict=True):
             found = [(delta.mT @ given).flatten(), delta.sum(0), *found]
             if given is not reached[0]:
-                delta = (delta @ params[f"{name}.weight"]).mul_(given > 0)
+                delta = threshold_backward(delta @ params[w], given, 0)
         return torch.cat(found)
 
-    return slope
+    if tree.vectorised():
+        return together
+
+    slope = torch.empty_like(tree.ravel(like))
+    slopes, seen = tree.unravel(slope, like), dict[str, Any](vector=None)
+
+    def alone(vector: Tensor, batch: Data) -> Tensor:
+        if seen["vector"] is not vector:  # steps that overwrite their vector come with the same one every time
+            seen.update(vector=vector, params=tree.unravel(vector, like))
+        params = seen["params"]
+        reached, delta, found = passed(params, batch)
+        for w, b, given in zip(reversed(weights), reversed(biases), reversed(reached), strict=True):
+            torch.mm(delta.mT, given, out=slopes[w])
+            torch.sum(delta, 0, out=slopes[b])
+            if given is not reached[0]:
+                delta = threshold_backward(delta @ params[w], given, 0)
+        for name, value in zip(extra, found, strict=True):
+            slopes[name].copy_(value.view_as(slopes[name]))
+        return slope
+
+    return alone
 
 
 def outcome_slope(likelihood: Likelihood, outputs: Tensor, batch: Data, own: Params) -> tuple[Tensor, list[Tensor]]:
     """∂ mean loss / ∂ outputs, and by the likelihood's own weights: in closed form if it says so, else by autograd."""
-    closed = getattr(likelihood, "slope", None) if "slope" in vars(type(likelihood)) else None
-    if closed is not None:
-        return closed(outputs, batch.y).mul_((batch.w / batch.w.sum().clamp(min=1e-12)).unsqueeze(-1)), []
+    if "slopes" in vars(type(likelihood)):
+        shares = batch.w / batch.w.sum().clamp(min=1e-12)
+        delta, by_own = likelihood.slopes(outputs, batch.y, own)  # type: ignore[attr-defined]
+        return delta * shares.unsqueeze(-1), [(shares @ by_own[k]).reshape(-1) for k in own]
 
     def loss(outputs: Tensor, own: Params) -> Tensor:
         return mean_nll(likelihood.nll(outputs, batch.y, own), batch.w)

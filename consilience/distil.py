@@ -19,7 +19,7 @@ from consilience.data.data import Data
 from consilience.errors import InputError
 from consilience.inference import Adam, Inference
 from consilience.key import Key
-from consilience.likelihood import GaussianNoise, Heteroscedastic, Softmax
+from consilience.likelihood import LOG_NOISE, GaussianNoise, Heteroscedastic, Softmax, normal_slopes
 from consilience.parties import Client, Server
 from consilience.posterior import Point, Posterior, average, centre, members
 from consilience.predictive import Categorical, Predictive
@@ -53,8 +53,8 @@ class MatchClasses(Softmax):
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
         return -(y * torch.log_softmax(outputs, -1)).sum(-1)
 
-    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return torch.softmax(outputs, -1) * y.sum(-1, keepdim=True) - y
+    def slopes(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
+        return torch.softmax(outputs, -1) * y.sum(-1, keepdim=True) - y, {}
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,12 @@ class MatchNormals(Heteroscedastic):
         per_output = 0.5 * ((var + (mean - student) ** 2) * torch.exp(-log_noise) + log_noise)
         return per_output.flatten(1).sum(-1) if per_output.ndim > 1 else per_output
 
+    def slopes(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
+        mean, var = y.unbind(-1)
+        student, log_noise = (part.reshape(mean.shape) for part in outputs.chunk(2, dim=-1))
+        found = normal_slopes(student, log_noise, mean, var)
+        return torch.cat([d.reshape(len(y), -1) for d in found], -1), {}
+
 
 @dataclass(frozen=True)
 class MatchNoise(GaussianNoise):
@@ -77,6 +83,11 @@ class MatchNoise(GaussianNoise):
         log_noise = self.log_noise(params, outputs)
         per_output = 0.5 * ((var + (mean - outputs.reshape(mean.shape)) ** 2) * torch.exp(-log_noise) + log_noise)
         return per_output.flatten(1).sum(-1) if per_output.ndim > 1 else per_output
+
+    def slopes(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
+        mean, var = y.unbind(-1)
+        by_mean, by_noise = normal_slopes(outputs.reshape(mean.shape), self.log_noise(params, outputs), mean, var)
+        return by_mean.reshape(outputs.shape), {LOG_NOISE: by_noise.reshape(len(y), -1).sum(-1)}
 
 
 @dataclass(frozen=True)

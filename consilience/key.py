@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from consilience import tree
+
 _GOLDEN, _MIX1, _MIX2 = -7046029254386353131, -4658895280553007687, -7723592293110705685  # splitmix64, signed
 
 
@@ -78,7 +80,11 @@ class Key(NamedTuple):
 
 def _draw(kind: str, key: Key, shape: Sequence[int], like: Tensor | None) -> Tensor:
     dtype = torch.float32 if like is None else like.dtype
-    drawn: Tensor = (normal if kind == "normal" else uniform)(torch.as_tensor(key.seed), list(shape), dtype)
+    op, bare = (normal, torch.randn) if kind == "normal" else (uniform, torch.rand)
+    if isinstance(key.seed, int) and not tree.vectorised():  # the same numbers without the operator's overhead
+        drawn: Tensor = bare(list(shape), generator=torch.Generator().manual_seed(key.seed), dtype=dtype)
+    else:
+        drawn = op(torch.as_tensor(key.seed), list(shape), dtype)
     return drawn if like is None else drawn.to(like.device)
 
 

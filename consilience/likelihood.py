@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy
 
 from consilience.errors import InputError
 from consilience.predictive import Categorical, Distribution, Normal, observed
@@ -20,6 +20,8 @@ SMALLEST = 1e-6  # latent variance of a single set of weights, so that products 
 
 
 class Likelihood(Protocol):
+    """One with `slopes(outputs, y, params)` knows ∂ nll / ∂ outputs and ∂ nll / ∂ its own weights for every row."""
+
     def extra(self) -> Params:
         """Weights of the likelihood's own, learned with the network's."""
 
@@ -45,10 +47,10 @@ class Softmax:
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
         return cross_entropy(outputs if self.offset is None else outputs + self.offset, y, reduction="none")
 
-    def slope(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """∂ nll / ∂ outputs for every row."""
+    def slopes(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
         probs = torch.softmax(outputs if self.offset is None else outputs + self.offset, -1)
-        return probs - one_hot(y, outputs.shape[-1]).to(probs)
+        labels = torch.arange(outputs.shape[-1], device=y.device)
+        return probs - (y.unsqueeze(-1) == labels).to(probs), {}
 
     def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Categorical:
         logs = torch.log_softmax(outputs, -1)
@@ -77,6 +79,10 @@ class GaussianNoise:
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
         return _normal_nll(outputs.reshape(y.shape), self.log_noise(params, outputs), y)
 
+    def slopes(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
+        by_mean, by_noise = normal_slopes(outputs.reshape(y.shape), self.log_noise(params, outputs), y)
+        return by_mean.reshape(outputs.shape), {LOG_NOISE: by_noise.reshape(len(y), -1).sum(-1)}
+
     def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Normal:
         noise = torch.stack([self.log_noise(p, outputs).exp() for p in members]).mean(0)
         p = _moments(_squeeze(outputs), noise, self.latent)
@@ -102,6 +108,10 @@ class Heteroscedastic:
         mean, log_noise = outputs.chunk(2, dim=-1)
         return _normal_nll(mean.reshape(y.shape), log_noise.reshape(y.shape), y)
 
+    def slopes(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
+        mean, log_noise = (part.reshape(y.shape) for part in outputs.chunk(2, dim=-1))
+        return torch.cat([d.reshape(len(y), -1) for d in normal_slopes(mean, log_noise, y)], -1), {}
+
     def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Normal:
         mean, log_noise = outputs.chunk(2, dim=-1)
         return _moments(_squeeze(mean), _squeeze(log_noise).exp().mean(0), self.latent)
@@ -113,6 +123,12 @@ class Heteroscedastic:
 def _normal_nll(mean: Tensor, log_noise: Tensor, y: Tensor) -> Tensor:
     per_output = 0.5 * ((y - mean) ** 2 * torch.exp(-log_noise) + log_noise + math.log(2 * math.pi))
     return per_output.flatten(1).sum(-1) if per_output.ndim > 1 else per_output
+
+
+def normal_slopes(mean: Tensor, log_noise: Tensor, y: Tensor, var: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
+    """The slope of a Normal's −log density by its mean and by its log variance; `var` is that of y itself."""
+    away, precision = mean - y, torch.exp(-log_noise)
+    return away * precision, 0.5 - 0.5 * (var + away * away) * precision
 
 
 def _moments(outputs: Tensor, noise: Tensor, latent: bool) -> Normal:

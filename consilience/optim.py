@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from consilience.tree import Tree
 
@@ -18,13 +19,17 @@ class Optimiser(Protocol):
     def init(self, vector: Tensor) -> Tree:
         """The state before the first step."""
 
-    def step(self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor) -> tuple[Tensor, Tree]:
-        """One step at this rate → the new vector and state."""
+    def step(
+        self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor, overwrite: bool = False
+    ) -> tuple[Tensor, Tree]:
+        """One step at this rate → the new vector and state, which may be the old ones changed if `overwrite`."""
 
 
-def less(vector: Tensor, step: Tensor, rate: float | Tensor) -> Tensor:
+def less(vector: Tensor, step: Tensor, rate: float | Tensor, overwrite: bool = False) -> Tensor:
     """θ − ε·s, in one pass over memory where the rate is a plain number."""
-    return vector - rate * step if isinstance(rate, Tensor) else torch.sub(vector, step, alpha=rate)
+    if isinstance(rate, Tensor):
+        return vector - rate * step
+    return torch.sub(vector, step, alpha=rate, out=vector if overwrite else None)
 
 
 @dataclass(frozen=True)
@@ -37,11 +42,13 @@ class Descent:
     def init(self, vector: Tensor) -> Tree:
         return torch.zeros_like(vector) if self.momentum else ()
 
-    def step(self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor) -> tuple[Tensor, Tree]:
+    def step(
+        self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor, overwrite: bool = False
+    ) -> tuple[Tensor, Tree]:
         if not self.momentum:
-            return less(vector, gradient, rate), ()
-        velocity = torch.add(gradient, state, alpha=self.momentum)
-        return less(vector, velocity, rate), velocity
+            return less(vector, gradient, rate, overwrite), ()
+        velocity = torch.add(gradient, state, alpha=self.momentum, out=state if overwrite else None)
+        return less(vector, velocity, rate, overwrite), velocity
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,9 @@ class Yogi:
     def init(self, vector: Tensor) -> Tree:
         return torch.zeros_like(vector), torch.full_like(vector, self.tau**2)
 
-    def step(self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor) -> tuple[Tensor, Tree]:
+    def step(
+        self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor, overwrite: bool = False
+    ) -> tuple[Tensor, Tree]:
         m, v = state
         m = self.beta1 * m + (1 - self.beta1) * gradient
         v = v - (1 - self.beta2) * gradient**2 * torch.sign(v - gradient**2)
@@ -75,7 +84,9 @@ class FederatedAdam:
     def init(self, vector: Tensor) -> Tree:
         return torch.zeros_like(vector), torch.full_like(vector, self.tau**2)
 
-    def step(self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor) -> tuple[Tensor, Tree]:
+    def step(
+        self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor, overwrite: bool = False
+    ) -> tuple[Tensor, Tree]:
         m, v = state
         m = self.beta1 * m + (1 - self.beta1) * gradient
         v = self.beta2 * v + (1 - self.beta2) * gradient**2
@@ -94,11 +105,26 @@ class AdamSteps:
     def init(self, vector: Tensor) -> Tree:
         return torch.zeros_like(vector), torch.zeros_like(vector), torch.zeros((), dtype=torch.float64)
 
-    def step(self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor) -> tuple[Tensor, Tree]:
+    def step(
+        self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor, overwrite: bool = False
+    ) -> tuple[Tensor, Tree]:
         m, v, t = state
+        if overwrite and not isinstance(rate, Tensor):
+            adam(  # the same step in one pass over memory, rounded alike
+                *([vector], [gradient], [m], [v], [], [t]),
+                fused=True,
+                amsgrad=False,
+                maximize=False,
+                weight_decay=0.0,
+                lr=rate,
+                beta1=self.beta1,
+                beta2=self.beta2,
+                eps=self.epsilon,
+            )
+            return vector, state
         t = t + 1
         m = torch.lerp(m, gradient, 1 - self.beta1)  # β₁ m + (1 − β₁) g
-        v = torch.lerp(v, gradient * gradient, 1 - self.beta2)
+        v = torch.addcmul(self.beta2 * v, gradient, gradient, value=1 - self.beta2)
         shrunk, shrunk_root = (1 - self.beta1**t).to(m), (1 - self.beta2**t).sqrt().to(v)  # powers in double precision
         scale = v.sqrt().div_(shrunk_root).add_(self.epsilon)  # in place on what is new here: half the time
-        return vector - (m / scale).mul_(rate / shrunk), (m, v, t)
+        return vector - (m * (rate / shrunk)).div_(scale), (m, v, t)

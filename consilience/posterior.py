@@ -92,7 +92,9 @@ def from_natural(n: Natural, points: Params, floor: Tensor | float) -> Gaussian 
 
 def moments(samples: Samples) -> Gaussian:
     """The diagonal Gaussian with the samples' mean and (unbiased) variance."""
-    return Gaussian({k: v.mean(0) for k, v in samples.params.items()}, {k: v.var(0) for k, v in samples.params.items()})
+    mean = {k: v.mean(0) for k, v in samples.params.items()}
+    away = {k: v - mean[k] for k, v in samples.params.items()}  # torch's own `var` over few samples takes 25 × as long
+    return Gaussian(mean, {k: (a * a).sum(0) / (len(a) - 1) for k, a in away.items()})
 
 
 def dense_moments(samples: Samples) -> Dense:

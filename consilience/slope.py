@@ -41,7 +41,7 @@ def pass_of(task: Task, like: Params, size: Tensor) -> Pass:
     def own(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
         moved, found = likelihood(vector, batch, key, step)
         prior = task.prior.slope(vector)
-        return moved, found if prior is None else found + prior / size
+        return moved, found if prior is None else found.add_(prior / size)
 
     def learn(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
         anchor = task.anchor
@@ -49,8 +49,10 @@ def pass_of(task: Task, like: Params, size: Tensor) -> Pass:
         moved, found = own(vector, batch, key, step)
         found = found if away is None else found + away
         for tilt in task.tilts:
-            closed = getattr(tilt, "slope", None)
-            found = found + (closed(vector) if closed else gradient(lambda v, t=tilt: t(tree.unravel(v, like)), vector))  # type: ignore[misc]
+            if hasattr(tilt, "onto"):
+                found = tilt.onto(found, vector)
+            else:
+                found = found + gradient(lambda v, t=tilt: t(tree.unravel(v, like)), vector)  # type: ignore[misc]
         if still is None:
             return vector, found
         return torch.where(still, moved, vector), torch.where(still, 0.0, found)

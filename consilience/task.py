@@ -234,8 +234,10 @@ class Quadratic:
         away = tree.ravel(params) - self.centre
         return 0.5 * self.mu * (away @ away)
 
-    def slope(self, vector: Tensor) -> Tensor:
-        return self.mu * (vector - self.centre)
+    def onto(self, slope: Tensor, vector: Tensor) -> Tensor:
+        """Add this one's slope at `vector`, in place."""
+        at_zero = isinstance(self.centre, float) and self.centre == 0
+        return slope.add_(vector if at_zero else vector - self.centre, alpha=self.mu)
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,8 +249,8 @@ class Linear:
     def __call__(self, params: Params) -> Tensor:
         return self.direction @ tree.ravel(params)
 
-    def slope(self, vector: Tensor) -> Tensor:
-        return self.direction
+    def onto(self, slope: Tensor, vector: Tensor) -> Tensor:
+        return slope.add_(self.direction)
 
 
 def proximal(centre: Params, mu: float) -> Quadratic:

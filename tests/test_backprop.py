@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 import consilience as co
 from consilience import tree
 from consilience.backprop import perceptron_slope, plain_layers
-from consilience.distil import MatchClasses, MatchNormals
+from consilience.distil import MatchClasses, MatchNoise, MatchNormals
 from consilience.key import Key
 from consilience.likelihood import Softmax
 from consilience.task import mean_nll
@@ -36,11 +37,20 @@ def cases() -> dict[str, tuple[co.Task, torch.Tensor]]:
         "learned noise": (numbers, NUMBERS),
         "known noise": (co.regression(network(1, (6,)), noise=0.5), NUMBERS),
         "heteroscedastic": (co.regression(network(2, (6,)), heteroscedastic=True), NUMBERS),
+        "vectors, learned noise": (co.regression(network(3, (6,))), SHARES),
+        "vectors, heteroscedastic": (co.regression(network(6, (6,)), heteroscedastic=True), SHARES),
         "student of numbers": (
             dataclasses.replace(numbers, model=moments, likelihood=MatchNormals()),
             MOMENTS,
         ),
+        "student with one noise": (dataclasses.replace(numbers, likelihood=MatchNoise()), MOMENTS),
     }
+
+
+def built_inside(task: co.Task, like: tree.Params) -> Callable[[torch.Tensor, co.Data], torch.Tensor]:
+    slope = perceptron_slope(task, like)
+    assert slope is not None
+    return slope
 
 
 @pytest.mark.parametrize("name", cases())
@@ -50,8 +60,7 @@ def test_equals_autograd(name: str) -> None:
     batch = co.Data(x, y, torch.tensor([1.0, 1, 0, 1, 2, 1, 0], dtype=torch.float64))  # padding and weights
     like = {k: v.double() for k, v in task.init(Key(1)).params.items()}
     vector = tree.ravel(like)
-    slope = perceptron_slope(task, like)
-    assert slope is not None
+    slope = built_inside(task, like)
 
     v = vector.clone().requires_grad_()
     params = tree.unravel(v, like)
@@ -59,8 +68,8 @@ def test_equals_autograd(name: str) -> None:
 
     torch.testing.assert_close(slope(vector, batch), v.grad, atol=1e-12, rtol=1e-12)
     stacked = torch.stack([vector, 2 * vector])
-    together = torch.func.vmap(slope, in_dims=(0, None))(stacked, batch)
-    alone = torch.stack([slope(vector, batch), slope(2 * vector, batch)])
+    together = torch.func.vmap(lambda v: built_inside(task, like)(v, batch))(stacked)
+    alone = torch.stack([slope(vector, batch).clone(), slope(2 * vector, batch)])
     torch.testing.assert_close(together, alone, atol=1e-12, rtol=1e-12)
 
 

@@ -191,7 +191,8 @@ def test_auto_is_a_rule() -> None:
     pictures = co.classification(cnn_ozer((1, 28, 28), 3))
     assert engines.chosen("auto", small, equal) == "vectorised"
     assert engines.chosen("auto", small, equal[:1]) == "sequential"
-    assert engines.chosen("auto", small, problem([10, 100, 1000, 4])[1]) == "parallel"
+    assert engines.chosen("auto", small, equal[:4]) == "sequential", "too few to be worth a vmap"
+    assert engines.chosen("auto", small, problem([10, 100, 1000, 10000, 4])[1]) == "sequential", "too unequal"
     assert engines.chosen("auto", medium, equal) == "parallel", "six are too few for a network of this size"
     assert engines.chosen("auto", medium, equal + equal) == "vectorised"
     assert engines.chosen("auto", wide, equal + equal) == "parallel"

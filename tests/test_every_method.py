@@ -26,10 +26,10 @@ every = pytest.mark.parametrize(("name", "problem"), tiny.CASES)
 
 
 def distance(a: tree.Tree, b: tree.Tree) -> float:
-    """The largest difference between two trees' leaves; numbers count as leaves too."""
-    pairs = zip(tree.leaves(a), tree.leaves(b), strict=True)
-    gaps = [torch.as_tensor(x, dtype=torch.float64) - torch.as_tensor(y, dtype=torch.float64) for x, y in pairs]
-    return max((float(gap.abs().max()) for gap in gaps if gap.numel()), default=0.0)
+    """The largest difference between two trees' leaves, relative where numbers exceed 1; numbers are leaves too."""
+    doubled = [[torch.as_tensor(leaf, dtype=torch.float64) for leaf in tree.leaves(t)] for t in (a, b)]
+    gaps = [(x - y).abs() / x.abs().clamp(min=1) for x, y in zip(*doubled, strict=True)]
+    return max((float(gap.max()) for gap in gaps if gap.numel()), default=0.0)
 
 
 def one_round(name: str, problem: str) -> tuple[co.Method, co.Task, co.Sites, object, list[co.Received], Server]:

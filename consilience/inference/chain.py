@@ -8,7 +8,7 @@ finished its epoch is frozen until the others have.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -28,6 +28,8 @@ from consilience.slope import pass_of, statistics_in
 from consilience.task import Task
 from consilience.tree import Tree
 
+SMALL = 2**17  # numbers: half a megabyte
+
 
 class Inference(Protocol):
     """Target, start, data → posterior. One whose `moves_statistics` is True trains batch normalisation as it should."""
@@ -43,6 +45,7 @@ class At(NamedTuple):
     size: Tensor  # n, the client's number of examples
     key: Key  # of the epoch
     step: int  # within the epoch
+    overwrite: bool = False  # whether the step may write over vector and state, which nobody needs again
 
     def noise(self, vector: Tensor) -> Tensor:
         """This step's own standard normals."""
@@ -74,7 +77,8 @@ class Optimise:
 
     def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
         rate = self.optimiser.rate * self.factor * self.schedule(at.progress)
-        return self.optimiser.step(vector, gradient, state, rate.to(vector) if isinstance(rate, Tensor) else rate)
+        rate = rate.to(vector) if isinstance(rate, Tensor) else rate
+        return self.optimiser.step(vector, gradient, state, rate, at.overwrite)
 
 
 @dataclass(frozen=True)
@@ -116,15 +120,14 @@ def chain(
     own_steps = torch.ceil((data.w > 0).sum() / batch).to(vector) if uneven else steps
     passes = epochs if own_epochs is None else own_epochs.to(vector) if several else int(own_epochs)
     learn, still = pass_of(task, like, size), statistics_in(task, like)
+    overwrite = not several and still is None and vector.device.type == "cpu"
     own_key = client.key if several else client.key.plain
     for epoch in track(range(passes if isinstance(passes, int) else epochs), "epoch"):
         key = own_key.fold(epoch)
         order = key.order(data.w)
-        for i in range(steps):
-            rows = Data(*(leaf[order[i * batch : (i + 1) * batch]] for leaf in data))
-            if augment is not None:
-                rows = rows._replace(x=augment(rows.x, key.fold(i).fold(-1)))
-            at = At(epoch, (epoch + i / own_steps) / passes, size, key, i)
+        for i, taken in enumerate(batches(data, order[: steps * batch], batch)):
+            rows = taken if augment is None else taken._replace(x=augment(taken.x, key.fold(i).fold(-1)))
+            at = At(epoch, (epoch + i / own_steps) / passes, size, key, i, overwrite)
             moved, slope = learn(vector, rows, key, i)
             new = kernel.step(moved, slope, state, at)
             if still is not None:
@@ -134,13 +137,26 @@ def chain(
                 new = tree.where(works, new, (vector, state))
             vector, state = new
         if epoch in kept:
-            samples.append(vector)
+            samples.append(vector.clone() if overwrite else vector)
         if not several and not tree.finite(vector):
             raise Diverged(
                 f"{type(kernel).__name__} left the finite numbers by step {(epoch + 1) * steps}; "
                 "try a smaller rate (--set inference.rate=…) or a stronger prior."
             )
     return Trace(vector, samples, state)
+
+
+def batches(data: Data, order: Tensor, batch: int) -> Iterator[Data]:
+    """So many rows at a time, in this order; small leaves are put in order at once, large ones batch by batch."""
+    small = [leaf.index_select(0, order) if leaf.numel() <= SMALL else None for leaf in data]
+    for i in range(0, len(order), batch):
+        turn = order[i : i + batch]
+        yield Data(
+            *(
+                whole[i : i + batch] if whole is not None else leaf.index_select(0, turn)
+                for leaf, whole in zip(data, small, strict=True)
+            )
+        )
 
 
 def sampled(

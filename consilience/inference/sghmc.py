@@ -57,8 +57,9 @@ class CyclicalSGHMC:
 
     def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
         rate = self.rate * cyclical(at.progress, self.cycles)
-        velocity = less((1 - self.friction) * state, gradient, rate)
+        velocity = torch.mul(state, 1 - self.friction, out=state if at.overwrite else None)
+        velocity = less(velocity, gradient, rate, at.overwrite)
         if self.temperature and self.sampling(at.epoch):
             scale = (2 * rate * self.friction * self.temperature / at.size).sqrt()
-            velocity = velocity + scale * at.noise(vector)
-        return vector + velocity, velocity
+            velocity += at.noise(vector).mul_(scale)
+        return torch.add(vector, velocity, out=vector if at.overwrite else None), velocity

@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from consilience.inference.chain import At, after_burning, sampled
+from consilience.optim import less
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples
 from consilience.task import Task
@@ -38,7 +39,7 @@ class SGLD:
         return ()
 
     def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
-        new = vector - self.rate * gradient
+        new = less(vector, gradient, self.rate, at.overwrite)
         if self.temperature:
-            new = new + (2 * self.rate * self.temperature / at.size).sqrt() * at.noise(vector)
+            new += at.noise(vector).mul_((2 * self.rate * self.temperature / at.size).sqrt())
         return new, ()
