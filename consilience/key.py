@@ -1,13 +1,13 @@
 """Explicit randomness, equal on every engine.
 
 A key is a 64-bit seed. `fold` derives a new key by a hash, so a draw depends on run, round, client, epoch and batch and
-never on which process draws it. Draws are custom operators that seed a generator of their own; under vmap each client's
+never on which process draws it. Draws are operators that seed a generator of their own; under vmap each client's
 seed makes its own draw, so a loop over clients and a vmap over them see the same numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -80,33 +80,38 @@ class Key(NamedTuple):
 
 def _draw(kind: str, key: Key, shape: Sequence[int], like: Tensor | None) -> Tensor:
     dtype = torch.float32 if like is None else like.dtype
-    op, bare = (normal, torch.randn) if kind == "normal" else (uniform, torch.rand)
-    if isinstance(key.seed, int) and not tree.vectorised():  # the same numbers without the operator's overhead
-        drawn: Tensor = bare(list(shape), generator=torch.Generator().manual_seed(key.seed), dtype=dtype)
-    else:
-        drawn = op(torch.as_tensor(key.seed), list(shape), dtype)
+    op, bare = (normal, _normal) if kind == "normal" else (uniform, _uniform)
+    plain = isinstance(key.seed, int) and not tree.vectorised()
+    drawn = bare(key.seed, shape, dtype) if plain else op(torch.as_tensor(key.seed), list(shape), dtype)
     return drawn if like is None else drawn.to(like.device)
 
 
-@torch.library.custom_op("consilience::normal", mutates_args=())
-def normal(seed: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+def _normal(seed: Tensor | int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return torch.randn(list(shape), generator=torch.Generator().manual_seed(int(seed)), dtype=dtype)
 
 
-@torch.library.custom_op("consilience::uniform", mutates_args=())
-def uniform(seed: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+def _uniform(seed: Tensor | int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return torch.rand(list(shape), generator=torch.Generator().manual_seed(int(seed)), dtype=dtype)
 
 
-def _register(op: Any) -> None:
-    @op.register_fake  # type: ignore[untyped-decorator]
+_library = torch.library.Library("consilience", "DEF")  # `custom_op` would import torch's compiler, which takes seconds
+
+
+def _operator(name: str, bare: Callable[[Tensor, Sequence[int], torch.dtype], Tensor]) -> Any:
+    """The same draw as an operator: under vmap every client's seed makes its own."""
+    _library.define(f"{name}(Tensor seed, int[] shape, ScalarType dtype) -> Tensor")
+    _library.impl(name, bare, "CompositeExplicitAutograd")
+    op = getattr(torch.ops.consilience, name)
+
+    @torch.library.register_fake(f"consilience::{name}", lib=_library)  # type: ignore[untyped-decorator]
     def _(seed: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         return torch.empty(list(shape), dtype=dtype)
 
-    @torch.library.register_vmap(op)  # type: ignore[untyped-decorator]
+    @torch.library.register_vmap(f"consilience::{name}", lib=_library)  # type: ignore[untyped-decorator]
     def _(info: Any, in_dims: Any, seed: Tensor, shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, int]:
         return torch.stack([op(s, shape, dtype) for s in seed.movedim(in_dims[0], 0)]), 0
 
+    return op
 
-_register(normal)
-_register(uniform)
+
+normal, uniform = _operator("normal", _normal), _operator("uniform", _uniform)

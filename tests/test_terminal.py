@@ -67,3 +67,17 @@ def test_what_few_commands_need_is_not_imported_for_all() -> None:
     script = "import sys, consilience.cli; print({'sklearn', 'matplotlib', 'jinja2'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "set()", done.stderr
+
+
+def test_no_run_waits_for_the_compiler_of_torch() -> None:
+    """Its import takes longer than many a run; only compiled steps need it."""
+    script = """
+import sys, consilience as co
+sites = co.moons(n=120).split(co.iid(), 3)
+task = co.classification(co.mlp(sites.features, sites.classes, hidden=(4,)))
+for engine in ("sequential", "vectorised", "parallel"):
+    co.run(co.Mixture(co.CyclicalSGHMC(epochs=2, cycles=1)), task, sites, engine=engine)
+print("torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "False", done.stderr
