@@ -24,6 +24,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from consilience.engines.workers import share_cores
 from consilience.errors import InputError, unknown
 from consilience.progress import track
 from consilience.store import FORMAT, Store
@@ -92,7 +93,7 @@ def reproduce(
         store.write_json(_file(scale, column, seed), {"format": FORMAT, "values": values})
 
     if workers > 1 and len(missing) > 1:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(workers, get_context("spawn"), share_cores, (workers,)) as pool:
             jobs = {pool.submit(_trial, name, c, s, scale, data_dir): (c, s) for c, s in missing}
             finished = as_completed(jobs)
             for _ in track(missing, "trial"):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import consilience as co
+from consilience.engines import workers
 from consilience.key import Key
 
 STEPS = 20  # epochs of 10 steps, for 6 clients: 1200 steps side by side
@@ -51,3 +52,10 @@ def test_a_client_that_diverges_is_named() -> None:
     data[3] = data[3]._replace(x=data[3].x * 1e20)
     with pytest.raises(co.Diverged, match="Site 3, round 1"):
         co.Parallel(data, workers=2).gather(co.FedAvg(), task, task.init(Key(1)), range(6), TURN)
+
+
+def test_sister_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_sisters", [1])
+    alone = workers.cores()
+    workers.share_cores(2)
+    assert workers.cores() == max(1, alone // 2)

@@ -23,9 +23,18 @@ SMALL = 50_000  # parameters; below, a step is mostly overhead
 MEDIUM = 500_000  # parameters; above, clients side by side gain nothing over a core each
 
 
+_sisters = [1]  # processes of ours that share the cores
+
+
 def cores() -> int:
-    """Those this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Those this process may use, less what its sisters take."""
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, there // _sisters[0])
+
+
+def share_cores(processes: int) -> None:
+    """Say that so many processes of ours run side by side, each with its part of the cores."""
+    _sisters[0] = processes
 
 
 @contextmanager
