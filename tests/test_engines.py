@@ -195,6 +195,9 @@ def test_auto_is_a_rule() -> None:
     assert engines.chosen("auto", small, problem([10, 100, 1000, 10000, 4])[1]) == "sequential", "too unequal"
     assert engines.chosen("auto", medium, equal) == "parallel", "six are too few for a network of this size"
     assert engines.chosen("auto", medium, equal + equal) == "vectorised"
+    pairs = problem([10, 10, 100, 100, 1000, 1000, 10000, 10000])[1]
+    assert engines.chosen("auto", small, pairs) == "vectorised"
+    assert engines.chosen("auto", medium, pairs) == "parallel", "two at a time gain nothing"
     assert engines.chosen("auto", wide, equal + equal) == "parallel"
     assert engines.chosen("auto", pictures, equal) == "parallel"
 
