@@ -189,11 +189,11 @@ def test_auto_is_a_rule() -> None:
     small, equal = problem([50] * 6)
     medium, wide = (co.classification(co.mlp(6, 3, hidden=(n, n))) for n in (400, 800))
     pictures = co.classification(cnn_ozer((1, 28, 28), 3))
-    assert engines.chosen("auto", small, equal) == "vectorised"
+    assert engines.chosen("auto", small, equal + equal) == "vectorised"
     assert engines.chosen("auto", small, equal[:1]) == "sequential"
-    assert engines.chosen("auto", small, equal[:4]) == "sequential", "too few to be worth a vmap"
-    assert engines.chosen("auto", small, problem([10, 100, 1000, 10000, 4])[1]) == "sequential", "too unequal"
-    assert engines.chosen("auto", medium, equal) == "parallel", "six are too few for a network of this size"
+    assert engines.chosen("auto", small, equal) == "sequential", "six are too few to be worth a vmap"
+    assert engines.chosen("auto", small, problem([2, 4, 9, 20, 50, 100, 300, 1000])[1]) == "sequential", "too unequal"
+    assert engines.chosen("auto", medium, equal) == "parallel"
     assert engines.chosen("auto", medium, equal + equal) == "vectorised"
     pairs = problem([10, 10, 100, 100, 1000, 1000, 10000, 10000])[1]
     assert engines.chosen("auto", small, pairs) == "vectorised"

@@ -67,15 +67,15 @@ def engine(name: str, data: Sequence[Data]) -> Engine:
 def chosen(name: str, task: Task, data: Sequence[Data]) -> str:
     """The engine's name; `auto` is a rule on layers, parameters and sizes, never a timing, so it always picks the same.
 
-    Networks without convolutions run side by side (vectorised) up to some size, if there are five clients or more and
-    groups of similar size hold two on average (for larger networks: eight, and four). Others, or clients so unequal
-    that padding would waste the gain, run on all cores (parallel), or one after another if the network is small, for
-    threads that take short steps mostly wait for each other. One client runs sequentially.
+    Networks without convolutions run side by side (vectorised) up to some size, if there are eight clients or more and
+    groups of similar size hold two on average (for larger networks: four). Others, or clients so unequal that padding
+    would waste the gain, run on all cores (parallel), or one after another if the network is small, for threads that
+    take short steps mostly wait for each other. One client runs sequentially.
     """
     if name == "auto":
         sizes = {k: len(d.w) for k, d in enumerate(data)}
-        fewest, company = (FEW + 1, 2) if small(task) else (2 * FEW, FEW)
-        if together(task) and len(sizes) >= max(fewest, company * len(even(sizes))):
+        company = 2 if small(task) else FEW
+        if together(task) and len(sizes) >= max(2 * FEW, company * len(even(sizes))):
             return "vectorised"
         return "sequential" if small(task) or len(sizes) == 1 else "parallel"
     engine(name, data[:1])
