@@ -1,0 +1,125 @@
+"""The tables of README.md from the trials of accuracy.py: python experiments/hasan2023/summary.py FOLDER
+
+FOLDER is the `--out` of `consilience reproduce hasan2023/accuracy`. Means and standard errors over seeds; differences
+are paired over seeds.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from consilience.metrics.paired import difference
+from consilience.reproduce import collect, load, module
+
+PAGE, BEGIN, END = Path("experiments/hasan2023/README.md"), "<!-- tables: summary.py -->", "<!-- end of the tables -->"
+EXPERIMENT = load("hasan2023/accuracy")
+COLUMNS = EXPERIMENT.columns
+SHARED = module("evidence/summary")
+CALIBRATED = (
+    "BCM",
+    "BCM, tempered",
+    "D BCM",
+    "Mixture",
+    "Mixture, tempered",
+    "β",
+    "D β",
+    "Oneshot FL",
+    "FedKT",
+    "FedBE",
+)
+CALIBRATED += ("FedAvg", "FedAvg, 5 rounds", "Local only, mean", "Server only, all labels", "Server only, 30 labels")
+CALIBRATED += ("Centralised",)
+PAIRS = [("β", "Mixture"), ("β", "Mixture, tempered"), ("β", "BCM, tempered"), ("D β", "β"), ("D β", "D BCM")]
+PAIRS += [("β", "Oneshot FL"), ("β", "Server only, all labels"), ("D β", "FedAvg, 5 rounds")]
+
+
+def cells(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """(row, column) → ours, its error, the paper's; one entry a cell that has trials."""
+    found = collect("hasan2023/accuracy", EXPERIMENT, range(1000), "full", folder)["cells"]
+    return {(c["row"], c["column"]): c for c in found if c["ours"] is not None}
+
+
+def accuracies(found: dict[tuple[str, str], dict[str, Any]]) -> str:
+    """Ours ± its standard error (the paper's)."""
+    body = []
+    for row in dict.fromkeys([*(EXPERIMENT.paper or {}), *(row for row, _ in found)]):
+        if not row.endswith("tempered"):  # which changes no class
+            body.append([row, *(shown(found.get((row, column))) for column in COLUMNS)])
+    return str(SHARED.lines(["accuracy, % (paper)", *headings(found)], body))
+
+
+def shown(cell: dict[str, Any] | None) -> str:
+    if cell is None:
+        return "–"
+    error = "" if cell["spread"] is None else f" ± {cell['spread']:.2f}"
+    printed = "" if cell["paper"] is None else f" ({cell['paper']:.2f})"
+    return f"{cell['ours']:.2f}{error}{printed}"
+
+
+def distances(found: dict[tuple[str, str], dict[str, Any]]) -> str:
+    """Ours minus the paper's in standard errors of the difference."""
+    body = []
+    for row in EXPERIMENT.paper or {}:
+        away = [found.get((row, column), {}).get("away_in_standard_errors") for column in COLUMNS]
+        body.append([row, *("–" if a is None else f"{a:+.1f}".replace("-", "−") for a in away)])
+    return str(SHARED.lines(["", *COLUMNS], body))
+
+
+def headings(found: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
+    return [
+        f"{column} ({max((c['seeds'] for (_, k), c in found.items() if k == column), default=0)})" for column in COLUMNS
+    ]
+
+
+def means(trials: dict[str, list[dict[str, Any]]], score: str) -> str:
+    body = []
+    for row in CALIBRATED:
+        values = [[t[row][score] for t in trials[column] if row in t] for column in COLUMNS]
+        body.append([row, *(f"{fmean(v):.3f}" if v else "–" for v in values)])
+    return str(SHARED.lines([score.upper(), *COLUMNS], body))
+
+
+def pairs(trials: dict[str, list[dict[str, Any]]]) -> str:
+    """NLL of one row minus another's with its 95 % interval, where there are three seeds or more."""
+    body = []
+    for ours, theirs in PAIRS:
+        line = [f"{ours} − {theirs}"]
+        for column in COLUMNS:
+            both = [(t[ours]["nll"], t[theirs]["nll"]) for t in trials[column] if ours in t and theirs in t]
+            d = difference(*zip(*both, strict=True)) if len(both) > 2 else None
+            line.append("–" if d is None else f"{d.mean:+.3f} ({d.low:+.3f} to {d.high:+.3f})".replace("-", "−"))
+        body.append(line)
+    return str(SHARED.lines(["NLL", *COLUMNS], body))
+
+
+def page(folder: Path) -> str:
+    found = cells(folder)
+    trials = {column: SHARED.trials(folder, column) for column in COLUMNS}
+    return f"""Mean ± standard error over seeds (their number after the column's name; some rows have fewer, see
+`results/accuracy.json`), the paper's mean in brackets.
+
+{accuracies(found)}
+
+The difference in standard errors (of the difference; the paper's errors are small, so a point of accuracy is many):
+
+{distances(found)}
+
+NLL per point:
+
+{means(trials, "nll")}
+
+ECE:
+
+{means(trials, "ece")}
+
+NLL, paired over seeds, with 95 % intervals (negative: the first is better):
+
+{pairs(trials)}"""
+
+
+if __name__ == "__main__":
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{page(Path(sys.argv[1]))}\n\n{END}{rest.partition(END)[2]}")
