@@ -11,7 +11,6 @@ from typing import Any
 
 from consilience import participation as part
 from consilience.blueprint import blueprint, sites_from, task_from
-from consilience.compiled import worthwhile
 from consilience.data.data import Data, Sites
 from consilience.device import CPU, moved, on, placed
 from consilience.device import device as named_device
@@ -64,8 +63,8 @@ def run(
     folds replies as they come, so that thousands of sites need little memory. `threads` are torch's, one for small
     networks unless given. `participation` is how many sites, or which fraction of them, are asked a round; a
     `Participation` also says who is lost and how many replies suffice. `scored=False` leaves the scores to the caller.
-    `start` is another run's folder, whose posterior this one begins at. `compiled` says whether
-    vectorised steps are compiled; by default if enough of them lie ahead, and as before after a resume. `device` is
+    `start` is another run's folder, whose posterior this one begins at. `compiled` says whether vectorised steps are
+    compiled; by default if enough of them lie ahead on a single core, and as before after a resume. `device` is
     where sites and server compute; what is kept, scored and given back lies on the processor. `about` is added to
     run.json.
     """
@@ -82,7 +81,7 @@ def run(
         raise InputError(f"{store.folder} already holds a run; go on with --resume, or choose another folder.")
     if isinstance(where, Vectorised):
         before = _compiled_before(store, compiled)
-        where.compiled = worthwhile(rounds * where.steps(method, task)) if before is None else before
+        where.compiled = where.worth_compiling(method, task, rounds) if before is None else before
     fingerprint = identity(method, task, sites, seed, on(engine_name, device), taking.fingerprint())
     if taking.min_replies is not None:
         where.forgiving = True

@@ -218,7 +218,7 @@ def test_freed_memory_is_kept_where_the_c_library_can() -> None:
     assert keep_memory() is hasattr(ctypes.CDLL(None), "mallopt")
 
 
-def test_compiling_is_a_rule(tmp_path: Path) -> None:
+def test_compiling_is_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task, sites = tiny.classification()
     engine = co.Vectorised([sites.train[0]] * 4)
     method = co.FedAvg(co.SGD(epochs=3, batch=10))
@@ -226,6 +226,15 @@ def test_compiling_is_a_rule(tmp_path: Path) -> None:
     assert engine.steps(method, task) == 3 * -(-rows // 10)  # one group: epochs times batches
     assert not worthwhile(WORTH - 1)
     assert worthwhile(WORTH) == compiler()
+    curved = co.classification(co.mlp(sites.features, sites.classes, activation=torch.nn.Tanh))
+    for count, network, rounds, wanted in (
+        (1, curved, WORTH, compiler()),
+        (1, curved, 1, False),
+        (1, task, WORTH, False),  # its slope is written out
+        (2, curved, WORTH, False),  # a compiled step would keep to one core
+    ):
+        monkeypatch.setattr(vectorised, "cores", lambda count=count: count)
+        assert engine.worth_compiling(method, network, rounds) == wanted
 
     result = co.run(tiny.method("fedavg"), task, sites, rounds=1, engine="vectorised", out=tmp_path / "r")
     assert result.report["compiled"] is False
