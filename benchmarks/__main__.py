@@ -37,27 +37,29 @@ def shown(title: str, rows: list[list[str]]) -> Table:
     return made
 
 
-def markdown(found: dict[str, Any]) -> str:
-    """The tables of every part that was measured."""
+def sections(found: dict[str, Any]) -> dict[str, str]:
+    """Title → table and what it was measured under, for every part that was."""
     facts = found["machine"]
     about = (
         f"{facts['cores']} cores, {facts['threads']} thread(s), load before {facts['load_before']:.1f}, torch "
         f"{found['torch']}, scale {found['scale']:g}; medians of {found['repeats']} alternating runs."
     )
-    lines = [about]
-    for name, module in PARTS.items():
-        if name in found["parts"]:
-            rows = module.table(found["parts"][name])
-            rule = ["---"] + ["---:"] * (len(rows[0]) - 1)
-            lines += ["", f"### {module.TITLE}", "", *(f"| {' | '.join(r)} |" for r in [rows[0], rule, *rows[1:]])]
-    return "\n".join(lines)
+    made = {}
+    for name, part in found["parts"].items():
+        rows = PARTS[name].table(part)
+        rule = ["---"] + ["---:"] * (len(rows[0]) - 1)
+        made[PARTS[name].TITLE] = "\n".join([*(f"| {' | '.join(r)} |" for r in [rows[0], rule, *rows[1:]]), "", about])
+    return made
 
 
 def write_page(page: Path, found: dict[str, Any]) -> None:
-    """Replace what stands between the two marks."""
+    """Put the parts that were measured between the two marks, in place of their older tables; the others stay."""
     before, _, rest = page.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{markdown(found)}\n\n{END}{after}")
+    inside, _, after = rest.partition(END)
+    older = dict(part.strip().split("\n\n", 1) for part in inside.split("### ")[1:])
+    known = {**older, **sections(found)}
+    text = "\n\n".join(f"### {m.TITLE}\n\n{known[m.TITLE]}" for m in PARTS.values() if m.TITLE in known)
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
 
 
 def main() -> None:

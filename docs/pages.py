@@ -151,18 +151,20 @@ class Situation(NamedTuple):
 
 
 SITUATIONS = (
+    Situation("Sites hardly share a class", "`evidence`", "digits/dirichlet:0.1/5"),
     Situation(
-        "Sites hardly share a class", "`evidence_tuned`, or `evidence` for a single message", "digits/dirichlet:0.1/5"
+        "The same, with fifty small sites",
+        "`evidence_tuned`, or `evidence` for a single message",
+        "digits/dirichlet:0.1/50",
     ),
-    Situation("The same, with fifty small sites", "`evidence_tuned`", "digits/dirichlet:0.1/50"),
-    Situation("Some classes are rarer at some sites", "`evidence` or `evidence_tuned`", "digits/dirichlet:0.5/5"),
-    Situation("All sites look alike", "`fedavg` for ten rounds; `oneshot` for one", "digits/iid/5"),
+    Situation("Some classes are rarer at some sites", "`evidence`", "digits/dirichlet:0.5/5"),
+    Situation("All sites look alike", "`fedavg` for ten rounds; `evidence` or `oneshot` for one", "digits/iid/5"),
     Situation(
         "The same class looks different from site to site",
         "`fedavg` for several rounds",
         "digits/dirichlet:0.3/5/rotate:60",
     ),
-    Situation("Each site is one person's handwriting", "`oneshot`; `beta` with a few labels", "femnist/natural/50"),
+    Situation("Each site is one person's handwriting", "`evidence`, or `oneshot`", "femnist/natural/50"),
     Situation(
         "The server itself has 300 labelled rows",
         "training there, and no federation",
@@ -171,8 +173,8 @@ SITUATIONS = (
 )
 BOUNDS = ("Centralised", "Local only", "Server only")
 METHOD_ROWS = (
-    "FedAvg, 1 round", "FedAvg, 10 rounds", "Mixture", "BCM", "β", "One-shot FL", "FedKT", "Evidence",
-    "Evidence, from sites", "Evidence, distilled",
+    "FedAvg, 1 round", "FedAvg, 10 rounds", "Mixture", "BCM", "β", "One-shot FL", "FedKT",
+    "Evidence, as it comes", "Evidence", "Evidence, from sites", "Evidence, distilled",
 )  # fmt: skip
 
 
@@ -222,7 +224,7 @@ def traffic() -> str:
     """What all sites together sent, and what it bought, on one column."""
     column = "digits/dirichlet:0.1/5"
     found = [c for c in cells("evidence", "table") if c["column"] == column and c["scores"].get("up_bytes")]
-    shown = [c for c in found if c["row"] in (*METHOD_ROWS, "Evidence, one point")]
+    shown = [c for c in found if c["row"] in METHOD_ROWS]
     rows = [line(["", "sent by all sites", "NLL"]), line(["---", "---:", "---:"])]
     for c in sorted(shown, key=lambda c: (c["scores"]["up_bytes"], c["ours"])):
         rows.append(line([c["row"], human_bytes(c["scores"]["up_bytes"]), spread(c)]))

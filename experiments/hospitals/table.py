@@ -1,6 +1,6 @@
 """Four hospitals, every way of learning together: out-of-fold scores, leave-one-hospital-out, and switzerland's effect.
 
-python experiments/hospitals/table.py --data work --repeats 10     (goes on where it stopped)
+python experiments/hospitals/table.py --data work --repeats 8     (goes on where it stopped)
 """
 
 from __future__ import annotations
