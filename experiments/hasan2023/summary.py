@@ -1,11 +1,12 @@
-"""The tables of README.md from the trials of accuracy.py: python experiments/hasan2023/summary.py FOLDER
+"""The tables of README.md: python experiments/hasan2023/summary.py FOLDER
 
-FOLDER is the `--out` of `consilience reproduce hasan2023/accuracy`. Means and standard errors over seeds; differences
-are paired over seeds.
+FOLDER is the `--out` of `consilience reproduce hasan2023/accuracy`; the MSE of regression comes from
+`results/regression.json`. Means and standard errors over seeds; differences are paired over seeds.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from statistics import fmean
@@ -61,11 +62,26 @@ def shown(cell: dict[str, Any] | None) -> str:
 
 def distances(found: dict[tuple[str, str], dict[str, Any]]) -> str:
     """Ours minus the paper's in standard errors of the difference."""
+    rows = [[row, *(away(found.get((row, column))) for column in COLUMNS)] for row in EXPERIMENT.paper or {}]
+    return str(SHARED.lines(["", *COLUMNS], rows))
+
+
+def away(cell: dict[str, Any] | None) -> str:
+    errors = None if cell is None else cell["away_in_standard_errors"]
+    return "–" if errors is None else f"{errors:+.1f}".replace("-", "−")
+
+
+def regression() -> str:
+    """Table 3.2: ours ± its standard error (the paper's), and the distance in standard errors of the difference."""
+    results = json.loads(Path("experiments/hasan2023/results/regression.json").read_text())["cells"]
+    found = {(c["row"], c["column"]): c for c in results}
+    columns = list(dict.fromkeys(column for _, column in found))
     body = []
-    for row in EXPERIMENT.paper or {}:
-        away = [found.get((row, column), {}).get("away_in_standard_errors") for column in COLUMNS]
-        body.append([row, *("–" if a is None else f"{a:+.1f}".replace("-", "−") for a in away)])
-    return str(SHARED.lines(["", *COLUMNS], body))
+    for row in dict.fromkeys(row for row, _ in found):
+        cells = [found[row, column] for column in columns]
+        texts = [shown(c if c["ours"] is not None else None) for c in cells]
+        body.append([row, *(t if away(c) == "–" else f"{t} {away(c)}" for t, c in zip(texts, cells, strict=True))])
+    return str(SHARED.lines(["MSE, summed (paper), distance", *(c.replace("_", " ") for c in columns)], body))
 
 
 def headings(found: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
@@ -120,6 +136,11 @@ NLL, paired over seeds, with 95 % intervals (negative: the first is better):
 {pairs(trials)}"""
 
 
+def replaced(text: str, begin: str, inside: str) -> str:
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n\n{inside}\n\n{END}{rest.partition(END)[2]}"
+
+
 if __name__ == "__main__":
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{page(Path(sys.argv[1]))}\n\n{END}{rest.partition(END)[2]}")
+    text = replaced(PAGE.read_text(), BEGIN, page(Path(sys.argv[1])))
+    PAGE.write_text(replaced(text, "<!-- regression: summary.py -->", regression()))
