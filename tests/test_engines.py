@@ -193,11 +193,11 @@ def test_auto_is_a_rule() -> None:
     assert engines.chosen("auto", small, equal[:1]) == "sequential"
     assert engines.chosen("auto", small, equal) == "sequential", "six are too few to be worth a vmap"
     assert engines.chosen("auto", small, problem([2, 4, 9, 20, 50, 100, 300, 1000])[1]) == "sequential", "too unequal"
-    assert engines.chosen("auto", medium, equal) == "parallel"
+    assert engines.chosen("auto", medium, equal) == "sequential"
     assert engines.chosen("auto", medium, equal + equal) == "vectorised"
     pairs = problem([10, 10, 100, 100, 1000, 1000, 10000, 10000])[1]
     assert engines.chosen("auto", small, pairs) == "vectorised"
-    assert engines.chosen("auto", medium, pairs) == "parallel", "two at a time gain nothing"
+    assert engines.chosen("auto", medium, pairs) == "sequential", "two at a time gain nothing"
     assert engines.chosen("auto", wide, equal + equal) == "parallel"
     assert engines.chosen("auto", pictures, equal) == "parallel"
 

@@ -68,15 +68,15 @@ def chosen(name: str, task: Task, data: Sequence[Data]) -> str:
     """The engine's name; `auto` is a rule on layers, parameters and sizes, never a timing, so it always picks the same.
 
     Networks without convolutions run side by side (vectorised) up to some size, if there are eight clients or more and
-    groups of similar size hold two on average (for larger networks: four). Others, or clients so unequal that padding
-    would waste the gain, run on all cores (parallel), or one after another if the network is small, for threads that
-    take short steps mostly wait for each other. One client runs sequentially.
+    groups of similar size hold two on average (for larger networks: four), and one after another otherwise, for threads
+    that take short steps mostly wait for each other. Larger networks and those with convolutions run on all cores
+    (parallel), a single client sequentially.
     """
     if name == "auto":
         sizes = {k: len(d.w) for k, d in enumerate(data)}
         company = 2 if small(task) else FEW
         if together(task) and len(sizes) >= max(2 * FEW, company * len(even(sizes))):
             return "vectorised"
-        return "sequential" if small(task) or len(sizes) == 1 else "parallel"
+        return "sequential" if together(task) or len(sizes) == 1 else "parallel"
     engine(name, data[:1])
     return name
