@@ -174,7 +174,7 @@ SITUATIONS = (
 BOUNDS = ("Centralised", "Local only", "Server only")
 METHOD_ROWS = (
     "FedAvg, 1 round", "FedAvg, 10 rounds", "Mixture", "BCM", "β", "One-shot FL", "FedKT",
-    "Evidence, as it comes", "Evidence", "Evidence, from sites", "Evidence, distilled",
+    "Evidence, as it comes", "Evidence, from sites",
 )  # fmt: skip
 
 
