@@ -1,7 +1,7 @@
 """The slope of a plain multilayer perceptron by the chain rule, written out: about half the time autograd takes.
 
 For `nn.Sequential` of Linear layers with ReLU between them, after an optional Flatten; anything else goes the general
-way. Under vmap and outside it the same operations run, so engines agree.
+way. Under vmap and outside it the same products are taken; outside, they are written into memory that stays.
 """
 
 from __future__ import annotations
@@ -69,12 +69,13 @@ def perceptron_slope(task: Task, like: Params) -> Callable[[Tensor, Data], Tenso
         return together
 
     slope = torch.empty_like(tree.ravel(like))
-    slopes, seen = tree.unravel(slope, like), dict[str, Any](vector=None)
+    slopes, params = tree.unravel(slope, like), Params()
+    seen: Tensor | None = None  # whose views `params` are
 
     def alone(vector: Tensor, batch: Data) -> Tensor:
-        if seen["vector"] is not vector:  # steps that overwrite their vector come with the same one every time
-            seen.update(vector=vector, params=tree.unravel(vector, like))
-        params = seen["params"]
+        nonlocal seen, params
+        if vector is not seen:  # steps that overwrite their vector come with the same one every time
+            seen, params = vector, tree.unravel(vector, like)
         reached, delta, found = passed(params, batch)
         for w, b, given in zip(reversed(weights), reversed(biases), reversed(reached), strict=True):
             torch.mm(delta.mT, given, out=slopes[w])

@@ -1,4 +1,4 @@
-"""Optimisers as pure steps on one flat vector; clients, server and distiller share them."""
+"""Optimisers as steps on one flat vector, pure unless told to overwrite; clients, server and distiller share them."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -56,6 +58,9 @@ def test_a_client_that_diverges_is_named() -> None:
 
 def test_sister_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_sisters", [1])
-    alone = workers.cores()
-    workers.share_cores(2)
-    assert workers.cores() == max(1, alone // 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(7), raising=False)
+    shares = []
+    for processes in (1, 2, 9):
+        workers.share_cores(processes)
+        shares.append(workers.cores())
+    assert shares == [7, 3, 1]

@@ -19,7 +19,6 @@ from consilience.methods import METHODS
 from consilience.models.batchnorm import BatchNorm
 from consilience.models.resnet import resnet
 from consilience.models.seeded import Dropout, normals, seeded, uniforms
-from consilience.optim import AdamSteps
 from consilience.parties import Client, Server
 from consilience.slope import pass_of
 
@@ -374,46 +373,3 @@ def test_fewer_than_one_pass_is_refused() -> None:
     task, data = quadratic(1.0)
     with pytest.raises(co.InputError, match="at least one pass"):
         co.SGD(fewest=0)(task, at(0.0), Client(data, (), Key(0)))
-
-
-WRITERS: dict[str, co.Inference] = {
-    "SGD": co.SGD(epochs=2, momentum=0.0),
-    "SGDM": co.SGD(epochs=2),
-    "Adam": co.Adam(epochs=2),
-    "SWA": co.SWA(epochs=2, begin=1, every=1),
-    "SGLD": co.SGLD(epochs=3, burn=0, every=1),
-    "cSGHMC": co.CyclicalSGHMC(epochs=4, cycles=2, samples=2, keep=4),
-    "mean field": co.MeanField(epochs=2),
-}
-
-
-@pytest.mark.parametrize("network", ["perceptron", "tanh"])
-@pytest.mark.parametrize("name", WRITERS)
-def test_steps_overwrite_nothing_but_their_own(name: str, network: str) -> None:
-    """A chain may write over its vectors: never over its start, its rows or the samples it has kept."""
-    activation = nn.ReLU if network == "perceptron" else nn.Tanh
-    task = co.classification(co.mlp(4, 3, hidden=(5,), activation=activation)).tilted(co.decay(1e-3))
-    start, client = task.init(Key(0)), Client(rows(60), (), Key(1))
-    before = tree.map(torch.clone, (start, client.data))
-
-    first = WRITERS[name](task, start, client)
-    kept = tree.map(torch.clone, first)
-    again = WRITERS[name](task, start, client)
-
-    assert furthest((start, client.data), before) == 0
-    assert furthest(first, kept) == 0 and furthest(first, again) == 0
-    if isinstance(first, co.Samples):
-        samples = tree.ravel(first.params, batch_dims=1)
-        assert len(samples.unique(dim=0)) == len(samples) > 2
-
-
-def test_adam_in_one_pass_is_adam() -> None:
-    """Both forms of the step, which engines share out between them."""
-    optimiser, gradients = AdamSteps(), torch.randn(40, 300, generator=torch.Generator().manual_seed(0))
-    apart, together = gradients[0].clone(), gradients[0].clone()
-    a, b = optimiser.init(apart), optimiser.init(together)
-    for gradient in gradients:
-        apart, a = optimiser.step(apart, gradient, a, 1e-2)
-        together, b = optimiser.step(together, gradient, b, 1e-2, overwrite=True)
-    torch.testing.assert_close(apart, together, atol=1e-6, rtol=1e-6)
-    assert furthest(a, b) <= 1e-6

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from consilience.metrics.paired import difference
+from consilience.metrics.paired import Difference, difference
 from consilience.reproduce import load
 
 PAGE, BEGIN, END = Path("docs/evidence.md"), "<!-- tables: summary.py -->", "<!-- end of the tables -->"
@@ -64,6 +64,16 @@ def means(folder: Path, columns: Sequence[str], rows: Rows, score: str = "nll", 
     return lines(["data/split/sites (seeds)", *rows], body)
 
 
+def interval(d: Difference) -> str:
+    return f"{d.mean:+.3f} ({d.low:+.3f} to {d.high:+.3f})".replace("-", "−")
+
+
+def between(text: str, begin: str, inside: str, end: str = END) -> str:
+    """The text with what stands between two marks replaced."""
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n\n{inside}\n\n{end}{rest.partition(end)[2]}"
+
+
 def pairs(folder: Path, columns: Sequence[str], ours: str, rivals: Rows, score: str = "nll") -> str:
     """Ours minus theirs with its 95 % interval, for columns of three seeds or more."""
     body = []
@@ -72,8 +82,7 @@ def pairs(folder: Path, columns: Sequence[str], ours: str, rivals: Rows, score: 
         if len(seeds) < 3:
             continue
         found = [difference([s[ours]["nll"] for s in seeds], [s[r][score] for s in seeds]) for r in rivals.values()]
-        cells = [f"{d.mean:+.3f} ({d.low:+.3f} to {d.high:+.3f})".replace("-", "−") for d in found]
-        body.append([f"{column} ({len(seeds)})", *cells])
+        body.append([f"{column} ({len(seeds)})", *(interval(d) for d in found)])
     return lines(["data/split/sites (seeds)", *rivals], body, "---")
 
 
@@ -127,5 +136,4 @@ As it comes, minus rivals as they come:
 
 
 if __name__ == "__main__":
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{page(Path(sys.argv[1]))}\n\n{END}{rest.partition(END)[2]}")
+    PAGE.write_text(between(PAGE.read_text(), BEGIN, page(Path(sys.argv[1]))))

@@ -15,7 +15,7 @@ from typing import Any
 from consilience.metrics.paired import difference
 from consilience.reproduce import collect, load, module
 
-PAGE, BEGIN, END = Path("experiments/hasan2023/README.md"), "<!-- tables: summary.py -->", "<!-- end of the tables -->"
+PAGE, BEGIN = Path("experiments/hasan2023/README.md"), "<!-- tables: summary.py -->"
 EXPERIMENT = load("hasan2023/accuracy")
 COLUMNS = EXPERIMENT.columns
 SHARED = module("evidence/summary")
@@ -106,7 +106,7 @@ def pairs(trials: dict[str, list[dict[str, Any]]]) -> str:
         for column in COLUMNS:
             both = [(t[ours]["nll"], t[theirs]["nll"]) for t in trials[column] if ours in t and theirs in t]
             d = difference(*zip(*both, strict=True)) if len(both) > 2 else None
-            line.append("–" if d is None else f"{d.mean:+.3f} ({d.low:+.3f} to {d.high:+.3f})".replace("-", "−"))
+            line.append("–" if d is None else SHARED.interval(d))
         body.append(line)
     return str(SHARED.lines(["NLL", *COLUMNS], body))
 
@@ -136,11 +136,6 @@ NLL, paired over seeds, with 95 % intervals (negative: the first is better):
 {pairs(trials)}"""
 
 
-def replaced(text: str, begin: str, inside: str) -> str:
-    before, _, rest = text.partition(begin)
-    return f"{before}{begin}\n\n{inside}\n\n{END}{rest.partition(END)[2]}"
-
-
 if __name__ == "__main__":
-    text = replaced(PAGE.read_text(), BEGIN, page(Path(sys.argv[1])))
-    PAGE.write_text(replaced(text, "<!-- regression: summary.py -->", regression()))
+    text = SHARED.between(PAGE.read_text(), BEGIN, page(Path(sys.argv[1])))
+    PAGE.write_text(SHARED.between(text, "<!-- regression: summary.py -->", regression()))
