@@ -1,7 +1,7 @@
 """The slope of a plain multilayer perceptron by the chain rule, written out: about half the time autograd takes.
 
-For `nn.Sequential` of Linear layers with ReLU between them, after an optional Flatten; anything else goes the general
-way. Under vmap and outside it the same products are taken; outside, they are written into memory that stays.
+Anything else goes the general way. Under vmap and outside it the same products are taken; outside, they are written
+into memory that stays.
 """
 
 from __future__ import annotations
@@ -10,30 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch import Tensor
 
 from consilience import tree
 from consilience.data.data import Data
 from consilience.likelihood import Likelihood
-from consilience.models.controlled import hooked
+from consilience.models.plain import perceptron
 from consilience.task import Task, mean_nll
 from consilience.tree import Params
 
-threshold_backward: Any = torch.ops.aten.threshold_backward  # the slope of ReLU where `given` is above 0, in one pass
-
-
-def plain_layers(model: nn.Module) -> list[str] | None:
-    """The names of the Linear layers of a plain perceptron; None for any other network."""
-    if type(model) is not nn.Sequential or hooked(model):
-        return None
-    named = list(model.named_children())
-    if named and type(named[0][1]) is nn.Flatten:
-        named = named[1:]
-    kinds = [type(layer) for _, layer in named]
-    if kinds != [nn.Linear, nn.ReLU] * (len(kinds) // 2) + [nn.Linear]:
-        return None
-    return [name for name, layer in named if isinstance(layer, nn.Linear) and layer.bias is not None]
+threshold_backward: Any = torch.ops.aten.threshold_backward.default  # ReLU's slope where `given` is above 0, at once
 
 
 def perceptron_slope(task: Task, like: Params) -> Callable[[Tensor, Data], Tensor] | None:
@@ -41,19 +27,16 @@ def perceptron_slope(task: Task, like: Params) -> Callable[[Tensor, Data], Tenso
 
     Outside vmap it is written into the same vector at every call.
     """
-    names = plain_layers(task.model)
-    own = [f"{name}.{part}" for name in names or () for part in ("weight", "bias")]
+    net = perceptron(task.model)
+    own = [] if net is None else [name for layer in zip(net.weights, net.biases, strict=True) for name in layer]
     extra = [name for name in like if name not in own]
-    if names is None or own + extra != list(like):
+    if net is None or own + extra != list(like):
         return None
-    weights, biases = own[::2], own[1::2]
+    weights, biases = net.weights, net.biases
 
     def passed(params: Params, batch: Data) -> tuple[list[Tensor], Tensor, list[Tensor]]:
         """What each layer is given; the slope by the outputs and by the likelihood's own weights."""
-        reached = [batch.x.flatten(1)]
-        for w, b in zip(weights[:-1], biases[:-1], strict=True):
-            reached.append(linear(reached[-1], params[w], params[b]).relu_())
-        outputs = linear(reached[-1], params[weights[-1]], params[biases[-1]])
+        reached, outputs = net.passed(params, batch.x)
         return reached, *outcome_slope(task.likelihood, outputs, batch, {k: params[k] for k in extra})
 
     def together(vector: Tensor, batch: Data) -> Tensor:

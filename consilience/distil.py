@@ -19,7 +19,7 @@ from consilience.data.data import Data
 from consilience.errors import InputError
 from consilience.inference import Adam, Inference
 from consilience.key import Key
-from consilience.likelihood import LOG_NOISE, GaussianNoise, Heteroscedastic, Softmax, normal_slopes
+from consilience.likelihood import LOG_NOISE, GaussianNoise, Heteroscedastic, Softmax, class_probs, normal_slopes
 from consilience.parties import Client, Server
 from consilience.posterior import Point, Posterior, average, centre, members
 from consilience.predictive import Categorical, Predictive
@@ -54,7 +54,7 @@ class MatchClasses(Softmax):
         return -(y * torch.log_softmax(outputs, -1)).sum(-1)
 
     def slopes(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
-        return torch.softmax(outputs, -1) * y.sum(-1, keepdim=True) - y, {}
+        return class_probs(outputs) * y.sum(-1, keepdim=True) - y, {}
 
 
 @dataclass(frozen=True)

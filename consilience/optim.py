@@ -7,7 +7,6 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
 
 from consilience.tree import Tree
 
@@ -110,16 +109,16 @@ class AdamSteps:
     ) -> tuple[Tensor, Tree]:
         m, v, t = state
         if overwrite and not isinstance(rate, Tensor):
-            adam(  # the same step in one pass over memory, rounded alike
+            t += 1
+            torch._fused_adam_(  # the same step in one pass over memory, rounded alike
                 *([vector], [gradient], [m], [v], [], [t]),
-                fused=True,
-                amsgrad=False,
-                maximize=False,
-                weight_decay=0.0,
                 lr=rate,
                 beta1=self.beta1,
                 beta2=self.beta2,
+                weight_decay=0.0,
                 eps=self.epsilon,
+                amsgrad=False,
+                maximize=False,
             )
             return vector, state
         t = t + 1

@@ -23,6 +23,7 @@ from consilience.key import Key
 from consilience.likelihood import GaussianNoise, Heteroscedastic, Likelihood, Softmax
 from consilience.models.batchnorm import statistics
 from consilience.models.controlled import controlled, refuse_hidden_state, refuse_uncontrolled
+from consilience.models.plain import perceptron
 from consilience.models.variational import LOG_VAR
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Categorical, Distribution, Normal, Predictive
@@ -77,26 +78,29 @@ class Task:
         return {k: v for k, v in params.items() if k not in moving}
 
     def _params(self, model: nn.Module) -> Params:
-        buffers, own = dict(model.named_buffers()), set(self.uncertain)
         return {
-            **{k: p.detach() for k, p in model.named_parameters() if k in own},
+            **{k: p.detach() for k, p in model.named_parameters() if not k.endswith(LOG_VAR)},
             **{k: v.to(next(model.parameters()).device) for k, v in self.likelihood.extra().items()},
-            **{k: buffers[k] for k in self.statistics},
+            **{k: model.get_buffer(k) for k in self.statistics},
         }
 
     def init(self, key: Key) -> Point:
         """Fresh weights: every layer re-initialises itself from the key."""
-        fresh = copy.deepcopy(self.model)
+        device = next((weight.device for weight in self.model.parameters()), torch.device("cpu"))
+        fresh = copy.deepcopy(self.model).to("cpu")  # the same numbers for every device
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(key.fold(0).seed))
+            torch.default_generator.manual_seed(int(key.fold(0).seed))  # `torch.manual_seed` takes a millisecond
             for layer in fresh.modules():
                 reset = getattr(layer, "reset_parameters", None)
                 if callable(reset):
                     reset()
-        return Point(self._params(fresh))
+        return Point({k: v.to(device) for k, v in self._params(fresh).items()})
 
     def outputs(self, params: Params, x: Tensor) -> Tensor:
         """What the network says in evaluation mode."""
+        net = perceptron(self.model)
+        if net is not None:
+            return net.passed(params, x)[1]
         own = {k: v for k, v in params.items() if not k.startswith("likelihood.")}
         out: Tensor = functional_call(self.model, own, (x,))
         return out

@@ -51,7 +51,9 @@ def stack(trees: Sequence[Tree]) -> Tree:
 
 
 def unstack(tree: Tree, count: int) -> list[Tree]:
-    return [map(lambda leaf, k=k: leaf[k], tree) for k in range(count)]
+    found, spec = pytree.tree_flatten(tree)
+    parts = [leaf.unbind() for leaf in found]
+    return [pytree.tree_unflatten([part[k] for part in parts], spec) for k in range(count)]
 
 
 def mean(trees: Sequence[Tree], weights: Tensor) -> Tree:

@@ -11,10 +11,11 @@ from torch import nn
 
 import consilience as co
 from consilience import tree
-from consilience.backprop import perceptron_slope, plain_layers
+from consilience.backprop import perceptron_slope
 from consilience.distil import MatchClasses, MatchNoise, MatchNormals
 from consilience.key import Key
-from consilience.likelihood import Softmax
+from consilience.likelihood import Softmax, class_probs
+from consilience.models.plain import perceptron
 from consilience.task import mean_nll
 
 ROWS, FEATURES = 7, 4
@@ -74,20 +75,39 @@ def test_equals_autograd(name: str) -> None:
 
 
 def test_only_plain_perceptrons_are_written_out() -> None:
-    assert plain_layers(co.mlp(4, 2)) == ["0", "2", "4"]
-    assert plain_layers(co.mlp((2, 2), 2)) == ["1", "3", "5"]
+    flat, images = perceptron(co.mlp(4, 2)), perceptron(co.mlp((2, 2), 2))
+    assert flat is not None and flat.weights == ("0.weight", "2.weight", "4.weight") and not flat.flat
+    assert images is not None and images.biases == ("1.bias", "3.bias", "5.bias") and images.flat
     others = [
+        nn.Sequential(nn.Flatten(2), nn.Linear(4, 2)),
+        nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU(), nn.Linear(3, 2)),
         co.mlp(4, 2, activation=nn.Tanh),
         co.mlp(4, 2, norm=nn.LayerNorm),
         nn.Linear(4, 2),
         nn.Sequential(nn.ReLU()),
     ]
-    assert all(plain_layers(other) is None for other in others)
+    assert all(perceptron(other) is None for other in others)
     watched = co.mlp(4, 2)
     watched[0].register_forward_hook(lambda *_: None)
-    assert plain_layers(watched) is None
+    assert perceptron(watched) is None
 
 
 def test_a_layer_without_bias_goes_the_general_way() -> None:
     task = co.classification(nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU(), nn.Linear(3, 2)))
     assert perceptron_slope(task, task.like) is None
+
+
+@pytest.mark.parametrize("features", [4, (2, 2)])
+def test_a_written_out_pass_is_the_networks_own(features: int | tuple[int, int]) -> None:
+    model = co.mlp(features, 3)
+    task = co.classification(model)
+    x = Key(0).normal((5, 4)).reshape(5, *((features,) if isinstance(features, int) else features))
+    torch.testing.assert_close(task.outputs(task.like, x), model(x), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 15, 16, 62])  # fewer and more than a register holds
+def test_class_probabilities_are_torchs_softmax(classes: int) -> None:
+    logits = 50 * Key(classes).normal((7, classes)).double()
+    torch.testing.assert_close(class_probs(logits), torch.softmax(logits, -1), atol=1e-15, rtol=1e-13)
+    together = torch.func.vmap(class_probs)(logits.reshape(7, 1, classes))
+    torch.testing.assert_close(together, torch.softmax(logits, -1).unsqueeze(1), atol=1e-15, rtol=1e-13)

@@ -12,7 +12,6 @@ import torch
 from torch.nn.functional import pad
 
 from consilience import tree
-from consilience.backprop import plain_layers
 from consilience.compiled import worthwhile
 from consilience.data.data import Data
 from consilience.engines.exchange import Turn, alone, client_view, excused, not_finite
@@ -20,6 +19,7 @@ from consilience.engines.workers import cores, pool_of, small
 from consilience.errors import InputError
 from consilience.memory import keep_memory
 from consilience.method import Method
+from consilience.models.plain import perceptron
 from consilience.parties import Client, Received, Reply
 from consilience.payload import nbytes
 from consilience.progress import track
@@ -92,7 +92,7 @@ class Vectorised:
 
         A compiled step stays on the core where it was made; uncompiled groups on two cores are faster.
         """
-        plain = plain_layers(task.model) is not None
+        plain = perceptron(task.model) is not None
         return not plain and cores() == 1 and worthwhile(rounds * self.steps(method, task))
 
     def groups(self, task: Task, cohort: Sequence[int]) -> list[list[int]]:

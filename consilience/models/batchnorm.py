@@ -73,4 +73,5 @@ class BatchNorm(nn.Module):
 def statistics(model: nn.Module) -> list[str]:
     """The names of all running statistics in a network."""
     layers = {name for name, layer in model.named_modules() if isinstance(layer, BatchNorm)}
-    return [n for n, _ in model.named_buffers() if n.rpartition(".")[0] in layers and not n.endswith("rows")]
+    named = model.named_buffers() if layers else ()
+    return [n for n, _ in named if n.rpartition(".")[0] in layers and not n.endswith("rows")]

@@ -1,0 +1,43 @@
+"""Plain multilayer perceptrons: what `mlp` builds, and most tables are given to. Their passes need no module calls."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from consilience.models.controlled import hooked
+from consilience.tree import Params
+
+
+class Perceptron(NamedTuple):
+    """Linear layers with ReLU between them, perhaps after a Flatten."""
+
+    weights: tuple[str, ...]  # their names, first layer first
+    biases: tuple[str, ...]
+    flat: bool  # whether inputs are flattened first
+
+    def passed(self, params: Params, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """What each layer is given, and the outputs."""
+        given = [x.flatten(1) if self.flat else x]
+        for w, b in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            given.append(linear(given[-1], params[w], params[b]).relu_())
+        return given, linear(given[-1], params[self.weights[-1]], params[self.biases[-1]])
+
+
+def perceptron(model: nn.Module) -> Perceptron | None:
+    """A network as a plain perceptron; None if it is anything else, or somebody listens to its passes."""
+    if type(model) is not nn.Sequential or hooked(model):
+        return None
+    named = list(model.named_children())
+    first = named[0][1] if named else None
+    flat = type(first) is nn.Flatten and (first.start_dim, first.end_dim) == (1, -1)
+    named = named[1:] if flat else named
+    kinds = [type(layer) for _, layer in named]
+    if kinds != [nn.Linear, nn.ReLU] * (len(kinds) // 2) + [nn.Linear]:
+        return None
+    if any(layer.bias is None for _, layer in named[::2]):
+        return None
+    names = [name for name, _ in named[::2]]
+    return Perceptron(tuple(f"{name}.weight" for name in names), tuple(f"{name}.bias" for name in names), flat)
