@@ -96,11 +96,12 @@ def modelled(
     names: tuple[str, ...],
     rounds: int,
     key: Ed25519PrivateKey,
+    labelled: bool = False,
 ) -> tuple[bytes, Facts]:
-    """What the study lets out of a state, as a file, and in words."""
+    """What the study lets out of a state, as a file, and in words; `labelled` if the coordinator's rows fitted β."""
     agreement = study.agreement
     name, how, out = handed_out(agreement, method, state)
-    notes = _notes(agreement, study, names, knob(method, state).name)
+    notes = (*_of_beta(agreement, state, labelled), *_notes(agreement, study, names))
     facts = Facts(names, _rows(received), rounds, name, notes=notes)
     return model_file(Model(agreement, facts, how, out), key), facts
 
@@ -115,14 +116,21 @@ def _rows(received: Sequence[Received]) -> int:
     return int(sum(sizes)) if min(sizes) > 0 else 0
 
 
-def _notes(agreement: Agreement, study: Study, names: Sequence[str], turns: str) -> tuple[str, ...]:
+def _of_beta(agreement: Agreement, state: Any, labelled: bool) -> list[str]:
+    """Where β stands in what is handed out, and why."""
+    if agreement.method != "beta":
+        return []
+    if agreement.hand_out == "mixture":
+        return ["The study hands out a mixture without names, from which β cannot be chosen: this is it (β = 0)."]
+    if labelled:
+        return [f"β = {float(state.beta):.2f}, fitted on the coordinator's own labelled rows."]
+    if agreement.hand_out == "ensemble":
+        return ["β has not been chosen by statistics of the sites, so this is the mixture (β = 0)."]
+    return ["Nothing has chosen β, so the student was taught by the mixture (β = 0)."]
+
+
+def _notes(agreement: Agreement, study: Study, names: Sequence[str]) -> tuple[str, ...]:
     notes = ["The temperature is 1: no site's statistics have chosen it yet."]
-    if agreement.method == "beta":
-        wanted = "β has not been chosen by statistics of the sites, so this is the mixture (β = 0)."
-        shown = (
-            "The study hands out a mixture without names, from which β cannot be chosen: this is the mixture (β = 0)."
-        )
-        notes.insert(0, wanted if turns and agreement.hand_out == "ensemble" else shown)
     absent = [site.name for site in study.active if site.name not in names]
     if absent:
         notes.append(f"Without a reply of {', '.join(absent)}.")

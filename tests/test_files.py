@@ -15,7 +15,7 @@ from test_envelope import damaged
 
 import consilience as co
 from consilience import tree
-from consilience.admission import rehearsed
+from consilience.admission import rehearsed, server_of
 from consilience.choice import BETAS, TEMPERATURES, log_scores
 from consilience.data.columns import inspect, labelled
 from consilience.data.data import Data, Sites
@@ -23,7 +23,7 @@ from consilience.engines.files import Files, Waiting, collect
 from consilience.envelope import Header, opened, sealed
 from consilience.errors import InputError
 from consilience.modelfile import read_model
-from consilience.pooling import choose, pool
+from consilience.pooling import choose, modelled, pool
 from consilience.signature import new_key, read_key
 from consilience.site import Parts, fit, parts, rows_of, statistics
 from consilience.study import Study
@@ -300,6 +300,33 @@ def test_beta_and_temperature_from_sums_are_those_of_all_rows_in_one_place(tmp_p
     again = read_model(tmp_path / "chosen.model", study)
     assert again.state.beta == facts.value and again.facts.temperature == facts.temperature
     assert first.facts.notes[0].startswith("β has not been chosen")
+
+
+@pytest.mark.parametrize(
+    ("hand_out", "labels", "said"),
+    [
+        ("ensemble", True, "β = {:.2f}, fitted on the coordinator's own labelled rows."),
+        ("ensemble", False, "β has not been chosen by statistics of the sites, so this is the mixture (β = 0)."),
+        ("mixture", True, "The study hands out a mixture without names, from which β cannot be chosen"),
+        ("student", True, "β = {:.2f}, fitted on the coordinator's own labelled rows."),
+        ("student", False, "Nothing has chosen β, so the student was taught by the mixture (β = 0)."),
+    ],
+)
+def test_a_model_says_where_beta_stands_and_why(tmp_path: Path, hand_out: str, labels: bool, said: str) -> None:
+    taught = ("distil=Distil", "distil.inference.epochs=1") if hand_out == "student" else ()
+    study = studies.study(tmp_path, method="beta", hand_out=hand_out, settings=(*studies.SHORT, *taught))
+    agreement, own = study.agreement, rows(study, tmp_path)
+    method, task = agreement.build_method(), agreement.build_task()
+    received = collect(study, replies(study, tmp_path), 1, rehearsed(agreement)).received
+    known = own["north"].train if labels else None
+    server = server_of(agreement, len(received), own["west"].train.x)._replace(calibration=known)
+    state = method.aggregate(task, method.init(task, server), received, server)
+
+    made, facts = modelled(study, method, state, received, studies.NAMES, 1, server_key(tmp_path), labels)
+
+    assert facts.notes[0].startswith(said.format(state.beta)) and (state.beta > 0) == labels
+    (tmp_path / "one.model").write_bytes(made)
+    assert hand_out == "mixture" or read_model(tmp_path / "one.model", study).state.beta == state.beta
 
 
 def test_statistics_of_another_model_are_refused(tmp_path: Path) -> None:

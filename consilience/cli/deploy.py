@@ -114,7 +114,8 @@ def serve_study(
             resume=resume,
         )
     names = tuple(found.active[r.client].name for r in result.replies)
-    made, facts = modelled(found, result.method, result.state, result.replies, names, found.agreement.rounds, own)
+    state, labels = (result.method, result.state, result.replies), labelled is not None
+    made, facts = modelled(found, *state, names, found.agreement.rounds, own, labels)
     written(target / "study.model", made, "Model")
     record(study, target / "study.model", facts.sites)
     describe(facts)
