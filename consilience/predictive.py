@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
+import scipy  # its parts are imported when they are used
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 
@@ -175,7 +175,8 @@ def score(p: Distribution, y: Tensor) -> float:
 
 def maximise(f: Callable[[float], float], low: float, high: float) -> float:
     """The maximiser of a one-dimensional unimodal function on [low, high], ends included."""
-    found = minimize_scalar(lambda b: -f(float(b)), bounds=(low, high), method="bounded", options={"xatol": 1e-6})
+    minimise = scipy.optimize.minimize_scalar
+    found = minimise(lambda b: -f(float(b)), bounds=(low, high), method="bounded", options={"xatol": 1e-6})
     return max((float(found.x), low, high), key=f)
 
 

@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import scipy  # its parts are imported when they are used
 import torch
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from consilience import tree
@@ -144,7 +144,7 @@ def diagnosis(z: Tensor, counts: Tensor, exponent: float, penalty: float = 1.0) 
 def components(r: Tensor) -> list[list[int]]:
     """The sites, grouped by whether they share classes, directly or by way of others."""
     adjacency = ((r > 0).double() @ (r > 0).double().T > 0).numpy()
-    count, label = connected_components(adjacency, directed=False)
+    count, label = scipy.sparse.csgraph.connected_components(adjacency, directed=False)
     return [[k for k in range(len(r)) if label[k] == group] for group in range(count)]
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from numbers import Real
 from typing import ClassVar, NamedTuple
 
+import scipy  # its parts are imported when they are used
 import torch
-from scipy.special import gammaincinv
 from torch import Tensor
 
 from consilience.errors import InputError, unknown
@@ -296,7 +296,7 @@ def dirichlet_draws(alpha: float, shape: tuple[int, int], key: Key) -> Tensor:
     generator = key.generator()
     uniform = torch.rand((2, *shape), generator=generator, dtype=torch.float64).clamp(min=2**-54)
     log_u = uniform[1].log()
-    log_g = torch.from_numpy(gammaincinv(min(alpha, 1e9) + 1, uniform[0].numpy())).log()
+    log_g = torch.from_numpy(scipy.special.gammaincinv(min(alpha, 1e9) + 1, uniform[0].numpy())).log()
     return torch.softmax(log_g + (log_u - log_u.max(-1, keepdim=True).values) / alpha, -1)
 
 

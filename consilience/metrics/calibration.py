@@ -8,9 +8,8 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import scipy  # its parts are imported when they are used
 import torch
-from scipy.optimize import brentq
-from scipy.special import expit, logit
 from torch import Tensor
 
 from consilience.errors import Diverged, InputError
@@ -211,8 +210,9 @@ def intercept_and_slope(p: Categorical, y: Tensor) -> tuple[Estimate | None, Est
     rate = label.mean()
     if rate in {0, 1} or not np.isfinite(x).all():
         return None, None
-    low, high = logit(rate) - x.max() - 1, logit(rate) - x.min() + 1  # all fitted below, all above the rate
-    intercept = float(brentq(lambda a: float((expit(a + x) - label).sum()), low, high, xtol=1e-12))
+    expit, middle = scipy.special.expit, scipy.special.logit(rate)
+    low, high = middle - x.max() - 1, middle - x.min() + 1  # all fitted below, all above the rate
+    intercept = float(scipy.optimize.brentq(lambda a: float((expit(a + x) - label).sum()), low, high, xtol=1e-12))
     fitted = expit(intercept + x)
     first = _wald(intercept, 1 / max(float((fitted * (1 - fitted)).sum()), 1e-300))
     ones, zeros = x[label == 1], x[label == 0]
@@ -254,7 +254,7 @@ def _logistic_slope(x: Array, y: Array) -> tuple[float, float]:
         return float(np.logaddexp(0, design @ b).sum() - y @ design @ b)
 
     for _ in range(100):
-        fitted = expit(design @ b)
+        fitted = scipy.special.expit(design @ b)
         precision = (design.T * (fitted * (1 - fitted))) @ design
         step = np.linalg.solve(precision, design.T @ (y - fitted))
         while loss(b + step) > loss(b) and np.abs(step).max() > 1e-10:
