@@ -51,8 +51,8 @@ class Descent:
 
 
 @dataclass(frozen=True)
-class Yogi:
-    """Reddi et al., ICLR 2021, Algorithm 2: v grows and shrinks by at most (1−β₂)g²; no bias correction."""
+class FederatedAdam:
+    """Reddi et al., ICLR 2021, Algorithm 2: Adam with v starting at τ² and no bias correction."""
 
     rate: float = 0.1
     beta1: float = 0.9
@@ -65,31 +65,21 @@ class Yogi:
     def step(
         self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor, overwrite: bool = False
     ) -> tuple[Tensor, Tree]:
-        m, v = state
-        m = self.beta1 * m + (1 - self.beta1) * gradient
-        v = v - (1 - self.beta2) * gradient**2 * torch.sign(v - gradient**2)
+        m = self.beta1 * state[0] + (1 - self.beta1) * gradient
+        v = self.second(state[1], gradient**2)
         return vector - rate * m / (v.sqrt() + self.tau), (m, v)
+
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        """The memory of squared gradients."""
+        return self.beta2 * v + (1 - self.beta2) * square
 
 
 @dataclass(frozen=True)
-class FederatedAdam:
-    """Reddi et al., ICLR 2021, Algorithm 2: Adam with v starting at τ² and no bias correction."""
+class Yogi(FederatedAdam):
+    """The same with a memory that grows and shrinks by at most (1−β₂)g²."""
 
-    rate: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-2  # adaptivity
-
-    def init(self, vector: Tensor) -> Tree:
-        return torch.zeros_like(vector), torch.full_like(vector, self.tau**2)
-
-    def step(
-        self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor, overwrite: bool = False
-    ) -> tuple[Tensor, Tree]:
-        m, v = state
-        m = self.beta1 * m + (1 - self.beta1) * gradient
-        v = self.beta2 * v + (1 - self.beta2) * gradient**2
-        return vector - rate * m / (v.sqrt() + self.tau), (m, v)
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        return v - (1 - self.beta2) * square * torch.sign(v - square)
 
 
 @dataclass(frozen=True)
