@@ -11,7 +11,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -25,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from consilience.engines.workers import share_cores
-from consilience.errors import InputError, unknown
+from consilience.errors import Diverged, InputError, unknown
 from consilience.progress import track
 from consilience.store import FORMAT, Store
 
@@ -89,27 +89,39 @@ def reproduce(
     wanted = [(column, seed) for seed in seeds for column in experiment.columns]
     missing = [(c, s) for c, s in wanted if not (out / _file(scale, c, s)).exists()]
 
-    def keep(column: str, seed: int, values: Values) -> None:
-        store.write_json(_file(scale, column, seed), {"format": FORMAT, "values": values})
-
-    if workers > 1 and len(missing) > 1:
-        with ProcessPoolExecutor(workers, get_context("spawn"), share_cores, (workers,)) as pool:
-            jobs = {pool.submit(_trial, name, c, s, scale, data_dir): (c, s) for c, s in missing}
-            finished = as_completed(jobs)
-            for _ in track(missing, "trial"):
-                job = next(finished)
-                keep(*jobs[job], job.result())
-    else:
-        for column, seed in track(missing, "trial"):
-            keep(column, seed, _trial(name, column, seed, scale, data_dir))
+    trials = _trials(name, missing, scale, data_dir, workers)
+    for _ in track(missing, "trial"):
+        column, seed, found = next(trials)
+        told = {"values": {}, "lost": str(found)} if isinstance(found, Diverged) else {"values": found}
+        store.write_json(_file(scale, column, seed), {"format": FORMAT, **told})
     results = collect(name, experiment, seeds, scale, out)
     store.write_json("results.json", results)
     return results
 
 
-def _trial(name: str, column: str, seed: int, scale: str, data_dir: str | None) -> Values:
+def _trials(
+    name: str, missing: Sequence[tuple[str, int]], scale: str, data_dir: str | None, workers: int
+) -> Iterator[tuple[str, int, Values | Diverged]]:
+    """Every trial as it ends; one that leaves the finite numbers is told, any other error ends them all."""
+    if workers == 1 or len(missing) == 1:
+        for column, seed in missing:
+            yield column, seed, _trial(name, column, seed, scale, data_dir)
+        return
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), share_cores, (workers,))
+    try:
+        jobs = {pool.submit(_trial, name, c, s, scale, data_dir): (c, s) for c, s in missing}
+        for job in as_completed(jobs):
+            yield *jobs[job], job.result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # what nobody will wait for is not begun
+
+
+def _trial(name: str, column: str, seed: int, scale: str, data_dir: str | None) -> Values | Diverged:
     torch.set_num_threads(1)
-    return load(name).trial(column, seed, scale, data_dir)
+    try:
+        return load(name).trial(column, seed, scale, data_dir)
+    except Diverged as error:
+        return error
 
 
 def _file(scale: str, column: str, seed: int) -> str:
@@ -119,11 +131,14 @@ def _file(scale: str, column: str, seed: int) -> str:
 def collect(name: str, experiment: Experiment, seeds: Sequence[int], scale: str, out: Path) -> dict[str, Any]:
     """For each row and column: ours, its spread, the paper's, and whether they can be compared."""
     cells: list[dict[str, Any]] = []
+    lost: list[str] = []
     drawings: dict[str, dict[int, Any]] = {}
     for column in experiment.columns:
         files = [out / _file(scale, column, s) for s in seeds]
-        trials = [json.loads(file.read_text())["values"] for file in files if file.exists()]
+        told = [json.loads(file.read_text()) for file in files if file.exists()]
+        trials = [t["values"] for t in told]
         there = [seed for seed, file in zip(seeds, files, strict=True) if file.exists()]
+        lost += [f"{column}, seed {s}: {t['lost']}" for s, t in zip(there, told, strict=True) if "lost" in t]
         drawn = {seed: t.pop(DRAWING) for seed, t in zip(there, trials, strict=True) if DRAWING in t}
         drawings |= {column: drawn} if drawn else {}
         printed = {row: cols[column] for row, cols in (experiment.paper or {}).items() if column in cols}
@@ -140,6 +155,7 @@ def collect(name: str, experiment: Experiment, seeds: Sequence[int], scale: str,
         "seeds": list(seeds),
         "cells": cells,
         **({"drawings": drawings} if drawings else {}),
+        **({"lost": lost} if lost else {}),
     }
 
 
@@ -150,8 +166,9 @@ def _cell(
     trials: Sequence[Values],
     printed: tuple[float | None, float | None],
 ) -> dict[str, Any]:
-    values = [v for t in trials if row in t and (v := t[row].get(experiment.score)) is not None]
-    scores = {s: _mean([t[row].get(s) for t in trials if row in t]) for t in trials[:1] for s in t.get(row, {})}
+    own = [t[row] for t in trials if row in t]
+    values = [v for scored in own if (v := scored.get(experiment.score)) is not None]
+    scores = {name: _mean([scored.get(name) for scored in own]) for name in dict.fromkeys(n for s in own for n in s)}
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
     ours, (paper, paper_error) = _mean(values), printed
     away = None

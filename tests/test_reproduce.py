@@ -10,13 +10,14 @@ import pytest
 from tiny import Invoke
 
 from consilience.errors import InputError
+from consilience.report.reproduced import reproduction_page
 from consilience.reproduce import collect, load, names, reproduce
 
 TOY = '''
 """A toy whose value is the seed + the length of the column's name."""
 from pathlib import Path
 
-from consilience.errors import InputError
+from consilience.errors import Diverged, InputError
 from consilience.reproduce import Experiment
 
 
@@ -25,6 +26,8 @@ def trial(column, seed, scale, data_dir):
         file.write(f"{column} {seed} {scale} {data_dir}\\n")
     if Path("stop.txt").exists() and seed == 2:
         raise InputError("Stopped.")
+    if Path("far.txt").exists() and seed == 0:
+        raise Diverged("Too far.")
     return {"ours": {"value": float(seed + len(column)), "other": 7.0}, "diverged": {"value": float("inf")}}
 
 
@@ -127,6 +130,28 @@ def test_two_workers_find_what_one_does(toy: Path) -> None:
 
     assert two == one
     assert sorted(calls(toy)) == ["a 0 full None", "a 1 full None", "bb 0 full None", "bb 1 full None"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_trial_that_diverges_costs_no_other(toy: Path, workers: int) -> None:
+    (toy / "far.txt").touch()
+    found = reproduce("papers/toy", [0, 1, 2], None, toy / "out", None, workers)
+
+    cell = next(c for c in found["cells"] if c["row"] == "ours" and c["column"] == "a")
+    assert cell["per_seed"] == [2.0, 3.0] and cell["scores"] == {"value": 2.5, "other": 7.0}
+    assert found["lost"] == ["a, seed 0: Too far.", "bb, seed 0: Too far."]
+    assert "Lost: a, seed 0: Too far." in reproduction_page(found)
+    run = len(calls(toy))
+    assert reproduce("papers/toy", [0, 1, 2], None, toy / "out", None)["lost"] == found["lost"]
+    assert len(calls(toy)) == run  # the same seed would go the same way
+
+
+def test_a_mistake_ends_all_workers_and_keeps_what_is_finished(toy: Path) -> None:
+    (toy / "stop.txt").touch()
+    with pytest.raises(InputError, match="Stopped"):
+        reproduce("papers/toy", [2, *range(3, 200)], None, toy / "out", None, 2)
+
+    assert len(calls(toy)) < 100  # of 396 that were handed in
 
 
 def test_unknown_names_are_told(toy: Path) -> None:

@@ -193,5 +193,7 @@ def reproduce(
         draw(results, folder)
     Store(folder).write("report.html", reproduction_page(results).encode())
     out.print(experiments.results_table(results, experiment.digits))
+    for sentence in results.get("lost") or []:
+        out.print(f"Lost: {sentence}", style="yellow", soft_wrap=True, markup=False)
     out.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
     out.print(f"Report: {folder / 'report.html'}", soft_wrap=True)

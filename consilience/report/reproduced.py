@@ -70,6 +70,7 @@ def _alerts(results: Json) -> list[str]:
     if other:
         named = ", ".join(dict.fromkeys(c["column"] for c in other))
         found.append(f"Other data than the paper's, not comparable: {named}.")
+    found += [f"Lost: {sentence}" for sentence in results.get("lost") or []]
     missing = [c for c in results["cells"] if c["ours"] is None]
     if missing:
         found.append(f"{count(len(missing), 'cell')} of the paper {'is' if len(missing) == 1 else 'are'} still empty.")
