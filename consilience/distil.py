@@ -19,11 +19,12 @@ from consilience.data.data import Data
 from consilience.errors import InputError
 from consilience.inference import Adam, Inference
 from consilience.key import Key
-from consilience.likelihood import LOG_NOISE, GaussianNoise, Heteroscedastic, Softmax, class_probs, normal_slopes
+from consilience.likelihood import LOG_NOISE, GaussianNoise, Heteroscedastic, Softmax, normal_slopes
 from consilience.parties import Client, Server
 from consilience.posterior import Point, Posterior, average, centre, members
 from consilience.predictive import Categorical, Predictive
 from consilience.prior import Flat
+from consilience.softmax import log_softmax, softmax
 from consilience.task import Task
 from consilience.tree import Params
 
@@ -51,10 +52,10 @@ class MatchClasses(Softmax):
     """KL(teacher ‖ student) over classes, up to the teacher's entropy; targets are the teacher's probabilities."""
 
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
-        return -(y * torch.log_softmax(outputs, -1)).sum(-1)
+        return -(y * log_softmax(outputs)).sum(-1)
 
     def slopes(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
-        return class_probs(outputs) * y.sum(-1, keepdim=True) - y, {}
+        return softmax(outputs) * y.sum(-1, keepdim=True) - y, {}
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from torch.nn.functional import cross_entropy
 
 from consilience.errors import InputError
 from consilience.predictive import Categorical, Distribution, Normal, observed
+from consilience.softmax import log_softmax, softmax
 from consilience.tree import Params
 
 LOG_NOISE = "likelihood.log_noise"
-REGISTER = 16  # numbers a processor takes at a time
 SMALLEST = 1e-6  # latent variance of a single set of weights, so that products stay finite
 
 
@@ -49,11 +49,11 @@ class Softmax:
         return cross_entropy(outputs if self.offset is None else outputs + self.offset, y, reduction="none")
 
     def slopes(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
-        probs, at = class_probs(outputs if self.offset is None else outputs + self.offset), y.unsqueeze(-1)
+        probs, at = softmax(outputs if self.offset is None else outputs + self.offset), y.unsqueeze(-1)
         return probs.scatter_add(-1, at, probs.new_full((), -1.0).expand(at.shape)), {}
 
     def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Categorical:
-        logs = torch.log_softmax(outputs, -1)
+        logs = log_softmax(outputs)
         return Categorical(torch.logsumexp(logs, 0) - math.log(len(logs)))
 
     def check(self, outputs: Tensor, y: Tensor, classes: int | None) -> None:
@@ -120,11 +120,6 @@ class Heteroscedastic:
 
     def check(self, outputs: Tensor, y: Tensor, classes: int | None) -> None:
         _check_width(outputs, y, 2)
-
-
-def class_probs(logits: Tensor) -> Tensor:
-    """softmax over the last dimension; where it is short torch is several times as fast with the rows side by side."""
-    return torch.softmax(logits.mT, -2).mT if logits.shape[-1] < REGISTER else torch.softmax(logits, -1)
 
 
 def _normal_nll(mean: Tensor, log_noise: Tensor, y: Tensor) -> Tensor:

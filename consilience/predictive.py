@@ -15,6 +15,8 @@ import scipy  # its parts are imported when they are used
 import torch
 from torch import Tensor
 
+from consilience.softmax import log_softmax
+
 
 class Categorical(NamedTuple):
     log_probs: Tensor  # [N, C]
@@ -65,7 +67,7 @@ def product(
     if isinstance(prior, Categorical):
         logs = torch.stack([p.log_probs for p in parts if isinstance(p, Categorical)])
         b = (torch.ones(len(parts), 1) if powers is None else powers).to(logs).unsqueeze(-1)
-        return Categorical(torch.log_softmax((b * logs).sum(0) + (1 - b.sum(0)) * prior.log_probs, -1))
+        return Categorical(log_softmax((b * logs).sum(0) + (1 - b.sum(0)) * prior.log_probs))
     normals = [p for p in parts if isinstance(p, Normal)]
     if prior.full:
         return _full_product(normals, prior, weights)
@@ -126,14 +128,14 @@ def logarithmic(parts: Sequence[Distribution], weights: Tensor) -> Distribution:
     logs = [p.log_probs for p in parts if isinstance(p, Categorical)]
     if not logs:
         return mixture(parts, weights)
-    return Categorical(torch.log_softmax(_dot(weights / weights.sum(), logs), -1))
+    return Categorical(log_softmax(_dot(weights / weights.sum(), logs)))
 
 
 def geometric(beta: float, p: Distribution, q: Distribution) -> Distribution:
     """p^β q^(1−β), renormalised."""
     if isinstance(p, Categorical):
         assert isinstance(q, Categorical)
-        return Categorical(torch.log_softmax(beta * p.log_probs + (1 - beta) * q.log_probs, -1))
+        return Categorical(log_softmax(beta * p.log_probs + (1 - beta) * q.log_probs))
     assert isinstance(q, Normal)
     if p.full:
         a, c = beta * torch.linalg.inv(p.var), (1 - beta) * torch.linalg.inv(q.var)
@@ -147,7 +149,7 @@ def geometric(beta: float, p: Distribution, q: Distribution) -> Distribution:
 def tempered(p: Distribution, t: float) -> Distribution:
     """p^(1/t), renormalised: t > 1 is less sure. For a Normal the observation's variance is multiplied by t."""
     if isinstance(p, Categorical):
-        return Categorical(torch.log_softmax(p.log_probs / t, -1))
+        return Categorical(log_softmax(p.log_probs / t))
     return Normal(p.mean, p.var * t, p.noise * t)
 
 

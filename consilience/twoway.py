@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.softmax import log_softmax
 
 KNOWN = 5  # rows of a class after which a site is held to know it
 PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # between which the estimate of λ weighs
@@ -151,5 +152,5 @@ def components(r: Tensor) -> list[list[int]]:
 def class_log_probs(scores: Tensor, frequencies: Tensor, seen: Tensor) -> Tensor:
     """log p(y|x) ∝ log π(y) + s_y over the classes seen; a class nobody has seen keeps its prior π(y)."""
     prior = frequencies.to(scores).log()
-    known = torch.log_softmax((prior + scores).masked_fill(~seen, -torch.inf), -1)
+    known = log_softmax((prior + scores).masked_fill(~seen, -torch.inf))
     return torch.where(seen, known + torch.log1p(-frequencies[~seen].sum().to(scores)), prior)

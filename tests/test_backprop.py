@@ -7,15 +7,16 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import consilience as co
 from consilience import tree
 from consilience.backprop import perceptron_slope
 from consilience.distil import MatchClasses, MatchNoise, MatchNormals
 from consilience.key import Key
-from consilience.likelihood import Softmax, class_probs
+from consilience.likelihood import Softmax
 from consilience.models.plain import perceptron
+from consilience.softmax import log_softmax, softmax
 from consilience.task import mean_nll
 
 ROWS, FEATURES = 7, 4
@@ -106,8 +107,11 @@ def test_a_written_out_pass_is_the_networks_own(features: int | tuple[int, int])
 
 
 @pytest.mark.parametrize("classes", [2, 10, 15, 16, 62])  # fewer and more than a register holds
-def test_class_probabilities_are_torchs_softmax(classes: int) -> None:
-    logits = 50 * Key(classes).normal((7, classes)).double()
-    torch.testing.assert_close(class_probs(logits), torch.softmax(logits, -1), atol=1e-15, rtol=1e-13)
-    together = torch.func.vmap(class_probs)(logits.reshape(7, 1, classes))
-    torch.testing.assert_close(together, torch.softmax(logits, -1).unsqueeze(1), atol=1e-15, rtol=1e-13)
+@pytest.mark.parametrize(("ours", "torchs"), [(softmax, torch.softmax), (log_softmax, torch.log_softmax)])
+def test_softmax_is_torchs(classes: int, ours: Callable[..., Tensor], torchs: Callable[..., Tensor]) -> None:
+    logits = 50 * Key(classes).normal((3, 7, classes)).double()
+    logits[0, 0, 0] = -torch.inf
+    wanted = torchs(logits, -1)
+    torch.testing.assert_close(ours(logits), wanted, atol=1e-13, rtol=1e-13)
+    torch.testing.assert_close(torch.func.vmap(ours)(logits), wanted, atol=1e-13, rtol=1e-13)
+    torch.testing.assert_close(ours(logits[0, 1]), wanted[0, 1], atol=1e-13, rtol=1e-13)

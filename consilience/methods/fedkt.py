@@ -16,6 +16,7 @@ from consilience.method import Method, Pooled, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point, Posterior, Samples
 from consilience.predictive import Categorical, Predictive
+from consilience.softmax import log_softmax
 from consilience.task import Task
 
 
@@ -55,7 +56,7 @@ class FedKT(Method):
     def predictive(self, task: Task, state: Pooled) -> Predictive:
         if self.distil:
             return self.distil.predictive(task, state.posterior)
-        return lambda x: Categorical(torch.log_softmax((self.votes(task, state, x) + 0.5).log(), -1))
+        return lambda x: Categorical(log_softmax((self.votes(task, state, x) + 0.5).log()))
 
     def votes(self, task: Task, state: Pooled, x: Tensor) -> Tensor:
         """How many models say each class, [N, C]."""
