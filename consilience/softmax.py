@@ -22,4 +22,4 @@ def log_softmax(logits: Tensor) -> Tensor:
 
 
 def _few(logits: Tensor) -> bool:
-    return logits.ndim > 1 and logits.shape[-1] < REGISTER
+    return logits.ndim > 1 and logits.shape[-1] < REGISTER and logits.device.type == "cpu"
