@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,7 +49,8 @@ def evaluate(method: Method, task: Task, state: Tree, sites: Sites) -> dict[str,
     if own is not None:
         each = [scores(*in_units(p(rows.x), rows, sites)) for p in own]
         best = min(each, key=lambda s: s["nll"])
-        return {"metrics": _mean(each), "intervals": {}, "best": best, "tempered": None, **per_site(own, sites)}
+        scaled = _each_tempered(own, sites) if sites.calibration is not None and method.tempers else None
+        return {"metrics": _mean(each), "intervals": {}, "best": best, "tempered": scaled, **per_site(own, sites)}
     model = method.predictive(task, state)
     p, y = in_units(model(rows.x), rows, sites)
     found = {"metrics": scores(p, y), "intervals": _lists(intervals(p, y)), "tempered": None}
@@ -73,6 +76,8 @@ def evaluate(method: Method, task: Task, state: Tree, sites: Sites) -> dict[str,
 def uncertainty(method: Method, task: Task, state: Tree, inputs: Tensor) -> Uncertainty:
     """Where the doubt of the posteriors behind a model comes from, for every input."""
     posteriors, weights = method.members(state)
+    if getattr(task.likelihood, "latent", True) is False:  # a member's noise is no doubt about the weights
+        task = dataclasses.replace(task, likelihood=dataclasses.replace(task.likelihood, latent=True))  # type: ignore[type-var]
     each = [
         [task.predictive(Point(m))(inputs) for m in members(posterior, Key(0), task.draws, task.like)]
         for posterior in posteriors
@@ -149,6 +154,16 @@ def picture(x: Tensor) -> list[list[float]] | None:
         return None
     low, high = float(image.min()), float(image.max())
     return [[round((v - low) / max(high - low, 1e-9), 2) for v in row] for row in image.tolist()]
+
+
+def _each_tempered(models: Sequence[Predictive], sites: Sites) -> dict[str, Any]:
+    """A temperature of its own for each site's model, and the average of their scores."""
+    rows, found = sites.all_test, [fitted_temperature(model, sites) for model in models]
+    each = []
+    for model, t in zip(models, found, strict=True):
+        p, y = in_units(model(rows.x), rows, sites)
+        each.append(scores(tempered(p, t), y))
+    return {"temperature": statistics.fmean(found), "metrics": _mean(each), "intervals": {}}
 
 
 def fitted_temperature(model: Predictive, sites: Sites) -> float:

@@ -90,8 +90,20 @@ def from_natural(n: Natural, points: Params, floor: Tensor | float) -> Gaussian 
     return Gaussian(mean, {k: 1 / p for k, p in precision.items()})
 
 
+def samples_of(posterior: Posterior) -> Samples:
+    """Samples as they are, a point as the only one."""
+    match posterior:
+        case Samples():
+            return posterior
+        case Point(params):
+            return Samples({k: v.unsqueeze(0) for k, v in params.items()})
+    raise InputError(f"Samples are pooled here, not a {type(posterior).__name__}: use a sampler, CyclicalSGHMC or HMC.")
+
+
 def moments(samples: Samples) -> Gaussian:
     """The diagonal Gaussian with the samples' mean and (unbiased) variance."""
+    if next(iter(samples.params.values())).shape[0] < 2:
+        raise InputError("A variance needs two samples a site or more: use a sampler, CyclicalSGHMC or HMC.")
     mean = {k: v.mean(0) for k, v in samples.params.items()}
     away = {k: v - mean[k] for k, v in samples.params.items()}  # torch's own `var` over few samples takes 25 × as long
     return Gaussian(mean, {k: (a * a).sum(0) / (len(a) - 1) for k, a in away.items()})

@@ -69,9 +69,9 @@ def product(
         b = (torch.ones(len(parts), 1) if powers is None else powers).to(logs).unsqueeze(-1)
         return Categorical(log_softmax((b * logs).sum(0) + (1 - b.sum(0)) * prior.log_probs))
     normals = [p for p in parts if isinstance(p, Normal)]
-    if prior.full:
-        return _full_product(normals, prior, weights)
     b = (torch.ones(len(parts), 1) if powers is None else powers).to(prior.mean)
+    if prior.full:
+        return _full_product(normals, prior, weights, b)
     b = b.unsqueeze(-1) if prior.mean.ndim > 1 else b
     w = torch.ones(len(parts)) if weights is None else weights
     own = torch.stack([1 / p.var for p in normals])
@@ -81,16 +81,16 @@ def product(
     return Normal(linear / precision, 1 / precision, _dot(w / w.sum(), [p.noise for p in normals]))
 
 
-def _full_product(parts: Sequence[Normal], prior: Normal, weights: Tensor | None) -> Normal:
-    """Hasan 2023, eq. 3.4–3.5: Σ⁻¹ = Σₖ Σₖ⁻¹ − (K−1) Σₚ⁻¹, μ = Σ(Σₖ Σₖ⁻¹ μₖ − (K−1) Σₚ⁻¹ μₚ)."""
-    w, spare = torch.ones(len(parts)) if weights is None else weights, len(parts) - 1
-    own, rest = [torch.linalg.inv(p.var) for p in parts], torch.linalg.inv(prior.var)
-    precision = torch.stack(own).sum(0) - spare * rest
-    linear = torch.stack([_times(a, p.mean) for a, p in zip(own, parts, strict=True)]).sum(0) - spare * _times(
-        rest, prior.mean
-    )
+def _full_product(parts: Sequence[Normal], prior: Normal, weights: Tensor | None, powers: Tensor) -> Normal:
+    """Hasan 2023, eq. 3.4–3.5: Σ⁻¹ = Σₖ Σₖ⁻¹ − (K−1) Σₚ⁻¹, μ = Σ(Σₖ Σₖ⁻¹ μₖ − (K−1) Σₚ⁻¹ μₚ); with powers βₖ for 1."""
+    w, b = torch.ones(len(parts)) if weights is None else weights, powers[..., None, None]
+    own = b * torch.linalg.inv(torch.stack([p.var for p in parts]))
+    known = torch.linalg.inv(prior.var)
+    rest = (1 - b.sum(0)) * known
+    precision = own.sum(0) + rest
+    linear = _times(own, torch.stack([p.mean for p in parts])).sum(0) + _times(rest, prior.mean)
     values, vectors = torch.linalg.eigh(precision)  # clamped along its own axes where it is not positive
-    values = positive(values, 1e-3 * torch.linalg.eigvalsh(rest)[..., :1].expand_as(values))
+    values = positive(values, 1e-3 * torch.linalg.eigvalsh(known)[..., :1].expand_as(values))
     var = vectors @ torch.diag_embed(1 / values) @ vectors.mT
     return Normal(_times(var, linear), var, _dot(w / w.sum(), [p.noise for p in parts]))
 
@@ -162,6 +162,7 @@ def log_prob(p: Distribution, y: Tensor) -> Tensor:
     """log p(y) for every row."""
     if isinstance(p, Categorical):
         return p.log_probs.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
+    y = y.reshape(p.mean.shape)  # [N, 1] is [N]: against each other they would make all pairs
     if p.full:
         covariance = p.var + torch.diag_embed(p.noise.expand_as(p.mean))
         density: Tensor = torch.distributions.MultivariateNormal(p.mean, covariance).log_prob(y)

@@ -156,7 +156,8 @@ class Task:
         if isinstance(self.prior, Flat):
             mean = self.predictive(Point(self.like))(x)
             assert isinstance(mean, Normal)
-            return Normal(torch.zeros_like(mean.mean), torch.full_like(mean.var, UNINFORMED), mean.noise)
+            wide = torch.full_like(mean.mean, UNINFORMED)
+            return Normal(torch.zeros_like(wide), torch.diag_embed(wide) if mean.full else wide, mean.noise)
         drawn = self.prior.draw(Key(0), PRIOR_DRAWS, self.weights(self.like))
         still = {k: self.like[k].expand(PRIOR_DRAWS, *self.like[k].shape) for k in self.statistics}
         p = self.predictive(Samples({**drawn, **still}))(x)

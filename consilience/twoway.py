@@ -63,17 +63,24 @@ def normal_matrix(r: Tensor, penalty: float) -> Tensor:
 
 def fit(z: Tensor, r: Tensor, penalty: float, solve: Tensor | None = None) -> Fit:
     """Scores, offsets and residuals for the sites' scores z [K, N, C]; a site with scores not finite is left out."""
-    bad = ~torch.isfinite(z).flatten(1).all(1)
-    if not tree.vectorised() and bool(bad.any()):
-        named = ", ".join(str(int(k)) for k in bad.nonzero())
-        warnings.warn(f"Scores of site {named} are not finite: left out of the pool.", stacklevel=2)
-        z, r, solve = z.masked_fill(bad[:, None, None], 0.0), r.masked_fill(bad[:, None], 0.0), None
+    z, kept = sound(z, r)
+    solve, r = None if kept is not r else solve, kept
     solve = solver(r, penalty) if solve is None else solve
     s = torch.einsum("dkc,knc->nd", solve.to(z), z)
     w = r.to(z)
     gap = z - s
     a = torch.einsum("kc,knc->kn", w, gap) / w.sum(1, keepdim=True).clamp(min=1e-30) / (1 + penalty)
     return Fit(s, a, (gap - a.unsqueeze(-1)) * (w > 0).unsqueeze(1))
+
+
+def sound(z: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores and strengths as they are, or without the sites whose scores are not finite."""
+    bad = ~torch.isfinite(z).flatten(1).all(1)
+    if tree.vectorised() or not bool(bad.any()):
+        return z, r
+    named = ", ".join(str(int(k)) for k in bad.nonzero())
+    warnings.warn(f"Scores of site {named} are not finite: left out of the pool.", stacklevel=3)
+    return z.masked_fill(bad[:, None, None], 0.0), r.masked_fill(bad[:, None], 0.0)
 
 
 def class_scores(r: Tensor, penalty: float | None) -> Callable[[Tensor], Tensor]:
@@ -86,6 +93,7 @@ def class_scores(r: Tensor, penalty: float | None) -> Callable[[Tensor], Tensor]
 
 def estimated(z: Tensor, r: Tensor) -> Tensor:
     """Class scores [N, C] averaged over λ, each λ counted by how well it explains the input's own scores."""
+    z, r = sound(z, r)
     found = [fit(z, r, penalty) for penalty in PENALTIES]
     log_likelihoods = [restricted_log_likelihood(f, r, p) for f, p in zip(found, PENALTIES, strict=True)]
     plausible = torch.stack(log_likelihoods).softmax(0).to(z)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -461,3 +462,24 @@ def test_data_sets_by_name() -> None:
     assert all(dataset(name).name == name for name in DATASETS)
     with pytest.raises(InputError, match="Did you mean «digits»"):
         dataset("digit")
+
+
+@pytest.mark.parametrize("h", [0.0, 0.5, 0.9])
+def test_rows_to_tune_on_are_trained_on_nowhere_even_where_sites_share_rows(h: float) -> None:
+    sites = numbered(400).split(heterogeneous(h, "hasan2023"), 4, validation=0.2)
+    trained = {float(v) for d in sites.train for v in d.x[:, 0]}
+    assert sites.validation is not None
+    tuned = {float(v) for d in sites.validation for v in d.x[:, 0]}
+    assert tuned and not tuned & trained
+    assert (
+        0.1 < sum(len(d.x) for d in sites.validation) / sum(len(d.x) for d in (*sites.train, *sites.validation)) < 0.3
+    )
+
+
+def test_targets_of_very_different_sizes_are_told_that_they_share_a_scale() -> None:
+    x, y = torch.randn(40, 2), torch.randn(40, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_arrays(x, y).split(iid(), 2)
+    with pytest.warns(UserWarning, match=r"differ \d+-fold in their deviations and share one scale"):
+        from_arrays(x, y * torch.tensor([1.0, 100.0])).split(iid(), 2)

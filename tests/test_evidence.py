@@ -338,3 +338,13 @@ def test_a_site_whose_scores_are_not_finite_is_named_and_left_out() -> None:
     with pytest.warns(UserWarning, match="Scores of site 2 are not finite"):
         found = fit(z, strengths(counts, 0.5), 1.0).scores
     torch.testing.assert_close(found, expected)
+
+
+def test_a_site_left_out_is_left_out_of_the_estimate_of_the_penalty_too() -> None:
+    counts = torch.tensor(SKEWED, dtype=torch.float64)
+    z = site_view(discriminant(True)[1], counts)
+    expected = estimated(z[:2], strengths(counts[:2], 0.5))
+    z[2, 0, 0] = torch.nan
+    with pytest.warns(UserWarning, match="Scores of site 2 are not finite"):
+        found = estimated(z, strengths(counts, 0.5))
+    torch.testing.assert_close(found, expected)

@@ -12,10 +12,24 @@ from sklearn.gaussian_process.kernels import RBF
 
 import consilience as co
 from consilience.data.synthetic import linear_gaussian
+from consilience.evaluate import uncertainty
 from consilience.key import Key
 from consilience.parties import Server
 from consilience.posterior import Dense, Gaussian, draw, moments, multiply
-from consilience.predictive import Categorical, Normal, geometric, log_prob, maximise, mixture, product, score, tempered
+from consilience.predictive import (
+    Categorical,
+    Normal,
+    Powers,
+    geometric,
+    log_prob,
+    maximise,
+    mixture,
+    product,
+    robust,
+    score,
+    shared,
+    tempered,
+)
 
 NOISE = 0.5
 
@@ -267,6 +281,24 @@ def test_full_product_is_the_products_of_densities() -> None:
     torch.testing.assert_close(gap, gap[:1].expand_as(gap), atol=1e-8, rtol=1e-8)
 
 
+@pytest.mark.parametrize("powers", [shared, robust])
+def test_full_products_with_powers_agree_with_those_output_by_output(powers: Powers) -> None:
+    full, wide = some_full_normals(3, 2)
+    diagonal = [Normal(p.mean, p.var.diagonal(dim1=-2, dim2=-1), p.noise) for p in (*full, wide)]
+    as_full = [Normal(p.mean, torch.diag_embed(p.var), p.noise) for p in diagonal]
+    a = product(as_full[:3], as_full[3], powers=powers(as_full[:3], as_full[3]))
+    b = product(diagonal[:3], diagonal[3], powers=powers(diagonal[:3], diagonal[3]))
+    assert isinstance(a, Normal) and isinstance(b, Normal)
+    torch.testing.assert_close(a.mean, b.mean)
+    torch.testing.assert_close(a.var, torch.diag_embed(b.var), atol=1e-10, rtol=1e-7)
+
+
+def test_targets_in_a_column_are_scored_row_by_row() -> None:
+    mean, y = torch.arange(4.0), torch.arange(4.0) + 0.5
+    p = Normal(mean, torch.ones(4), torch.ones(4))
+    torch.testing.assert_close(log_prob(p, y.unsqueeze(1)), log_prob(p, y))
+
+
 def test_full_pools_agree_with_the_scalar_ones_for_one_output() -> None:
     full, wide = some_full_normals(3, 1)
     plain = [Normal(p.mean[:, 0], p.var[:, 0, 0], p.noise[:, 0]) for p in full]
@@ -300,3 +332,17 @@ def test_vector_targets_end_to_end() -> None:
     assert p.var.shape == (40, 2, 2)
     assert float((p.mean - y[160:]).square().mean()) < 0.4
     assert bool(torch.isfinite(log_prob(p, y[160:])).all())
+
+
+@pytest.mark.parametrize("prior", [co.Isotropic(), co.Flat()])
+@pytest.mark.parametrize("powers", [None, shared])
+def test_full_covariances_are_scored_and_their_doubt_adds_up(prior: co.Isotropic, powers: Powers | None) -> None:
+    x = Key(0).normal((120, 3))
+    y = torch.stack([x[:, 0], x[:, 1] - x[:, 0]], 1) + 0.3 * Key(1).normal((120, 2))
+    sites = co.from_arrays(x, y).split(co.iid(), 3, calibration=10)
+    task = co.regression(co.mlp(3, 2, hidden=(8,)), full=True, prior=prior)
+    result = co.run(co.BCM(co.CyclicalSGHMC(epochs=10, cycles=2, samples=3), powers=powers), task, sites)
+    assert {"nll", "crps", "coverage95"} <= set(result.report["metrics"])
+    doubt = uncertainty(result.method, task, result.state, sites.all_test.x)
+    torch.testing.assert_close(doubt.aleatoric + doubt.epistemic, doubt.total)
+    assert bool((doubt.epistemic > 0).all()) and bool((doubt.disagreement <= doubt.epistemic + 1e-6).all())

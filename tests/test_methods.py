@@ -11,9 +11,12 @@ import torch
 import consilience as co
 from consilience import tree
 from consilience.data.data import Data
+from consilience.errors import InputError
 from consilience.key import Key
+from consilience.methods.scaffold import Controlled
 from consilience.parties import Client, Server
-from consilience.predictive import geometric, score
+from consilience.predictive import geometric, score, temperature, tempered
+from consilience.slope import whole_slope
 
 
 def quadratic(centre: float, rows: int = 4) -> tuple[co.Task, Data]:
@@ -228,3 +231,46 @@ def test_a_users_method_runs_without_being_registered() -> None:
     result = co.run(Recorded(), task, sites, rounds=2)
     assert result.report["method"] == "recorded"
     assert result.report["ledger"]["up_floats"] == 2 * len(sites) * 2
+
+
+@pytest.mark.parametrize(("schedule", "decay"), [(co.constant, co.stepwise), (co.cosine, co.constant)])
+def test_scaffolds_control_is_the_slope_whatever_the_schedule(schedule: object, decay: object) -> None:
+    data = Data.of(Key(0).normal((20, 3)).double(), Key(1).normal((20,)).double())
+    task = co.regression(torch.nn.Linear(3, 1).double(), noise=1.0, prior=co.Flat())
+    inference = co.SGD(1e-5, momentum=0.0, epochs=4, batch=20, schedule=schedule, decay=decay)  # type: ignore[arg-type]
+    method, start = co.Scaffold(inference), task.init(Key(2))
+    zero = tree.zeros_like(start.params)
+    client = Client(data, zero, Key(3), progress=torch.tensor(0.7))
+
+    control = method.local(task, Controlled(start, zero), client).keep
+
+    # With c = cₖ = 0 and steps too short to change the slope, option II gives the slope itself.
+    slope = tree.ravel(whole_slope(task, start.params, data, 20))
+    torch.testing.assert_close(tree.ravel(control), slope, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("method", [co.EPMCMC(co.SGD(epochs=1)), co.EPMCMC(co.Laplace(co.SGD(epochs=1)))])
+def test_what_is_no_sample_is_not_pooled_as_samples(method: co.EPMCMC) -> None:
+    sites = co.digits().split(co.iid(), 2)
+    with pytest.raises(InputError, match="use a sampler"):
+        co.run(method, co.classification(co.linear(64, 10)), sites, scored=False)
+
+
+def test_fedpa_with_points_is_fedavg() -> None:
+    sites = co.digits().split(co.iid(), 2)
+    task, sgd = co.classification(co.linear(64, 10)), co.SGD(epochs=1)
+    ours, theirs = (co.run(m, task, sites, scored=False).state.posterior for m in (co.FedPA(sgd), co.FedAvg(sgd)))
+    torch.testing.assert_close(tree.ravel(ours.params), tree.ravel(theirs.params), atol=1e-6, rtol=1e-5)
+
+
+def test_local_models_are_tempered_each_by_its_own_temperature() -> None:
+    sites = co.digits().split(co.dirichlet(0.3), 3, calibration=60)
+    task = co.classification(co.linear(64, 10))
+    result = co.run(co.LocalOnly(co.SGD(epochs=2)), task, sites)
+    models = result.method.personal(task, result.state)
+    labelled, test = sites.calibration, sites.all_test
+    assert labelled is not None and models is not None
+    each = [tempered(m(test.x), temperature(m(labelled.x), labelled.y)) for m in models]
+    found = result.report["tempered"]
+    assert found["metrics"]["nll"] == pytest.approx(sum(-score(p, test.y) for p in each) / 3, rel=1e-5)
+    assert found["metrics"]["nll"] < result.report["metrics"]["nll"]

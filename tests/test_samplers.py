@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -173,3 +175,25 @@ def test_a_single_sample_is_enough() -> None:
     task, client = nothing_learned(1.0)
     for sampler in (co.SGLD(epochs=3, burn=2, every=1), co.CyclicalSGHMC(epochs=2, cycles=1, samples=1, keep=1)):
         assert len(sampler(task, task.init(Key(0)), client).params["weight"]) == 1
+
+
+@pytest.mark.parametrize(("epochs", "cycles"), [(50, 5), (50, 4), (25, 2), (20, 3), (7, 7)])
+def test_samples_are_taken_where_the_step_is_smallest(epochs: int, cycles: int) -> None:
+    sampler = co.CyclicalSGHMC(rate=1.0, friction=1.0, epochs=epochs, cycles=cycles, samples=1, temperature=0.0)
+    steps = 10
+    rates = {  # v = −ε·1 with no momentum, so the step is the rate
+        (epoch, i): -float(
+            sampler.step(
+                *(torch.zeros(1), torch.ones(1), torch.zeros(1)),
+                At(epoch, (epoch + i / steps) / epochs, torch.tensor(1.0), Key(0), i),
+            )[0]
+        )
+        for epoch in range(epochs)
+        for i in range(steps)
+    }
+    sampling = [epoch for epoch in range(epochs) if sampler.sampling(epoch)]
+    assert len(sampling) == cycles and sampling[-1] == epochs - 1
+    for epoch in sampling:  # the last step before a sample is the smallest of its cycle, the next is the largest of all
+        length = len(sampler.cycle(epoch))
+        assert rates[epoch, steps - 1] == pytest.approx(0.5 - 0.5 * math.cos(math.pi / (length * steps)), abs=1e-6)
+        assert epoch == epochs - 1 or rates[epoch + 1, 0] == pytest.approx(1.0)

@@ -12,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import consilience as co
 from consilience.errors import InputError
+from consilience.evaluate import uncertainty
+from consilience.key import Key
 from consilience.metrics.uncertainty import decompose
 from consilience.predictive import Categorical, Distribution, Normal
 
@@ -91,3 +94,17 @@ def test_sites_without_weights_or_members_are_refused() -> None:
         decompose(sites, weights[:1])
     with pytest.raises(InputError, match="a member each"):
         decompose([sites[0], []], weights)
+
+
+def test_noise_that_pools_count_as_the_function_is_no_doubt_about_the_weights() -> None:
+    x = Key(0).normal((60, 2))
+    sites = co.from_arrays(x, x[:, 0]).split(co.iid(), 2)
+    network = co.mlp(2, hidden=(4,))
+    sampler = co.CyclicalSGHMC(epochs=4, cycles=1, samples=2)
+    found = [
+        co.run(co.Mixture(sampler), co.regression(network, noise=0.5, latent=latent), sites, scored=False)
+        for latent in (True, False)
+    ]
+    apart, within = (uncertainty(r.method, r.task, r.state, sites.all_test.x) for r in found)
+    torch.testing.assert_close(within.aleatoric, torch.full_like(within.total, 0.5))
+    torch.testing.assert_close(within.epistemic, apart.epistemic)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +13,8 @@ import torch
 from torch import Tensor
 
 from consilience.errors import InputError
+
+APART = 10.0  # how much the deviations of a target's numbers may differ
 
 
 class Data(NamedTuple):
@@ -106,12 +109,16 @@ class Sites:
 
     def standardised(self) -> Sites:
         """Features, and regression targets, with mean 0 and deviation 1 over all training rows; a constant column is
-        only shifted, and images have one constant per channel."""
+        only shifted, and images have one constant per channel. Targets of several numbers share one shift and scale."""
         pooled = joined(self.train)
         shift, scale = _moments(pooled.x, (0, *range(2, pooled.x.ndim)))
         made = replace(self.map_x(lambda x: _scaled(x, shift, scale)), feature_shift=shift[0], feature_scale=scale[0])
         if self.classes is not None:
             return made
+        each = _moments(pooled.y, (0,))[1]
+        if bool(each.max() > APART * each.min()):
+            told = f"The target's numbers differ {float(each.max() / each.min()):.0f}-fold in their deviations"
+            warnings.warn(f"{told} and share one scale: give them in units that make them alike.", stacklevel=2)
         y_shift, y_scale = _moments(pooled.y, tuple(range(pooled.y.ndim)))
         made = made._each(lambda x: x, lambda y: _scaled(y, y_shift, y_scale), lambda w: w)
         return replace(made, target_shift=float(y_shift), target_scale=float(y_scale))

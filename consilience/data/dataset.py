@@ -73,7 +73,8 @@ class Dataset:
         """
         if not isinstance(split, Split):
             raise InputError(f"{split!r} is no split: pass for example iid() or dirichlet(0.1).")
-        if isinstance(split.split if isinstance(split, Shifted) else split, Natural):
+        bare = split.split if isinstance(split, Shifted) else split
+        if isinstance(bare, Natural):
             chosen, names = self._first_sites(sites)
         else:
             chosen, names = self, tuple(str(k) for k in range(_count("sites", 5 if sites is None else sites)))
@@ -97,9 +98,14 @@ class Dataset:
         server = [rows.take(part) for part in order.tensor_split([labelled, labelled + unlabelled])]
         rows = rows.take(order[labelled + unlabelled :].sort().values)
 
-        train = [rows.take(part) for part in split(rows, len(names), key.fold(2))]
+        dealt = split(rows, len(names), key.fold(2))
+        train = [rows.take(part) for part in dealt]
         held_parts = split.follow(held, train, key.fold(3))
-        cuts = [_cut_validation(part, validation, key.fold(4).fold(k)) for k, part in enumerate(train)]
+        if bare.shares_rows:  # a row that one site tunes on is trained on at none
+            tuning = key.fold(4).uniform(len(rows.y)) < validation
+            cuts = [(rows.take(part[~tuning[part]]), rows.take(part[tuning[part]])) for part in dealt]
+        else:
+            cuts = [_cut_validation(part, validation, key.fold(4).fold(k)) for k, part in enumerate(train)]
         made = Sites(
             train=tuple(_data(kept) for kept, _ in cuts),
             test=tuple(_data(held.take(part.sort().values)) for part in held_parts),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from consilience import tree
@@ -41,6 +43,13 @@ class SGD:
         rows = (client.data.w > 0).sum()
         own = drawn_epochs(client, self.fewest, self.epochs)
         return (self.epochs if own is None else own) * ((rows + self.batch - 1) // self.batch)
+
+    def length(self, client: Client) -> Tensor:
+        """How far those steps go along a slope of 1: the sum of their rates, which momentum widens by 1 / (1 − m)."""
+        steps = self.steps(client)
+        turn = torch.arange(self.epochs * math.ceil(len(client.data.w) / self.batch), device=steps.device)
+        factors = torch.as_tensor(self.schedule(turn / steps)) * (turn < steps)
+        return self.rate * self.decay(client.progress) / (1 - self.momentum) * factors.sum()
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,6 @@ def cosine(progress: float | Tensor) -> float | Tensor:
     return 0.5 * (torch.cos(angle) if isinstance(angle, Tensor) else math.cos(angle)) + 0.5
 
 
-def cyclical(progress: float | Tensor, cycles: int) -> float | Tensor:
-    """`cosine`, begun again at the start of every cycle (Zhang et al., ICLR 2020, eq. 1)."""
-    return cosine(progress * cycles % 1.0)
-
-
 def stepwise(progress: float | Tensor) -> float | Tensor:
     """A tenth from 30 % on and a hundredth from 60 % on: over the rounds, Chen and Chao, ICLR 2021, App. B.2."""
     done = torch.as_tensor(progress)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from consilience.errors import InputError
 from consilience.inference.chain import At, sampled
-from consilience.inference.schedule import cyclical
+from consilience.inference.schedule import cosine
 from consilience.optim import less
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples
@@ -48,15 +48,19 @@ class CyclicalSGHMC:
 
     def sampling(self, epoch: int) -> bool:
         """Whether an epoch is among the last of its cycle."""
-        cycle = (epoch * self.cycles) // self.epochs
-        last = -(-(cycle + 1) * self.epochs // self.cycles) - 1
-        return last - epoch < self.samples
+        return self.cycle(epoch).stop - 1 - epoch < self.samples
+
+    def cycle(self, epoch: int) -> range:
+        """The whole epochs of the cycle that an epoch is in."""
+        i = (epoch * self.cycles) // self.epochs
+        return range(-(-i * self.epochs // self.cycles), -(-(i + 1) * self.epochs // self.cycles))
 
     def init(self, vector: Tensor) -> Tree:
         return torch.zeros_like(vector)
 
     def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
-        rate = self.rate * cyclical(at.progress, self.cycles)
+        own = self.cycle(at.epoch)
+        rate = self.rate * cosine((at.progress * self.epochs - own.start) / len(own))
         velocity = torch.mul(state, 1 - self.friction, out=state if at.overwrite else None)
         velocity = less(velocity, gradient, rate, at.overwrite)
         if self.temperature and self.sampling(at.epoch):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from consilience.inference import CyclicalSGHMC, Inference
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.posterior import Dense, Gaussian, Posterior, Samples, draw, moments, multiply
+from consilience.posterior import Dense, Gaussian, Posterior, Samples, draw, moments, multiply, samples_of
 from consilience.task import Task
 
 
@@ -37,7 +37,7 @@ class EPMCMC(Method):
         return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
-        factors: Any = [self.fit(samples) for samples in payloads(replies)]  # 2
+        factors: Any = [self.fit(samples_of(p)) for p in payloads(replies)]  # 2
         prior = task.prior.dense if isinstance(factors[0], Dense) else task.prior.gaussian
         product: Gaussian | Dense = multiply(factors, prior(task.like))  # 3
         return State(draw(product, server.key, self.draws, task.like))  # 4

@@ -27,7 +27,7 @@ class FedKT(Method):
         for each client k of K, in parallel
     1       cut client k's data at random into S parts; θₖˢ ← training on part s; send all
     2   vₖ(c|x) ← how many of client k's models say c; with consistent voting, S if all do and else 0
-    3   the teacher's label of x is the class with the most votes Σₖ vₖ(c|x)
+    3   the teacher's label of x is the class with the most votes Σₖ vₖ(c|x), the first of those with as many
     4   θ ← training on the server's inputs with the teacher's labels
     """
 

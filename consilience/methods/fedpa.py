@@ -14,7 +14,7 @@ from consilience.inference import CyclicalSGHMC, Inference
 from consilience.method import Method, Stepped
 from consilience.optim import Descent, Optimiser
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.posterior import Point
+from consilience.posterior import Point, samples_of
 from consilience.task import Task
 from consilience.tree import Params
 
@@ -42,7 +42,7 @@ class FedPA(Method):
         return Stepped(start, self.optimiser.init(tree.ravel(start.params)))
 
     def local(self, task: Task, message: Point, client: Client) -> Reply:
-        samples = tree.ravel(self.inference(task, message, client).params, batch_dims=1)  # type: ignore[union-attr]  # 1
+        samples = tree.ravel(samples_of(self.inference(task, message, client)).params, batch_dims=1)  # 1
         step = delta(tree.ravel(message.params), samples, self.rho)  # 2, 3
         return Reply(tree.unravel(step, message.params), client.data.size)
 

@@ -29,7 +29,7 @@ class Scaffold(Method):
     for each round
         for each client k, in parallel
     1       θₖ ← SGD on client k's data with gradients g − cₖ + c, started at θ
-    2       cₖ⁺ ← cₖ − c + (θ − θₖ) / (steps · ε)
+    2       cₖ⁺ ← cₖ − c + (θ − θₖ) / (steps · ε), or the sum of the ε where they differ
     3       send θₖ and cₖ⁺ − cₖ; keep cₖ⁺
     4   θ ← θ + η · mean of (θₖ − θ)
     5   c ← c + (replies / clients) · mean of (cₖ⁺ − cₖ)
@@ -54,8 +54,7 @@ class Scaffold(Method):
     def local(self, task: Task, message: Controlled, client: Client) -> Reply:
         theta, c, c_k = message.posterior, message.control, client.memory
         point = self.inference(task.tilted(linear(tree.sub(c, c_k))), theta, client)  # 1
-        length = self.inference.steps(client) * self.inference.rate / (1 - self.inference.momentum)
-        drift = tree.scale(tree.sub(theta.params, point.params), 1 / length)
+        drift = tree.scale(tree.sub(theta.params, point.params), 1 / self.inference.length(client))
         new = tree.add(tree.sub(c_k, c), drift)  # 2
         return Reply((point, tree.sub(new, c_k)), client.data.size, keep=new)  # 3
 

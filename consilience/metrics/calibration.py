@@ -66,12 +66,13 @@ def aligned(p: D, y: Tensor) -> tuple[D, Tensor]:
         if len(y) != len(first) or bool(((y < 0) | (y >= classes)).any()):
             raise InputError(f"Labels for {classes} classes are one integer from 0 to {classes - 1} for each row.")
         return Categorical(first.detach().cpu().double()), y
-    mean, var, noise = (torch.broadcast_to(part.detach().cpu().double(), first.shape) for part in p)
+    mean, var, noise = (part.detach().cpu().double() for part in p)
+    made = Normal(mean, var if p.full else var.broadcast_to(mean.shape), noise.broadcast_to(mean.shape))
     if y.numel() != mean.numel():
         raise InputError(f"Targets of shape {list(y.shape)} do not fit means of shape {list(mean.shape)}.")
-    if not bool((var + noise > 0).all()):
+    if not bool((made.total > 0).all()):
         raise InputError("A predictive variance is not positive; give the likelihood an observation noise above 0.")
-    return Normal(mean, var, noise), y.double().reshape(mean.shape)
+    return made, y.double().reshape(mean.shape)
 
 
 def top_label(p: Categorical, bins: int = BINS) -> list[View]:

@@ -49,8 +49,8 @@ def _variances(members: Sequence[Sequence[Normal]], weights: Tensor) -> Uncertai
     sites = [cast(Normal, mixture(site, torch.ones(len(site)))) for site in members]
     pooled = cast(Normal, mixture(sites, weights))
     between = _mean([(site.mean - pooled.mean) ** 2 for site in sites], weights)
-    total, noise, var, between = (_per_row(v) for v in (pooled.total, pooled.noise, pooled.var, between))
-    return Uncertainty(total, noise, var, torch.minimum(between, var))
+    total, noise, between = (_per_row(v) for v in (pooled.total, pooled.noise.expand_as(pooled.mean), between))
+    return Uncertainty(total, noise, total - noise, torch.minimum(between, total - noise))
 
 
 def _entropy(p: Categorical) -> Tensor:

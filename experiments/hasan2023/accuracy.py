@@ -26,6 +26,7 @@ from consilience.methods.fedpa import delta
 from consilience.metrics.scores import scores
 from consilience.models import Factory
 from consilience.models.cnn import cnn_hasan
+from consilience.posterior import samples_of
 from consilience.predictive import Distribution, temperature, tempered
 from consilience.reproduce import Experiment, Values, module
 from consilience.result import Result
@@ -166,7 +167,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     attempt("AdaptFL", co.FedYogi(trained(*s["yogi"], epochs), rate=1e-1, tau=1e-2))
     add("FedBE", local.pool(co.FedBE(distil=distil), scored=False))
     add("Oneshot FL", local.pool(co.OneShotFL(distil=distil), scored=False))
-    voting = dataclasses.replace(local, replies=[r._replace(payload=_single(r.payload)) for r in local.replies])
+    voting = dataclasses.replace(local, replies=[r._replace(payload=samples_of(r.payload)) for r in local.replies])
     add("FedKT", voting.pool(co.FedKT(models=1, consistent=False, distil=distil), scored=False))
     add("BCM", sampled.pool(co.BCM(), scored=False), also_tempered=True)
     add("D BCM", sampled.pool(co.BCM(distil=distil), scored=False))
@@ -197,10 +198,6 @@ def fewer(rows: Dataset, training: int, testing: int) -> Dataset:
 def _shown(p: Distribution, test: Data) -> dict[str, float | None]:
     found = scores(p, test.y)
     return {k: 100 * found[k] if k == "accuracy" else found[k] for k in SHOWN}
-
-
-def _single(point: co.Point) -> co.Samples:
-    return co.Samples({k: v.unsqueeze(0) for k, v in point.params.items()})
 
 
 PAPER = {  # rows × (MNIST, Fashion) at h = 0.0, 0.3, 0.6, 0.9: Tables B.5, 3.1, B.6, B.7
