@@ -22,7 +22,7 @@ import consilience as co
 from consilience.engines import engine as engine_of
 from consilience.engines import wire
 from consilience.engines.flower import Flower
-from consilience.engines.flower_client import Site, answered
+from consilience.engines.flower_client import Site, answered, recalled, remember
 from consilience.engines.rehearsal import Rehearsal, check
 from consilience.errors import InputError
 from consilience.key import Key
@@ -296,6 +296,20 @@ def test_a_repeated_question_has_the_same_answer_though_the_site_remembers() -> 
         for a, b in zip(before, after, strict=True):
             assert all(torch.equal(a.payload[0].params[n], v) for n, v in b.payload[0].params.items())
     assert not torch.equal(first[0].payload[1]["0.weight"], second[0].payload[1]["0.weight"])
+
+
+def test_a_second_run_in_the_same_folder_remembers_its_own_rounds() -> None:
+    task, sites, _ = problem()
+    one = Site(1, "b", tiny.method("scaffold"), task, sites.train[1])
+    context = Context(1, 101, {}, RecordDict(), {})
+    found = []
+    for run in (0, 1):
+        for t in range(6):
+            found.append(recalled(one, context, t))
+            remember(one, context, t, torch.tensor(float(10 * run + t)))
+
+    before = [float(kept[1]) if kept else None for kept in found]
+    assert before == [None, 0, 1, 2, 3, 4, None, 10, 11, 12, 13, 14]  # each round's is what the round before left
 
 
 def test_a_site_that_is_not_there_is_named_within_the_time_given() -> None:
