@@ -329,6 +329,15 @@ def test_a_model_says_where_beta_stands_and_why(tmp_path: Path, hand_out: str, l
     assert hand_out == "mixture" or read_model(tmp_path / "one.model", study).state.beta == state.beta
 
 
+def test_a_penalty_that_is_estimated_survives_the_model_file(tmp_path: Path) -> None:
+    settings = ("inference.epochs=2", "penalty=None")
+    study = studies.study(tmp_path, method="evidence", settings=settings, hand_out="ensemble", smallest=1)
+
+    model = read_model(pooled_model(study, tmp_path, replies(study, tmp_path)), study)
+
+    assert model.method == study.agreement.build_method()
+
+
 def test_statistics_of_another_model_are_refused(tmp_path: Path) -> None:
     study = studies.study(tmp_path, choose=0.3)
     files = replies(study, tmp_path)
