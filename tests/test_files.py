@@ -464,6 +464,22 @@ def test_a_reply_heavier_than_agreed_does_not_leave(tmp_path: Path) -> None:
         replies(study, tmp_path)
 
 
+def test_what_an_older_version_kept_can_be_gone_on_from(tmp_path: Path) -> None:
+    """Then a memory was one round's and nothing around it."""
+    study = studies.study(tmp_path, method="scaffold", settings=("inference.epochs=1",), rounds=2)
+    first = pool(study, replies(study, tmp_path), server_key(tmp_path))
+    message, memory = tmp_path / "one.message", tmp_path / "north.memory"
+    message.write_bytes(first.message or b"")
+    now, key, own = opened(memory), read_key(tmp_path / "north.key"), rows(study, tmp_path)["north"]
+    header = now.header._replace(about={"rows": now.header.about["rows"]})
+    older = tmp_path / "older.memory"
+    older.write_bytes(sealed(now.value({})["1"], header, key))
+
+    made = [fit(study, study.member("north"), key, own, message, path) for path in (memory, older)]
+
+    assert made[0].reply == made[1].reply and made[0].memory == made[1].memory
+
+
 def test_a_message_must_come_from_the_coordinator(tmp_path: Path) -> None:
     study = studies.study(tmp_path, method="fedavg", settings=("inference.epochs=1",), rounds=2)
     forged = tmp_path / "forged.message"

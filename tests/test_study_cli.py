@@ -190,6 +190,27 @@ def test_many_rounds_by_hand_over(place: Place) -> None:
     assert code == 2 and "round 2; round 1 is collected" in err
 
 
+def test_a_lost_reply_is_made_again_by_the_same_command(place: Place) -> None:
+    place.begun("--method", "scaffold", "--rounds", "2", "--set", "inference.epochs=1")
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    place.everybody("sepsis.message")
+    again = ("north", "site", "fit", "sepsis.toml", "data.csv", "--message", "sepsis.message")
+    reply, memory = place.root / "north" / "north.reply", place.root / "north" / "north.memory"
+    first = memory.read_bytes()
+    (place.root / "north" / "north.reply.part").mkdir()  # the reply cannot be written
+
+    code, _, err = place.tried(*again)
+    assert code == 2 and "Cannot write north.reply" in err and memory.read_bytes() == first
+    (place.root / "north" / "north.reply.part").rmdir()
+    place.at(*again)
+    made = reply.read_bytes(), memory.read_bytes()
+    reply.unlink()
+    place.at(*again)
+
+    assert (reply.read_bytes(), memory.read_bytes()) == made
+
+
 def test_scaling_from_sums(place: Place) -> None:
     (place.root / "server" / "columns.toml").write_text(COLUMNS)
     place.at("server", "study", "new", "sepsis", "--columns", "columns.toml", "--scaling", "sums", *SHORT)
