@@ -190,6 +190,18 @@ def test_many_rounds_by_hand_over(place: Place) -> None:
     assert code == 2 and "round 2; round 1 is collected" in err
 
 
+def test_a_memory_stays_in_the_folder_when_the_reply_goes_elsewhere(place: Place) -> None:
+    place.begun(*SHORT)
+    place.at("north", "site", "fit", "sepsis.toml", "data.csv", "-o", "../server/north.reply")
+    place.at("server", "study", "pool", "sepsis.toml", "north.reply")
+    place.everybody("sepsis.model")
+
+    said = place.at("north", "site", "statistics", "sepsis.toml", "sepsis.model", "data.csv")
+
+    assert not (place.root / "server" / "north.memory").exists()
+    assert "is not here" not in said
+
+
 def test_a_lost_reply_is_made_again_by_the_same_command(place: Place) -> None:
     place.begun("--method", "scaffold", "--rounds", "2", "--set", "inference.epochs=1")
     place.fitted()

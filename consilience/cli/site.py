@@ -118,7 +118,7 @@ def fit(
     data, _ = rows_of(found.agreement, table, one_class)
     rows = parts(found.agreement, member.number, data)
     path = out_ or Path(f"{member.name}.reply")
-    kept = memory or path.with_suffix(".memory")
+    kept = memory or Path(f"{member.name}.memory")
     with progress(True) as _:
         made = fitted(found, member, own, rows, message, kept)
     written(path, made.reply, "For the coordinator")
