@@ -17,7 +17,7 @@ from consilience.data.data import Data
 from consilience.engines import threads_for, using_threads
 from consilience.engines.exchange import Turn, alone, client_view
 from consilience.engines.files import checked
-from consilience.envelope import Header, opened, sealed
+from consilience.envelope import Header, sealed
 from consilience.errors import InputError
 from consilience.method import Method, Needs
 from consilience.metrics.scores import scores
@@ -182,7 +182,7 @@ def check_unseen(study: Study, memory: Path | None, rows: Parts) -> bool:
     """Whether the rows that were trained on are still the same, so that those set aside were not; None was kept: no."""
     if memory is None or not memory.exists():
         return False
-    kept = opened(memory, "memory").header.about.get("rows")
+    kept = checked(study, memory, "memory", most=2**30).header.about.get("rows")
     if kept != fingerprint(rows.train):
         raise InputError("The table has changed since «site fit»: rows set aside may have been trained on.")
     return True

@@ -25,7 +25,7 @@ from consilience.errors import InputError
 from consilience.modelfile import read_model
 from consilience.pooling import choose, modelled, pool
 from consilience.signature import new_key, read_key
-from consilience.site import Parts, fit, parts, rows_of, statistics
+from consilience.site import Parts, check_unseen, fit, parts, rows_of, statistics
 from consilience.study import Study
 
 
@@ -462,6 +462,15 @@ def test_a_reply_heavier_than_agreed_does_not_leave(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="lets 300 leave"):
         replies(study, tmp_path)
+
+
+def test_what_another_study_kept_is_not_taken_for_a_changed_table(tmp_path: Path) -> None:
+    study, other = studies.study(tmp_path), studies.study(tmp_path, seed=1)
+    replies(other, tmp_path)
+
+    with pytest.raises(InputError, match=r"north\.memory belongs to the study «sepsis»"):
+        check_unseen(study, tmp_path / "north.memory", rows(study, tmp_path)["north"])
+    assert check_unseen(other, tmp_path / "north.memory", rows(other, tmp_path)["north"])
 
 
 def test_what_an_older_version_kept_can_be_gone_on_from(tmp_path: Path) -> None:
