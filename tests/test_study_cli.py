@@ -190,6 +190,23 @@ def test_many_rounds_by_hand_over(place: Place) -> None:
     assert code == 2 and "round 2; round 1 is collected" in err
 
 
+def test_a_pool_that_cannot_write_its_message_can_be_run_again(place: Place) -> None:
+    place.begun("--method", "fedavg", "--rounds", "3", "--set", "inference.epochs=1")
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    place.everybody("sepsis.message")
+    place.fitted("--message", "sepsis.message")
+    again = ("server", "study", "pool", "sepsis.toml", *place.files, "--after", "sepsis.state")
+    (place.root / "server" / "sepsis.message.part").mkdir()  # the message cannot be written
+
+    code, _, err = place.tried(*again)
+    (place.root / "server" / "sepsis.message.part").rmdir()
+    place.at(*again)
+
+    assert code == 2 and "Cannot write sepsis.message" in err
+    assert opened(place.root / "server" / "sepsis.message").header.round == 3
+
+
 def test_a_memory_stays_in_the_folder_when_the_reply_goes_elsewhere(place: Place) -> None:
     place.begun(*SHORT)
     place.at("north", "site", "fit", "sepsis.toml", "data.csv", "-o", "../server/north.reply")
