@@ -29,8 +29,8 @@ MIXTURES = ("mixture", "beta")  # pools that are still themselves when nobody kn
 class Facts(NamedTuple):
     """What a model says about itself."""
 
-    sites: tuple[str, ...]  # whose replies are in it
-    rows: int  # they trained on together; 0: withheld by one of them
+    sites: tuple[str, ...]  # whose replies, of any round, are in it
+    rows: int  # they trained on together; 0: withheld by one of them, or not known
     rounds: int  # done
     method: str  # how what is in the file predicts
     knob: str = ""  # beta or penalty, where one was chosen

@@ -190,6 +190,25 @@ def test_many_rounds_by_hand_over(place: Place) -> None:
     assert code == 2 and "round 2; round 1 is collected" in err
 
 
+def test_a_model_is_old_when_a_site_of_an_earlier_round_has_left(place: Place) -> None:
+    place.begun("--method", "fedavg", "--rounds", "2", "--set", "inference.epochs=1")
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    place.everybody("sepsis.message")
+    place.fitted("--message", "sepsis.message")
+    last = ("study", "pool", "sepsis.toml", "south.reply", "--after", "sepsis.state", "-o")
+    told = place.at("server", *last, "two.model")
+
+    left = place.at("server", "study", "leave", "sepsis.toml", "north")
+    used = place.at("server", "predict", "two.model", "../north/data.csv", "--study", "sepsis.toml", "-o", "p.csv")
+    place.at("server", *last, "again.model")
+
+    assert "Pooled from north, south, west, 252 rows" in told  # 3 × 0.7 × 120
+    assert left.count("still holds north") == 2
+    assert "old model: it holds north" in used
+    assert place.at("server", "study", "show", "sepsis.toml").count("OLD") == 3
+
+
 def test_a_pool_that_cannot_write_its_message_can_be_run_again(place: Place) -> None:
     place.begun("--method", "fedavg", "--rounds", "3", "--set", "inference.epochs=1")
     place.fitted()
