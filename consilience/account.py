@@ -46,15 +46,17 @@ def crossed(received: Sequence[Received], names: tuple[str, ...], message: Tree,
 def account(
     study: Study,
     facts: Facts,
-    received: Sequence[Received] = (),
+    rows: Mapping[str, int] | None = None,
+    replies: Mapping[str, Received] | None = None,
     ledger: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A pooled model and where it came from."""
+    """A pooled model and where it came from: each site's rows, and the last round's replies."""
     agreement, task = study.agreement, study.agreement.build_task()
     method = agreement.build_method()
     title, source = citation(type(method))
-    replies = dict(zip(facts.sites, received, strict=False))
+    rows, replies = rows or {}, replies or {}
+    signed = {*facts.sites, *(site.name for site in study.active)}
     return {
         **{"kind": "study", "consilience": __version__, "smallest_count": agreement.smallest},
         **{"study": agreement.name, "hash": agreement.hash, "method": agreement.method, "title": title},
@@ -63,9 +65,9 @@ def account(
         "task": "classification" if agreement.target.classes else "regression",
         **{"target": agreement.target.name, "unit": agreement.target.unit},
         **{"classes": len(agreement.target.classes) or None, "class_names": list(agreement.target.classes) or None},
-        **{"sites": len(facts.sites), "signed": len(study.active), "rounds": facts.rounds, "of": agreement.rounds},
+        **{"sites": len(facts.sites), "signed": len(signed), "rounds": facts.rounds, "of": agreement.rounds},
         "rows": {"train": facts.rows},
-        "per_site": [_site(name, replies.get(name)) for name in facts.sites],
+        "per_site": [_site(name, rows.get(name), replies.get(name)) for name in facts.sites],
         "ledger": ledger,
         "warnings": [*warnings, *facts.notes],
         **{"seed": agreement.seed, "settings": _settings(agreement, method), "versions": versions()},
@@ -78,10 +80,10 @@ def _handed(agreement: Agreement, facts: Facts) -> str:
     return "posterior" if agreement.hand_out == "mixture" and facts.method != "mixture" else agreement.hand_out
 
 
-def _site(name: str, reply: Received | None) -> dict[str, Any]:
+def _site(name: str, rows: int | None, reply: Received | None) -> dict[str, Any]:
     counts = [] if reply is None else [v for path, v in leaves_of(reply.payload) if path.split(".")[-1] == "counts"]
     labels = [int(n) for n in counts[0].tolist()] if counts else None
-    return {"site": name, "train": (int(reply.size) if reply is not None else 0) or None, "labels": labels}
+    return {"site": name, "train": rows or None, "labels": labels}
 
 
 def _settings(agreement: Agreement, method: Method) -> dict[str, Any]:

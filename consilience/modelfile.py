@@ -29,8 +29,8 @@ MIXTURES = ("mixture", "beta")  # pools that are still themselves when nobody kn
 class Facts(NamedTuple):
     """What a model says about itself."""
 
-    sites: tuple[str, ...]  # whose replies are in it
-    rows: int  # they trained on together; 0: withheld by one of them
+    sites: tuple[str, ...]  # whose replies, of any round, are in it
+    rows: int  # they trained on together; 0: withheld by one of them, or not known
     rounds: int  # done
     method: str  # how what is in the file predicts
     knob: str = ""  # beta or penalty, where one was chosen
@@ -86,7 +86,8 @@ def read_model(path: Path, study: Study | None = None) -> Model:
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["facts"].items()}
         facts = Facts(**plain)
         agreement = from_fields(about["agreement"], path)
-        settings = {name: float(value) for name, value in about["settings"].items() if name == "penalty"}
+        chosen = {name: value for name, value in about["settings"].items() if name == "penalty"}
+        settings = {name: None if value is None else float(value) for name, value in chosen.items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path} is not a model that this version of consilience wrote.") from error
     if agreement.hash != envelope.header.study or not envelope.signed_by(agreement.server):
@@ -104,7 +105,7 @@ def read_model(path: Path, study: Study | None = None) -> Model:
     return Model(agreement, facts, method, state, envelope.checksum)
 
 
-def _settings(method: Method) -> dict[str, float]:
+def _settings(method: Method) -> dict[str, float | None]:
     """What was chosen about the method after the study was signed."""
     return {"penalty": method.penalty} if hasattr(method, "penalty") else {}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,7 +69,7 @@ def pool(
         raise InputError("This study distils a student: give the coordinator's unlabelled rows with --inputs.")
     server = server_of(agreement, len(study.active), inputs)
     with torch.no_grad(), using_threads(threads_for(task)):
-        state, done = (method.init(task, server), 0) if after is None else _previous(study, after)
+        state, done, before = (method.init(task, server), 0, {}) if after is None else _previous(study, after)
         if done >= agreement.rounds:
             raise InputError(f"The study's {agreement.rounds} rounds are done.")
         message = method.broadcast(state)
@@ -77,14 +77,20 @@ def pool(
         if not found.received:
             raise InputError(f"No reply can be used. {' '.join(found.refused)}".strip())
         state = method.aggregate(task, state, found.received, server._replace(key=agreement.key.fold(2).fold(done)))
-    model, facts = modelled(study, method, state, found.received, found.names, done + 1, key)
+    replies = dict(zip(found.names, found.received, strict=True))
+    rows, about, more = heard(study, before or {}, replies), {}, []
+    if before is None:
+        more.append(f"Who replied before round {done + 1} is not known: an older version wrote the state.")
+    else:
+        about["rows"] = rows
+    model, facts = modelled(study, method, state, rows, found.names, done + 1, key, more=more)
     left = agreement.rounds - done - 1
-    header = Header("state", agreement.hash, agreement.name, "server", done + 1)
+    header = Header("state", agreement.hash, agreement.name, "server", done + 1, about)
     kept = sealed({"state": state}, header, key) if left else None
     sent = message_file(agreement, method.broadcast(state), done + 2, key) if left else None
     carried = message if done or method.needs is Needs.INPUTS else ()  # the first is as a rule everybody's own
     moved = crossed(found.received, found.names, carried, done + 1)
-    told = account(study, facts, found.received, moved, left_out(found.refused))
+    told = account(study, facts, rows, replies, moved, left_out(found.refused))
     return PooledFiles(model, kept, sent, facts, found.refused, told)
 
 
@@ -92,28 +98,42 @@ def modelled(
     study: Study,
     method: Method,
     state: Tree,
-    received: Sequence[Received],
-    names: tuple[str, ...],
+    rows: Mapping[str, int],
+    names: Sequence[str],
     rounds: int,
     key: Ed25519PrivateKey,
     labelled: bool = False,
+    more: Sequence[str] = (),
 ) -> tuple[bytes, Facts]:
-    """What the study lets out of a state, as a file, and in words; `labelled` if the coordinator's rows fitted β."""
+    """What the study lets out of a state, as a file, and in words.
+
+    `rows` are those of everyone heard in any round, `names` who replied in the last; `labelled` if the coordinator's
+    rows fitted β; `more` is to be noted besides.
+    """
     agreement = study.agreement
     name, how, out = handed_out(agreement, method, state)
-    notes = (*_of_beta(agreement, state, labelled), *_notes(agreement, study, names))
-    facts = Facts(names, _rows(received), rounds, name, notes=notes)
+    notes = (*_of_beta(agreement, state, labelled), *_notes(study, rows, names, rounds), *more)
+    together = sum(rows.values()) if all(rows.values()) else 0
+    facts = Facts(tuple(rows), together, rounds, name, notes=notes)
     return model_file(Model(agreement, facts, how, out), key), facts
 
 
-def _previous(study: Study, path: Path) -> tuple[Tree, int]:
+def heard(study: Study, before: Mapping[str, int], replies: Mapping[str, Received]) -> dict[str, int]:
+    """Whose reply of any round is in a model, by number, and how many rows stand behind it (0: not told)."""
+    rows = {**before, **{name: int(reply.size) for name, reply in replies.items()}}
+    return {name: rows[name] for name in (*(site.name for site in study.sites), *rows) if name in rows}
+
+
+def senders(ledger: Mapping[str, Any]) -> dict[str, int]:
+    """Who sent something in any round of a run, for `heard`: a ledger counts bytes, not rows."""
+    return {site["site"]: 0 for site in ledger["per_site"] if site["up_bytes"]}
+
+
+def _previous(study: Study, path: Path) -> tuple[Tree, int, dict[str, int] | None]:
+    """The state, its round, and the rows of everyone heard so far; None where an older version did not say."""
     envelope = checked(study, path, "state", most=2**30)
-    return envelope.value(types_of(study.agreement.build_method()))["state"], envelope.header.round
-
-
-def _rows(received: Sequence[Received]) -> int:
-    sizes = [float(r.size) for r in received]
-    return int(sum(sizes)) if min(sizes) > 0 else 0
+    header, state = envelope.header, envelope.value(types_of(study.agreement.build_method()))["state"]
+    return state, header.round, header.about.get("rows")
 
 
 def _of_beta(agreement: Agreement, state: Any, labelled: bool) -> list[str]:
@@ -129,13 +149,20 @@ def _of_beta(agreement: Agreement, state: Any, labelled: bool) -> list[str]:
     return ["Nothing has chosen β, so the student was taught by the mixture (β = 0)."]
 
 
-def _notes(agreement: Agreement, study: Study, names: Sequence[str]) -> tuple[str, ...]:
+def _notes(study: Study, heard: Mapping[str, int], names: Sequence[str], rounds: int) -> tuple[str, ...]:
     notes = ["The temperature is 1: no site's statistics have chosen it yet."]
-    absent = [site.name for site in study.active if site.name not in names]
-    if absent:
-        notes.append(f"Without a reply of {', '.join(absent)}.")
+    active = [site.name for site in study.active]
+    never, late = ([n for n in active if n not in names and (n in heard) == known] for known in (False, True))
+    if never:
+        notes.append(f"Without a reply of {', '.join(never)}.")
+    if late:
+        notes.append(f"Without a reply of {', '.join(late)} in round {rounds}.")
+    if gone := [name for name in heard if name not in active]:
+        notes.append(
+            f"It holds earlier replies of {', '.join(gone)}, who left: to be without them, begin with the first round."
+        )
     left = [site.name for site in study.sites if site.left]
-    if left and agreement.scaling == "sums":
+    if left and study.agreement.scaling == "sums":
         notes.append(f"The scaling constants were found with {', '.join(left)}, who left, and stay as they are.")
     return tuple(notes)
 

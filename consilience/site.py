@@ -17,7 +17,7 @@ from consilience.data.data import Data
 from consilience.engines import threads_for, using_threads
 from consilience.engines.exchange import Turn, alone, client_view
 from consilience.engines.files import checked
-from consilience.envelope import Header, opened, sealed
+from consilience.envelope import Header, sealed
 from consilience.errors import InputError
 from consilience.method import Method, Needs
 from consilience.metrics.scores import scores
@@ -38,7 +38,7 @@ class Parts(NamedTuple):
 
 class Fitted(NamedTuple):
     reply: bytes  # what leaves
-    memory: bytes  # what stays: the method's memory, and which rows were trained on
+    memory: bytes  # what stays: the method's memory after this round and the one before, and which rows were trained on
     send: Tree
 
 
@@ -126,11 +126,13 @@ def fit(
             raise InputError(f"The message does not fit the study's model: {reason}. Ask for it again.") from error
     may_leave(agreement, reply)
     header = Header("reply", agreement.hash, agreement.name, member.name, round_)
-    kept = header._replace(kind="memory", about={"rows": fingerprint(rows.train)})
+    held = {str(round_ - 1): memories[number]} if memories else {}  # so that a lost reply can be made again
+    held |= {str(round_): reply.keep}
+    kept = header._replace(kind="memory", about={"rows": fingerprint(rows.train), "rounds": [*map(int, held)]})
     made = sealed({"send": reply.send, "size": reply.size}, header, key)
     if len(made) > agreement.most_bytes:
         raise InputError(f"The reply has {len(made):,} bytes; the study lets {agreement.most_bytes:,} leave a site.")
-    return Fitted(made, sealed(reply.keep, kept, key), reply.send)
+    return Fitted(made, sealed(held, kept, key), reply.send)
 
 
 def _memories(study: Study, member: Member, path: Path | None, round_: int, rows: Parts) -> dict[int, Tree]:
@@ -139,11 +141,14 @@ def _memories(study: Study, member: Member, path: Path | None, round_: int, rows
     if path is None or not path.exists():
         raise InputError(f"Round {round_} goes on from what round {round_ - 1} left here: give it with --memory.")
     envelope = checked(study, path, "memory", most=2**30)
-    if envelope.header.sender != member.name or envelope.header.round != round_ - 1:
+    header, held = envelope.header, envelope.value(types_of(study.agreement.build_method()))
+    if "rounds" not in header.about:
+        held = {str(header.round): held}  # files of older versions hold one round
+    if header.sender != member.name or str(round_ - 1) not in held:
         raise InputError(f"{path} is not what «{member.name}» kept in round {round_ - 1}: give the right file.")
-    if envelope.header.about.get("rows") != fingerprint(rows.train):
+    if header.about.get("rows") != fingerprint(rows.train):
         raise InputError(f"The rows are not those of round {round_ - 1}: use the same table in all rounds.")
-    return {member.number: envelope.value(types_of(study.agreement.build_method()))}
+    return {member.number: held[str(round_ - 1)]}
 
 
 def may_leave(agreement: Agreement, reply: Reply) -> None:
@@ -177,7 +182,7 @@ def check_unseen(study: Study, memory: Path | None, rows: Parts) -> bool:
     """Whether the rows that were trained on are still the same, so that those set aside were not; None was kept: no."""
     if memory is None or not memory.exists():
         return False
-    kept = opened(memory, "memory").header.about.get("rows")
+    kept = checked(study, memory, "memory", most=2**30).header.about.get("rows")
     if kept != fingerprint(rows.train):
         raise InputError("The table has changed since «site fit»: rows set aside may have been trained on.")
     return True

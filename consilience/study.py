@@ -179,8 +179,10 @@ class Study:
         return replace(self, sites=sites, models=models)
 
     def recorded(self, checksum: str, names: Sequence[str]) -> Study:
+        """A model more; old at once if it holds a site that has left."""
         kept = tuple(m for m in self.models if m.checksum != checksum)
-        return replace(self, models=(*kept, Made(checksum, tuple(names))))
+        old = not {*names} <= {site.name for site in self.active}
+        return replace(self, models=(*kept, Made(checksum, tuple(names), old)))
 
 
 def _check_signature(agreement: Agreement, site: Member) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import io
+import json
 import socket
 import ssl
 import threading
@@ -11,18 +12,25 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flower]'")
 
+import loopback
 import studies
+from flwr.app import Message
+from flwr.serverapp import Grid
 from tiny import Invoke
 
 from consilience.deploy.app import app_files, content_hash, pin, write_app
 from consilience.deploy.certificates import Certificates, check_current, new_certificates, new_node_key
 from consilience.deploy.processes import check_free, reach
+from consilience.deploy.site import site_of
 from consilience.errors import InputError
+from consilience.signature import read_key
+from consilience.study import read
 from consilience.study_text import study_text
 
 
@@ -153,3 +161,34 @@ def test_certificates_and_app_are_written_with_the_commands_to_start(written: In
 def test_what_cannot_work_is_refused_before_anything_starts(written: Invoke, words: str, expected: str) -> None:
     code, _, errors = written(*words.split())
     assert code == 2 and expected in " ".join(errors.split())
+
+
+def test_a_served_model_names_everyone_who_sent_something(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """North's reply is lost in round 2; round 1 holds it."""
+    study = studies.study(tmp_path, method="fedavg", settings=("inference.epochs=1",), rounds=2)
+    (tmp_path / "study.toml").write_text(study_text(study))
+    sites = []
+    for k, name in enumerate(studies.NAMES):
+        table, key = studies.table(tmp_path / f"{name}.csv", studies.rows(k)), read_key(tmp_path / f"{name}.key")
+        sites.append(site_of(study, study.member(name), key, table, tmp_path / f"{name}.site"))
+
+    def lost(k: int, reply: Message) -> list[Message]:
+        return [] if k == 0 and reply.metadata.group_id == "2" else [reply]
+
+    @contextmanager
+    def connected(*place: Any) -> Iterator[Grid]:
+        yield loopback.Loopback(sites, lost)
+
+    monkeypatch.setattr("consilience.deploy.server.connected", connected)
+    monkeypatch.chdir(tmp_path)
+    words = ("--key", "server.key", "--insecure", "--min-replies", "1", "--deadline", "0.2")
+
+    code, said, _ = invoke("study", "serve", "study.toml", *words)
+
+    told = json.loads((tmp_path / "study.run" / "study.json").read_text())
+    assert code == 0 and "Pooled from north, south, west." in said
+    assert "Without a reply of north in round 2." in said and "went on without north" in said
+    assert [(s["site"], s["train"]) for s in told["per_site"]] == [("north", None), ("south", 42), ("west", 42)]
+    assert [model.sites for model in read(tmp_path / "study.toml").models] == [studies.NAMES]

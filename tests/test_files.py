@@ -25,7 +25,8 @@ from consilience.errors import InputError
 from consilience.modelfile import read_model
 from consilience.pooling import choose, modelled, pool
 from consilience.signature import new_key, read_key
-from consilience.site import Parts, fit, parts, rows_of, statistics
+from consilience.site import Parts, check_unseen, fit, parts, rows_of, statistics
+from consilience.spec import types_of
 from consilience.study import Study
 
 
@@ -322,11 +323,51 @@ def test_a_model_says_where_beta_stands_and_why(tmp_path: Path, hand_out: str, l
     server = server_of(agreement, len(received), own["west"].train.x)._replace(calibration=known)
     state = method.aggregate(task, method.init(task, server), received, server)
 
-    made, facts = modelled(study, method, state, received, studies.NAMES, 1, server_key(tmp_path), labels)
+    trained = dict.fromkeys(studies.NAMES, 42)
+    made, facts = modelled(study, method, state, trained, studies.NAMES, 1, server_key(tmp_path), labels)
 
     assert facts.notes[0].startswith(said.format(state.beta)) and (state.beta > 0) == labels
     (tmp_path / "one.model").write_bytes(made)
     assert hand_out == "mixture" or read_model(tmp_path / "one.model", study).state.beta == state.beta
+
+
+def test_a_model_of_several_rounds_names_everyone_in_it(tmp_path: Path) -> None:
+    """North and west reply in round 1 alone, but the weights that round 2 began from are theirs too."""
+    study = studies.study(tmp_path, method="fedavg", settings=("inference.epochs=1",), rounds=2, choose=0.3)
+    first = pool(study, replies(study, tmp_path), server_key(tmp_path))
+    state, message, model = (tmp_path / f"one.{kind}" for kind in ("state", "message", "model"))
+    state.write_bytes(first.state or b"")
+    message.write_bytes(first.message or b"")
+    south = [path for path in replies(study, tmp_path, message) if path.stem == "south"]
+
+    second = pool(study, south, server_key(tmp_path), after=state)
+    after = pool(study.without("north"), south, server_key(tmp_path), after=state)
+
+    sizes = [len(own.train.y) for own in rows(study, tmp_path).values()]
+    assert first.facts.sites == second.facts.sites == after.facts.sites == studies.NAMES
+    assert first.facts.rows == second.facts.rows == sum(sizes)
+    assert [(s["site"], s["train"]) for s in second.account["per_site"]] == list(zip(studies.NAMES, sizes, strict=True))
+    assert second.facts.notes[1:] == ("Without a reply of north, west in round 2.",)
+    assert after.facts.notes[1] == "Without a reply of west in round 2."
+    assert after.facts.notes[2].startswith("It holds earlier replies of north, who left")
+    assert study.without("north").recorded("one", after.facts.sites).models[0].superseded
+    model.write_bytes(second.model)
+    with pytest.raises(InputError, match="still holds north"):
+        choose(study.without("north"), read_model(model), [], server_key(tmp_path))
+    old = opened(state)
+    value = old.value(types_of(study.agreement.build_method()))
+    state.write_bytes(sealed(value, old.header._replace(about={}), server_key(tmp_path)))  # as older versions did
+    unsaid = pool(study, south, server_key(tmp_path), after=state)
+    assert unsaid.facts.sites == ("south",) and "before round 2 is not known" in unsaid.facts.notes[-1]
+
+
+def test_a_penalty_that_is_estimated_survives_the_model_file(tmp_path: Path) -> None:
+    settings = ("inference.epochs=2", "penalty=None")
+    study = studies.study(tmp_path, method="evidence", settings=settings, hand_out="ensemble", smallest=1)
+
+    model = read_model(pooled_model(study, tmp_path, replies(study, tmp_path)), study)
+
+    assert model.method == study.agreement.build_method()
 
 
 def test_statistics_of_another_model_are_refused(tmp_path: Path) -> None:
@@ -453,6 +494,31 @@ def test_a_reply_heavier_than_agreed_does_not_leave(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="lets 300 leave"):
         replies(study, tmp_path)
+
+
+def test_what_another_study_kept_is_not_taken_for_a_changed_table(tmp_path: Path) -> None:
+    study, other = studies.study(tmp_path), studies.study(tmp_path, seed=1)
+    replies(other, tmp_path)
+
+    with pytest.raises(InputError, match=r"north\.memory belongs to the study «sepsis»"):
+        check_unseen(study, tmp_path / "north.memory", rows(study, tmp_path)["north"])
+    assert check_unseen(other, tmp_path / "north.memory", rows(other, tmp_path)["north"])
+
+
+def test_what_an_older_version_kept_can_be_gone_on_from(tmp_path: Path) -> None:
+    """Then a memory was one round's and nothing around it."""
+    study = studies.study(tmp_path, method="scaffold", settings=("inference.epochs=1",), rounds=2)
+    first = pool(study, replies(study, tmp_path), server_key(tmp_path))
+    message, memory = tmp_path / "one.message", tmp_path / "north.memory"
+    message.write_bytes(first.message or b"")
+    now, key, own = opened(memory), read_key(tmp_path / "north.key"), rows(study, tmp_path)["north"]
+    header = now.header._replace(about={"rows": now.header.about["rows"]})
+    older = tmp_path / "older.memory"
+    older.write_bytes(sealed(now.value({})["1"], header, key))
+
+    made = [fit(study, study.member("north"), key, own, message, path) for path in (memory, older)]
+
+    assert made[0].reply == made[1].reply and made[0].memory == made[1].memory
 
 
 def test_a_message_must_come_from_the_coordinator(tmp_path: Path) -> None:

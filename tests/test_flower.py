@@ -15,14 +15,14 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flowe
 import loopback
 import tiny
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from torch import Tensor
 
 import consilience as co
 from consilience.engines import engine as engine_of
 from consilience.engines import wire
 from consilience.engines.flower import Flower
-from consilience.engines.flower_client import Site, answered
+from consilience.engines.flower_client import Site, answered, recalled, remember
 from consilience.engines.rehearsal import Rehearsal, check
 from consilience.errors import InputError
 from consilience.key import Key
@@ -298,6 +298,20 @@ def test_a_repeated_question_has_the_same_answer_though_the_site_remembers() -> 
     assert not torch.equal(first[0].payload[1]["0.weight"], second[0].payload[1]["0.weight"])
 
 
+def test_a_second_run_in_the_same_folder_remembers_its_own_rounds() -> None:
+    task, sites, _ = problem()
+    one = Site(1, "b", tiny.method("scaffold"), task, sites.train[1])
+    context = Context(1, 101, {}, RecordDict(), {})
+    found = []
+    for run in (0, 1):
+        for t in range(6):
+            found.append(recalled(one, context, t))
+            remember(one, context, t, torch.tensor(float(10 * run + t)))
+
+    before = [float(kept[1]) if kept else None for kept in found]
+    assert before == [None, 0, 1, 2, 3, 4, None, 10, 11, 12, 13, 14]  # each round's is what the round before left
+
+
 def test_a_site_that_is_not_there_is_named_within_the_time_given() -> None:
     task, sites, start = problem()
     grid = loopback.Loopback(loopback.sites_of(METHOD, task, sites.train[:3]))
@@ -320,6 +334,40 @@ def test_two_nodes_cannot_be_one_site_and_strangers_are_not_asked() -> None:
 
     assert [r.client for r in received] == [0, 1] and engine.nodes == {0: 100, 1: 101}
     assert engine.strangers == {200: "b is there already.", 201: "it agreed to another study."}
+
+
+def test_a_node_that_answered_with_an_error_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, sites, _ = problem()
+    grid = loopback.Loopback(loopback.sites_of(METHOD, task, sites.train[:1]))
+    engine = Flower(grid, ["a"], sites.train[0], wait=0.1, pause=0.01)
+    with monkeypatch.context() as ill:
+        ill.setattr(grid, "app", lambda message, context: Message(Error(5, "Node unavailable"), reply_to=message))
+        engine.meet([0])
+    first = dict(engine.strangers)
+
+    engine.meet([0])
+
+    assert first == {100: "Node unavailable"}
+    assert engine.nodes == {0: 100} and engine.strangers == {}
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_a_restarted_node_takes_its_place_when_the_old_one_is_gone(meanwhile: bool) -> None:
+    """Gone between two rounds, or while the server waits for another site."""
+    task, sites, _ = problem()
+    grid = loopback.Loopback(loopback.sites_of(METHOD, task, sites.train[:1]))
+    engine = Flower(grid, ["a", "b"], sites.train[0], wait=0.2, pause=0.01)
+    engine.meet([0])
+    grid.sites[200], grid.contexts[200] = grid.sites[100], Context(1, 200, {}, RecordDict(), {})
+    listed = [[100, 200], [200]] if meanwhile else [[200]]
+    if not meanwhile:
+        engine.meet([0])
+        assert engine.nodes == {0: 100} and engine.strangers == {200: "a is there already."}
+
+    grid.get_node_ids = lambda: listed.pop(0) if len(listed) > 1 else listed[0]  # type: ignore[method-assign]
+    engine.meet([0, 1])
+
+    assert engine.nodes == {0: 200} and engine.strangers == {}
 
 
 def signed(site: int, purpose: str, message: bytes) -> str:

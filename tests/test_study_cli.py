@@ -190,6 +190,75 @@ def test_many_rounds_by_hand_over(place: Place) -> None:
     assert code == 2 and "round 2; round 1 is collected" in err
 
 
+def test_a_model_is_old_when_a_site_of_an_earlier_round_has_left(place: Place) -> None:
+    place.begun("--method", "fedavg", "--rounds", "2", "--set", "inference.epochs=1")
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    place.everybody("sepsis.message")
+    place.fitted("--message", "sepsis.message")
+    last = ("study", "pool", "sepsis.toml", "south.reply", "--after", "sepsis.state", "-o")
+    told = place.at("server", *last, "two.model")
+
+    left = place.at("server", "study", "leave", "sepsis.toml", "north")
+    used = place.at("server", "predict", "two.model", "../north/data.csv", "--study", "sepsis.toml", "-o", "p.csv")
+    place.at("server", *last, "again.model")
+
+    assert "Pooled from north, south, west, 252 rows" in told  # 3 × 0.7 × 120
+    assert left.count("still holds north") == 2
+    assert "old model: it holds north" in used
+    assert place.at("server", "study", "show", "sepsis.toml").count("OLD") == 3
+
+
+def test_a_pool_that_cannot_write_its_message_can_be_run_again(place: Place) -> None:
+    place.begun("--method", "fedavg", "--rounds", "3", "--set", "inference.epochs=1")
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    place.everybody("sepsis.message")
+    place.fitted("--message", "sepsis.message")
+    again = ("server", "study", "pool", "sepsis.toml", *place.files, "--after", "sepsis.state")
+    (place.root / "server" / "sepsis.message.part").mkdir()  # the message cannot be written
+
+    code, _, err = place.tried(*again)
+    (place.root / "server" / "sepsis.message.part").rmdir()
+    place.at(*again)
+
+    assert code == 2 and "Cannot write sepsis.message" in err
+    assert opened(place.root / "server" / "sepsis.message").header.round == 3
+
+
+def test_a_memory_stays_in_the_folder_when_the_reply_goes_elsewhere(place: Place) -> None:
+    place.begun(*SHORT)
+    place.at("north", "site", "fit", "sepsis.toml", "data.csv", "-o", "../server/north.reply")
+    place.at("server", "study", "pool", "sepsis.toml", "north.reply")
+    place.everybody("sepsis.model")
+
+    said = place.at("north", "site", "statistics", "sepsis.toml", "sepsis.model", "data.csv")
+
+    assert not (place.root / "server" / "north.memory").exists()
+    assert "is not here" not in said
+
+
+def test_a_lost_reply_is_made_again_by_the_same_command(place: Place) -> None:
+    place.begun("--method", "scaffold", "--rounds", "2", "--set", "inference.epochs=1")
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    place.everybody("sepsis.message")
+    again = ("north", "site", "fit", "sepsis.toml", "data.csv", "--message", "sepsis.message")
+    reply, memory = place.root / "north" / "north.reply", place.root / "north" / "north.memory"
+    first = memory.read_bytes()
+    (place.root / "north" / "north.reply.part").mkdir()  # the reply cannot be written
+
+    code, _, err = place.tried(*again)
+    assert code == 2 and "Cannot write north.reply" in err and memory.read_bytes() == first
+    (place.root / "north" / "north.reply.part").rmdir()
+    place.at(*again)
+    made = reply.read_bytes(), memory.read_bytes()
+    reply.unlink()
+    place.at(*again)
+
+    assert (reply.read_bytes(), memory.read_bytes()) == made
+
+
 def test_scaling_from_sums(place: Place) -> None:
     (place.root / "server" / "columns.toml").write_text(COLUMNS)
     place.at("server", "study", "new", "sepsis", "--columns", "columns.toml", "--scaling", "sums", *SHORT)

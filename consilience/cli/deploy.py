@@ -85,7 +85,7 @@ def serve_study(
     from consilience.account import account
     from consilience.deploy.certificates import certificates_in
     from consilience.deploy.server import connected, rounds
-    from consilience.pooling import inputs_from, modelled, own_key
+    from consilience.pooling import heard, inputs_from, modelled, own_key, senders
     from consilience.site import rows_of
     from consilience.study import read
 
@@ -113,14 +113,14 @@ def serve_study(
             deadline=deadline,
             resume=resume,
         )
-    names = tuple(found.active[r.client].name for r in result.replies)
-    state, labels = (result.method, result.state, result.replies), labelled is not None
-    made, facts = modelled(found, *state, names, found.agreement.rounds, own, labels)
+    replies, ledger = {found.active[r.client].name: r for r in result.replies}, result.report["ledger"]
+    trained, state = heard(found, senders(ledger), replies), (result.method, result.state)
+    made, facts = modelled(found, *state, trained, [*replies], found.agreement.rounds, own, labelled is not None)
     written(target / "study.model", made, "Model")
     record(study, target / "study.model", facts.sites)
     describe(facts)
     lost = _failures(result.report)
-    reported(target / "study.model", account(found, facts, result.replies, result.report["ledger"], lost))
+    reported(target / "study.model", account(found, facts, trained, replies, ledger, lost))
     for sentence in lost:
         say(sentence, "yellow")
 

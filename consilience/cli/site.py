@@ -118,11 +118,11 @@ def fit(
     data, _ = rows_of(found.agreement, table, one_class)
     rows = parts(found.agreement, member.number, data)
     path = out_ or Path(f"{member.name}.reply")
-    kept = memory or path.with_suffix(".memory")
+    kept = memory or Path(f"{member.name}.memory")
     with progress(True) as _:
         made = fitted(found, member, own, rows, message, kept)
-    written(kept, made.memory, "Stays here")
     written(path, made.reply, "For the coordinator")
+    written(kept, made.memory, "Stays here")
     train, aside, test = (f"{len(part.y):,}" for part in rows)
     say(f"Trained on {train} rows; {aside} are set aside to choose by, {test} to test on.")
     found_scores = own_scores(found.agreement, made.send, rows.test) if len(rows.test.y) else {}

@@ -167,8 +167,8 @@ def pool(
     describe(made.facts)
     reported(path, made.account)
     if made.message and made.state:
-        written(path.with_suffix(".state"), made.state, "Your state, for the next round")
         written(path.with_suffix(".message"), made.message, "Message for the sites")
+        written(path.with_suffix(".state"), made.state, "Your state, for the next round")  # last: may replace --after
         say(f"Next: sites run «consilience site fit {study.name} TABLE --message {path.with_suffix('.message').name}».")
     else:
         say(f"Next: send the model to the sites; «consilience site statistics {study.name} {path.name} TABLE».")

@@ -70,6 +70,7 @@ class Flower:
         self.rehearsal = Rehearsal(row)
         self.nodes: dict[int, int] = {}  # site → node
         self.strangers: dict[int, str] = {}  # node → why it is not asked
+        self.passing: set[int] = set()  # strangers who may be well or wanted later
         self.memories: dict[int, Tree] = {}
         self.met: set[int] = set()  # sites that have answered, and so remember by themselves
         self.forgiving, self.lost = False, dict[int, str]()
@@ -180,13 +181,22 @@ class Flower:
     def meet(self, cohort: Sequence[int]) -> None:
         """Wait for the sites asked, and learn which node is which; a stranger is not asked."""
         end = time.monotonic() + self.wait
+        self.reconsider()
         while True:
             there = set(self.grid.get_node_ids())
-            self.nodes = {k: node for k, node in self.nodes.items() if node in there}
+            if not there.issuperset(self.nodes.values()):
+                self.nodes = {k: node for k, node in self.nodes.items() if node in there}
+                self.reconsider()
             self.introduce(sorted(there - set(self.nodes.values()) - set(self.strangers)))
             if all(k in self.nodes for k in cohort) or time.monotonic() >= end:
                 return
             time.sleep(self.pause)
+
+    def reconsider(self) -> None:
+        """Ask those again who answered with an error, or whose place was taken."""
+        for node in self.passing:
+            del self.strangers[node]
+        self.passing = set()
 
     def introduce(self, nodes: Sequence[int]) -> None:
         """Ask new nodes who they are."""
@@ -212,6 +222,8 @@ class Flower:
         except (KeyError, TypeError, ValueError):
             why = reply.error.reason if reply.has_error() else ""
             self.strangers[node] = why or "it did not say who it is."
+            if reply.has_error():
+                self.passing.add(node)
             return
         if study != self.study:
             self.strangers[node] = "it agreed to another study."
@@ -228,5 +240,6 @@ class Flower:
                 )
             elif k in self.nodes:
                 self.strangers[node] = f"{self.sites[k]} is there already."
+                self.passing.add(node)
             else:
                 self.nodes[k] = node

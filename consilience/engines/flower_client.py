@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,13 +149,18 @@ def described(method: Method) -> Any:
 
 
 def remember(site: Site, context: Context, t: int, keep: Tree) -> None:
-    """Put a round's memory where it stays: in the site's own context."""
+    """Put a round's memory where it stays: in the site's own context. Rounds to come are of a run before: forgotten."""
+    forget(context, [r for r in rounds_of(context) if r > t])
     if keep == ():
         return
     arrays, outline = pack(keep, {**types_of(site.method), "Data": Data})
     context.state[f"memory {t}"], context.state[f"outline {t}"] = arrays, ConfigRecord({"outline": outline})
-    for old in sorted(rounds_of(context))[:-KEPT]:
-        del context.state[f"memory {old}"], context.state[f"outline {old}"]
+    forget(context, sorted(rounds_of(context))[:-KEPT])
+
+
+def forget(context: Context, rounds: Sequence[int]) -> None:
+    for t in rounds:
+        del context.state[f"memory {t}"], context.state[f"outline {t}"]
 
 
 def recalled(site: Site, context: Context, t: int) -> dict[int, Tree]:
