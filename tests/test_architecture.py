@@ -12,7 +12,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Each line may import from itself and from the lines above.
 LAYERS = [
-    ["errors", "tree", "key", "version", "progress", "signature", "compiled", "remembered", "memory"],
+    ["errors", "tree", "key", "softmax", "version", "progress", "signature", "compiled", "remembered", "memory"],
     ["posterior", "payload", "predictive", "merging"],
     ["data", "likelihood", "prior", "models", "ensemble"],
     ["task", "parties", "optim"],
