@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -18,6 +20,7 @@ from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.participation import Participation, cohort, durations, losses
 from consilience.payload import nbytes
+from consilience.report.html import run_page
 
 ENGINES = ("sequential", "vectorised", "parallel")
 LOSSY = Participation(clients=3, dropout=0.3, deadline=1.5)
@@ -85,6 +88,23 @@ def test_losses_are_recorded_and_what_they_were_sent_is_counted() -> None:
     assert result.report["ledger"]["down_bytes"] == 6 * 4 * message
     assert result.report["ledger"]["up_bytes"] == (6 * 4 - len(failures)) * message
     assert len(result.replies) == 4 - sum(f["round"] == 6 for f in failures)
+
+
+@pytest.mark.parametrize("taking", [Participation(3), Participation(dropout=0.5)])
+def test_a_diagnosis_names_the_sites_that_replied(taking: Participation) -> None:
+    def named(report: dict[str, Any]) -> list[str]:
+        table = (
+            run_page(report).partition('aria-label="Where the sites disagree, as numbers"')[2].partition("</table>")[0]
+        )
+        return re.findall(r"<tr><th[^>]*>([^<]*)</th><td>", table)
+
+    task, sites = tiny.classification()
+    result = co.run(tiny.method("evidence"), task, sites, participation=taking)
+
+    there = [sites.names[r.client] for r in result.replies]
+    assert 0 < len(there) < 4, "with these numbers somebody is missing"
+    assert named(result.report) == there
+    assert named({**result.report, "ledger": {}}) == [f"reply {k + 1}" for k in range(len(there))]
 
 
 def test_only_replies_are_averaged() -> None:

@@ -134,7 +134,7 @@ def _run_pictures(run: Json) -> list[Picture]:
             labels_picture([s["labels"] for s in sites], names, run.get("class_names"), least=run.get("smallest_count"))
         )
     if (run.get("diagnostics") or {}).get("residual_by_site_and_class"):
-        pictures.append(_evidence(run["diagnostics"], [str(s.get("site")) for s in sites], run.get("class_names")))
+        pictures.append(_evidence(run["diagnostics"], _repliers(run), run.get("class_names")))
     keys = [k for k in _shown(run) if any(words.value(s, k) is not None for s in sites)]
     if keys:
         pictures.append(_sites(run, sites, keys))
@@ -183,6 +183,14 @@ def _predicted(found: Json) -> Picture:
     caption += " Grey: single rows, with their own 95 % intervals." if found.get("points") else ""
     headings = ["Rows", "Predicted", "± said", "True", "95 % interval"]
     return Picture("Predicted and true", Markup(predictions.predicted(found)), caption, headings, rows)
+
+
+def _repliers(run: Json) -> list[str]:
+    """Whose the rows of a diagnosis are: those who sent something; numbered where that is not known."""
+    rows = len(run["diagnostics"]["residual_by_site_and_class"])
+    everyone = [str(s.get("site")) for s in run.get("per_site") or []]
+    sent = [str(s.get("site")) for s in (run.get("ledger") or {}).get("per_site") or [] if s.get("up_bytes")]
+    return next((names for names in (everyone, sent) if len(names) == rows), [f"reply {k + 1}" for k in range(rows)])
 
 
 def _evidence(found: Json, sites: Sequence[str], names: Sequence[str] | None) -> Picture:
