@@ -16,7 +16,7 @@ from torch import Tensor
 
 from consilience.blueprint import blueprint
 from consilience.data.data import Sites
-from consilience.errors import InputError
+from consilience.errors import Diverged, InputError
 from consilience.evaluate import evaluate, fitted_temperature, uncertainty
 from consilience.inference import CyclicalSGHMC
 from consilience.key import Key
@@ -126,24 +126,30 @@ class Result:
 
     @cached_property
     def bounds(self) -> dict[str, Any]:
-        """Each site alone, the server's few rows alone, all data in one place: scores on the same test rows."""
+        """Each site alone, the server's few rows alone, all data in one place: scores on the same test rows.
+
+        A bound whose training left the finite numbers says so as its `failure`, and costs no other.
+        """
         if not self.sites.train:  # loaded without its rows
             known: dict[str, Any] = self.report.get("bounds") or {}
             return known
         seed = self.report["seed"]
         inference = getattr(getattr(self.method, "inner", self.method), "inference", CyclicalSGHMC())
-        found = {}
+
+        def trained(method: Method) -> Result:
+            return self.run(method, self.task, self.sites, seed=seed)
+
+        wanted: dict[str, Callable[[], Result]] = {}
         if len(self.sites) > 1:
             whole = self.report["rounds"] == 1 and len(self.replies) == len(self.sites)
             own_models = whole and all(isinstance(r.payload, (Point, Samples)) for r in self.replies)
             local = LocalOnly(inference)
-            found["local_only"] = self.pool(local) if own_models else self.run(local, self.task, self.sites, seed=seed)
+            wanted["local_only"] = lambda: self.pool(local) if own_models else trained(local)
         if self.sites.calibration is not None:
-            found["server_only"] = self.run(ServerOnly(), self.task, self.sites, seed=seed)
+            wanted["server_only"] = lambda: trained(ServerOnly())
         if not self.method.pooled:
-            found["centralised"] = self.run(Centralised(inference), self.task, self.sites, seed=seed)
-        kept = ("metrics", "intervals", "tempered", "per_site", "worst_site", "best")
-        return {bound: {k: r.report[k] for k in kept if k in r.report} for bound, r in found.items()}
+            wanted["centralised"] = lambda: trained(Centralised(inference))
+        return {bound: _scored(made) for bound, made in wanted.items()}
 
     def __str__(self) -> str:
         text = io.StringIO()
@@ -151,3 +157,13 @@ class Result:
         return text.getvalue()
 
     __repr__ = object.__repr__
+
+
+def _scored(bound: Callable[[], Result]) -> dict[str, Any]:
+    """A bound's scores, or why there are none."""
+    try:
+        report = bound().report
+    except Diverged as error:
+        return {"failure": str(error)}
+    kept = ("metrics", "intervals", "tempered", "per_site", "worst_site", "best")
+    return {k: report[k] for k in kept if k in report}

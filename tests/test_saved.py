@@ -68,6 +68,23 @@ def test_a_saved_result_has_its_report_and_can_be_printed(tmp_path: Path) -> Non
     assert "NLL" in str(co.load(folder))
 
 
+def test_a_bound_that_diverges_is_told_and_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, sites = tiny.classification()
+    result = co.run(tiny.method("mixture"), task, sites)
+    monkeypatch.setattr(co.Centralised, "local", lambda *_: (_ for _ in ()).throw(co.Diverged("Too far.")))
+
+    page = (result.save(tmp_path / "plain") / "report.html").read_text()
+    text = " ".join(str(result).split())
+    told = (result.save(tmp_path / "told") / "report.html").read_text()
+
+    assert "Centralised, the bound" not in page
+    for shown in (text, told):
+        assert "Centralised, the bound: Site 0, round 1: Too far." in shown and "Local only" in shown
+        assert "Server only" in shown
+    assert set(result.bounds) == {"local_only", "server_only", "centralised"}
+    assert "metrics" in result.bounds["local_only"] and "metrics" not in result.bounds["centralised"]
+
+
 def test_a_saved_run_can_go_on(tmp_path: Path) -> None:
     task, sites = tiny.classification()
     method = tiny.method("scaffold")  # its sites remember something

@@ -89,8 +89,7 @@ def _run_scores(run: Json) -> dict[str, Any]:
     columns: list[tuple[str, str, Json]] = [("This run", "as it comes", run)]
     if run.get("tempered"):
         columns.append(("Tempered", words.temperature_name(run, run["tempered"]), run["tempered"]))
-    bounds = [(k, name, b) for k, name in words.BOUNDS.items() if (b := (run.get("bounds") or {}).get(k))]
-    columns += [(name, "bound", b) for _, name, b in bounds]
+    columns += [(name, "bound", b) for _, name, b in words.bounds(run)]
     rows = []
     for key in words.ordered(run.get("metrics") or {}):
         grey = greyed(key, run)
@@ -100,7 +99,7 @@ def _run_scores(run: Json) -> dict[str, Any]:
 
 
 def _run_notes(run: Json) -> list[str]:
-    bounds = run.get("bounds") or {}
+    bounds = {key for key, _, _ in words.bounds(run)}
     labelled = (run.get("rows") or {}).get("calibration")
     told = {
         "local_only": "Local only: each site's own model, averaged over the sites.",
@@ -110,7 +109,7 @@ def _run_notes(run: Json) -> list[str]:
         "centralised": "Centralised: all training rows in one place.",
     }
     notes = ["Small figures are 95 % intervals." if run.get("intervals") else ""]
-    notes += [text for key, text in told.items() if bounds.get(key)]
+    notes += [text for key, text in told.items() if key in bounds]
     notes.append(tempered_note(run) if run.get("tempered") else "")
     if "ece" in (run.get("metrics") or {}) and not greyed("ece", run):
         notes.append(words.ece_note(run))
