@@ -18,7 +18,7 @@ import consilience as co
 from consilience import tree
 from consilience.key import Key
 from consilience.methods import METHODS
-from consilience.participation import Participation, cohort, durations, losses
+from consilience.participation import FAILED, Participation, cohort, durations, losses, shortfall
 from consilience.payload import nbytes
 from consilience.report.html import run_page
 
@@ -137,7 +137,8 @@ def test_too_few_replies_stop_the_run_and_nothing_is_lost(tmp_path: Path) -> Non
     strict = Participation(dropout=0.4, min_replies=3)
 
     with pytest.raises(
-        co.InputError, match=r"sites replied and at least 3 must; all rounds before it are kept"
+        co.InputError,
+        match=r"at least 3 must \(site \d: dropped out\); all rounds before it are kept: go on with --resume",
     ) as told:
         co.run(method, task, sites, rounds=30, participation=strict, out=out)
     stopped = json.loads((out / "run.json").read_text())
@@ -149,6 +150,26 @@ def test_too_few_replies_stop_the_run_and_nothing_is_lost(tmp_path: Path) -> Non
     whole = co.run(method, task, sites, rounds=last + 1, participation=easier)
     assert resumed.metrics == whole.metrics
     assert resumed.report["failures"] == whole.report["failures"]
+
+
+def test_nobody_left_says_why_and_only_what_helps() -> None:
+    def told(p: Participation, lost: dict[int, str]) -> str:
+        return str(shortfall(p, lost, 2, 0))
+
+    assert shortfall(Participation(min_replies=1), {1: "dropped out"}, 2, 0) is None
+    dropped = told(Participation(dropout=0.5), {0: "dropped out", 1: "dropped out"})
+    assert "(site 0: dropped out)" in dropped and "start again with a lower --dropout." in dropped
+    away = told(Participation(min_replies=1), {0: "it is not connected.", 1: "no reply"})
+    assert "(site 0: it is not connected); " in away and away.endswith("go on with --resume when sites are back.")
+    assert "--dropout" not in away
+
+
+@pytest.mark.parametrize(("lost", "diverged"), [({0: FAILED, 1: FAILED}, True), ({0: FAILED, 1: "dropped out"}, False)])
+def test_too_few_because_training_failed_is_divergence(lost: dict[int, str], diverged: bool) -> None:
+    stop = shortfall(Participation(dropout=0.5, min_replies=2), lost, 3, 0)  # without the failure: three, or two
+    assert stop is not None and isinstance(stop, co.Diverged)
+    stop = shortfall(Participation(dropout=0.5, min_replies=3), lost, 3, 0)
+    assert isinstance(stop, co.Diverged) == diverged
 
 
 def test_resuming_with_other_participation_is_refused(tmp_path: Path) -> None:
