@@ -26,7 +26,7 @@ from consilience.method import Method, usual_rounds
 from consilience.participation import Participation
 from consilience.parties import Received, Server
 from consilience.progress import track
-from consilience.provenance import check, facts, identity
+from consilience.provenance import check, facts, identity, identity_told
 from consilience.result import Result
 from consilience.spec import restored
 from consilience.start import start_from
@@ -221,9 +221,7 @@ def load(
         raise InputError(f"{folder} holds no state: start the run again.")
     if sites is not None:
         sites = sites.pooled() if method.pooled else sites
-        taking = Participation(**report.get("participation", {})).fingerprint()
-        where = on(report["engine"], report.get("device", "cpu"))
-        if saved.fingerprint != identity(method, task, sites, report["seed"], where, taking):
+        if saved.fingerprint != identity_told(report, method, task, sites):
             raise InputError(f"{folder} was made with another method, model or data than these.")
     known = sites_from(plan) if sites is None else sites
     server = Server(known.inputs, known.calibration, Key(report["seed"]).fold(0), len(known.names))

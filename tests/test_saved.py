@@ -118,6 +118,31 @@ def test_a_pool_can_be_saved_too(tmp_path: Path) -> None:
     assert same(co.load(tmp_path / "pool").predict(sites.all_test.x), pooled.predict(sites.all_test.x))
 
 
+def test_a_pool_reports_itself_and_not_the_run_before() -> None:
+    task, sites = tiny.classification()
+    result = co.run(tiny.method("fedavg"), task, sites, rounds=3)
+    scores = ("metrics", "intervals", "tempered", "reliability", "uncertainty", "ece_if_calibrated", "per_site")
+
+    unscored, local = result.pool(tiny.method("mixture"), scored=False), result.pool(tiny.method("local_only"))
+
+    assert not set(scores) & set(unscored.report) and unscored.report["method"] == "mixture"
+    assert not {"reliability", "uncertainty", "ece_if_calibrated"} & set(local.report)
+    for pooled in (unscored, local):  # the replies took three rounds, whose scores were another method's
+        assert pooled.report["rounds"] == 3 and pooled.report["ledger"] == result.report["ledger"]
+        assert pooled.report["history"] == []
+    with pytest.raises(co.InputError, match="centralised trains on all rows in one place"):
+        result.pool(tiny.method("centralised"))
+
+
+def test_a_pool_after_participation_comes_back_with_its_rows(tmp_path: Path) -> None:
+    task, sites = tiny.classification()
+    pooled = co.run(tiny.method("mixture"), task, sites, participation=3).pool(tiny.method("bcm"))
+
+    loaded = co.load(pooled.save(tmp_path / "pool"), sites=sites)
+
+    assert loaded.metrics == pooled.metrics and len(loaded.replies) == 3
+
+
 class Own(nn.Module):
     def __init__(self) -> None:
         super().__init__()
