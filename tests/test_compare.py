@@ -211,6 +211,14 @@ def test_differences_are_paired_with_the_reference_and_adjusted_over_rows() -> N
     assert "p" not in rows[3]["differences"]["nll"]  # bounds are no competitors
 
 
+def test_a_reference_may_be_typed_with_blanks(tmp_path: Path) -> None:
+    rows = ("fedavg[rounds=1,inference.rate=0.1]", "fedavg[rounds=1,inference.rate=0.2]")
+    made = plan(*rows, seeds=tuple(range(6)), common=SHORT[:2])
+    found = compare(made, tmp_path, reference="fedavg[rounds=1, inference.rate=0.2]")
+    assert found["reference"] == rows[1]
+    assert [bool(r.get("differences")) for r in found["rows"]] == [True, False]
+
+
 def test_below_six_seeds_nothing_is_paired() -> None:
     rows = rows_of([1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 1.0, 2.0, 3.0, 4.0])
     pair(rows, "r0")
