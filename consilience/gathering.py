@@ -48,6 +48,6 @@ class Gathering:
             replies = folded([*replies, *came]) if self.folding else came
         for k in sorted(self.lost):
             ledger.record(round + 1, k, message, ())
-        if stop := part.shortfall(self.taking, len(asked) - len(self.lost), len(asked), round):
-            raise InputError(stop)
+        if stop := part.shortfall(self.taking, self.lost, len(asked), round):
+            raise stop
         return replies

@@ -7,15 +7,16 @@ was sent the message, does not reply, and remembers what it remembered before.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from consilience.errors import InputError
+from consilience.errors import Diverged, InputError
 from consilience.key import Key
 from consilience.method import Method, name
 
 PORTION = 256  # replies held at a time where they are folded
+FAILED = "training failed"  # how the reason of a client that left the finite numbers begins
 SPREAD = 0.5  # standard deviation of the log of a duration
 
 
@@ -107,13 +108,19 @@ def portions(cohort: Sequence[int], sizes: Sequence[int], folding: bool) -> list
     return [order[i : i + PORTION] for i in range(0, len(order), PORTION)]
 
 
-def shortfall(p: Participation, replies: int, asked: int, round: int) -> str:
-    """Why a run must stop after too few replies, and how it goes on; empty if there are enough."""
-    least = p.min_replies or 1
+def shortfall(p: Participation, lost: Mapping[int, str], asked: int, round: int) -> InputError | None:
+    """Why a run must stop after too few replies, and how it goes on; `Diverged` where failed training made them few."""
+    least, replies = p.min_replies or 1, asked - len(lost)
     if replies >= least:
-        return ""
-    how = "with a lower --min-replies" if replies else "when sites are back, or start again with a lower --dropout"
-    return (
-        f"Round {round + 1}: {replies} of {asked} sites replied and at least {least} must; "
-        f"all rounds before it are kept: go on with --resume {how}."
-    )
+        return None
+    said = f"Round {round + 1}: {replies} of {asked} sites replied and at least {least} must"
+    failed = [lost[k] for k in sorted(lost) if lost[k].startswith(FAILED)]
+    if replies + len(failed) >= least:
+        return Diverged(f"{said}; {failed[0]}")
+    easier = [f"a {word}" for word, used in (("lower --dropout", p.dropout), ("longer --deadline", p.deadline)) if used]
+    if easier and not replies:
+        how = f"start again with {' or '.join(easier)}"
+    else:
+        how = f"go on with --resume {'with a lower --min-replies' if replies else 'when sites are back'}"
+    why = f"site {min(lost)}: {lost[min(lost)].rstrip('.')}"
+    return InputError(f"{said} ({why}); all rounds before it are kept: {how}.")

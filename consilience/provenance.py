@@ -12,9 +12,11 @@ import numpy
 import torch
 
 from consilience.data.data import Sites
+from consilience.device import on
 from consilience.errors import InputError
 from consilience.method import Method, Needs, group, moves_statistics, name, needs
 from consilience.methods import METHODS
+from consilience.participation import Participation
 from consilience.spec import describe
 from consilience.task import Task
 from consilience.version import __version__
@@ -117,3 +119,9 @@ def identity(
         *([takes_part] if takes_part else []),
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def identity_told(report: dict[str, Any], method: Method, task: Task, sites: Sites) -> str:
+    """The same hash, from what run.json says about seed, engine, device and who took part."""
+    taking = Participation(**report.get("participation", {})).fingerprint()
+    return identity(method, task, sites, report["seed"], on(report["engine"], report.get("device", "cpu")), taking)

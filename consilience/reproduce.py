@@ -102,7 +102,7 @@ def reproduce(
 def _trials(
     name: str, missing: Sequence[tuple[str, int]], scale: str, data_dir: str | None, workers: int
 ) -> Iterator[tuple[str, int, Values | Diverged]]:
-    """Every trial as it ends; one that leaves the finite numbers is told, any other error ends them all."""
+    """Every trial as it ends; one that leaves the finite numbers is told, after any other error no more are begun."""
     if workers == 1 or len(missing) == 1:
         for column, seed in missing:
             yield column, seed, _trial(name, column, seed, scale, data_dir)
@@ -110,8 +110,19 @@ def _trials(
     pool = ProcessPoolExecutor(workers, get_context("spawn"), share_cores, (workers,))
     try:
         jobs = {pool.submit(_trial, name, c, s, scale, data_dir): (c, s) for c, s in missing}
+        first: BaseException | None = None
         for job in as_completed(jobs):
-            yield *jobs[job], job.result()
+            if job.cancelled():
+                continue
+            error = job.exception()
+            if error is None:
+                yield *jobs[job], job.result()
+            elif first is None:
+                first = error
+                for other in jobs:
+                    other.cancel()  # what runs already goes on, and is kept
+        if first is not None:
+            raise first
     finally:
         pool.shutdown(cancel_futures=True)  # what nobody will wait for is not begun
 

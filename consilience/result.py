@@ -16,7 +16,7 @@ from torch import Tensor
 
 from consilience.blueprint import blueprint
 from consilience.data.data import Sites
-from consilience.errors import InputError
+from consilience.errors import Diverged, InputError
 from consilience.evaluate import evaluate, fitted_temperature, uncertainty
 from consilience.inference import CyclicalSGHMC
 from consilience.key import Key
@@ -28,11 +28,15 @@ from consilience.methods.server_only import ServerOnly
 from consilience.parties import Received, Server
 from consilience.posterior import Dense, Gaussian, Point, Samples
 from consilience.predictive import Categorical, Normal, tempered
-from consilience.provenance import check, facts, identity
+from consilience.provenance import check, facts, identity_told
 from consilience.report.table import run_table
 from consilience.store import FORMAT, Checkpoint, Store
 from consilience.task import Task
 from consilience.tree import Tree
+
+# what stays true of a run however its replies are pooled
+OF_THE_RUN = {"consilience", "format", "model", "compiled", "device", "started_from", "participation"}
+OF_THE_RUN |= {"ledger", "failures"}
 
 
 class Prediction(NamedTuple):
@@ -95,7 +99,7 @@ class Result:
         if self.store is None or self.store.folder.resolve() != store.folder.resolve():
             if store.exists:
                 raise InputError(f"{folder} already holds a run; choose another folder.")
-            fingerprint = identity(self.method, self.task, self.sites, self.report["seed"], self.report["engine"])
+            fingerprint = identity_told(self.report, self.method, self.task, self.sites)
             rounds, history = self.report["rounds"], self.report.get("history", [])
             store.save(self.checkpoint or Checkpoint(rounds, self.state, {}, history, Ledger(), fingerprint), replies)
             store.write_json("task.json", {"format": FORMAT, **blueprint(self.task, self.sites)})
@@ -110,6 +114,8 @@ class Result:
             raise InputError("This run was loaded without its rows: hand them in, co.load(folder, sites=sites).")
         if not self.replies:
             raise InputError("This run kept no replies; run again with keep_replies='last'.")
+        if method.pooled and not self.method.pooled:
+            raise InputError(f"{name(method)} trains on all rows in one place and pools no replies: use co.run.")
         if method.everyone and len(self.replies) < len(self.sites):
             raise InputError(f"{name(method)} needs every site's reply; this run has {len(self.replies)}.")
         same = type(method) is type(self.method)
@@ -118,32 +124,40 @@ class Result:
         check(method, self.task, self.sites, 1)
         first = self.server._replace(key=Key(self.report["seed"]).fold(2).fold(0))  # as `run` has it in its first round
         state = method.aggregate(self.task, method.init(self.task, self.server), self.replies, first)
-        kept = {k: self.report[k] for k in ("ledger", "engine", "seed", "threads", "failures")}
-        told = facts(method, self.task, self.sites, 1, kept["seed"], kept["engine"], kept["threads"])
+        kept = {k: v for k, v in self.report.items() if k in OF_THE_RUN}
+        how = (self.report[k] for k in ("rounds", "seed", "engine", "threads"))
         found = evaluate(method, self.task, state, self.sites) if scored else {}
-        report = {**self.report, **told, **kept, **found, "seconds": 0.0}
+        heard = self.report.get("warnings", []) if self.checkpoint is None else list(self.checkpoint.warnings)
+        told = {"history": [], "warnings": heard, "seconds": 0.0, "finished": True}
+        report = {**facts(method, self.task, self.sites, *how), **kept, **found, **told}
         return Result(method, self.task, self.sites, state, self.replies, self.server, report, self.run)
 
     @cached_property
     def bounds(self) -> dict[str, Any]:
-        """Each site alone, the server's few rows alone, all data in one place: scores on the same test rows."""
+        """Each site alone, the server's few rows alone, all data in one place: scores on the same test rows.
+
+        A bound whose training left the finite numbers says so as its `failure`, and costs no other.
+        """
         if not self.sites.train:  # loaded without its rows
             known: dict[str, Any] = self.report.get("bounds") or {}
             return known
         seed = self.report["seed"]
         inference = getattr(getattr(self.method, "inner", self.method), "inference", CyclicalSGHMC())
-        found = {}
+
+        def trained(method: Method) -> Result:
+            return self.run(method, self.task, self.sites, seed=seed)
+
+        wanted: dict[str, Callable[[], Result]] = {}
         if len(self.sites) > 1:
             whole = self.report["rounds"] == 1 and len(self.replies) == len(self.sites)
             own_models = whole and all(isinstance(r.payload, (Point, Samples)) for r in self.replies)
             local = LocalOnly(inference)
-            found["local_only"] = self.pool(local) if own_models else self.run(local, self.task, self.sites, seed=seed)
+            wanted["local_only"] = lambda: self.pool(local) if own_models else trained(local)
         if self.sites.calibration is not None:
-            found["server_only"] = self.run(ServerOnly(), self.task, self.sites, seed=seed)
+            wanted["server_only"] = lambda: trained(ServerOnly())
         if not self.method.pooled:
-            found["centralised"] = self.run(Centralised(inference), self.task, self.sites, seed=seed)
-        kept = ("metrics", "intervals", "tempered", "per_site", "worst_site", "best")
-        return {bound: {k: r.report[k] for k in kept if k in r.report} for bound, r in found.items()}
+            wanted["centralised"] = lambda: trained(Centralised(inference))
+        return {bound: _scored(made) for bound, made in wanted.items()}
 
     def __str__(self) -> str:
         text = io.StringIO()
@@ -151,3 +165,13 @@ class Result:
         return text.getvalue()
 
     __repr__ = object.__repr__
+
+
+def _scored(bound: Callable[[], Result]) -> dict[str, Any]:
+    """A bound's scores, or why there are none."""
+    try:
+        report = bound().report
+    except Diverged as error:
+        return {"failure": str(error)}
+    kept = ("metrics", "intervals", "tempered", "per_site", "worst_site", "best")
+    return {k: report[k] for k in kept if k in report}

@@ -26,7 +26,7 @@ from consilience.method import Method, usual_rounds
 from consilience.participation import Participation
 from consilience.parties import Received, Server
 from consilience.progress import track
-from consilience.provenance import check, facts, identity
+from consilience.provenance import check, facts, identity, identity_told
 from consilience.result import Result
 from consilience.spec import restored
 from consilience.start import start_from
@@ -91,7 +91,8 @@ def run(
     server = here._replace(inputs=rows.inputs, calibration=rows.calibration)
     origin = None if start is None else start_from(start, task)
     first = method.init(task, here) if origin is None else origin.into(method.init(task, here), task)
-    saved = _saved(store, method, fingerprint) if store is not None and resume else None
+    saved = _saved(store, method, fingerprint, rounds) if store is not None and resume else None
+    spent = _spent(store) if store is not None and saved is not None else 0.0
     at = saved or Checkpoint(0, first, {}, [], Ledger(), fingerprint)
     where.memories.update(moved(at.memories, place))
     state = moved(at.state, place)
@@ -104,13 +105,18 @@ def run(
         **({"participation": dataclasses.asdict(taking)} if taking.partial else {}),
         **(about or {}),
     }
+    started = time.perf_counter()
+
+    def unfinished(**known: Any) -> dict[str, Any]:
+        return {**header, **known, "seconds": spent + time.perf_counter() - started, "finished": False}
+
     if store is not None:
-        store.write_json("run.json", {**header, "finished": False})
+        store.write_json("run.json", unfinished())
         store.write_json("task.json", {"format": FORMAT, **blueprint(task, sites)})
 
     folding = keep_replies == "none" and method.averages
     gather = Gathering(where, taking, [len(d.w) for d in sites.train], folding, rounds, key)
-    started, replies = time.perf_counter(), list[Received]()
+    replies = list[Received]()
     with ended(where), using_threads(used), warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         for t in track(range(at.rounds, rounds), "round"):
@@ -120,16 +126,18 @@ def run(
             except InputError:
                 if store is not None:
                     failures = (*at.failures, *_failed(gather.lost, sites, t))
-                    store.write_json("run.json", {**header, "failures": failures, "finished": False})
+                    store.write_json("run.json", unfinished(failures=failures))
                 raise
             failures = (*at.failures, *_failed(gather.lost, sites, t))
             state = method.aggregate(there, state, replies, server._replace(key=key.fold(2).fold(t)))
             known, replies, memories = moved((state, replies, where.memories), CPU)
             scores = quick(method, task, known, sites) if scored else {}
             row = {"round": t + 1, **scores, **at.ledger.moved(t + 1)}
-            at = Checkpoint(t + 1, known, memories, [*at.history, row], at.ledger, fingerprint, failures)
+            told = _told(at.warnings, heard)
+            at = Checkpoint(t + 1, known, memories, [*at.history, row], at.ledger, fingerprint, failures, told)
             if store is not None:
                 store.save(at, replies)
+                store.write_json("run.json", unfinished())
         if folding:
             replies = []
         elif not replies and store is not None and keep_replies != "none":
@@ -139,8 +147,8 @@ def run(
         **header,
         **found,
         **{"history": at.history, "ledger": at.ledger.summary(sites.names), "failures": list(at.failures)},
-        "warnings": sorted({str(w.message) for w in heard if issubclass(w.category, UserWarning)}),
-        "seconds": time.perf_counter() - started,
+        "warnings": list(_told(at.warnings, heard)),
+        "seconds": spent + time.perf_counter() - started,
         "finished": True,
     }
     if store is not None:
@@ -164,14 +172,29 @@ def _compiled_before(store: Store | None, wanted: bool | None) -> bool | None:
     return store.read_json().get("compiled") if store is not None and begun else wanted
 
 
-def _saved(store: Store, method: Method, fingerprint: str) -> Checkpoint | None:
-    """The last whole round, if it is of the same run."""
+def _saved(store: Store, method: Method, fingerprint: str, rounds: int) -> Checkpoint | None:
+    """The last whole round, if it is of the same run and not beyond its end."""
     saved = store.load(method)
     if saved is not None and saved.fingerprint != fingerprint:
         raise InputError(
             f"{store.folder} was made with another method, model, data, seed or engine; use what it was made with."
         )
+    if saved is not None and saved.rounds > rounds:
+        raise InputError(f"{store.folder} already holds {saved.rounds} rounds; ask for as many or more, not {rounds}.")
     return saved
+
+
+def _spent(store: Store) -> float:
+    """The seconds of a run before it goes on; in run.json, so that equal runs have equal states."""
+    try:
+        return float(store.read_json().get("seconds") or 0.0)
+    except InputError:  # lost or damaged, and made again
+        return 0.0
+
+
+def _told(before: Sequence[str], heard: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
+    """What people should hear of, each once."""
+    return tuple(sorted({*before, *(str(w.message) for w in heard if issubclass(w.category, UserWarning))}))
 
 
 def _failed(lost: dict[int, str], sites: Sites, round: int) -> list[dict[str, Any]]:
@@ -198,9 +221,7 @@ def load(
         raise InputError(f"{folder} holds no state: start the run again.")
     if sites is not None:
         sites = sites.pooled() if method.pooled else sites
-        taking = Participation(**report.get("participation", {})).fingerprint()
-        where = on(report["engine"], report.get("device", "cpu"))
-        if saved.fingerprint != identity(method, task, sites, report["seed"], where, taking):
+        if saved.fingerprint != identity_told(report, method, task, sites):
             raise InputError(f"{folder} was made with another method, model or data than these.")
     known = sites_from(plan) if sites is None else sites
     server = Server(known.inputs, known.calibration, Key(report["seed"]).fold(0), len(known.names))

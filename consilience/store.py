@@ -37,6 +37,7 @@ class Checkpoint(NamedTuple):
     ledger: Ledger
     fingerprint: str  # of method, task, data and seed
     failures: tuple[dict[str, Any], ...] = ()  # who was lost, when and why
+    warnings: tuple[str, ...] = ()  # heard while training
 
 
 class Store:
@@ -55,6 +56,7 @@ class Store:
         self.save_replies(c.rounds, replies)
         extra = {"rounds": c.rounds, "history": c.history, "ledger": c.ledger.entries, "fingerprint": c.fingerprint}
         extra |= {"failures": c.failures} if c.failures else {}
+        extra |= {"warnings": c.warnings} if c.warnings else {}
         memories = tuple(sorted(c.memories.items()))
         self.write("state.safetensors", packed({"state": c.state, "memories": memories}, extra))
         self.write("history.csv", _csv(c.history))
@@ -68,7 +70,7 @@ class Store:
         memories = dict(tree["memories"])
         ledger = Ledger(extra["ledger"])
         found = (extra["rounds"], tree["state"], memories, extra["history"], ledger, extra["fingerprint"])
-        return Checkpoint(*found, tuple(extra.get("failures", ())))
+        return Checkpoint(*found, tuple(extra.get("failures", ())), tuple(extra.get("warnings", ())))
 
     def save_replies(self, rounds: int, replies: list[Received]) -> None:
         if self.keep_replies == "none":
@@ -127,9 +129,9 @@ class Store:
         """What a finished run says about itself."""
         report = self.read_json()
         if not report.get("finished"):
-            raise InputError(
-                f"The run in {self.folder} has not finished; go on with «consilience run --resume {self.folder}»."
-            )
+            typed = f"«consilience run --resume {self.folder}»"
+            how = typed if "recipe" in report else "co.run(…, resume=True), as it was started from Python"
+            raise InputError(f"The run in {self.folder} has not finished; go on with {how}.")
         return report
 
 

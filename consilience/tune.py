@@ -88,6 +88,7 @@ def tune(search: Search, folder: str | Path, told: Callable[[list[Trial]], None]
         "points": points,
         "rows": [[describe(r.method), r.rounds] for r in rows],
         **{"seeds": list(search.seeds), "score": search.score, "engine": search.engine},
+        "fingerprints": [sites.fingerprint() for _, sites in problems],  # of the rows, one a seed
     }
     claim(store, f"plan-{name}.json", plan, f"search for {name}", f"trials/{slug(name)}")
     trials: list[Trial] = []

@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import tiny
 from tiny import Invoke
 
+import consilience as co
 from consilience.models import MODELS
 
 FAST = ["--set", "inference.epochs=2", "--set", "inference.batch=100"]
@@ -200,3 +202,15 @@ def test_a_foreign_run_folder_is_refused(invoke: Invoke, tmp_path: Path) -> None
     (tmp_path / "r" / "run.json").write_text('{"something": "else"}')
     code, _, err = invoke("run", "--resume", "r")
     assert code == 2 and "not written by this version" in " ".join(err.split())
+
+
+def test_a_run_from_python_is_resumed_there(invoke: Invoke, tmp_path: Path) -> None:
+    task, sites = tiny.classification()
+    co.run(tiny.method("fedavg"), task, sites, rounds=1, out=tmp_path / "r")
+    code, _, err = invoke("run", "--resume", "r")
+    assert code == 2 and "started from Python, resume it there" in " ".join(err.split()) and "Traceback" not in err
+
+    report = json.loads((tmp_path / "r" / "run.json").read_text())
+    (tmp_path / "r" / "run.json").write_text(json.dumps({**report, "finished": False}))
+    code, _, err = invoke("report", "r")
+    assert code == 2 and "has not finished; go on with co.run(…, resume=True)" in " ".join(err.split())

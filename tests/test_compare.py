@@ -148,6 +148,15 @@ def test_a_row_that_diverges_is_told_and_does_not_stop_the_others(tmp_path: Path
     assert "mixture" in markdown(found) and comparison_page(found)
 
 
+def test_a_row_whose_sites_all_diverge_is_told_too(tmp_path: Path) -> None:
+    forgiving = co.Participation(min_replies=1)
+    found = compare(plan("fedavg[rounds=1,inference.rate=1e30]", "mixture", participation=forgiving), tmp_path)
+    bad, good = found["rows"]
+    assert bad["metrics"] == {} and good["metrics"]["nll"] > 0
+    (warning,) = found["warnings"]
+    assert "0 of 3 sites replied and at least 1 must; training failed: Site 0, round 1" in warning
+
+
 def test_json_csv_and_markdown_agree(tmp_path: Path) -> None:
     made = plan("beta", "mixture", splits=("dirichlet:0.5", "iid"), seeds=(0, 1), bounds=True)
     found = compare(made, tmp_path)
@@ -200,6 +209,14 @@ def test_differences_are_paired_with_the_reference_and_adjusted_over_rows() -> N
     assert [r["differences"]["nll"]["p_holm"] for r in rows[1:3]] == holm(p)
     assert d["arrow"] == "↑" and rows[2]["differences"]["nll"]["arrow"] == ""
     assert "p" not in rows[3]["differences"]["nll"]  # bounds are no competitors
+
+
+def test_a_reference_may_be_typed_with_blanks(tmp_path: Path) -> None:
+    rows = ("fedavg[rounds=1,inference.rate=0.1]", "fedavg[rounds=1,inference.rate=0.2]")
+    made = plan(*rows, seeds=tuple(range(6)), common=SHORT[:2])
+    found = compare(made, tmp_path, reference="fedavg[rounds=1, inference.rate=0.2]")
+    assert found["reference"] == rows[1]
+    assert [bool(r.get("differences")) for r in found["rows"]] == [True, False]
 
 
 def test_below_six_seeds_nothing_is_paired() -> None:

@@ -41,6 +41,7 @@ def test_a_good_run_has_no_warning() -> None:
         ({"method": "bcm", "reliability": reliability([0] * 9 + [100], -0.2)}, "A product of sites"),
         ({"diagnostics": {"beta": 0.0}}, "β is at the end of its range (0, the mixture)"),
         ({"diagnostics": {"beta": 1.0}}, "(1, the product): the server's 30 labelled rows"),
+        ({"bounds": {"centralised": {"failure": "Too far."}}}, "Centralised, the bound: Too far."),
         ({"rows": {"test": 199}}, "Only 199 test rows"),
         ({"per_site": [{"site": "a", "test": 19}, {"site": "b", "test": 20}]}, "Site a has fewer than 20 test rows"),
         ({"per_site": [{"site": "a", "labels": [5, 0]}, {"site": "b", "labels": [1, 0]}]}, "training row of class 1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
+import tiny
 import torch
 
 import consilience as co
@@ -84,6 +85,14 @@ def test_a_low_acceptance_says_what_to_change() -> None:
 
     with pytest.warns(UserWarning, match=r"accepted \d+%.*set rate="):
         co.HMC(rate=1.0, burn=2, samples=4, every=1, aim=0)(task, task.init(Key(0)), client)
+
+
+@pytest.mark.parametrize("aim", [0.0, 0.8])
+def test_a_low_acceptance_is_told_on_every_engine(aim: float) -> None:
+    task, sites = tiny.classification(torch.float64)
+    method = co.Mixture(co.HMC(rate=50.0, burn=2, samples=1, every=2, chains=1, leapfrogs=2, aim=aim))
+    heard = [co.run(method, task, sites, engine=e).report["warnings"] for e in ("sequential", "vectorised")]
+    assert heard[0] == heard[1] and any("HMC accepted 0%" in said for said in heard[0])
 
 
 def test_a_share_is_told_for_every_inference() -> None:

@@ -339,6 +339,18 @@ def test_intercept_makes_the_mean_probability_the_rate() -> None:
     assert float(torch.sigmoid(intercept.value + x).mean()) == pytest.approx(float(y.double().mean()), abs=1e-10)
 
 
+@pytest.mark.parametrize(("size", "known"), [(1e15, True), (1e17, False), (math.inf, False)])
+def test_log_odds_without_digits_for_an_intercept_have_none(size: float, known: bool) -> None:
+    # The intercept is near −size, where doubles lie 0.125 (1e15) or 16 (1e17) apart.
+    x, y = torch.tensor([size] * 5 + [-size], dtype=DOUBLE), torch.tensor([0, 1, 0, 0, 0, 0])
+    p = Categorical(torch.nn.functional.logsigmoid(torch.stack([-x, x], 1)))
+
+    intercept, _ = intercept_and_slope(p, y)
+
+    assert (intercept is not None) == known
+    assert ("calibration_intercept" in scores(p, y)) == known
+
+
 def test_a_shifted_and_stretched_model_is_found_out() -> None:
     generator = torch.Generator().manual_seed(1)
     x = 2 * torch.randn(20_000, generator=generator, dtype=DOUBLE)

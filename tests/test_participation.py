@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -16,8 +18,9 @@ import consilience as co
 from consilience import tree
 from consilience.key import Key
 from consilience.methods import METHODS
-from consilience.participation import Participation, cohort, durations, losses
+from consilience.participation import FAILED, Participation, cohort, durations, losses, shortfall
 from consilience.payload import nbytes
+from consilience.report.html import run_page
 
 ENGINES = ("sequential", "vectorised", "parallel")
 LOSSY = Participation(clients=3, dropout=0.3, deadline=1.5)
@@ -87,6 +90,23 @@ def test_losses_are_recorded_and_what_they_were_sent_is_counted() -> None:
     assert len(result.replies) == 4 - sum(f["round"] == 6 for f in failures)
 
 
+@pytest.mark.parametrize("taking", [Participation(3), Participation(dropout=0.5)])
+def test_a_diagnosis_names_the_sites_that_replied(taking: Participation) -> None:
+    def named(report: dict[str, Any]) -> list[str]:
+        table = (
+            run_page(report).partition('aria-label="Where the sites disagree, as numbers"')[2].partition("</table>")[0]
+        )
+        return re.findall(r"<tr><th[^>]*>([^<]*)</th><td>", table)
+
+    task, sites = tiny.classification()
+    result = co.run(tiny.method("evidence"), task, sites, participation=taking)
+
+    there = [sites.names[r.client] for r in result.replies]
+    assert 0 < len(there) < 4, "with these numbers somebody is missing"
+    assert named(result.report) == there
+    assert named({**result.report, "ledger": {}}) == [f"reply {k + 1}" for k in range(len(there))]
+
+
 def test_only_replies_are_averaged() -> None:
     task, sites = tiny.classification()
     method = tiny.method("fedavg")
@@ -117,7 +137,8 @@ def test_too_few_replies_stop_the_run_and_nothing_is_lost(tmp_path: Path) -> Non
     strict = Participation(dropout=0.4, min_replies=3)
 
     with pytest.raises(
-        co.InputError, match=r"sites replied and at least 3 must; all rounds before it are kept"
+        co.InputError,
+        match=r"at least 3 must \(site \d: dropped out\); all rounds before it are kept: go on with --resume",
     ) as told:
         co.run(method, task, sites, rounds=30, participation=strict, out=out)
     stopped = json.loads((out / "run.json").read_text())
@@ -129,6 +150,26 @@ def test_too_few_replies_stop_the_run_and_nothing_is_lost(tmp_path: Path) -> Non
     whole = co.run(method, task, sites, rounds=last + 1, participation=easier)
     assert resumed.metrics == whole.metrics
     assert resumed.report["failures"] == whole.report["failures"]
+
+
+def test_nobody_left_says_why_and_only_what_helps() -> None:
+    def told(p: Participation, lost: dict[int, str]) -> str:
+        return str(shortfall(p, lost, 2, 0))
+
+    assert shortfall(Participation(min_replies=1), {1: "dropped out"}, 2, 0) is None
+    dropped = told(Participation(dropout=0.5), {0: "dropped out", 1: "dropped out"})
+    assert "(site 0: dropped out)" in dropped and "start again with a lower --dropout." in dropped
+    away = told(Participation(min_replies=1), {0: "it is not connected.", 1: "no reply"})
+    assert "(site 0: it is not connected); " in away and away.endswith("go on with --resume when sites are back.")
+    assert "--dropout" not in away
+
+
+@pytest.mark.parametrize(("lost", "diverged"), [({0: FAILED, 1: FAILED}, True), ({0: FAILED, 1: "dropped out"}, False)])
+def test_too_few_because_training_failed_is_divergence(lost: dict[int, str], diverged: bool) -> None:
+    stop = shortfall(Participation(dropout=0.5, min_replies=2), lost, 3, 0)  # without the failure: three, or two
+    assert stop is not None and isinstance(stop, co.Diverged)
+    stop = shortfall(Participation(dropout=0.5, min_replies=3), lost, 3, 0)
+    assert isinstance(stop, co.Diverged) == diverged
 
 
 def test_resuming_with_other_participation_is_refused(tmp_path: Path) -> None:

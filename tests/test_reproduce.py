@@ -152,6 +152,9 @@ def test_a_mistake_ends_all_workers_and_keeps_what_is_finished(toy: Path) -> Non
         reproduce("papers/toy", [2, *range(3, 200)], None, toy / "out", None, 2)
 
     assert len(calls(toy)) < 100  # of 396 that were handed in
+    begun = [line.split()[:2] for line in calls(toy) if line.split()[1] != "2"]  # seed 2 is the mistake
+    kept = [[file.parent.name, file.stem.removeprefix("seed-")] for file in (toy / "out" / "trials").rglob("*.json")]
+    assert begun and sorted(kept) == sorted(begun)
 
 
 def test_unknown_names_are_told(toy: Path) -> None:

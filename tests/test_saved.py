@@ -68,6 +68,23 @@ def test_a_saved_result_has_its_report_and_can_be_printed(tmp_path: Path) -> Non
     assert "NLL" in str(co.load(folder))
 
 
+def test_a_bound_that_diverges_is_told_and_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, sites = tiny.classification()
+    result = co.run(tiny.method("mixture"), task, sites)
+    monkeypatch.setattr(co.Centralised, "local", lambda *_: (_ for _ in ()).throw(co.Diverged("Too far.")))
+
+    page = (result.save(tmp_path / "plain") / "report.html").read_text()
+    text = " ".join(str(result).split())
+    told = (result.save(tmp_path / "told") / "report.html").read_text()
+
+    assert "Centralised, the bound" not in page
+    for shown in (text, told):
+        assert "Centralised, the bound: Site 0, round 1: Too far." in shown and "Local only" in shown
+        assert "Server only" in shown
+    assert set(result.bounds) == {"local_only", "server_only", "centralised"}
+    assert "metrics" in result.bounds["local_only"] and "metrics" not in result.bounds["centralised"]
+
+
 def test_a_saved_run_can_go_on(tmp_path: Path) -> None:
     task, sites = tiny.classification()
     method = tiny.method("scaffold")  # its sites remember something
@@ -99,6 +116,31 @@ def test_a_pool_can_be_saved_too(tmp_path: Path) -> None:
     pooled.save(tmp_path / "pool")
 
     assert same(co.load(tmp_path / "pool").predict(sites.all_test.x), pooled.predict(sites.all_test.x))
+
+
+def test_a_pool_reports_itself_and_not_the_run_before() -> None:
+    task, sites = tiny.classification()
+    result = co.run(tiny.method("fedavg"), task, sites, rounds=3)
+    scores = ("metrics", "intervals", "tempered", "reliability", "uncertainty", "ece_if_calibrated", "per_site")
+
+    unscored, local = result.pool(tiny.method("mixture"), scored=False), result.pool(tiny.method("local_only"))
+
+    assert not set(scores) & set(unscored.report) and unscored.report["method"] == "mixture"
+    assert not {"reliability", "uncertainty", "ece_if_calibrated"} & set(local.report)
+    for pooled in (unscored, local):  # the replies took three rounds, whose scores were another method's
+        assert pooled.report["rounds"] == 3 and pooled.report["ledger"] == result.report["ledger"]
+        assert pooled.report["history"] == []
+    with pytest.raises(co.InputError, match="centralised trains on all rows in one place"):
+        result.pool(tiny.method("centralised"))
+
+
+def test_a_pool_after_participation_comes_back_with_its_rows(tmp_path: Path) -> None:
+    task, sites = tiny.classification()
+    pooled = co.run(tiny.method("mixture"), task, sites, participation=3).pool(tiny.method("bcm"))
+
+    loaded = co.load(pooled.save(tmp_path / "pool"), sites=sites)
+
+    assert loaded.metrics == pooled.metrics and len(loaded.replies) == 3
 
 
 class Own(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import signal
@@ -98,6 +99,41 @@ def test_resuming_with_something_else_is_refused(tmp_path: Path) -> None:
     co.run(tiny.method("fedavg"), task, sites, rounds=1, out=tmp_path / "run")
     with pytest.raises(co.InputError, match="another method, model, data, seed or engine"):
         co.run(tiny.method("fedavg"), task, sites, rounds=2, seed=9, out=tmp_path / "run", resume=True)
+
+
+def test_resuming_with_fewer_rounds_than_there_are_is_refused(tmp_path: Path) -> None:
+    task, sites = tiny.classification()
+    co.run(tiny.method("fedavg"), task, sites, rounds=3, out=tmp_path)
+    before = (tmp_path / "run.json").read_bytes()
+
+    with pytest.raises(co.InputError, match="already holds 3 rounds; ask for as many or more, not 2"):
+        co.run(tiny.method("fedavg"), task, sites, rounds=2, out=tmp_path, resume=True)
+
+    assert (tmp_path / "run.json").read_bytes() == before
+
+
+def test_a_run_stopped_while_it_is_scored_keeps_its_warnings_and_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, sites = tiny.classification()
+    method = co.Mixture(co.HMC(rate=50.0, burn=2, samples=1, every=2, chains=1, leapfrogs=2, aim=0.0))
+    whole = co.run(method, task, sites, engine="sequential")
+    loop = importlib.import_module("consilience.run")
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "evaluate", stop)
+        with pytest.raises(KeyboardInterrupt):
+            co.run(method, task, sites, engine="sequential", out=tmp_path)
+    stopped = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**stopped, "seconds": 1000.0}))
+    resumed = co.run(method, task, sites, engine="sequential", out=tmp_path, resume=True)
+
+    assert any("HMC accepted" in said for said in whole.report["warnings"])
+    assert resumed.report["warnings"] == whole.report["warnings"]
+    assert stopped["seconds"] > 0 and resumed.report["seconds"] > 1000
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a safetensors file", None])

@@ -94,6 +94,18 @@ def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, rates: str) 
         tune(search("fedavg", rates, seeds=(5,)), tmp_path / "cut")
 
 
+def test_a_search_does_not_go_on_with_other_rows(tmp_path: Path, rates: str) -> None:
+    tiny.hospitals(tmp_path / "csv")
+    recipe = replace(MOONS, data=str(tmp_path / "csv" / "*.csv"), target="disease", sites=None)
+    tune(search("fedavg", rates, recipe=recipe, seeds=(0,)), tmp_path / "t")
+    file = tmp_path / "csv" / "north.csv"
+    first, *others = file.read_text().splitlines()
+    file.write_text("\n".join([first, *(line.replace("yes", "no") for line in others)]))
+
+    with pytest.raises(InputError, match="holds another search for fedavg"):
+        tune(search("fedavg", rates, recipe=recipe, seeds=(0,)), tmp_path / "t")
+
+
 def test_several_methods_share_one_settings_file(tmp_path: Path, rates: str) -> None:
     for word in ("fedavg[inference.momentum=0.0]", "scaffold"):
         found = search(word, rates, budget=2)

@@ -110,13 +110,14 @@ def run(
 def _as_before(folder: Path, data_dir: str | None, min_replies: int | None) -> tuple[Recipe, bool, dict[str, Any]]:
     """What a run's folder says it was made with: the recipe, whether bounds were wanted, and how it was run."""
     saved = Store(folder).read_json()
+    recipe = _recipe(saved, data_dir)
     taking = Participation(**saved.get("participation", {}))
     how = {
         **{"out": folder, "start": saved.get("started_from", {}).get("folder"), "device": saved.get("device", "cpu")},
         **{name: saved[name] for name in ("rounds", "engine", "threads", "keep_replies")},
         "participation": dataclasses.replace(taking, min_replies=min_replies or taking.min_replies),
     }
-    return _recipe(saved, data_dir), saved["with_bounds"], how
+    return recipe, saved["with_bounds"], how
 
 
 def _recipe(saved: dict[str, Any], data_dir: str | None) -> Recipe:
@@ -153,9 +154,7 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run, com
     store = Store(folder)
     pages = {"compare.json": comparison_page, "results.json": reproduction_page, "run.json": run_page}
     name = next((name for name in pages if (folder / name).exists()), "run.json")
-    value = store.read_json(name)
-    if name == "run.json" and not value.get("finished"):
-        raise InputError(f"The run in {folder} has not finished; go on with «consilience run --resume {folder}».")
+    value = store.read_report() if name == "run.json" else store.read_json(name)
     store.write("report.html", pages[name](value).encode())
     out.print(f"Report: {folder / 'report.html'}")
 

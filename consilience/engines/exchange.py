@@ -13,6 +13,7 @@ from consilience.data.data import Data
 from consilience.errors import Diverged
 from consilience.key import Key
 from consilience.method import Method
+from consilience.participation import FAILED
 from consilience.parties import Client, Received, Reply
 from consilience.task import Task
 from consilience.tree import Tree
@@ -58,7 +59,7 @@ def excused(engine: Engine, k: int) -> Iterator[None]:
     except Diverged as error:
         if not engine.forgiving:
             raise
-        engine.lost[k] = f"training failed: {error}"
+        engine.lost[k] = f"{FAILED}: {error}"
 
 
 def client_view(method: Method, message: Tree, data: Data, memories: dict[int, Tree], k: int, turn: Turn) -> Client:

@@ -53,8 +53,7 @@ class HMC:
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
         found = self.sample(task, start, client)
-        if not tree.vectorised():
-            complain(found, self)
+        complain(found, self)
         return found.samples
 
     def sample(self, task: Task, start: Posterior, client: Client) -> Sampled:
@@ -115,15 +114,15 @@ class HMC:
 
 
 def complain(found: Sampled, settings: HMC) -> None:
-    """Say what to change where most proposals were thrown away."""
-    share = float(found.accepted)
-    if share < LOW:
-        smaller = float(found.rate.mean()) / 4
-        warnings.warn(
-            f"HMC accepted {share:.0%} of its proposals, too few to trust its samples: set rate={smaller:.1g} or a "
-            f"larger burn than {settings.burn}, with aim=0.8.",
-            stacklevel=3,
-        )
+    """Say what to change where most proposals were thrown away, for every client that a vmap runs."""
+    looked_at = (tree.below(found.accepted), tree.below(found.rate.mean()))
+    for share, rate in torch.stack(torch.broadcast_tensors(*looked_at)).reshape(2, -1).T.tolist():
+        if share < LOW:
+            warnings.warn(
+                f"HMC accepted {share:.0%} of its proposals, too few to trust its samples: set rate={rate / 4:.1g} or "
+                f"a larger burn than {settings.burn}, with aim=0.8.",
+                stacklevel=3,
+            )
 
 
 def inferred(inference: Inference, task: Task, start: Posterior, client: Client) -> tuple[Posterior, Tensor]:

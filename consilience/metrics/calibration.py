@@ -202,14 +202,14 @@ def intercept_and_slope(p: Categorical, y: Tensor) -> tuple[Estimate | None, Est
     """Logistic recalibration of a binary model, 0 and 1 when calibrated, with Wald 95 % intervals.
 
     The intercept is fitted with the slope held at 1 (calibration in the large), the slope with a free intercept. None
-    where no finite value exists: one class alone, infinite logits, classes that the model separates.
+    where no finite value exists: one class alone, infinite or huge logits, classes that the model separates.
     """
     p, y = aligned(p, y)
     if p.log_probs.shape[1] != 2:
         raise InputError("Calibration intercept and slope are for two classes; use ece_classwise for more.")
     x, label = (p.log_probs[:, 1] - p.log_probs[:, 0]).numpy(), y.numpy().astype(float)
     rate = label.mean()
-    if rate in {0, 1} or not np.isfinite(x).all():
+    if rate in {0, 1} or not (np.abs(x) <= 1e15).all():  # beyond, adding 1 is lost in the last digit
         return None, None
     expit, middle = scipy.special.expit, scipy.special.logit(rate)
     low, high = middle - x.max() - 1, middle - x.min() + 1  # all fitted below, all above the rate

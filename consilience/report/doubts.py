@@ -14,7 +14,7 @@ FEW_AT_A_SITE = 20  # test rows
 
 def doubts(run: Json) -> list[str]:
     """Everything worth a warning, the gravest first."""
-    return [*_useless(run), *_confidence(run), *_beta(run), *_rows(run), *_classes(run)]
+    return [*_useless(run), *_confidence(run), *_beta(run), *_rows(run), *_classes(run), *_bounds(run)]
 
 
 def _useless(run: Json) -> Iterator[str]:
@@ -92,3 +92,10 @@ def _classes(run: Json) -> Iterator[str]:
     if empty:
         shown = ", ".join(empty[:5]) + (" and others" if len(empty) > 5 else "")
         yield f"No site has a training row of class {shown}: nothing can be learned about it."
+
+
+def _bounds(run: Json) -> Iterator[str]:
+    for key, name in words.BOUNDS.items():
+        failure = ((run.get("bounds") or {}).get(key) or {}).get("failure")
+        if failure:
+            yield f"{name}, the bound: {failure}"

@@ -89,8 +89,7 @@ def _run_scores(run: Json) -> dict[str, Any]:
     columns: list[tuple[str, str, Json]] = [("This run", "as it comes", run)]
     if run.get("tempered"):
         columns.append(("Tempered", words.temperature_name(run, run["tempered"]), run["tempered"]))
-    bounds = [(k, name, b) for k, name in words.BOUNDS.items() if (b := (run.get("bounds") or {}).get(k))]
-    columns += [(name, "bound", b) for _, name, b in bounds]
+    columns += [(name, "bound", b) for _, name, b in words.bounds(run)]
     rows = []
     for key in words.ordered(run.get("metrics") or {}):
         grey = greyed(key, run)
@@ -100,7 +99,7 @@ def _run_scores(run: Json) -> dict[str, Any]:
 
 
 def _run_notes(run: Json) -> list[str]:
-    bounds = run.get("bounds") or {}
+    bounds = {key for key, _, _ in words.bounds(run)}
     labelled = (run.get("rows") or {}).get("calibration")
     told = {
         "local_only": "Local only: each site's own model, averaged over the sites.",
@@ -110,7 +109,7 @@ def _run_notes(run: Json) -> list[str]:
         "centralised": "Centralised: all training rows in one place.",
     }
     notes = ["Small figures are 95 % intervals." if run.get("intervals") else ""]
-    notes += [text for key, text in told.items() if bounds.get(key)]
+    notes += [text for key, text in told.items() if key in bounds]
     notes.append(tempered_note(run) if run.get("tempered") else "")
     if "ece" in (run.get("metrics") or {}) and not greyed("ece", run):
         notes.append(words.ece_note(run))
@@ -134,7 +133,7 @@ def _run_pictures(run: Json) -> list[Picture]:
             labels_picture([s["labels"] for s in sites], names, run.get("class_names"), least=run.get("smallest_count"))
         )
     if (run.get("diagnostics") or {}).get("residual_by_site_and_class"):
-        pictures.append(_evidence(run["diagnostics"], [str(s.get("site")) for s in sites], run.get("class_names")))
+        pictures.append(_evidence(run["diagnostics"], _repliers(run), run.get("class_names")))
     keys = [k for k in _shown(run) if any(words.value(s, k) is not None for s in sites)]
     if keys:
         pictures.append(_sites(run, sites, keys))
@@ -183,6 +182,14 @@ def _predicted(found: Json) -> Picture:
     caption += " Grey: single rows, with their own 95 % intervals." if found.get("points") else ""
     headings = ["Rows", "Predicted", "± said", "True", "95 % interval"]
     return Picture("Predicted and true", Markup(predictions.predicted(found)), caption, headings, rows)
+
+
+def _repliers(run: Json) -> list[str]:
+    """Whose the rows of a diagnosis are: those who sent something; numbered where that is not known."""
+    rows = len(run["diagnostics"]["residual_by_site_and_class"])
+    everyone = [str(s.get("site")) for s in run.get("per_site") or []]
+    sent = [str(s.get("site")) for s in (run.get("ledger") or {}).get("per_site") or [] if s.get("up_bytes")]
+    return next((names for names in (everyone, sent) if len(names) == rows), [f"reply {k + 1}" for k in range(rows)])
 
 
 def _evidence(found: Json, sites: Sequence[str], names: Sequence[str] | None) -> Picture:

@@ -14,12 +14,12 @@ from rich.text import Text
 
 from consilience.report.doubts import doubts
 from consilience.report.words import (
-    BOUNDS,
     FEW_ROWS,
     PAIRED,
     Json,
     arrow,
     best,
+    bounds,
     count,
     ece_note,
     error,
@@ -63,8 +63,7 @@ def run_table(run: Json) -> RenderableType:
     columns: list[tuple[str, Json]] = [("This run", run)]
     if run.get("tempered"):
         columns.append((f"Tempered\n{temperature_name(run, run['tempered'])}", run["tempered"]))
-    bounds = [(name, b) for key, name in BOUNDS.items() if (b := (run.get("bounds") or {}).get(key))]
-    columns += [(name, {"metrics": b.get("metrics")}) for name, b in bounds]  # their intervals are in the report
+    columns += [(name, {"metrics": b["metrics"]}) for _, name, b in bounds(run)]  # their intervals are in the report
     table = Fitting(*(_run_grid(run, columns[:n]) for n in (len(columns), 2, 1)))
     title = Text(str(run.get("title") or run.get("method") or "Run"), "bold")
     return Padding(Group(title, Text(sentence(run)), Text(), table, Text(), Text(_run_notes(run), "dim")), (1, 0))

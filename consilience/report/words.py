@@ -262,6 +262,12 @@ def scalar(t: float | None) -> str:
     return "–" if t is None or not math.isfinite(t) else f"{t:.3g}"
 
 
+def bounds(run: Json) -> list[tuple[str, str, Json]]:
+    """(key, name, scores) of the bounds that have scores."""
+    found = run.get("bounds") or {}
+    return [(key, name, found[key]) for key, name in BOUNDS.items() if (found.get(key) or {}).get("metrics")]
+
+
 def losses(failures: Sequence[Any]) -> list[str]:
     """Replies that never counted: one line each while they are few, else how many for each reason."""
     if len(failures) <= FEW_LOSSES:
