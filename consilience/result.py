@@ -123,7 +123,14 @@ class Result:
             raise InputError(f"The replies of {name(self.method)} are not posteriors; {name(method)} cannot pool them.")
         check(method, self.task, self.sites, 1)
         first = self.server._replace(key=Key(self.report["seed"]).fold(2).fold(0))  # as `run` has it in its first round
-        state = method.aggregate(self.task, method.init(self.task, self.server), self.replies, first)
+        try:
+            state = method.aggregate(self.task, method.init(self.task, self.server), self.replies, first)
+        except InputError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # replies of another kind
+            raise InputError(
+                f"{name(method)} needs replies of its own, not those of {name(self.method)}: run it."
+            ) from error
         kept = {k: v for k, v in self.report.items() if k in OF_THE_RUN}
         how = (self.report[k] for k in ("rounds", "seed", "engine", "threads"))
         found = evaluate(method, self.task, state, self.sites) if scored else {}

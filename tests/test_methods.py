@@ -161,6 +161,9 @@ def test_pooling_again_trains_nothing_and_equals_a_run() -> None:
 def test_replies_that_are_not_posteriors_cannot_be_pooled() -> None:
     task, sites = tiny.classification()
     result = co.run(tiny.method("scaffold"), task, sites, rounds=1)
+    sampled = co.run(tiny.method("mixture"), task, sites)
+    with pytest.raises(co.InputError, match="evidence needs replies of its own, not those of mixture: run it"):
+        sampled.pool(tiny.method("evidence"))
     with pytest.raises(co.InputError, match="are not posteriors"):
         result.pool(co.Mixture())
 
