@@ -20,6 +20,7 @@ from consilience.inference import CyclicalSGHMC
 from consilience.method import Method
 from consilience.methods import method as named
 from consilience.methods.evidence import EvidencePooling
+from consilience.methods.local_only import LocalOnly
 from consilience.methods.mixture import Mixture
 from consilience.models.mlp import mlp
 from consilience.predictive import Categorical, Distribution, Normal
@@ -69,6 +70,8 @@ class _Federated(BaseEstimator):
         network = self.model if self.model is not None else mlp(sites.features, sites.classes, hidden=self.hidden)
         task: Task = classification(network) if classes else regression(network)
         chosen = named(self.method) if isinstance(self.method, str) else self.method or usual
+        if isinstance(chosen, LocalOnly):
+            raise InputError("local_only has a model for each site and none for all: choose a method that pools.")
         return run(chosen, task, sites, rounds=self.rounds, seed=seed, engine=self.engine, scored=False)
 
     def _predicted(self, x: Any) -> Distribution:

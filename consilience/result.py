@@ -69,19 +69,33 @@ class Result:
         return found
 
     def predict(self, x: Tensor | numpy.ndarray[Any, Any], temper: bool = False) -> Prediction:
-        """Predict for inputs in the units the data came in; `temper` applies the calibration rows' temperature."""
-        inputs = self.sites.scaled(torch.as_tensor(x))
+        """Predict for inputs in the units the data came in; `temper` applies the calibration rows' temperature.
+
+        A temperature scales a regression's variance and its parts alike; the parts of classes are those before it.
+        """
+        inputs = self._inputs(x)
         model = self.method.predictive(self.task, self.state)
-        p = model(inputs)
-        if temper:
-            p = tempered(p, self._temperature())
+        t = self._temperature() if temper else 1.0
+        p = tempered(model(inputs), t) if temper else model(inputs)
         u = uncertainty(self.method, self.task, self.state, inputs)
         if isinstance(p, Categorical):
             return Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)
         scale, shift = self.sites.target_scale, self.sites.target_shift
         assert isinstance(p, Normal)
-        parts = [v * scale**2 for v in (p.total, u.aleatoric, u.epistemic, u.disagreement)]
-        return Prediction(None, p.mean * scale + shift, *parts)
+        parts = [t * v * scale**2 for v in (u.aleatoric, u.epistemic, u.disagreement)]
+        return Prediction(None, p.mean * scale + shift, p.total * scale**2, *parts)
+
+    def _inputs(self, x: Tensor | numpy.ndarray[Any, Any]) -> Tensor:
+        """Rows as the network takes them; what it was not made for is refused."""
+        rows, features = torch.as_tensor(x), self.sites.features
+        wanted = (features,) if isinstance(features, int) else tuple(features)
+        if tuple(rows.shape[1:]) != wanted:
+            each = " × ".join(str(n) for n in wanted)
+            raise InputError(f"Give rows of {each} features each, an array [N, …]; this is {list(rows.shape)}.")
+        if not bool(torch.isfinite(rows).all()):
+            first = int((~torch.isfinite(rows)).flatten(1).any(1).int().argmax())
+            raise InputError(f"Row {first} holds NaN or an infinite value: fill it in, or leave the row out.")
+        return self.sites.scaled(rows.double()).to(next(iter(self.task.like.values())))
 
     def _temperature(self) -> float:
         if self.sites.calibration is not None:

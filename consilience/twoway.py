@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.errors import Diverged
 from consilience.softmax import log_softmax
 
 KNOWN = 5  # rows of a class after which a site is held to know it
@@ -78,6 +79,8 @@ def sound(z: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
     bad = ~torch.isfinite(z).flatten(1).all(1)
     if tree.vectorised() or not bool(bad.any()):
         return z, r
+    if bool(bad.all()):
+        raise Diverged("No site's scores are finite: train again with a smaller rate.")
     named = ", ".join(str(int(k)) for k in bad.nonzero())
     warnings.warn(f"Scores of site {named} are not finite: left out of the pool.", stacklevel=3)
     return z.masked_fill(bad[:, None, None], 0.0), r.masked_fill(bad[:, None], 0.0)

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.datasets import make_classification
 from sklearn.model_selection import GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import consilience as co
+from consilience.errors import InputError
 
 QUICK = co.SGD(rate=0.1, epochs=30, batch=16)
 CLASSIFIER = co.FederatedClassifier(co.EvidencePooling(QUICK), hidden=(8,))
@@ -112,3 +114,9 @@ def test_what_the_server_needs_is_asked_for() -> None:
     assert len(model.result_.sites.calibration.x) == 12
     with pytest.raises(ValueError, match="inconsistent"):
         clone(CLASSIFIER).fit(x, y, groups=site[:-1])
+
+
+def test_a_model_for_each_site_is_no_model_for_all() -> None:
+    x, y = make_classification(60, random_state=0)
+    with pytest.raises(InputError, match="choose a method that pools"):
+        co.FederatedClassifier("local_only").fit(x, y, groups=np.arange(60) % 2)

@@ -277,3 +277,57 @@ def test_local_models_are_tempered_each_by_its_own_temperature() -> None:
     found = result.report["tempered"]
     assert found["metrics"]["nll"] == pytest.approx(sum(-score(p, test.y) for p in each) / 3, rel=1e-5)
     assert found["metrics"]["nll"] < result.report["metrics"]["nll"]
+
+
+def test_each_site_alone_has_no_prediction_for_all() -> None:
+    task, sites = tiny.classification()
+    result = co.run(tiny.method("local_only"), task, sites)
+    with pytest.raises(InputError, match="a model for each site and none for all"):
+        result.predict(sites.all_test.x)
+
+
+def of_two_features() -> co.Result:
+    x = Key(0).normal((60, 2)) * 10 + 50
+    sites = co.from_arrays(x, x[:, 0]).split(co.iid(), 2)
+    return co.run(co.FedAvg(co.SGD(epochs=1)), co.regression(co.linear(2)), sites)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([[62.0]], r"rows of 2 features each.*this is \[1, 1\]"),
+        ([1.0, 2.0], r"rows of 2 features each.*this is \[2\]"),
+        ([[1.0, 2.0, 3.0]], "rows of 2 features each"),
+        ([[1.0, 2.0], [float("nan"), 0.0]], "Row 1 holds NaN"),
+    ],
+)
+def test_rows_the_model_was_not_made_for_are_refused(given: list[list[float]], told: str) -> None:
+    x = Key(0).normal((60, 2)) * 10 + 50
+    result = co.run(
+        co.FedAvg(co.SGD(epochs=1)), co.regression(co.linear(2)), co.from_arrays(x, x[:, 0]).split(co.iid(), 2)
+    )
+    with pytest.raises(InputError, match=told):
+        result.predict(given)  # type: ignore[arg-type]
+
+
+def test_integers_and_doubles_are_predicted_as_the_same_numbers() -> None:
+    x = Key(0).normal((60, 2)) * 10 + 50
+    result = co.run(
+        co.FedAvg(co.SGD(epochs=1)), co.regression(co.linear(2)), co.from_arrays(x, x[:, 0]).split(co.iid(), 2)
+    )
+    wanted = result.predict(torch.tensor([[62.0, 41.0]])).mean
+    for given in ([[62, 41]], torch.tensor([[62, 41]]), torch.tensor([[62.0, 41.0]]).double().numpy()):
+        torch.testing.assert_close(result.predict(given).mean, wanted)  # type: ignore[arg-type]
+
+
+def test_a_temperature_scales_a_variance_and_its_parts_alike() -> None:
+    x = Key(0).normal((80, 2))
+    sites = co.from_arrays(x, x[:, 0] + Key(1).normal((80,))).split(co.iid(), 2, calibration=20)
+    sampler = co.CyclicalSGHMC(epochs=4, cycles=1, samples=2)
+    result = co.run(co.Mixture(sampler), co.regression(co.mlp(2, hidden=(4,)), noise=0.1), sites)
+    t = float(result.report["tempered"]["temperature"])
+    assert abs(t - 1) > 0.1
+    for part, scaled in zip(
+        *(result.predict(sites.all_test.x, temper=soft)[2:] for soft in (False, True)), strict=True
+    ):
+        torch.testing.assert_close(scaled, t * part)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from consilience.errors import InputError
 from consilience.inference import CyclicalSGHMC, Inference
 from consilience.method import Method, Pooled, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
@@ -37,6 +38,9 @@ class LocalOnly(Method):
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Pooled:
         return Pooled(state.posterior, payloads(replies), weights(replies))
+
+    def predictive(self, task: Task, state: Pooled) -> Predictive:
+        raise InputError("local_only has a model for each site and none for all: use a method that pools, or mixture.")
 
     def personal(self, task: Task, state: Pooled) -> Sequence[Predictive]:
         return [task.predictive(posterior) for posterior in state.posteriors]
