@@ -22,8 +22,9 @@ from consilience.data.data import Data, Sites
 from consilience.engines.files import Files, Waiting, collect
 from consilience.envelope import Header, opened, sealed
 from consilience.errors import InputError
-from consilience.modelfile import read_model
+from consilience.modelfile import read_model, unnamed
 from consilience.pooling import choose, modelled, pool
+from consilience.posterior import Samples
 from consilience.signature import new_key, read_key
 from consilience.site import Parts, check_unseen, fit, parts, rows_of, statistics
 from consilience.spec import types_of
@@ -408,6 +409,39 @@ def test_the_mixture_handed_out_has_no_names_and_predicts_the_same(tmp_path: Pat
     assert theirs is not None and torch.allclose(theirs[1], epistemic, atol=1e-5)
     assert torch.allclose(epistemic, disagreement, atol=1e-5) and bool((theirs[2] <= epistemic + 1e-5).all())
     assert bool((aleatoric > 0).all())
+
+
+def test_the_mixture_handed_out_is_the_same_whoever_sent_what(tmp_path: Path) -> None:
+    """So neither the order of samples nor that of names can be turned back into sites, whatever else one knows."""
+    agreed = studies.agreement(tmp_path, hand_out="mixture")
+    start = agreed.build_task().init(co.Key(0))
+    sent = tuple(
+        Samples({k: v + torch.full((3, *v.shape), float(site)) for k, v in start.params.items()}) for site in range(3)
+    )
+    weights = torch.tensor([0.5, 0.3, 0.2])
+
+    one = unnamed(agreed, start, sent, weights)
+    two = unnamed(agreed, start, sent[::-1], weights.flip(0))
+
+    assert same_numbers(one, two) and len(one.posteriors) == 9
+
+
+def test_names_are_listed_by_the_alphabet_where_samples_have_none(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, names=("west", "south", "north"))
+
+    assert pool(study, replies(study, tmp_path), server_key(tmp_path)).facts.sites == ("north", "south", "west")
+
+
+def test_weights_tell_no_size_where_one_was_withheld(tmp_path: Path) -> None:
+    study = studies.study(tmp_path)
+    files = replies(study, tmp_path)
+    value = opened(files[0]).value(types_of(study.agreement.build_method()))
+    header = opened(files[0]).header
+    files[0].write_bytes(sealed({**value, "size": torch.zeros(())}, header, read_key(tmp_path / "north.key")))
+
+    model = read_model(pooled_model(study, tmp_path, files))
+
+    assert model.facts.rows == 0 and len(set(model.state.weights.tolist())) == 1
 
 
 def test_a_student_is_one_set_of_weights(tmp_path: Path) -> None:

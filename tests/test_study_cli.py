@@ -152,7 +152,7 @@ def test_a_site_leaves_and_another_joins(place: Place) -> None:
     assert "still holds west: it is old" in left
     assert "OLD: it holds a site that has left" in listed
     assert "old model: it holds west" in old
-    assert "Pooled from north, south, east" in more
+    assert "Pooled from east, north, south" in more
 
 
 def test_a_number_is_predicted_with_its_interval(place: Place) -> None:
