@@ -25,6 +25,9 @@ from consilience.spec import types_of
 from consilience.study import Agreement, Study, from_fields
 from consilience.tree import Tree
 
+# What predicting needs of a state, by name; anything else in one stays with the coordinator.
+PREDICTS = ("posterior", "posteriors", "weights", "counts", "chosen", "beta")
+ONE = ("posterior", "beta")  # and where one posterior, or a student, is all there is
 MIXTURES = ("mixture", "beta")  # pools that are still themselves when nobody knows whose sample is whose
 
 
@@ -114,16 +117,21 @@ def _settings(method: Method) -> dict[str, float | None]:
 
 def handed_out(agreement: Agreement, method: Method, state: Any) -> tuple[str, Method, Tree]:
     """What the study lets sites and users have of a pool: its name, how it predicts, and its state."""
-    if not getattr(state, "posteriors", ()) or agreement.hand_out == "ensemble":
-        return agreement.method, method, state
-    if agreement.hand_out == "student":
-        return agreement.method, method, state._replace(posteriors=(), weights=state.weights[:0])
+    if not getattr(state, "posteriors", ()) or agreement.hand_out == "student":
+        return agreement.method, method, _only(state, ONE)
+    if agreement.hand_out == "ensemble":
+        return agreement.method, method, _only(state, PREDICTS)
     if agreement.method not in MIXTURES:
         raise InputError(
             f"{agreement.method} pools by site, so it cannot be handed out as a mixture without names: write "
             'hand_out = "ensemble", or "student" with a distilling method.'
         )
     return "mixture", Mixture(), unnamed(agreement, state.posterior, state.posteriors, state.weights)
+
+
+def _only(state: Any, fields: tuple[str, ...]) -> Tree:
+    """A state with these fields; the others are empty."""
+    return state._replace(**{name: () for name in state._fields if name not in fields})
 
 
 def unnamed(agreement: Agreement, start: Posterior, posteriors: tuple[Posterior, ...], weights: Tensor) -> Pooled:

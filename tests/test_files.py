@@ -15,14 +15,15 @@ from test_envelope import damaged
 
 import consilience as co
 from consilience import tree
-from consilience.admission import rehearsed, server_of
+from consilience.admission import invented, leaves_of, rehearsed, server_of
 from consilience.choice import BETAS, TEMPERATURES, log_scores
 from consilience.data.columns import inspect, labelled
 from consilience.data.data import Data, Sites
 from consilience.engines.files import Files, Waiting, collect
 from consilience.envelope import Header, opened, sealed
 from consilience.errors import InputError
-from consilience.modelfile import read_model, unnamed
+from consilience.modelfile import handed_out, read_model, unnamed
+from consilience.parties import Received
 from consilience.pooling import choose, modelled, pool
 from consilience.posterior import Samples
 from consilience.signature import new_key, read_key
@@ -458,6 +459,38 @@ def test_a_student_is_one_set_of_weights(tmp_path: Path) -> None:
     model = read_model(path)
     assert model.state.posteriors == () and model.uncertainty(inputs) is None
     assert torch.isfinite(model(inputs)[0]).all()
+
+
+TAUGHT = ("distil=Distil", "distil.inference.epochs=1")
+QUICK = ("learn.trajectories=2", "learn.steps=4", "learn.data_steps=2", "learn.updates=1", "learn.coreset_steps=1")
+HANDED: dict[str, tuple[tuple[str, ...], str, set[str]]] = {
+    "coreset": (("learn.interval=1", *QUICK, "downstream.epochs=1"), "mixture", {"posterior"}),
+    "dosfl": (("learn.epochs=1", "learn.updates=1"), "mixture", {"posterior"}),
+    "evidence_logits": (("inference.epochs=1", "distil.inference.epochs=1"), "student", {"posterior"}),
+    "evidence": (("inference.epochs=1", *TAUGHT), "student", {"posterior"}),
+    "scaffold": (("inference.epochs=1",), "mixture", {"posterior"}),
+    "fedbe": (("distil=None",), "ensemble", {"posterior", "posteriors", "weights"}),
+    "bcm": (studies.SHORT, "ensemble", {"posterior", "posteriors", "weights"}),
+    "evidence_tuned": (("inference.epochs=1",), "ensemble", {"posterior", "posteriors", "weights", "counts", "chosen"}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Coresets can show")
+@pytest.mark.parametrize("name", sorted(HANDED))
+def test_a_model_holds_what_predicting_needs_and_nothing_else(tmp_path: Path, name: str) -> None:
+    settings, hand_out, expected = HANDED[name]
+    agreed = studies.agreement(tmp_path, method=name, settings=settings, hand_out=hand_out)
+    method, task, rows = agreed.build_method(), agreed.build_task(), invented(agreed)
+    server, reply = server_of(agreed, 2, rows.x), rehearsed(agreed)
+    with torch.no_grad():
+        received = [Received(i, reply.size, reply.send) for i in range(2)]
+        state = method.aggregate(task, method.init(task, server), received, server)
+
+        _, how, out = handed_out(agreed, method, state)
+
+        ours, theirs = (m.predictive(task, s)(rows.x)[0] for m, s in ((method, state), (how, out)))
+    assert {path.split(".")[0] for path, _ in leaves_of(out)} == expected
+    assert torch.equal(ours, theirs)
 
 
 def test_pools_by_site_cannot_be_handed_out_without_names(tmp_path: Path) -> None:
