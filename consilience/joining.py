@@ -17,17 +17,18 @@ from consilience.envelope import Header, opened, sealed
 from consilience.errors import InputError
 from consilience.signature import public, sign
 from consilience.spec import TYPES
-from consilience.study import Agreement, Study
+from consilience.study import Agreement, Study, check_name, signed_words
 
 
 def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey) -> str:
-    """What a site sends to take part: its name, its public key, and its signature of the agreement."""
+    """What a site sends to take part: its name, its public key, and its signature of the agreement and the name."""
+    check_name(name)
     fields = {
         "study": agreement.name,
         "hash": agreement.hash,
         "site": name,
         "key": public(key),
-        "signature": sign(key, "agreement", agreement.hash.encode()),
+        "signature": sign(key, "agreement", signed_words(agreement.hash, name)),
     }
     return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
@@ -70,6 +71,7 @@ def scaled(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement, tupl
             raise InputError(f"{path} belongs to another study («{envelope.header.study_name}»).")
         if not envelope.signed_by(envelope.key) or name in names:
             raise InputError(f"{path} is not signed by its sender, or a second file of «{name}»: ask for it again.")
+        check_name(name)
         value = envelope.value(TYPES)
         admit(value, total, str(path))
         total, names = total + value, [*names, name]
@@ -88,5 +90,6 @@ def _constants(column: Column, count: float, first: float, second: float) -> Col
 
 def sums_file(agreement: Agreement, name: str, found: Inspection, key: Ed25519PrivateKey) -> bytes:
     """A site's counts, sums and sums of squares, signed with its key."""
+    check_name(name)
     value = sums(agreement.columns, agreement.target, found, agreement.smallest)
     return sealed(value, Header("sums", draft_hash(agreement), agreement.name, name), key)

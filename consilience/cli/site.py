@@ -30,10 +30,9 @@ def join(
     from consilience.joining import join_text
     from consilience.proposal import consistent
     from consilience.signature import new_key, read_key
-    from consilience.study import read
+    from consilience.study import check_name, read
 
-    if name == "server" or not name.isprintable() or "/" in name or not name.strip():
-        raise InputError(f"«{name}» cannot be a site's name: choose another, without slashes.")
+    check_name(name)
     found = read(study)
     consistent(found.agreement)
     path = Path(f"{name}.key")
@@ -54,8 +53,9 @@ def sums(
     from consilience.joining import sums_file
     from consilience.signature import new_key, read_key
     from consilience.site import rows_of
-    from consilience.study import read
+    from consilience.study import check_name, read
 
+    check_name(name)
     agreement = read(study).agreement
     if agreement.scaling != "sums":
         raise InputError('This study\'s constants are agreed in advance (scaling = "agreed"): no sums are needed.')
