@@ -96,6 +96,7 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
     chosen = place.at("server", "study", "choose", "sepsis.toml", "sepsis.model", *sums, "-o", "final.model")
     place.everybody("final.model")
     judged = place.at("west", "site", "evaluate", "final.model", "data.csv", "--study", "sepsis.toml")
+    unchecked = place.at("west", "site", "evaluate", "final.model", "data.csv")
     place.at("west", "predict", "final.model", "data.csv", "--abstain", "0.7", "-o", "p.csv")
 
     assert "Nothing was sent or written" in checked and "send.params.0.weight" in checked
@@ -105,6 +106,7 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
     )  # 3 × 0.7 × 120
     assert "Chosen by statistics of north, south, west: β = " in chosen
     assert "24 test rows" in judged and "calibration_slope" in judged
+    assert "give --study to check" in unchecked and "give --study to check" not in judged
     with (place.root / "west" / "p.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 120 and {row["decision"] for row in rows} == {"no", "yes", "abstain"}
@@ -126,6 +128,8 @@ def test_the_default_study_multiplies_linear_posteriors(place: Place) -> None:
     factors = [opened(place.root / "server" / f).value({"Dense": Dense})["send"] for f in place.files]
     product = multiply(factors, task.prior.dense(like))
     assert "120 rows" in told and isinstance(pooled.state.posterior, Dense)
+    signed = f"key {study.agreement.server[8:20]}… in the study {study.agreement.hash[:12]}"
+    assert signed in told and "give --study to check" in told
     assert torch.equal(pooled.state.posterior.precision, product.precision)
     assert torch.equal(pooled.state.posterior.mean, product.mean)
 

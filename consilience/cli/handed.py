@@ -14,7 +14,7 @@ from rich.table import Table
 from consilience.errors import InputError
 from consilience.screen import out
 from consilience.signature import public, read_key
-from consilience.study import Member, Study
+from consilience.study import Agreement, Member, Study
 
 Study_ = Annotated[Path, typer.Argument(help="The study's file, NAME.toml.")]
 Table_ = Annotated[Path, typer.Argument(help="The site's rows: CSV UTF-8 with a header row.")]
@@ -54,6 +54,12 @@ def site_identity(study: Study, path: Path | None) -> tuple[Member, Ed25519Priva
 
 def server_key(study_path: Path, path: Path | None) -> Ed25519PrivateKey:
     return read_key(path or study_path.with_suffix(".key"))
+
+
+def unvouched(agreement: Agreement) -> None:
+    """Say whose model it is where the model alone says so."""
+    signer, of = f"{agreement.server[8:20]}…", agreement.hash[:12]
+    say(f"Signed with the key {signer} in the study {of}, as the model itself says: give --study to check.", "yellow")
 
 
 def columns(names: Iterable[str], right: Iterable[str] = ()) -> Table:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from consilience.cli.handed import Key_, Model_, Study_, Table_, columns, say, site_identity, written
+from consilience.cli.handed import Key_, Model_, Study_, Table_, columns, say, site_identity, unvouched, written
 from consilience.cli.options import app
 from consilience.errors import InputError
 from consilience.screen import out, progress
@@ -201,6 +201,7 @@ def evaluate(
         data = parts(agreement, site_identity(found, key)[0].number, data).test
         say(f"{len(data.y)} test rows of this site, which no part of the study trained on or chose by.")
     else:
+        unvouched(agreement)
         say(f"All {len(data.y)} rows. If this site took part, give --study to use its test rows only.")
     scale, shift = agreement.target.spread, agreement.target.centre
     y = data.y if agreement.target.classes else data.y * scale + shift
