@@ -509,6 +509,25 @@ def test_a_small_class_does_not_leave(tmp_path: Path) -> None:
         replies(study, tmp_path)
 
 
+@pytest.mark.parametrize(("smallest", "refused"), [(9, False), (10, True)])
+def test_sums_over_few_rows_set_aside_do_not_leave(tmp_path: Path, smallest: int, refused: bool) -> None:
+    """A fifth of the 42 rows that train is 8.4, so nine have a rank below it: the method sets these aside."""
+    study = studies.study(
+        tmp_path,
+        method="evidence_tuned",
+        settings=("inference.epochs=1",),
+        rounds=2,
+        hand_out="ensemble",
+        smallest=smallest,
+    )
+
+    if refused:
+        with pytest.raises(InputError, match="sums over no more than 9 rows"):
+            replies(study, tmp_path)
+    else:
+        replies(study, tmp_path)
+
+
 def test_numbers_are_predicted_in_their_unit(tmp_path: Path) -> None:
     target = dataclasses.replace(studies.agreement(tmp_path).target, classes=(), unit="points", range=(-50.0, 50.0))
     target = dataclasses.replace(target, centre=1.0, spread=2.0)

@@ -116,6 +116,16 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
         assert (row["decision"] == "abstain") == (max(float(row["p(no)"]), float(row["p(yes)"])) < 0.7)
 
 
+def test_a_check_shows_what_leaves_in_every_round(place: Place) -> None:
+    place.begun("--method", "evidence_tuned", "--set", "inference.epochs=1")
+
+    told = place.at("north", "site", "check", "sepsis.toml", "data.csv")
+
+    first, second = told.split("In round 2:")
+    assert "In round 1:" in first and "send.counts" in first
+    assert "send.counts" not in second and "54" in second  # 6 values of λ × 9 temperatures
+
+
 def test_the_default_study_multiplies_linear_posteriors(place: Place) -> None:
     place.begun()
     place.fitted()

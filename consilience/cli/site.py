@@ -90,7 +90,14 @@ def check(study: Study_, table: Table_) -> None:
     for problem in found.problems:
         say(problem, "yellow")
     say(f"What would leave: {agreement.build_method().sends}", "bold")
-    contents({"send": (reply := rehearsed(agreement)).send, "size": reply.size}, invented=True)
+    replies = [rehearsed(agreement, round=t) for t in range(1, min(agreement.rounds, 2) + 1)]
+    sent = [{"send": reply.send, "size": reply.size} for reply in replies]
+    if len(sent) == 2 and outline(sent[0]) == outline(sent[1]):
+        sent = sent[:1]  # every round sends the same
+    for number, value in enumerate(sent, 1):
+        if len(sent) > 1:
+            say(f"In round {number}{', and so in turn' if number == 2 < agreement.rounds else ''}:")
+        contents(value, invented=True)
     if found.problems:
         raise InputError(f"{len(found.problems)} thing(s) to correct before «site fit»: they are listed above.")
     if found.rows < few:
@@ -234,6 +241,13 @@ def contents(value: Any, invented: bool = False) -> None:
         total += size
     out.print(table)
     say(f"{total:,} bytes of numbers in all.")
+
+
+def outline(value: Any) -> list[tuple[Any, ...]]:
+    """Names, shapes and types of the tensors inside."""
+    from consilience.site import ranges
+
+    return [row[:3] for row in ranges(value)]
 
 
 def shown(count: int, smallest: int) -> str:
