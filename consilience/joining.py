@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.admission import admit
 from consilience.data.columns import Column, Inspection, sums
-from consilience.envelope import Header, opened, sealed
+from consilience.envelope import Header, bytes_of, opened, sealed
 from consilience.errors import InputError
 from consilience.signature import public, sign
 from consilience.spec import TYPES
@@ -36,12 +36,12 @@ def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey) -> str:
 def joined(study: Study, path: Path) -> Study:
     """The study with the site that wrote this file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(bytes_of(path, most=100_000))
         name, key, signature, of = (value[k] for k in ("site", "key", "signature", "hash"))
         texts = all(isinstance(t, str) for t in (name, key, signature, of))
-    except FileNotFoundError:
-        raise InputError(f"There is no file «{path}»: check the name.") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError):
         texts = False
     if not texts:
         raise InputError(f"{path} is not what «consilience site join» writes: ask the site for it again.")

@@ -29,7 +29,9 @@ def written(path: Path, content: bytes | str, what: str) -> None:
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(raw)
+        part.unlink(missing_ok=True)  # what lies there may be a link to somewhere else
+        with part.open("xb") as file:
+            file.write(raw)
         os.replace(part, path)
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}; choose another place with -o.") from error
