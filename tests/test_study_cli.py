@@ -12,9 +12,10 @@ import studies
 import torch
 from tiny import Invoke
 
-from consilience.envelope import opened
+from consilience.envelope import Header, opened, sealed
 from consilience.modelfile import read_model
 from consilience.posterior import Dense, multiply
+from consilience.signature import new_key
 from consilience.study import read
 
 SHORT = ["--method", "mixture", *(word for setting in studies.SHORT for word in ("--set", setting))]
@@ -124,6 +125,25 @@ def test_a_check_shows_what_leaves_in_every_round(place: Place) -> None:
     first, second = told.split("In round 2:")
     assert "In round 1:" in first and "send.counts" in first
     assert "send.counts" not in second and "54" in second  # 6 values of λ × 9 temperatures
+
+
+def test_what_files_say_is_shown_as_it_stands_and_moves_no_cursor(place: Place) -> None:
+    place.begun(target='name = "[/red]"\nclasses = ["no", "yes"]')
+    path = place.root / "north" / "sepsis.toml"
+    path.write_text(path.read_text().replace('unit = "years"', 'unit = "[mg/dl]"').split("# Sites, written")[0])
+    records = [{("[/red]" if k == "died" else k): v for k, v in row.items()} for row in studies.rows(0, 120)]
+    studies.table(place.root / "north" / "data.csv", records)
+    key = new_key(place.root / "north" / "x.key")
+    header = Header("reply", "0" * 64, "\x1b[2J\x1b]0;evil\x07\u202efake\nname", "north")
+    (place.root / "north" / "x.reply").write_bytes(sealed({"send": torch.ones(1)}, header, key))
+
+    checked = place.at("north", "site", "check", "sepsis.toml", "data.csv")
+    shown = place.at("north", "site", "show", "x.reply")
+    code, _, err = place.tried("server", "study", "pool", "sepsis.toml", "../north/x.reply")
+
+    assert "[mg/dl]" in checked and "[/red] = no: " in checked
+    assert code == 2 and "«[2J]0;evilfake name»" in shown and "«[2J]0;evilfake name»" in " ".join(err.split())
+    assert not {"\x1b", "\x07", "\u202e"} & {*shown, *err}
 
 
 def test_the_default_study_multiplies_linear_posteriors(place: Place) -> None:
