@@ -12,6 +12,7 @@ import studies
 import torch
 from tiny import Invoke
 
+from consilience.cli.site import parts_shown
 from consilience.envelope import Header, opened, sealed
 from consilience.modelfile import read_model
 from consilience.posterior import Dense, multiply
@@ -144,6 +145,32 @@ def test_what_files_say_is_shown_as_it_stands_and_moves_no_cursor(place: Place) 
     assert "[mg/dl]" in checked and "[/red] = no: " in checked
     assert code == 2 and "«[2J]0;evilfake name»" in shown and "«[2J]0;evilfake name»" in " ".join(err.split())
     assert not {"\x1b", "\x07", "\u202e"} & {*shown, *err}
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ([180, 8], ["10 or more", "fewer than 10"]),  # 188 − 180 would be the eight
+        ([100, 8, 20], ["100", "fewer than 10", "10 or more"]),
+        ([100, 1, 1], ["10 or more", "fewer than 10", "fewer than 10"]),  # 102 − 100 = 2 can only be 1 and 1
+        ([100, 6, 7], ["100", "fewer than 10", "fewer than 10"]),
+        ([100, 0, 1200], ["100", "0", "1,200"]),
+        ([0, 5], ["0", "fewer than 10"]),
+    ],
+)
+def test_a_small_count_does_not_follow_from_the_others(counts: list[int], told: list[str]) -> None:
+    assert parts_shown(counts, 10) == told
+
+
+def test_a_check_does_not_give_a_small_class_away(place: Place) -> None:
+    place.begun()
+    records = [{**row, "died": "yes" if i < 8 else "no"} for i, row in enumerate(studies.rows(0, 120))]
+    studies.table(place.root / "north" / "data.csv", records)
+
+    told = place.at("north", "site", "check", "sepsis.toml", "data.csv")
+
+    assert "data.csv: 120 rows" in told and "died = yes: fewer than 10 rows" in told
+    assert "died = no: 10 or more rows" in told and "112" not in told
 
 
 def test_the_default_study_multiplies_linear_posteriors(place: Place) -> None:

@@ -83,8 +83,8 @@ def check(study: Study_, table: Table_) -> None:
         plausible = ", ".join(c.levels) if c.levels else f"{c.range[0]:g} to {c.range[1]:g}"
         listed.add_row(c.name, c.type, c.unit, plausible, shown(found.missing.get(c.name, 0), few))
     out.print(listed)
-    for label, count in found.classes.items():
-        say(f"{agreement.target.name} = {label}: {shown(count, few)} rows")
+    for label, count in zip(found.classes, parts_shown(list(found.classes.values()), few), strict=True):
+        say(f"{agreement.target.name} = {label}: {count} rows")
     if found.extra:
         say(f"Not in the study and never read: {', '.join(found.extra)}.")
     for problem in found.problems:
@@ -221,10 +221,12 @@ def evaluate(
     out.print(listed)
     if isinstance(p, Categorical):
         bins = columns(("predicted", "rows", "right"), right=("predicted", "rows", "right"))
-        for b in reliability(p, y, bins=5):
+        found_bins = reliability(p, y, bins=5)
+        counts = parts_shown([b.count for b in found_bins], agreement.smallest)
+        for b, count in zip(found_bins, counts, strict=True):
             if b.count and b.confidence is not None and b.accuracy is not None:
                 right = f"{100 * b.accuracy:.0f} %" if b.count >= agreement.smallest else ""
-                bins.add_row(f"{100 * b.confidence:.0f} %", shown(b.count, agreement.smallest), right)
+                bins.add_row(f"{100 * b.confidence:.0f} %", count, right)
         out.print(bins)
 
 
@@ -253,6 +255,15 @@ def outline(value: Any) -> list[tuple[Any, ...]]:
 def shown(count: int, smallest: int) -> str:
     """A count, unless it is small."""
     return f"fewer than {smallest}" if 0 < count < smallest else f"{count:,}"
+
+
+def parts_shown(counts: list[int], smallest: int) -> list[str]:
+    """Counts beside their sum; where the small ones together are few, the next is left open too: it would give them."""
+    told, few = [shown(n, smallest) for n in counts], sum(n for n in counts if n < smallest)
+    others = [i for i, n in enumerate(counts) if n >= smallest]
+    if 0 < few < smallest and others:
+        told[min(others, key=lambda i: counts[i])] = f"{smallest} or more"
+    return told
 
 
 def brief(found: dict[str, float]) -> str:
