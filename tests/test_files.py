@@ -22,10 +22,10 @@ from consilience.data.data import Data, Sites
 from consilience.engines.files import Files, Waiting, collect
 from consilience.envelope import Header, opened, sealed
 from consilience.errors import InputError
-from consilience.modelfile import handed_out, read_model, unnamed
+from consilience.modelfile import Facts, Model, handed_out, model_file, read_model, unnamed
 from consilience.parties import Received
 from consilience.pooling import choose, modelled, pool
-from consilience.posterior import Samples
+from consilience.posterior import Point, Samples
 from consilience.signature import new_key, read_key
 from consilience.site import Parts, check_unseen, fit, parts, rows_of, statistics
 from consilience.spec import types_of
@@ -486,11 +486,15 @@ def test_a_model_holds_what_predicting_needs_and_nothing_else(tmp_path: Path, na
         received = [Received(i, reply.size, reply.send) for i in range(2)]
         state = method.aggregate(task, method.init(task, server), received, server)
 
-        _, how, out = handed_out(agreed, method, state)
+        called, how, out = handed_out(agreed, method, state)
 
-        ours, theirs = (m.predictive(task, s)(rows.x)[0] for m, s in ((method, state), (how, out)))
-    assert {path.split(".")[0] for path, _ in leaves_of(out)} == expected
-    assert torch.equal(ours, theirs)
+        ours = method.predictive(task, state)(rows.x)[0]
+    made = model_file(Model(agreed, Facts(("north", "south"), 64, 1, called), how, out), server_key(tmp_path))
+    (tmp_path / "one.model").write_bytes(made)
+    model = read_model(tmp_path / "one.model")
+    assert {path.split(".")[0] for path, _ in leaves_of(model.state)} == expected
+    assert torch.allclose(ours, model(rows.x)[0], atol=1e-6)  # a temperature of 1 normalises once more
+    assert model.uncertainty(rows.x) is None or hand_out == "ensemble" or not isinstance(model.state[0], Point)
 
 
 def test_pools_by_site_cannot_be_handed_out_without_names(tmp_path: Path) -> None:
