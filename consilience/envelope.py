@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,7 +81,7 @@ def sealed(value: Tree, header: Header, key: Ed25519PrivateKey) -> bytes:
 
 def opened(path: Path, kind: str | None = None, most: int = MOST_BYTES) -> Envelope:
     """Read a file of one kind, or of any; damage, another format or another kind is refused by name."""
-    raw = _bytes(path, most)
+    raw = bytes_of(path, most)
     try:
         length = int.from_bytes(raw[:8], "little")
         outer = json.loads(json.loads(raw[8 : 8 + length])["__metadata__"][KEY])
@@ -108,12 +109,18 @@ def opened(path: Path, kind: str | None = None, most: int = MOST_BYTES) -> Envel
     return Envelope(str(path), header, tensors, outline, checksum, outer["key"], outer["signature"], len(raw))
 
 
-def _bytes(path: Path, most: int) -> bytes:
+def bytes_of(path: Path, most: int) -> bytes:
+    """What is in a plain file, if that is not too much; pipes and devices, which may never end, are refused."""
     try:
-        size = path.stat().st_size
-        if size > most:
-            raise InputError(f"{path} has {size:,} bytes, more than the {most:,} that are read: it is not used.")
-        return path.read_bytes()
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise InputError(f"{path} is not a plain file: it is not used.")
+        if found.st_size > most:
+            raise InputError(
+                f"{path} has {found.st_size:,} bytes, more than the {most:,} that are read: it is not used."
+            )
+        with path.open("rb") as file:
+            return file.read(found.st_size)
     except FileNotFoundError:
         raise InputError(f"There is no file «{path}»: check the name.") from None
     except OSError as error:

@@ -13,21 +13,22 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.admission import admit
 from consilience.data.columns import Column, Inspection, sums
-from consilience.envelope import Header, opened, sealed
+from consilience.envelope import Header, bytes_of, opened, sealed
 from consilience.errors import InputError
 from consilience.signature import public, sign
 from consilience.spec import TYPES
-from consilience.study import Agreement, Study
+from consilience.study import Agreement, Study, check_name, signed_words
 
 
 def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey) -> str:
-    """What a site sends to take part: its name, its public key, and its signature of the agreement."""
+    """What a site sends to take part: its name, its public key, and its signature of the agreement and the name."""
+    check_name(name)
     fields = {
         "study": agreement.name,
         "hash": agreement.hash,
         "site": name,
         "key": public(key),
-        "signature": sign(key, "agreement", agreement.hash.encode()),
+        "signature": sign(key, "agreement", signed_words(agreement.hash, name)),
     }
     return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
@@ -35,12 +36,12 @@ def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey) -> str:
 def joined(study: Study, path: Path) -> Study:
     """The study with the site that wrote this file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(bytes_of(path, most=100_000))
         name, key, signature, of = (value[k] for k in ("site", "key", "signature", "hash"))
         texts = all(isinstance(t, str) for t in (name, key, signature, of))
-    except FileNotFoundError:
-        raise InputError(f"There is no file «{path}»: check the name.") from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError):
         texts = False
     if not texts:
         raise InputError(f"{path} is not what «consilience site join» writes: ask the site for it again.")
@@ -70,6 +71,7 @@ def scaled(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement, tupl
             raise InputError(f"{path} belongs to another study («{envelope.header.study_name}»).")
         if not envelope.signed_by(envelope.key) or name in names:
             raise InputError(f"{path} is not signed by its sender, or a second file of «{name}»: ask for it again.")
+        check_name(name)
         value = envelope.value(TYPES)
         admit(value, total, str(path))
         total, names = total + value, [*names, name]
@@ -88,5 +90,6 @@ def _constants(column: Column, count: float, first: float, second: float) -> Col
 
 def sums_file(agreement: Agreement, name: str, found: Inspection, key: Ed25519PrivateKey) -> bytes:
     """A site's counts, sums and sums of squares, signed with its key."""
+    check_name(name)
     value = sums(agreement.columns, agreement.target, found, agreement.smallest)
     return sealed(value, Header("sums", draft_hash(agreement), agreement.name, name), key)

@@ -143,6 +143,10 @@ class Method(ABC):
         """Whether `aggregate` uses Σₖ (nₖ/n) payloadₖ alone, so that replies may be folded into it as they come."""
         return False
 
+    def fewest(self, reply: Reply) -> Tensor:
+        """How many rows stand behind the smallest part of what a client sends: a study has a least number."""
+        return reply.size
+
     def personal(self, task: Task, state: Any) -> Sequence[Predictive] | None:
         """One model a site, where a method has no common one."""
         return None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
+from consilience import tree
 from consilience.envelope import Header, opened, sealed
 from consilience.errors import InputError
 from consilience.key import Key
@@ -23,13 +25,16 @@ from consilience.spec import types_of
 from consilience.study import Agreement, Study, from_fields
 from consilience.tree import Tree
 
+# What predicting needs of a state, by name; anything else in one stays with the coordinator.
+PREDICTS = ("posterior", "posteriors", "weights", "counts", "chosen", "beta")
+ONE = ("posterior", "beta")  # and where one posterior, or a student, is all there is
 MIXTURES = ("mixture", "beta")  # pools that are still themselves when nobody knows whose sample is whose
 
 
 class Facts(NamedTuple):
     """What a model says about itself."""
 
-    sites: tuple[str, ...]  # whose replies, of any round, are in it
+    sites: tuple[str, ...]  # whose replies, of any round, are in it; sorted where nobody shall know whose is whose
     rows: int  # they trained on together; 0: withheld by one of them, or not known
     rounds: int  # done
     method: str  # how what is in the file predicts
@@ -112,10 +117,10 @@ def _settings(method: Method) -> dict[str, float | None]:
 
 def handed_out(agreement: Agreement, method: Method, state: Any) -> tuple[str, Method, Tree]:
     """What the study lets sites and users have of a pool: its name, how it predicts, and its state."""
-    if not getattr(state, "posteriors", ()) or agreement.hand_out == "ensemble":
-        return agreement.method, method, state
-    if agreement.hand_out == "student":
-        return agreement.method, method, state._replace(posteriors=(), weights=state.weights[:0])
+    if not getattr(state, "posteriors", ()) or agreement.hand_out == "student":
+        return agreement.method, method, _only(state, ONE)
+    if agreement.hand_out == "ensemble":
+        return agreement.method, method, _only(state, PREDICTS)
     if agreement.method not in MIXTURES:
         raise InputError(
             f"{agreement.method} pools by site, so it cannot be handed out as a mixture without names: write "
@@ -124,11 +129,23 @@ def handed_out(agreement: Agreement, method: Method, state: Any) -> tuple[str, M
     return "mixture", Mixture(), unnamed(agreement, state.posterior, state.posteriors, state.weights)
 
 
+def _only(state: Any, fields: tuple[str, ...]) -> Tree:
+    """A state with these fields; the others are empty."""
+    return state._replace(**{name: () for name in state._fields if name not in fields})
+
+
 def unnamed(agreement: Agreement, start: Posterior, posteriors: tuple[Posterior, ...], weights: Tensor) -> Pooled:
-    """The same mixture as samples in an order that tells nothing, each with its share of its site's weight."""
+    """The same mixture as samples in an order that tells nothing, each with its share of its site's weight.
+
+    The order comes from the samples' own numbers and from nothing else: whose they are cannot be read off it.
+    """
     task = agreement.build_task()
     each = [members(p, Key(0), task.draws, task.like) for p in posteriors]
+    shares = [float(w) / len(own) for own, w in zip(each, weights, strict=True) for _ in own]
     samples = [Samples({k: v.unsqueeze(0) for k, v in m.items()}) for own in each for m in own]
-    shares = torch.cat([torch.full((len(own),), float(w) / len(own)) for own, w in zip(each, weights, strict=True)])
-    order = agreement.key.fold(4).permutation(len(samples)).tolist()
-    return Pooled(start, tuple(cast(Posterior, samples[i]) for i in order), shares[order].double())
+    ordered = sorted(zip(samples, shares, strict=True), key=lambda pair: (_digest(pair[0]), pair[1]))
+    return Pooled(start, tuple(s for s, _ in ordered), torch.tensor([w for _, w in ordered], dtype=torch.float64))
+
+
+def _digest(sample: Samples) -> bytes:
+    return hashlib.sha256(tree.ravel(sample.params).view(torch.uint8).numpy().data).digest()

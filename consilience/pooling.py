@@ -114,7 +114,8 @@ def modelled(
     name, how, out = handed_out(agreement, method, state)
     notes = (*_of_beta(agreement, state, labelled), *_notes(study, rows, names, rounds), *more)
     together = sum(rows.values()) if all(rows.values()) else 0
-    facts = Facts(tuple(rows), together, rounds, name, notes=notes)
+    sites = tuple(sorted(rows) if agreement.hand_out == "mixture" else rows)
+    facts = Facts(sites, together, rounds, name, notes=notes)
     return model_file(Model(agreement, facts, how, out), key), facts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,12 @@ from consilience.store import as_json as json_text
 PIPED = 300  # columns where nobody looks: wide, so that a row stays on its line
 out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPED)
 err = Console(stderr=True)
+
+
+def plain(text: str) -> str:
+    """A line that comes from a file, without what would move a terminal's cursor, colour it or turn letters round."""
+    line = (" " if c in "\n\t" else c for c in text)
+    return "".join(c for c in line if unicodedata.category(c)[0] != "C")
 
 
 def bar() -> Progress:

@@ -152,9 +152,15 @@ def _memories(study: Study, member: Member, path: Path | None, round_: int, rows
 
 
 def may_leave(agreement: Agreement, reply: Reply) -> None:
+    """Refuse a reply of another kind than agreed, or that tells about fewer rows than agreed."""
     strange = [kind for kind in kinds_of(reply.send) if kind not in agreement.leaves]
     if strange:
         raise InputError(f"The method would send a «{strange[0]}», which the study does not let leave a site.")
+    if 0 < (fewest := int(agreement.build_method().fewest(reply))) < agreement.smallest:
+        raise InputError(
+            f"{agreement.method} sends sums over no more than {fewest} rows here, and the study shows no count below "
+            f"{agreement.smallest}: agree on a smaller count or on another method."
+        )
     for path, leaf in leaves_of(reply.send):
         if path.split(".")[-1] == "counts" and bool(((leaf > 0) & (leaf < agreement.smallest)).any()):
             raise InputError(

@@ -10,7 +10,9 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 import tomllib
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +31,8 @@ from consilience.task import Task, classification, regression
 from consilience.version import __version__
 
 FORMAT = 1
+LONGEST_NAME = 64
+SCRIPTS = {"HIRAGANA": "CJK", "KATAKANA": "CJK"}  # written together
 HAND_OUTS = ("mixture", "student", "ensemble")
 SITES = "# Sites, written by «consilience study add» and «study leave». Not part of what is signed.\n"
 
@@ -129,7 +133,7 @@ class Member:
     name: str
     number: int  # decides its random numbers; never given twice
     key: str
-    signature: str  # of the agreement's hash
+    signature: str  # of the agreement's hash and the name
     left: bool = False
 
 
@@ -162,8 +166,9 @@ class Study:
         raise unknown(f"site in the study «{self.agreement.name}»", name, [s.name for s in self.active] or ["none"])
 
     def with_member(self, name: str, key: str, signature: str) -> Study:
-        """A site more, with a number of its own; its signature of the agreement is checked."""
-        if any(site.name == name and not site.left for site in self.sites):
+        """A site more, with a number of its own; its name and its signature of the agreement are checked."""
+        check_name(name)
+        if any(site.name.casefold() == name.casefold() for site in self.active):
             raise InputError(f"The site «{name}» is in the study already: a second one needs another name.")
         if any(site.key == key and not site.left for site in self.sites):
             raise InputError(f"The key of «{name}» belongs to another site already: let it make one of its own.")
@@ -185,11 +190,30 @@ class Study:
         return replace(self, models=(*kept, Made(checksum, tuple(names), old)))
 
 
-def _check_signature(agreement: Agreement, site: Member) -> None:
-    if not verifies(site.key, "agreement", agreement.hash.encode(), site.signature):
+def check_name(name: str) -> None:
+    """Refuse a site's name that could be taken for another's, for a path, or for more than a name."""
+    letters = [c for c in name if c.isalpha()]
+    scripts = {SCRIPTS.get(s, s) for s in (re.split("[ -]", unicodedata.name(c, "?"))[0] for c in letters)}
+    plain = all(c.isalpha() or c in "0123456789 -._" for c in name) and unicodedata.normalize("NFKC", name) == name
+    whole = name[:1].isalnum() and name[-1:].isalnum() and len(name) <= LONGEST_NAME
+    if not (plain and whole and len(scripts) <= 1) or name.casefold() == "server":
         raise InputError(
-            f"The signature of «{site.name}» is not for this agreement: it was changed after that site signed it, or "
-            "the key is wrong; let the site sign again with «consilience site join»."
+            f"{name!r} cannot be a site's name: choose one of at most {LONGEST_NAME} letters of one script, digits, "
+            "spaces and - . _ that begins and ends with a letter or digit, and not «server»."
+        )
+
+
+def signed_words(agreement_hash: str, name: str) -> bytes:
+    """What a site signs when it joins: the agreement, and the name it goes by."""
+    return f"{agreement_hash} {name}".encode()
+
+
+def _check_signature(agreement: Agreement, site: Member) -> None:
+    if not verifies(site.key, "agreement", signed_words(agreement.hash, site.name), site.signature):
+        raise InputError(
+            f"The signature of «{site.name}» is not for this agreement and this name: one was changed after that site "
+            "signed, an older version wrote it, or the key is wrong; let the site sign again with «consilience site "
+            "join»."
         )
 
 
@@ -228,7 +252,11 @@ def read(path: Path) -> Study:
     except (TypeError, KeyError, ValueError) as error:
         raise InputError(f"{path}: the list of sites is damaged ({error}); restore it from a copy.") from error
     for site in sites:
+        check_name(site.name)
         _check_signature(agreement, site)
+    names = [site.name.casefold() for site in sites if not site.left]
+    if len(set(names)) < len(names):
+        raise InputError(f"{path}: two of the sites have the same name; restore the list from a copy.")
     return Study(agreement, sites, models, text.split(SITES)[0].rstrip("\n") + "\n")
 
 

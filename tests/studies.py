@@ -10,7 +10,7 @@ from typing import Any
 from consilience.admission import would_leave
 from consilience.data.columns import Column, Target
 from consilience.signature import new_key, public, read_key, sign
-from consilience.study import Agreement, Study
+from consilience.study import Agreement, Study, signed_words
 from consilience.study_text import agreement_text
 
 COLUMNS = (
@@ -39,7 +39,7 @@ def study(folder: Path, names: tuple[str, ...] = NAMES, **changes: Any) -> Study
     for name in names:
         path = folder / f"{name}.key"
         key = read_key(path) if path.exists() else new_key(path)
-        made = made.with_member(name, public(key), sign(key, "agreement", agreed.hash.encode()))
+        made = made.with_member(name, public(key), sign(key, "agreement", signed_words(agreed.hash, name)))
     return made
 
 

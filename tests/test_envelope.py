@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 
 import pytest
 import torch
 
+from consilience.cli.handed import written as written_whole
 from consilience.envelope import FORMAT, Envelope, Header, opened, sealed
 from consilience.errors import InputError
 from consilience.posterior import Samples
@@ -82,6 +84,30 @@ def test_other_kinds_formats_and_sizes_are_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'\\"format\\":1', b'\\"format\\":9'))
     with pytest.raises(InputError, match=f"format 9 .* reads {FORMAT}"):
         opened(path, "reply")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.reply")
+    (tmp_path / "y.reply").symlink_to("/dev/zero")
+    path, _ = written(tmp_path)
+    (tmp_path / "z.reply").symlink_to(path)
+
+    for name in ("x.reply", "y.reply"):
+        with pytest.raises(InputError, match="not a plain file"):
+            opened(tmp_path / name, "reply")
+    assert opened(tmp_path / "z.reply", "reply").header == HEADER
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="links need rights here")
+def test_a_file_is_not_written_through_a_link_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "one.model.part").symlink_to(tmp_path / "precious")
+
+    written_whole(tmp_path / "one.model", b"model", "")
+
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert (tmp_path / "one.model").read_bytes() == b"model" and not (tmp_path / "one.model").is_symlink()
 
 
 def deeply(nested: int) -> bytes:

@@ -15,15 +15,17 @@ from test_envelope import damaged
 
 import consilience as co
 from consilience import tree
-from consilience.admission import rehearsed, server_of
+from consilience.admission import invented, leaves_of, rehearsed, server_of
 from consilience.choice import BETAS, TEMPERATURES, log_scores
 from consilience.data.columns import inspect, labelled
 from consilience.data.data import Data, Sites
 from consilience.engines.files import Files, Waiting, collect
 from consilience.envelope import Header, opened, sealed
 from consilience.errors import InputError
-from consilience.modelfile import read_model
+from consilience.modelfile import Facts, Model, handed_out, model_file, read_model, unnamed
+from consilience.parties import Received
 from consilience.pooling import choose, modelled, pool
+from consilience.posterior import Point, Samples
 from consilience.signature import new_key, read_key
 from consilience.site import Parts, check_unseen, fit, parts, rows_of, statistics
 from consilience.spec import types_of
@@ -410,6 +412,39 @@ def test_the_mixture_handed_out_has_no_names_and_predicts_the_same(tmp_path: Pat
     assert bool((aleatoric > 0).all())
 
 
+def test_the_mixture_handed_out_is_the_same_whoever_sent_what(tmp_path: Path) -> None:
+    """So neither the order of samples nor that of names can be turned back into sites, whatever else one knows."""
+    agreed = studies.agreement(tmp_path, hand_out="mixture")
+    start = agreed.build_task().init(co.Key(0))
+    sent = tuple(
+        Samples({k: v + torch.full((3, *v.shape), float(site)) for k, v in start.params.items()}) for site in range(3)
+    )
+    weights = torch.tensor([0.5, 0.3, 0.2])
+
+    one = unnamed(agreed, start, sent, weights)
+    two = unnamed(agreed, start, sent[::-1], weights.flip(0))
+
+    assert same_numbers(one, two) and len(one.posteriors) == 9
+
+
+def test_names_are_listed_by_the_alphabet_where_samples_have_none(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, names=("west", "south", "north"))
+
+    assert pool(study, replies(study, tmp_path), server_key(tmp_path)).facts.sites == ("north", "south", "west")
+
+
+def test_weights_tell_no_size_where_one_was_withheld(tmp_path: Path) -> None:
+    study = studies.study(tmp_path)
+    files = replies(study, tmp_path)
+    value = opened(files[0]).value(types_of(study.agreement.build_method()))
+    header = opened(files[0]).header
+    files[0].write_bytes(sealed({**value, "size": torch.zeros(())}, header, read_key(tmp_path / "north.key")))
+
+    model = read_model(pooled_model(study, tmp_path, files))
+
+    assert model.facts.rows == 0 and len(set(model.state.weights.tolist())) == 1
+
+
 def test_a_student_is_one_set_of_weights(tmp_path: Path) -> None:
     settings = (*studies.SHORT, "distil=Distil", "distil.inference.epochs=5")
     study = studies.study(tmp_path, hand_out="student", settings=settings)
@@ -426,6 +461,42 @@ def test_a_student_is_one_set_of_weights(tmp_path: Path) -> None:
     assert torch.isfinite(model(inputs)[0]).all()
 
 
+TAUGHT = ("distil=Distil", "distil.inference.epochs=1")
+QUICK = ("learn.trajectories=2", "learn.steps=4", "learn.data_steps=2", "learn.updates=1", "learn.coreset_steps=1")
+HANDED: dict[str, tuple[tuple[str, ...], str, set[str]]] = {
+    "coreset": (("learn.interval=1", *QUICK, "downstream.epochs=1"), "mixture", {"posterior"}),
+    "dosfl": (("learn.epochs=1", "learn.updates=1"), "mixture", {"posterior"}),
+    "evidence_logits": (("inference.epochs=1", "distil.inference.epochs=1"), "student", {"posterior"}),
+    "evidence": (("inference.epochs=1", *TAUGHT), "student", {"posterior"}),
+    "scaffold": (("inference.epochs=1",), "mixture", {"posterior"}),
+    "fedbe": (("distil=None",), "ensemble", {"posterior", "posteriors", "weights"}),
+    "bcm": (studies.SHORT, "ensemble", {"posterior", "posteriors", "weights"}),
+    "evidence_tuned": (("inference.epochs=1",), "ensemble", {"posterior", "posteriors", "weights", "counts", "chosen"}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Coresets can show")
+@pytest.mark.parametrize("name", sorted(HANDED))
+def test_a_model_holds_what_predicting_needs_and_nothing_else(tmp_path: Path, name: str) -> None:
+    settings, hand_out, expected = HANDED[name]
+    agreed = studies.agreement(tmp_path, method=name, settings=settings, hand_out=hand_out)
+    method, task, rows = agreed.build_method(), agreed.build_task(), invented(agreed)
+    server, reply = server_of(agreed, 2, rows.x), rehearsed(agreed)
+    with torch.no_grad():
+        received = [Received(i, reply.size, reply.send) for i in range(2)]
+        state = method.aggregate(task, method.init(task, server), received, server)
+
+        called, how, out = handed_out(agreed, method, state)
+
+        ours = method.predictive(task, state)(rows.x)[0]
+    made = model_file(Model(agreed, Facts(("north", "south"), 64, 1, called), how, out), server_key(tmp_path))
+    (tmp_path / "one.model").write_bytes(made)
+    model = read_model(tmp_path / "one.model")
+    assert {path.split(".")[0] for path, _ in leaves_of(model.state)} == expected
+    assert torch.allclose(ours, model(rows.x)[0], atol=1e-6)  # a temperature of 1 normalises once more
+    assert model.uncertainty(rows.x) is None or hand_out == "ensemble" or not isinstance(model.state[0], Point)
+
+
 def test_pools_by_site_cannot_be_handed_out_without_names(tmp_path: Path) -> None:
     study = studies.study(tmp_path, method="bcm", hand_out="mixture")
 
@@ -439,6 +510,25 @@ def test_a_small_class_does_not_leave(tmp_path: Path) -> None:
     )
 
     with pytest.raises(InputError, match="fewer than 30 times"):
+        replies(study, tmp_path)
+
+
+@pytest.mark.parametrize(("smallest", "refused"), [(9, False), (10, True)])
+def test_sums_over_few_rows_set_aside_do_not_leave(tmp_path: Path, smallest: int, refused: bool) -> None:
+    """A fifth of the 42 rows that train is 8.4, so nine have a rank below it: the method sets these aside."""
+    study = studies.study(
+        tmp_path,
+        method="evidence_tuned",
+        settings=("inference.epochs=1",),
+        rounds=2,
+        hand_out="ensemble",
+        smallest=smallest,
+    )
+
+    if refused:
+        with pytest.raises(InputError, match="sums over no more than 9 rows"):
+            replies(study, tmp_path)
+    else:
         replies(study, tmp_path)
 
 

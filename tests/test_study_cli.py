@@ -12,9 +12,11 @@ import studies
 import torch
 from tiny import Invoke
 
-from consilience.envelope import opened
+from consilience.cli.site import parts_shown
+from consilience.envelope import Header, opened, sealed
 from consilience.modelfile import read_model
 from consilience.posterior import Dense, multiply
+from consilience.signature import new_key
 from consilience.study import read
 
 SHORT = ["--method", "mixture", *(word for setting in studies.SHORT for word in ("--set", setting))]
@@ -96,6 +98,7 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
     chosen = place.at("server", "study", "choose", "sepsis.toml", "sepsis.model", *sums, "-o", "final.model")
     place.everybody("final.model")
     judged = place.at("west", "site", "evaluate", "final.model", "data.csv", "--study", "sepsis.toml")
+    unchecked = place.at("west", "site", "evaluate", "final.model", "data.csv")
     place.at("west", "predict", "final.model", "data.csv", "--abstain", "0.7", "-o", "p.csv")
 
     assert "Nothing was sent or written" in checked and "send.params.0.weight" in checked
@@ -105,6 +108,7 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
     )  # 3 × 0.7 × 120
     assert "Chosen by statistics of north, south, west: β = " in chosen
     assert "24 test rows" in judged and "calibration_slope" in judged
+    assert "give --study to check" in unchecked and "give --study to check" not in judged
     with (place.root / "west" / "p.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 120 and {row["decision"] for row in rows} == {"no", "yes", "abstain"}
@@ -112,6 +116,61 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
         assert float(row["p(no)"]) + float(row["p(yes)"]) == pytest.approx(1, abs=1e-5)
         assert 0 <= float(row["disagreement"]) <= float(row["epistemic"]) + 1e-5
         assert (row["decision"] == "abstain") == (max(float(row["p(no)"]), float(row["p(yes)"])) < 0.7)
+
+
+def test_a_check_shows_what_leaves_in_every_round(place: Place) -> None:
+    place.begun("--method", "evidence_tuned", "--set", "inference.epochs=1")
+
+    told = place.at("north", "site", "check", "sepsis.toml", "data.csv")
+
+    first, second = told.split("In round 2:")
+    assert "In round 1:" in first and "send.counts" in first
+    assert "send.counts" not in second and "54" in second  # 6 values of λ × 9 temperatures
+
+
+def test_what_files_say_is_shown_as_it_stands_and_moves_no_cursor(place: Place) -> None:
+    place.begun(target='name = "[/red]"\nclasses = ["no", "yes"]')
+    path = place.root / "north" / "sepsis.toml"
+    path.write_text(path.read_text().replace('unit = "years"', 'unit = "[mg/dl]"').split("# Sites, written")[0])
+    records = [{("[/red]" if k == "died" else k): v for k, v in row.items()} for row in studies.rows(0, 120)]
+    studies.table(place.root / "north" / "data.csv", records)
+    key = new_key(place.root / "north" / "x.key")
+    header = Header("reply", "0" * 64, "\x1b[2J\x1b]0;evil\x07\u202efake\nname", "north")
+    (place.root / "north" / "x.reply").write_bytes(sealed({"send": torch.ones(1)}, header, key))
+
+    checked = place.at("north", "site", "check", "sepsis.toml", "data.csv")
+    shown = place.at("north", "site", "show", "x.reply")
+    code, _, err = place.tried("server", "study", "pool", "sepsis.toml", "../north/x.reply")
+
+    assert "[mg/dl]" in checked and "[/red] = no: " in checked
+    assert code == 2 and "«[2J]0;evilfake name»" in shown and "«[2J]0;evilfake name»" in " ".join(err.split())
+    assert not {"\x1b", "\x07", "\u202e"} & {*shown, *err}
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ([180, 8], ["10 or more", "fewer than 10"]),  # 188 − 180 would be the eight
+        ([100, 8, 20], ["100", "fewer than 10", "10 or more"]),
+        ([100, 1, 1], ["10 or more", "fewer than 10", "fewer than 10"]),  # 102 − 100 = 2 can only be 1 and 1
+        ([100, 6, 7], ["100", "fewer than 10", "fewer than 10"]),
+        ([100, 0, 1200], ["100", "0", "1,200"]),
+        ([0, 5], ["0", "fewer than 10"]),
+    ],
+)
+def test_a_small_count_does_not_follow_from_the_others(counts: list[int], told: list[str]) -> None:
+    assert parts_shown(counts, 10) == told
+
+
+def test_a_check_does_not_give_a_small_class_away(place: Place) -> None:
+    place.begun()
+    records = [{**row, "died": "yes" if i < 8 else "no"} for i, row in enumerate(studies.rows(0, 120))]
+    studies.table(place.root / "north" / "data.csv", records)
+
+    told = place.at("north", "site", "check", "sepsis.toml", "data.csv")
+
+    assert "data.csv: 120 rows" in told and "died = yes: fewer than 10 rows" in told
+    assert "died = no: 10 or more rows" in told and "112" not in told
 
 
 def test_the_default_study_multiplies_linear_posteriors(place: Place) -> None:
@@ -126,6 +185,8 @@ def test_the_default_study_multiplies_linear_posteriors(place: Place) -> None:
     factors = [opened(place.root / "server" / f).value({"Dense": Dense})["send"] for f in place.files]
     product = multiply(factors, task.prior.dense(like))
     assert "120 rows" in told and isinstance(pooled.state.posterior, Dense)
+    signed = f"key {study.agreement.server[8:20]}… in the study {study.agreement.hash[:12]}"
+    assert signed in told and "give --study to check" in told
     assert torch.equal(pooled.state.posterior.precision, product.precision)
     assert torch.equal(pooled.state.posterior.mean, product.mean)
 
@@ -152,7 +213,7 @@ def test_a_site_leaves_and_another_joins(place: Place) -> None:
     assert "still holds west: it is old" in left
     assert "OLD: it holds a site that has left" in listed
     assert "old model: it holds west" in old
-    assert "Pooled from north, south, east" in more
+    assert "Pooled from east, north, south" in more
 
 
 def test_a_number_is_predicted_with_its_interval(place: Place) -> None:

@@ -9,7 +9,7 @@ from rich.text import Text
 from consilience.cli import deploy, lists, predict, runs, site, study, tables  # noqa: F401 — they add their commands
 from consilience.cli.options import app
 from consilience.errors import InputError
-from consilience.screen import err
+from consilience.screen import err, plain
 
 
 def main() -> None:
@@ -17,5 +17,6 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        err.print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)  # brackets are no markup here
+        said = Text.assemble(("Error: ", "bold red"), plain(str(error)))  # brackets are no markup here
+        err.print(said, soft_wrap=True)
         sys.exit(2)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from consilience.errors import InputError
-from consilience.screen import out
+from consilience.screen import out, plain
 from consilience.signature import public, read_key
-from consilience.study import Member, Study
+from consilience.study import Agreement, Member, Study
 
 Study_ = Annotated[Path, typer.Argument(help="The study's file, NAME.toml.")]
 Table_ = Annotated[Path, typer.Argument(help="The site's rows: CSV UTF-8 with a header row.")]
@@ -29,12 +31,14 @@ def written(path: Path, content: bytes | str, what: str) -> None:
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(raw)
+        part.unlink(missing_ok=True)  # what lies there may be a link to somewhere else
+        with part.open("xb") as file:
+            file.write(raw)
         os.replace(part, path)
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}; choose another place with -o.") from error
     if what:
-        out.print(f"{what}: {path} ({len(raw):,} bytes)", soft_wrap=True, highlight=False)
+        say(f"{what}: {path} ({len(raw):,} bytes)")
 
 
 def site_identity(study: Study, path: Path | None) -> tuple[Member, Ed25519PrivateKey]:
@@ -56,12 +60,25 @@ def server_key(study_path: Path, path: Path | None) -> Ed25519PrivateKey:
     return read_key(path or study_path.with_suffix(".key"))
 
 
-def columns(names: Iterable[str], right: Iterable[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def unvouched(agreement: Agreement) -> None:
+    """Say whose model it is where the model alone says so."""
+    signer, of = f"{agreement.server[8:20]}…", agreement.hash[:12]
+    say(f"Signed with the key {signer} in the study {of}, as the model itself says: give --study to check.", "yellow")
+
+
+class Listing(Table):
+    """A table of what files say, as it stands: brackets are no markup."""
+
+    def add_row(self, *cells: RenderableType | None, **words: Any) -> None:
+        super().add_row(*(Text(plain(c)) if isinstance(c, str) else c for c in cells), **words)
+
+
+def columns(names: Iterable[str], right: Iterable[str] = ()) -> Listing:
+    table = Listing(box=None, pad_edge=False, header_style="bold")
     for name in names:
         table.add_column(name, justify="right" if name in right else "left")
     return table
 
 
 def say(text: str, style: str = "") -> None:
-    out.print(text, style=style or None, soft_wrap=True, markup=False, highlight=False)
+    out.print(plain(text), style=style or None, soft_wrap=True, markup=False, highlight=False)

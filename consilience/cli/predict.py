@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from consilience.cli.handed import Model_, say, written
+from consilience.cli.handed import Model_, say, unvouched, written
 from consilience.cli.options import app
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def predict(
         float | None,
         typer.Option(help="Leave open what is less probable than this; for numbers, what has a wider 95 % interval."),
     ] = None,
-    study: Annotated[Path | None, typer.Option(help="The study's file, to see whether a site has left since.")] = None,
+    study: Annotated[
+        Path | None, typer.Option(help="The study's file, to see that the model is its own and who has left since.")
+    ] = None,
 ) -> None:
     """Probabilities, or a mean and interval, with their uncertainty's parts and the sites' disagreement."""
     from consilience.data.columns import features, inspect
@@ -39,6 +41,8 @@ def predict(
 
     found = read(study) if study else None
     pooled = read_model(model, found)
+    if found is None:
+        unvouched(pooled.agreement)
     gone = [name for name in pooled.facts.sites if found and name not in {site.name for site in found.active}]
     if gone:
         say(f"This is an old model: it holds {', '.join(gone)}, who left the study.", "yellow")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from consilience.cli.handed import Key_, Model_, Study_, Table_, columns, say, site_identity, written
+from consilience.cli.handed import Key_, Model_, Study_, Table_, columns, say, site_identity, unvouched, written
 from consilience.cli.options import app
 from consilience.errors import InputError
 from consilience.screen import out, progress
@@ -30,10 +30,9 @@ def join(
     from consilience.joining import join_text
     from consilience.proposal import consistent
     from consilience.signature import new_key, read_key
-    from consilience.study import read
+    from consilience.study import check_name, read
 
-    if name == "server" or not name.isprintable() or "/" in name or not name.strip():
-        raise InputError(f"«{name}» cannot be a site's name: choose another, without slashes.")
+    check_name(name)
     found = read(study)
     consistent(found.agreement)
     path = Path(f"{name}.key")
@@ -54,8 +53,9 @@ def sums(
     from consilience.joining import sums_file
     from consilience.signature import new_key, read_key
     from consilience.site import rows_of
-    from consilience.study import read
+    from consilience.study import check_name, read
 
+    check_name(name)
     agreement = read(study).agreement
     if agreement.scaling != "sums":
         raise InputError('This study\'s constants are agreed in advance (scaling = "agreed"): no sums are needed.')
@@ -83,14 +83,21 @@ def check(study: Study_, table: Table_) -> None:
         plausible = ", ".join(c.levels) if c.levels else f"{c.range[0]:g} to {c.range[1]:g}"
         listed.add_row(c.name, c.type, c.unit, plausible, shown(found.missing.get(c.name, 0), few))
     out.print(listed)
-    for label, count in found.classes.items():
-        say(f"{agreement.target.name} = {label}: {shown(count, few)} rows")
+    for label, count in zip(found.classes, parts_shown(list(found.classes.values()), few), strict=True):
+        say(f"{agreement.target.name} = {label}: {count} rows")
     if found.extra:
         say(f"Not in the study and never read: {', '.join(found.extra)}.")
     for problem in found.problems:
         say(problem, "yellow")
     say(f"What would leave: {agreement.build_method().sends}", "bold")
-    contents({"send": (reply := rehearsed(agreement)).send, "size": reply.size}, invented=True)
+    replies = [rehearsed(agreement, round=t) for t in range(1, min(agreement.rounds, 2) + 1)]
+    sent = [{"send": reply.send, "size": reply.size} for reply in replies]
+    if len(sent) == 2 and outline(sent[0]) == outline(sent[1]):
+        sent = sent[:1]  # every round sends the same
+    for number, value in enumerate(sent, 1):
+        if len(sent) > 1:
+            say(f"In round {number}{', and so in turn' if number == 2 < agreement.rounds else ''}:")
+        contents(value, invented=True)
     if found.problems:
         raise InputError(f"{len(found.problems)} thing(s) to correct before «site fit»: they are listed above.")
     if found.rows < few:
@@ -201,6 +208,7 @@ def evaluate(
         data = parts(agreement, site_identity(found, key)[0].number, data).test
         say(f"{len(data.y)} test rows of this site, which no part of the study trained on or chose by.")
     else:
+        unvouched(agreement)
         say(f"All {len(data.y)} rows. If this site took part, give --study to use its test rows only.")
     scale, shift = agreement.target.spread, agreement.target.centre
     y = data.y if agreement.target.classes else data.y * scale + shift
@@ -213,10 +221,12 @@ def evaluate(
     out.print(listed)
     if isinstance(p, Categorical):
         bins = columns(("predicted", "rows", "right"), right=("predicted", "rows", "right"))
-        for b in reliability(p, y, bins=5):
+        found_bins = reliability(p, y, bins=5)
+        counts = parts_shown([b.count for b in found_bins], agreement.smallest)
+        for b, count in zip(found_bins, counts, strict=True):
             if b.count and b.confidence is not None and b.accuracy is not None:
                 right = f"{100 * b.accuracy:.0f} %" if b.count >= agreement.smallest else ""
-                bins.add_row(f"{100 * b.confidence:.0f} %", shown(b.count, agreement.smallest), right)
+                bins.add_row(f"{100 * b.confidence:.0f} %", count, right)
         out.print(bins)
 
 
@@ -235,9 +245,25 @@ def contents(value: Any, invented: bool = False) -> None:
     say(f"{total:,} bytes of numbers in all.")
 
 
+def outline(value: Any) -> list[tuple[Any, ...]]:
+    """Names, shapes and types of the tensors inside."""
+    from consilience.site import ranges
+
+    return [row[:3] for row in ranges(value)]
+
+
 def shown(count: int, smallest: int) -> str:
     """A count, unless it is small."""
     return f"fewer than {smallest}" if 0 < count < smallest else f"{count:,}"
+
+
+def parts_shown(counts: list[int], smallest: int) -> list[str]:
+    """Counts beside their sum; where the small ones together are few, the next is left open too: it would give them."""
+    told, few = [shown(n, smallest) for n in counts], sum(n for n in counts if n < smallest)
+    others = [i for i, n in enumerate(counts) if n >= smallest]
+    if 0 < few < smallest and others:
+        told[min(others, key=lambda i: counts[i])] = f"{smallest} or more"
+    return told
 
 
 def brief(found: dict[str, float]) -> str:

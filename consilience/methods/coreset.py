@@ -37,7 +37,10 @@ class CoresetFL(Method):
     """
 
     name: ClassVar[str] = "coreset"
-    sends: ClassVar[str] = "a few learned pseudo-rows, which can look like its own"
+    sends: ClassVar[str] = (
+        "a few learned pseudo-rows, which can look like its own, how near they come to its rows, and how often their "
+        "steps were halved"
+    )
     one_shot: ClassVar[bool] = True
 
     learn: BPCfKL = BPCfKL()  # how a client learns its coreset

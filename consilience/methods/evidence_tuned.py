@@ -71,5 +71,8 @@ class EvidenceTuned(Method):
     def diagnose(self, task: Task, state: EvidenceState, x: Tensor) -> dict[str, Any]:
         return self.pool(1.0).diagnose(task, state, x)
 
+    def fewest(self, reply: Reply) -> Tensor:
+        return (torch.as_tensor(reply.keep) > 0).sum()  # the rows set aside, behind the sums
+
     def pool(self, penalty: float) -> EvidencePooling:
         return EvidencePooling(self.inference, penalty, self.exponent)
