@@ -62,19 +62,23 @@ class Model:
             return Normal(p.mean * scale + shift, p.var * scale**2, p.noise * scale**2)
         return p
 
-    def uncertainty(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Aleatoric, epistemic and the part of it between sites; None where one set of weights is all there is."""
+    def uncertainty(self, x: Tensor) -> dict[str, Tensor]:
+        """Aleatoric, epistemic and the part of it between sites, which samples without names cannot tell; nothing where
+        one set of weights is all there is. A temperature scales those of a number, and leaves those of classes."""
         task = self.agreement.build_task()
         posteriors, weights = self.method.members(self.state)
         if not posteriors or (len(posteriors) == 1 and isinstance(posteriors[0], Point)):
-            return None
+            return {}
         with torch.no_grad():
             each = [
                 [task.predictive(Point(m))(x) for m in members(p, Key(0), task.draws, task.like)] for p in posteriors
             ]
         u = decompose(each, weights)
-        scale = 1.0 if self.agreement.target.classes else self.agreement.target.spread**2
-        return u.aleatoric * scale, u.epistemic * scale, u.disagreement * scale
+        unit = self.agreement.target.spread**2 * self.facts.temperature
+        scale = 1.0 if self.agreement.target.classes else unit
+        named = {"aleatoric": u.aleatoric, "epistemic": u.epistemic, "disagreement": u.disagreement}
+        unnamed = self.agreement.hand_out == "mixture" and self.facts.method == "mixture"
+        return {part: scale * value for part, value in named.items() if part != "disagreement" or not unnamed}
 
 
 def model_file(model: Model, key: Ed25519PrivateKey) -> bytes:

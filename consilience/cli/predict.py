@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from consilience.predictive import Categorical, Normal
 
 Z95 = 1.959964
-PARTS = ("aleatoric", "epistemic", "disagreement")
 
 
 @app.command(short_help="Predictions and their uncertainty for a table.")
@@ -50,16 +49,18 @@ def predict(
     x = features(columns, inspect(table, columns, None))
     p, parts = pooled(x), pooled.uncertainty(x)
     told = classes_told(p, target, abstain) if isinstance(p, Categorical) else numbers_told(p, target, abstain)
-    uncertain = [[f"{v:.6f}" for v in row] for row in zip(*(t.tolist() for t in parts), strict=True)] if parts else None
+    uncertain = [[f"{v:.6f}" for v in row] for row in zip(*(t.tolist() for t in parts.values()), strict=True)]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", *told.head, *(PARTS if parts else ()), "decision"])
+    writer.writerow(["row", *told.head, *parts, "decision"])
     for i, (row, said, unsure) in enumerate(zip(told.rows, told.said, told.unsure, strict=True)):
         writer.writerow([i + 1, *row, *(uncertain[i] if uncertain else ()), "abstain" if unsure else said])
     written(out_ or table.with_name(f"{table.stem}.predictions.csv"), text.getvalue(), "Predictions")
     say(f"{len(told.rows):,} rows" + (f", {sum(told.unsure):,} left open (abstain)." if abstain is not None else "."))
     if not parts:
         say("One set of weights is all this model holds: no epistemic part, no disagreement.")
+    elif "disagreement" not in parts:
+        say("The study hands out samples without names: what of the epistemic part lies between sites is not known.")
 
 
 class Told(NamedTuple):
