@@ -90,6 +90,10 @@ def renamed(reply: Message) -> Message:
     return Message(content, reply_to=_question(reply))
 
 
+def with_more(reply: Message, more: ConfigRecord | ArrayRecord) -> Message:
+    return Message(RecordDict({**reply.content, "more": more}), reply_to=_question(reply))
+
+
 FAULTS: dict[str, tuple[Callable[[Message], Iterable[Message]], str]] = {
     "not finite": (lambda r: [array_changed(r, lambda t: t * float("nan"))], "not finite"),
     "one row of a weight": (lambda r: [array_changed(r, lambda t: t[:1])], "shape"),
@@ -99,6 +103,8 @@ FAULTS: dict[str, tuple[Callable[[Message], Iterable[Message]], str]] = {
     "ten times the size": (lambda r: [array_changed(r, lambda t: t.repeat(400, 1))], "more than the 10,000 agreed"),
     "another round": (lambda r: [header_changed(r, round=5)], "another round than 1"),
     "another site": (lambda r: [header_changed(r, site=0)], "another site's name"),
+    "a second header": (lambda r: [with_more(r, ConfigRecord({"about": "{}"}))], "not one of consilience"),
+    "more arrays": (lambda r: [with_more(r, r.content.array_records["arrays"])], "not one of consilience"),
     "an empty message": (lambda r: [Message(RecordDict(), reply_to=_question(r))], "not one of consilience"),
 }
 
@@ -412,6 +418,45 @@ def test_a_reply_changed_on_its_way_is_refused() -> None:
     )  # fmt: skip
     with pytest.raises(InputError, match="signature"):
         engine.gather(METHOD, task, start, [0], TURN)
+
+
+@pytest.mark.parametrize("replayed", ["", "another study", "another question", "another round behind the header"])
+def test_a_signed_reply_serves_for_one_study_and_one_question(replayed: str) -> None:
+    """The same site, the same key: what it signed elsewhere arrives in place of its reply."""
+    task, sites, start = problem()
+    key, held = {"sign": lambda p, m: signed(0, p, m)}, list[Message]()
+
+    def asked(study: str, turn: co.Turn, spoil: loopback.Spoil) -> list[int]:
+        own = [Site(0, "a", METHOD, task, sites.train[0], study=study, **key)]
+        engine = Flower(
+            loopback.Loopback(own, spoil), ["a"], sites.train[0], study=study, wait=0.1, pause=0.01,
+            verify=lambda k, purpose, message, signature: signature == signed(k, purpose, message),
+        )  # fmt: skip
+        engine.forgiving = True
+        heard = [r.client for r in engine.gather(METHOD, task, start, [0], turn)]
+        assert heard or "what was signed has been changed" in engine.lost[0] or "not one of" in engine.lost[0]
+        return heard
+
+    def instead(k: int, reply: Message) -> list[Message]:
+        content = held[0].content
+        if replayed.startswith("another round"):
+            mine, old = reply.content.config_records["header"], content.config_records["header"]
+            header = ConfigRecord({**old, "about": mine["about"]})
+            content = RecordDict({"arrays": content["arrays"], "header": header, "z": old})
+        return [Message(content, reply_to=_question(reply))]
+
+    before = co.Turn(0, Key(4)) if replayed == "another question" else TURN._replace(round=int("round" in replayed))
+    asked("x" if replayed == "another study" else "s", before, lambda k, reply: held.append(reply) or [reply])
+
+    assert asked("s", TURN, instead) == ([] if replayed else [0])
+
+
+def test_contents_that_read_alike_have_different_digests() -> None:
+    one, two = ConfigRecord({"about": "1 outline 2"}), ConfigRecord({"about": "1", "outline": "2"})
+    signature = ConfigRecord({"signature": "s"})
+    contents = [{"header": one}, {"header": two}, {"more": two}, {"header": two, "z": signature}, {}]
+
+    assert len({wire.digest(RecordDict(c)) for c in contents}) == len(contents)
 
 
 def test_a_run_goes_on_without_a_site_and_says_so(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from consilience.data.data import Data
 from consilience.engines.exchange import Turn
 from consilience.engines.flower_client import described
 from consilience.engines.rehearsal import Rehearsal, check
-from consilience.engines.wire import LARGEST, Refused, allowed, digest, opened, pack, record, unpack, weight
+from consilience.engines.wire import LARGEST, Refused, allowed, digest, opened, pack, record, unpack, vouched, weight
 from consilience.errors import InputError
 from consilience.method import Method
 from consilience.parties import Received
@@ -83,10 +83,12 @@ class Flower:
     def gather(self, method: Method, task: Task, message: Tree, cohort: Sequence[int], turn: Turn) -> list[Received]:
         self.lost = {}
         self.meet(cohort)
+        requests = self.requests(method, message, cohort, turn)
+        asked = {k: digest(request.content) if self.verify is not None else "" for k, request in requests.items()}
         received = []
-        for k, reply in self.replies(self.requests(method, message, cohort, turn)):
+        for k, reply in self.replies(requests):
             try:
-                received.append(self.admitted(method, task, message, reply, k, turn.round))
+                received.append(self.admitted(method, task, message, reply, k, turn.round, asked[k]))
             except Refused as error:
                 self.lost[k] = str(error)
         if self.lost and not self.forgiving:
@@ -153,8 +155,10 @@ class Flower:
                 self.lost[k] = "Flower did not take the message for it."
         return waiting
 
-    def admitted(self, method: Method, task: Task, message: Tree, reply: Message, k: int, round: int) -> Received:
-        """A reply that is what it should be."""
+    def admitted(
+        self, method: Method, task: Task, message: Tree, reply: Message, k: int, round: int, asked: str
+    ) -> Received:
+        """A reply that is what it should be; `asked` is the digest of the question."""
         if reply.metadata.src_node_id != self.nodes[k]:
             raise Refused("the reply came from another node.")
         arrays, outline, about = opened(reply.content, self.largest)
@@ -164,7 +168,8 @@ class Flower:
         if about.get("site") != self.numbers[k]:
             raise Refused("it answered in another site's name.")
         signature = str(reply.content.config_records["header"].get("signature", ""))
-        if self.verify is not None and not self.verify(k, "reply", digest(reply.content).encode(), signature):
+        signed = vouched(reply.content, self.study, asked) if self.verify is not None else b""
+        if self.verify is not None and not self.verify(k, "reply", signed, signature):
             raise Refused("its signature is not that site's, or what was signed has been changed.")
         value = unpack(arrays, outline, allowed(method))
         if not isinstance(value, dict) or not {"payload", "size"} <= set(value) <= {"payload", "size", "memory"}:

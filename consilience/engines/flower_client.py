@@ -28,6 +28,7 @@ from consilience.engines.wire import (
     pack,
     record,
     unpack,
+    vouched,
     weight,
 )
 from consilience.errors import InputError
@@ -120,7 +121,8 @@ def worked(site: Site, content: RecordDict, context: Context) -> RecordDict:
     kept = {"memory": reply.keep} if site.simulated and reply.keep != () else {}
     sent = record(*pack({"payload": reply.send, "size": reply.size, **kept}, types), {"round": t, "site": site.number})
     if site.sign is not None:
-        sent.config_records["header"]["signature"] = site.sign("reply", digest(sent).encode())
+        signature = site.sign("reply", vouched(sent, site.study, digest(content)))
+        sent.config_records["header"]["signature"] = signature
     if weight(sent) > site.largest:
         raise Refused(f"the reply weighs {weight(sent):,} bytes, more than the {site.largest:,} the study allows.")
     return sent

@@ -58,10 +58,12 @@ def record(arrays: ArrayRecord, outline: str, about: Mapping[str, Any]) -> Recor
 
 
 def opened(content: RecordDict, largest: int) -> tuple[ArrayRecord, str, dict[str, Any]]:
-    """The parts of `record`, with the size checked before anything is decoded."""
+    """The parts of `record` and nothing beside them, with the size checked before anything is decoded."""
     arrays, header = content.get("arrays"), content.get("header")
-    if not isinstance(arrays, ArrayRecord) or not isinstance(header, ConfigRecord):
+    if not isinstance(arrays, ArrayRecord) or not isinstance(header, ConfigRecord) or len(content) != 2:
         raise Refused("the message is not one of consilience.")
+    if not {"outline", "about"} <= set(header) <= {"outline", "about", "signature"}:
+        raise Refused("its header cannot be read.")
     held = weight(content)
     if held > largest:
         raise Refused(f"it weighs {held:,} bytes, more than the {largest:,} agreed.")
@@ -82,15 +84,32 @@ def weight(content: RecordDict) -> int:
 
 
 def digest(content: RecordDict) -> str:
-    """A hash of all that a message carries but its signature: what is signed, and what both sides log."""
+    """A hash of all that a message carries but its signature: what is signed, and what both sides log.
+
+    Records are hashed by name and kind, and every part with its length, so that no two messages look the same.
+    """
     found = hashlib.sha256()
-    for name, array in sorted((n, a) for r in content.array_records.values() for n, a in r.items()):
-        found.update(f"{name} {len(array.data)} ".encode())
-        found.update(array.data)
-    texts = {n: str(t) for r in content.config_records.values() for n, t in r.items() if n != "signature"}
-    for name, text in sorted(texts.items()):
-        found.update(f"{name} {text} ".encode())
+
+    def add(part: bytes) -> None:
+        found.update(len(part).to_bytes(8, "big"))
+        found.update(part)
+
+    for place in sorted(content):
+        held = {n: v for n, v in content[place].items() if (place, n) != ("header", "signature")}
+        add(f"{type(content[place]).__name__} {len(held)} {place}".encode())
+        for name, value in sorted(held.items()):
+            add(name.encode())
+            if isinstance(value, Array):
+                add(f"{value.stype} {value.dtype} {list(value.shape)}".encode())
+                add(value.data)
+            else:
+                add(repr(value).encode())
     return found.hexdigest()
+
+
+def vouched(content: RecordDict, study: str, asked: str) -> bytes:
+    """What a site signs: its reply, in this study, to the question with this digest; so it serves for no other."""
+    return f"{study} {asked} {digest(content)}".encode()
 
 
 def check_leaves_rows_behind(value: Tree, data: Data) -> None:
