@@ -192,6 +192,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "another version": ({"consilience": "9.9"}, f"server runs consilience 9.9, this site {__version__}"),
     "another method": ({"method": {"type": "Centralised"}}, "another method"),
     "no round": ({"round": "soon"}, "does not say what it is for"),
+    "a round without end": ({"round": float("inf")}, "does not say what it is for"),
 }
 
 
@@ -203,6 +204,40 @@ def test_a_site_refuses_what_it_did_not_agree_to(what: str) -> None:
     reply = answered(one, changed(message, **about), context)
 
     assert reply.has_error() and why in reply.error.reason
+
+
+TURNS = [co.Turn(t, Key(3), t / 2) for t in range(2)]
+OUTSIDE: dict[str, dict[str, Any]] = {
+    "a round after the last": {"round": 2, "progress": 1.0},
+    "a round before the first": {"round": -1, "progress": -0.5},
+    "another seed": {"seed": 4},
+    "another progress": {"progress": 0.5},
+}
+
+
+@pytest.mark.parametrize("what", OUTSIDE)
+def test_a_site_answers_the_rounds_of_its_study_only(what: str) -> None:
+    one, message, context = site(turns=TURNS)
+
+    reply = answered(one, changed(message, **OUTSIDE[what]), context)
+
+    assert reply.has_error() and "no round of the study" in reply.error.reason
+    assert answered(one, message, context).has_content()
+
+
+def test_a_site_answers_a_round_once_or_the_same_question_again() -> None:
+    one, message, context = site(turns=TURNS)
+    task, _, _ = problem()
+    engine = loopback.flower(METHOD, task, [one.data] * 2)
+    engine.nodes = {1: 101}
+    other = engine.requests(METHOD, task.init(Key(8)), [1], TURN)[1]
+    later = engine.requests(METHOD, task.init(Key(8)), [1], TURNS[1])[1]
+
+    first, again = (answered(one, message, context) for _ in range(2))
+    assert wire.digest(first.content) == wire.digest(again.content)
+    assert "for a second run, the site starts with another --out" in answered(one, other, context).error.reason
+    assert answered(one, later, context).has_content()
+    assert "has answered round 2" in answered(one, message, context).error.reason
 
 
 def test_a_site_refuses_kinds_and_sizes_outside_its_study() -> None:
