@@ -176,7 +176,8 @@ def test_a_site_answers_one_run_of_a_study_and_goes_on_with_a_resumed_one(tmp_pa
         site = site_of(study, study.member("north"), read_key(tmp_path / "north.key"), table, folder)
         grid = loopback.Loopback([site], lambda k, reply: [] if reply.metadata.group_id == lost else [reply])
         grid.app = responder(site, folder, lambda line: None)  # type: ignore[assignment]
-        return rounds(study, grid, tmp_path / out, wait=0.2, deadline=0.2, resume=resume)
+        key = read_key(tmp_path / "server.key")
+        return rounds(study, key, grid, tmp_path / out, wait=0.2, deadline=0.2, resume=resume)
 
     with pytest.raises(InputError, match="round 2: no reply within"):
         run("one", lost="2")
@@ -188,6 +189,18 @@ def test_a_site_answers_one_run_of_a_study_and_goes_on_with_a_resumed_one(tmp_pa
     for name, value in whole.state.control.items():
         assert torch.equal(resumed.state.control[name], value)
     run("four", seed=1)
+
+
+def test_a_site_answers_the_coordinator_of_its_study_and_nobody_else(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, ("north",))
+    table, own = studies.table(tmp_path / "north.csv", studies.rows(0)), read_key(tmp_path / "north.key")
+    site = site_of(study, study.member("north"), own, table, tmp_path / "north.site")
+
+    with pytest.raises(InputError, match="not signed by the study's coordinator"):
+        rounds(study, own, loopback.Loopback([site]), tmp_path / "other", wait=0.2)
+    found = rounds(study, read_key(tmp_path / "server.key"), loopback.Loopback([site]), tmp_path / "run", wait=0.2)
+
+    assert [r.client for r in found.replies] == [0]
 
 
 def test_a_served_model_names_everyone_who_sent_something(

@@ -486,6 +486,29 @@ def test_a_signed_reply_serves_for_one_study_and_one_question(replayed: str) -> 
     assert asked("s", TURN, instead) == ([] if replayed else [0])
 
 
+@pytest.mark.parametrize("what", ["as signed", "no signature", "for another study", "changed on its way"])
+def test_a_request_is_answered_only_as_the_coordinator_signed_it(what: str) -> None:
+    task, sites, start = problem()
+    one = Site(
+        0, "a", METHOD, task, sites.train[0], study="s",
+        verify=lambda purpose, message, signature: signature == signed(9, purpose, message),
+    )  # fmt: skip
+    engine = loopback.flower(METHOD, task, sites.train[:1], sign=lambda p, m: signed(9, p, m))
+    engine.study, engine.nodes = "t" if what == "for another study" else "s", {0: 100}
+    content = engine.requests(METHOD, start, [0], TURN)[0].content
+    header = content.config_records["header"]
+    if what == "no signature":
+        del header["signature"]
+    elif what == "for another study":
+        header["about"] = str(header["about"]).replace('"study": "t"', '"study": "s"')
+    elif what == "changed on its way":
+        content["arrays"] = wire.pack({"message": task.init(Key(8))}, wire.allowed(METHOD))[0]
+
+    reply = answered(one, Message(content, 100, "train", group_id="1"), Context(1, 100, {}, RecordDict(), {}))
+
+    assert reply.has_content() if what == "as signed" else "not signed by" in reply.error.reason
+
+
 def test_contents_that_read_alike_have_different_digests() -> None:
     one, two = ConfigRecord({"about": "1 outline 2"}), ConfigRecord({"about": "1", "outline": "2"})
     signature = ConfigRecord({"signature": "s"})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.serverapp import Grid
 from flwr.supercore.constant import TaskType
 from torch import Tensor
@@ -22,7 +24,7 @@ from consilience.errors import InputError
 from consilience.participation import Participation
 from consilience.result import Result
 from consilience.run import run
-from consilience.signature import verifies
+from consilience.signature import sign, verifies
 from consilience.study import Agreement, Study
 
 START = 180.0  # seconds a SuperLink may take to start
@@ -88,6 +90,7 @@ def connected(
 
 def rounds(
     study: Study,
+    key: Ed25519PrivateKey,
     grid: Grid,
     out: Path,
     *,
@@ -98,7 +101,10 @@ def rounds(
     deadline: float = 3600.0,
     resume: bool = False,
 ) -> Result:
-    """The study's rounds over a grid, by the same loop as everything else; whatever it knows is in the folder `out`."""
+    """The study's rounds over a grid, by the same loop as everything else; whatever it knows is in the folder `out`.
+
+    What is asked is signed with the coordinator's key; sites answer nobody else.
+    """
     agreement, sites = study.agreement, study.active
     method, task, rows = agreement.build_method(), agreement.build_task(), invented(agreement)
     nothing = Data(*(leaf[:0] for leaf in rows))
@@ -108,7 +114,7 @@ def rounds(
 
     def flower(data: Sequence[Data]) -> Flower:
         names, numbers = [site.name for site in sites], [site.number for site in sites]
-        known = {"study": agreement.hash, "numbers": numbers, "verify": verify}
+        known = {"study": agreement.hash, "numbers": numbers, "verify": verify, "sign": partial(sign, key)}
         return Flower(grid, names, rows, wait=wait, deadline=deadline, largest=agreement.most_bytes, **known)  # type: ignore[arg-type]
 
     known = Sites(

@@ -26,7 +26,7 @@ from consilience.engines import threads_for
 from consilience.engines.exchange import Turn
 from consilience.engines.flower_client import Site, client_app
 from consilience.errors import InputError
-from consilience.signature import sign
+from consilience.signature import sign, verifies
 from consilience.site import may_leave, parts, rows_of
 from consilience.study import Agreement, Member, Study
 
@@ -51,6 +51,7 @@ def site_of(
         largest=agreement.most_bytes,
         log=message_log(folder / "messages.jsonl"),
         sign=lambda purpose, message: sign(key, purpose, message),
+        verify=lambda purpose, message, signature: verifies(agreement.server, purpose, message, signature),
     )
 
 

@@ -46,7 +46,7 @@ class Flower:
 
     `row` shows the shape of a site's rows and none of their values. `numbers` are what the sites' random numbers come
     from, 0, 1, … by default. `verify` says whether a site signed something, so that no site can speak for another;
-    without it, as in a simulation, a site says who it is.
+    without it, as in a simulation, a site says who it is. `sign` is the coordinator's, so that nobody else can ask.
     """
 
     def __init__(
@@ -58,13 +58,14 @@ class Flower:
         study: str = "",
         numbers: Sequence[int] | None = None,
         verify: Callable[[int, str, bytes, str], bool] | None = None,  # site, purpose, message, signature
+        sign: Callable[[str, bytes], str] | None = None,  # purpose, message → signature
         wait: float = 60.0,  # seconds until the sites asked must be there
         deadline: float = 3600.0,  # seconds a round may take; a crash shows after 70
         largest: int = LARGEST,  # bytes of one reply
         pause: float = 0.05,  # seconds between two looks for replies
         simulated: bool = False,  # memories are handed over, so that the run can be resumed
     ) -> None:
-        self.grid, self.sites, self.study, self.verify = grid, list(sites), study, verify
+        self.grid, self.sites, self.study, self.verify, self.sign = grid, list(sites), study, verify, sign
         self.numbers = list(numbers) if numbers is not None else list(range(len(sites)))
         self.wait, self.deadline, self.largest, self.pause, self.simulated = wait, deadline, largest, pause, simulated
         self.rehearsal = Rehearsal(row)
@@ -72,6 +73,7 @@ class Flower:
         self.strangers: dict[int, str] = {}  # node → why it is not asked
         self.passing: set[int] = set()  # strangers who may be well or wanted later
         self.memories: dict[int, Tree] = {}
+        self.asked: dict[int, str] = {}  # site → the digest of its last question
         self.met: set[int] = set()  # sites that have answered, and so remember by themselves
         self.forgiving, self.lost = False, dict[int, str]()
         self.wire = {"up_bytes": 0, "down_bytes": 0}  # arrays and headers that crossed, before Flower's framing
@@ -83,12 +85,10 @@ class Flower:
     def gather(self, method: Method, task: Task, message: Tree, cohort: Sequence[int], turn: Turn) -> list[Received]:
         self.lost = {}
         self.meet(cohort)
-        requests = self.requests(method, message, cohort, turn)
-        asked = {k: digest(request.content) if self.verify is not None else "" for k, request in requests.items()}
         received = []
-        for k, reply in self.replies(requests):
+        for k, reply in self.replies(self.requests(method, message, cohort, turn)):
             try:
-                received.append(self.admitted(method, task, message, reply, k, turn.round, asked[k]))
+                received.append(self.admitted(method, task, message, reply, k, turn.round))
             except Refused as error:
                 self.lost[k] = str(error)
         if self.lost and not self.forgiving:
@@ -117,6 +117,9 @@ class Flower:
             if self.simulated and k not in self.met and self.memories.get(k, ()) != ():
                 own = pack({"message": message, "memory": self.memories[k]}, types)
             content = record(*own, {**about, "site": self.numbers[k]})
+            self.asked[k] = "" if self.simulated else digest(content)
+            if self.sign is not None:
+                content.config_records["header"]["signature"] = self.sign("request", vouched(self.study, self.asked[k]))
             self.wire["down_bytes"] += weight(content)
             found[k] = Message(
                 content, self.nodes[k], MessageType.TRAIN, group_id=str(turn.round + 1), ttl=self.deadline + TTL
@@ -155,10 +158,8 @@ class Flower:
                 self.lost[k] = "Flower did not take the message for it."
         return waiting
 
-    def admitted(
-        self, method: Method, task: Task, message: Tree, reply: Message, k: int, round: int, asked: str
-    ) -> Received:
-        """A reply that is what it should be; `asked` is the digest of the question."""
+    def admitted(self, method: Method, task: Task, message: Tree, reply: Message, k: int, round: int) -> Received:
+        """A reply that is what it should be."""
         if reply.metadata.src_node_id != self.nodes[k]:
             raise Refused("the reply came from another node.")
         arrays, outline, about = opened(reply.content, self.largest)
@@ -168,7 +169,7 @@ class Flower:
         if about.get("site") != self.numbers[k]:
             raise Refused("it answered in another site's name.")
         signature = str(reply.content.config_records["header"].get("signature", ""))
-        signed = vouched(reply.content, self.study, asked) if self.verify is not None else b""
+        signed = b"" if self.verify is None else vouched(self.study, self.asked[k], digest(reply.content))
         if self.verify is not None and not self.verify(k, "reply", signed, signature):
             raise Refused("its signature is not that site's, or what was signed has been changed.")
         value = unpack(arrays, outline, allowed(method))

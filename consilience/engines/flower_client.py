@@ -62,6 +62,9 @@ class Site:
     largest: int = LARGEST  # bytes of one message, in or out
     log: Callable[[dict[str, Any]], None] | None = None  # is told of every message
     sign: Callable[[str, bytes], str] | None = None  # purpose, message → signature
+    verify: Callable[[str, bytes, str], bool] | None = (
+        None  # whether the coordinator signed: purpose, message, signature
+    )
     simulated: bool = False  # hands its memory over, so that a simulation can be resumed
 
 
@@ -105,7 +108,10 @@ def answered(site: Site, message: Message, context: Context) -> Message:
 @torch.no_grad()
 def worked(site: Site, content: RecordDict, context: Context) -> RecordDict:
     arrays, outline, about = opened(content, site.largest)
-    turn, asked = agree(site, about), digest(content) if site.turns or site.sign else ""
+    turn, asked = agree(site, about), "" if site.simulated else digest(content)
+    signature = str(content.config_records["header"].get("signature", ""))
+    if site.verify is not None and not site.verify("request", vouched(site.study, asked), signature):
+        raise Refused("the request is not signed by the study's coordinator, or was changed on its way.")
     once(site, context, turn.round, asked)
     types = allowed(site.method)
     request = unpack(arrays, outline, types)
@@ -125,7 +131,7 @@ def worked(site: Site, content: RecordDict, context: Context) -> RecordDict:
     kept = {"memory": reply.keep} if site.simulated and reply.keep != () else {}
     sent = record(*pack({"payload": reply.send, "size": reply.size, **kept}, types), {"round": t, "site": site.number})
     if site.sign is not None:
-        sent.config_records["header"]["signature"] = site.sign("reply", vouched(sent, site.study, asked))
+        sent.config_records["header"]["signature"] = site.sign("reply", vouched(site.study, asked, digest(sent)))
     if weight(sent) > site.largest:
         raise Refused(f"the reply weighs {weight(sent):,} bytes, more than the {site.largest:,} the study allows.")
     if site.turns:

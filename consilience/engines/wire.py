@@ -107,9 +107,9 @@ def digest(content: RecordDict) -> str:
     return found.hexdigest()
 
 
-def vouched(content: RecordDict, study: str, asked: str) -> bytes:
-    """What a site signs: its reply, in this study, to the question with this digest; so it serves for no other."""
-    return f"{study} {asked} {digest(content)}".encode()
+def vouched(study: str, *digests: str) -> bytes:
+    """What is signed: a question in this study, or this question and its answer; so it serves for no other."""
+    return " ".join((study, *digests)).encode()
 
 
 def check_leaves_rows_behind(value: Tree, data: Data) -> None:
