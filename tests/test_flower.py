@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flower]'")
 
 import loopback
+import numpy
 import tiny
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
@@ -82,6 +84,22 @@ def truncated(reply: Message) -> Message:
     return Message(RecordDict({"arrays": new, "header": reply.content["header"]}), reply_to=_question(reply))
 
 
+def archive() -> bytes:
+    """What numpy.savez writes: read as a collection and not as an array."""
+    made = io.BytesIO()
+    numpy.savez(made, a=numpy.zeros(2))
+    return made.getvalue()
+
+
+def first_changed(reply: Message, to: bytes | Any, end: str = "weight") -> Message:
+    """The same reply with other bytes for the first array that is called so."""
+    arrays = reply.content.array_records["arrays"]
+    name = next(n for n in arrays if n.endswith(end))
+    new = Array(dtype="float32", shape=(2,), stype="numpy.ndarray", data=to) if isinstance(to, bytes) else Array(to)
+    content = RecordDict({"arrays": ArrayRecord({**arrays, name: new}), "header": reply.content["header"]})
+    return Message(content, reply_to=_question(reply))
+
+
 def renamed(reply: Message) -> Message:
     arrays, header = dict(reply.content.array_records["arrays"]), reply.content.config_records["header"]
     outline = str(header["outline"]).replace("0.weight", "9.weight")
@@ -101,6 +119,8 @@ FAULTS: dict[str, tuple[Callable[[Message], Iterable[Message]], str]] = {
     "other names": (lambda r: [renamed(r)], "names are wrong"),
     "truncated": (lambda r: [truncated(r)], "cannot be read"),
     "ten times the size": (lambda r: [array_changed(r, lambda t: t.repeat(400, 1))], "more than the 10,000 agreed"),
+    "an archive": (lambda r: [first_changed(r, archive())], "the bytes cannot be read (AttributeError)"),
+    "a complex size": (lambda r: [first_changed(r, numpy.ones((), "complex64"), "size")], "number of examples"),
     "another round": (lambda r: [header_changed(r, round=5)], "another round than 1"),
     "another site": (lambda r: [header_changed(r, site=0)], "another site's name"),
     "a second header": (lambda r: [with_more(r, ConfigRecord({"about": "{}"}))], "not one of consilience"),
@@ -390,6 +410,19 @@ def test_a_node_that_answered_with_an_error_is_asked_again(monkeypatch: pytest.M
 
     assert first == {100: "Node unavailable"}
     assert engine.nodes == {0: 100} and engine.strangers == {}
+
+
+@pytest.mark.parametrize("about", ['{"site": Infinity}', "[" * 100_000, "[]", "who"])
+def test_a_node_that_says_nonsense_is_a_stranger(about: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, sites, _ = problem()
+    grid = loopback.Loopback(loopback.sites_of(METHOD, task, sites.train[:1]))
+    engine = Flower(grid, ["a"], sites.train[0], wait=0.1, pause=0.01)
+    said = RecordDict({"header": ConfigRecord({"about": about})})
+    monkeypatch.setattr(grid, "app", lambda message, context: Message(said, reply_to=message))
+
+    engine.meet([0])
+
+    assert engine.strangers == {100: "it did not say who it is."}
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])

@@ -19,7 +19,19 @@ from consilience.data.data import Data
 from consilience.engines.exchange import Turn
 from consilience.engines.flower_client import described
 from consilience.engines.rehearsal import Rehearsal, check
-from consilience.engines.wire import LARGEST, Refused, allowed, digest, opened, pack, record, unpack, vouched, weight
+from consilience.engines.wire import (
+    LARGEST,
+    Refused,
+    allowed,
+    digest,
+    opened,
+    pack,
+    record,
+    refusing,
+    unpack,
+    vouched,
+    weight,
+)
 from consilience.errors import InputError
 from consilience.method import Method
 from consilience.parties import Received
@@ -175,10 +187,12 @@ class Flower:
         value = unpack(arrays, outline, allowed(method))
         if not isinstance(value, dict) or not {"payload", "size"} <= set(value) <= {"payload", "size", "memory"}:
             raise Refused("the reply is not put together as ours are.")
-        size = value["size"]
-        if not isinstance(size, torch.Tensor) or size.numel() != 1 or not 0 <= float(size) < 1e15:
-            raise Refused("its number of examples is not a number of examples.")
-        check(value["payload"], self.rehearsal(method, task, message))
+        size, form = value["size"], self.rehearsal(method, task, message)
+        with refusing():
+            real = isinstance(size, torch.Tensor) and size.numel() == 1 and not size.is_complex()
+            if not real or not 0 <= float(size) < 1e15:
+                raise Refused("its number of examples is not a number of examples.")
+            check(value["payload"], form)
         self.met.add(k)
         if self.simulated:
             self.memories[k] = value.get("memory", ())
@@ -225,7 +239,7 @@ class Flower:
             about: dict[str, Any] = {} if reply.has_error() else json.loads(str(reply.content["header"]["about"]))
             number, study, version = int(about["site"]), str(about["study"]), str(about["consilience"])
             signature = str(about["signature"])
-        except (KeyError, TypeError, ValueError):
+        except Exception:  # whatever a stranger says
             why = reply.error.reason if reply.has_error() else ""
             self.strangers[node] = why or "it did not say who it is."
             if reply.has_error():

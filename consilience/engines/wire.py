@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy
@@ -40,14 +41,21 @@ def pack(value: Tree, types: Mapping[str, type]) -> tuple[ArrayRecord, str]:
 
 def unpack(arrays: ArrayRecord, outline: str, types: Mapping[str, type]) -> Tree:
     """The inverse of `pack`; whatever is wrong with the bytes or the outline is `Refused`."""
-    try:
+    with refusing():
         about = json.loads(outline)
         halves = set(about["bfloat16"])
         tensors = {n: _as_tensor(a, n in halves) for n, a in arrays.items()}
         return decode(tensors, json.dumps(about["outline"]), types)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """While a stranger's bytes are read: any error is theirs, and `Refused`."""
+    try:
+        yield
     except InputError as error:
         raise Refused(str(error)) from error
-    except (ValueError, KeyError, TypeError, EOFError, OSError, RecursionError) as error:
+    except Exception as error:
         raise Refused(f"the bytes cannot be read ({type(error).__name__}).") from error
 
 
