@@ -285,6 +285,16 @@ def test_a_site_logs_both_ways_with_size_and_hash() -> None:
     assert "another study" in lines[-1]["refused"]
 
 
+def test_a_site_logs_who_asked_it_for_its_name() -> None:
+    task, sites, _ = problem()
+    lines: list[dict[str, Any]] = []
+    grid = loopback.Loopback(loopback.sites_of(METHOD, task, sites.train[:1], log=lines.append))
+
+    Flower(grid, ["a"], sites.train[0], wait=0.1, pause=0.01).meet([0])
+
+    assert [(line["way"], line["round"], len(line["sha256"])) for line in lines] == [("in", "0", 64), ("out", "0", 64)]
+
+
 def test_an_unexpected_error_at_a_site_is_answered_without_its_text() -> None:
     one, message, context = site()
     broken = one.data._replace(x=one.data.x[:, :1])  # torch's complaint would name shapes, and might name values

@@ -85,10 +85,13 @@ def client_app(site_of: Callable[[Context], Site]) -> ClientApp:
 
 def introduced(site: Site, message: Message, context: Context) -> Message:
     """Who this is, and with which version, before anything is computed."""
+    told(site, "in", message)
     signature = site.sign("node", f"{site.study} {context.node_id}".encode()) if site.sign else ""
     about = {"site": site.number, "study": site.study, "consilience": __version__, "signature": signature}
-    reply = RecordDict({"header": ConfigRecord({"about": json.dumps(about, sort_keys=True)})})
-    return Message(reply, reply_to=message)
+    said = RecordDict({"header": ConfigRecord({"about": json.dumps(about, sort_keys=True)})})
+    reply = Message(said, reply_to=message)
+    told(site, "out", reply)
+    return reply
 
 
 def answered(site: Site, message: Message, context: Context) -> Message:
