@@ -22,13 +22,17 @@ import loopback
 import studies
 import torch
 from flwr.app import Message
+from flwr.proto.runtime_pb2 import AcquireTaskResponse
+from flwr.proto.task_pb2 import Task
 from flwr.serverapp import Grid
+from flwr.supercore.constant import TaskType
 from tiny import Invoke
 
 from consilience.deploy.app import app_files, content_hash, pin, write_app
 from consilience.deploy.certificates import Certificates, check_current, new_certificates, new_node_key
+from consilience.deploy.executor import Runtime, tasks
 from consilience.deploy.processes import check_free, reach
-from consilience.deploy.server import rounds
+from consilience.deploy.server import rounds, run_of
 from consilience.deploy.site import responder, site_of
 from consilience.errors import InputError
 from consilience.result import Result
@@ -133,6 +137,27 @@ def test_an_archive_that_would_burst_is_not_unpacked() -> None:
         archive.writestr("zeros", bytes(200_000_000))
     for content in (packed.getvalue(), b"no archive"):
         assert len(content_hash(content)) == 64
+
+
+def test_the_server_takes_the_run_it_started_and_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reaches the port can start a run, and theirs may come first."""
+    offered = [AcquireTaskResponse(task=Task(run_id=n), token=f"of run {n}") for n in (5, 2**63 + 7)]
+
+    class Client:
+        def AcquireTask(self, request: Any) -> AcquireTaskResponse:  # noqa: N802 — Flower's name
+            return offered.pop(0)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(Runtime, "client", lambda *words, **named: Client())
+    said = f'{{"success": true, "run-id": "{2**63 + 7}"}}\n'
+
+    found = next(tasks(Runtime("", b"secret"), TaskType.SERVER_APP, lambda: bool(offered), run_of(said)))
+
+    assert found == f"of run {2**63 + 7}"
+    with pytest.raises(InputError, match="did not say which run"):
+        run_of("Successfully started something")
 
 
 def test_certificates_and_app_are_written_with_the_commands_to_start(written: Invoke, tmp_path: Path) -> None:

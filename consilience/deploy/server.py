@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -75,11 +76,11 @@ def connected(
         (home / "config.toml").write_text(CONNECTION.format(address=address, security=trust))
         if certificates:
             register(home, node_keys)
-        command(home, "run", str(write_app(agreement, home / "app")), "study")
+        started = command(home, "run", str(write_app(agreement, home / "app")), "study", "--format", "json")
         authority = certificates.authority.read_bytes() if certificates else None
         runtime = Runtime(address, secret, authority)
         say(f"The server listens on {host}:{port}.")
-        token = next(tasks(runtime, TaskType.SERVER_APP, child.alive), None)
+        token = next(tasks(runtime, TaskType.SERVER_APP, child.alive, run_of(started)), None)
         if token is None:
             raise InputError(f"Flower's SuperLink stopped: {child.last_words()}")
         with serving(runtime, token) as grid:
@@ -154,6 +155,14 @@ def register(home: Path, node_keys: Mapping[str, Path]) -> None:
         except InputError as error:
             if "already" not in str(error):
                 raise
+
+
+def run_of(said: str) -> int:
+    """The number of the run that «flwr run» started, so that nobody else's is taken for it."""
+    try:
+        return int(json.loads(said[said.index("{") :])["run-id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"«flwr run» did not say which run it started: {said.strip()[-300:]}") from error
 
 
 def _started(child: Child, address: str, certificates: Certificates | None) -> None:
