@@ -20,15 +20,22 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flowe
 
 import loopback
 import studies
+import torch
 from flwr.app import Message
+from flwr.proto.runtime_pb2 import AcquireTaskResponse
+from flwr.proto.task_pb2 import Task
 from flwr.serverapp import Grid
+from flwr.supercore.constant import TaskType
 from tiny import Invoke
 
 from consilience.deploy.app import app_files, content_hash, pin, write_app
 from consilience.deploy.certificates import Certificates, check_current, new_certificates, new_node_key
+from consilience.deploy.executor import Runtime, tasks
 from consilience.deploy.processes import check_free, reach
-from consilience.deploy.site import site_of
+from consilience.deploy.server import rounds, run_of
+from consilience.deploy.site import responder, site_of
 from consilience.errors import InputError
+from consilience.result import Result
 from consilience.signature import read_key
 from consilience.study import read
 from consilience.study_text import study_text
@@ -132,6 +139,27 @@ def test_an_archive_that_would_burst_is_not_unpacked() -> None:
         assert len(content_hash(content)) == 64
 
 
+def test_the_server_takes_the_run_it_started_and_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reaches the port can start a run, and theirs may come first."""
+    offered = [AcquireTaskResponse(task=Task(run_id=n), token=f"of run {n}") for n in (5, 2**63 + 7)]
+
+    class Client:
+        def AcquireTask(self, request: Any) -> AcquireTaskResponse:  # noqa: N802 — Flower's name
+            return offered.pop(0)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(Runtime, "client", lambda *words, **named: Client())
+    said = f'{{"success": true, "run-id": "{2**63 + 7}"}}\n'
+
+    found = next(tasks(Runtime("", b"secret"), TaskType.SERVER_APP, lambda: bool(offered), run_of(said)))
+
+    assert found == f"of run {2**63 + 7}"
+    with pytest.raises(InputError, match="did not say which run"):
+        run_of("Successfully started something")
+
+
 def test_certificates_and_app_are_written_with_the_commands_to_start(written: Invoke, tmp_path: Path) -> None:
     code, _, _ = written("study", "certs", "study.toml")
     assert code == 0
@@ -161,6 +189,43 @@ def test_certificates_and_app_are_written_with_the_commands_to_start(written: In
 def test_what_cannot_work_is_refused_before_anything_starts(written: Invoke, words: str, expected: str) -> None:
     code, _, errors = written(*words.split())
     assert code == 2 and expected in " ".join(errors.split())
+
+
+def test_a_site_answers_one_run_of_a_study_and_goes_on_with_a_resumed_one(tmp_path: Path) -> None:
+    """Its folder remembers across restarts of either side; another folder is a second run, another study its own."""
+    words: dict[str, Any] = {"method": "scaffold", "settings": ("inference.epochs=1",), "rounds": 2}
+    table, keep = studies.table(tmp_path / "north.csv", studies.rows(0)), tmp_path / "north.site"
+
+    def run(out: str, folder: Path = keep, lost: str = "", resume: bool = False, seed: int = 0) -> Result:
+        study = studies.study(tmp_path, ("north",), seed=seed, **words)
+        site = site_of(study, study.member("north"), read_key(tmp_path / "north.key"), table, folder)
+        grid = loopback.Loopback([site], lambda k, reply: [] if reply.metadata.group_id == lost else [reply])
+        grid.app = responder(site, folder, lambda line: None)  # type: ignore[assignment]
+        key = read_key(tmp_path / "server.key")
+        return rounds(study, key, grid, tmp_path / out, wait=0.2, deadline=0.2, resume=resume)
+
+    with pytest.raises(InputError, match="round 2: no reply within"):
+        run("one", lost="2")
+    resumed = run("one", resume=True)
+    with pytest.raises(InputError, match="another --out"):
+        run("two")
+    whole = run("three", tmp_path / "second")
+
+    for name, value in whole.state.control.items():
+        assert torch.equal(resumed.state.control[name], value)
+    run("four", seed=1)
+
+
+def test_a_site_answers_the_coordinator_of_its_study_and_nobody_else(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, ("north",))
+    table, own = studies.table(tmp_path / "north.csv", studies.rows(0)), read_key(tmp_path / "north.key")
+    site = site_of(study, study.member("north"), own, table, tmp_path / "north.site")
+
+    with pytest.raises(InputError, match="not signed by the study's coordinator"):
+        rounds(study, own, loopback.Loopback([site]), tmp_path / "other", wait=0.2)
+    found = rounds(study, read_key(tmp_path / "server.key"), loopback.Loopback([site]), tmp_path / "run", wait=0.2)
+
+    assert [r.client for r in found.replies] == [0]
 
 
 def test_a_served_model_names_everyone_who_sent_something(

@@ -56,6 +56,13 @@ def report(d: Deployment) -> dict[str, Any]:
     return found
 
 
+def logged(d: Deployment, name: str) -> list[dict[str, Any]]:
+    """What a site wrote down of the rounds, after it was asked who it is."""
+    lines = [json.loads(line) for line in (d.folder / f"{name}.site/messages.jsonl").open()]
+    assert [line["way"] for line in lines if line["round"] == "0"][:2] == ["in", "out"]
+    return [line for line in lines if line["round"] != "0"]
+
+
 def test_three_sites_with_tls_give_the_numbers_of_one_process(deployment: Start) -> None:
     d = deployment("north", "south", "west", **BETA)
     d.server("--calibration", "calibration.csv")
@@ -67,7 +74,7 @@ def test_three_sites_with_tls_give_the_numbers_of_one_process(deployment: Start)
     assert same(saved(d), d.sequential(d.names, calibration=True))
     assert report(d)["failures"] == [] and (d.out / "study.model").exists()
     assert "3 sites" in (d.out / "study.html").read_text()
-    lines = [json.loads(line) for name in d.names for line in (d.folder / f"{name}.site/messages.jsonl").open()]
+    lines = [line for name in d.names for line in logged(d, name)]
     assert [line["way"] for line in lines] == ["in", "out"] * 3 and all(len(line["sha256"]) == 64 for line in lines)
     payload = report(d)["ledger"]["up_bytes"]
     sent = sum(line["bytes"] for line in lines if line["way"] == "out")
@@ -213,7 +220,7 @@ def test_two_hundred_megabytes_a_site_pass_and_the_servers_memory_is_bounded(dep
 
     assert server.returncode == 0, d.said("server")
     payload = report(d)["ledger"]["up_bytes"]
-    times = [json.loads(line)["time"] for line in (d.folder / "north.site/messages.jsonl").open()]
+    times = [line["time"] for line in logged(d, "north")]
     print(f"payload {payload:,} bytes, server's peak {most:,} bytes, question to answer {times[1] - times[0]:.1f} s")
     assert payload == 2 * count * 17_610 * 4
     assert most < 600e6 + 6 * payload  # torch and the rest hold 450 MB before anything arrives

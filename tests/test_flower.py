@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable, Iterable
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flower]'")
 
 import loopback
+import numpy
 import tiny
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
@@ -82,12 +84,32 @@ def truncated(reply: Message) -> Message:
     return Message(RecordDict({"arrays": new, "header": reply.content["header"]}), reply_to=_question(reply))
 
 
+def archive() -> bytes:
+    """What numpy.savez writes: read as a collection and not as an array."""
+    made = io.BytesIO()
+    numpy.savez(made, a=numpy.zeros(2))
+    return made.getvalue()
+
+
+def first_changed(reply: Message, to: bytes | Any, end: str = "weight") -> Message:
+    """The same reply with other bytes for the first array that is called so."""
+    arrays = reply.content.array_records["arrays"]
+    name = next(n for n in arrays if n.endswith(end))
+    new = Array(dtype="float32", shape=(2,), stype="numpy.ndarray", data=to) if isinstance(to, bytes) else Array(to)
+    content = RecordDict({"arrays": ArrayRecord({**arrays, name: new}), "header": reply.content["header"]})
+    return Message(content, reply_to=_question(reply))
+
+
 def renamed(reply: Message) -> Message:
     arrays, header = dict(reply.content.array_records["arrays"]), reply.content.config_records["header"]
     outline = str(header["outline"]).replace("0.weight", "9.weight")
     new = ArrayRecord({n.replace("0.weight", "9.weight"): a for n, a in arrays.items()})
     content = RecordDict({"arrays": new, "header": ConfigRecord({"outline": outline, "about": header["about"]})})
     return Message(content, reply_to=_question(reply))
+
+
+def with_more(reply: Message, more: ConfigRecord | ArrayRecord) -> Message:
+    return Message(RecordDict({**reply.content, "more": more}), reply_to=_question(reply))
 
 
 FAULTS: dict[str, tuple[Callable[[Message], Iterable[Message]], str]] = {
@@ -97,8 +119,12 @@ FAULTS: dict[str, tuple[Callable[[Message], Iterable[Message]], str]] = {
     "other names": (lambda r: [renamed(r)], "names are wrong"),
     "truncated": (lambda r: [truncated(r)], "cannot be read"),
     "ten times the size": (lambda r: [array_changed(r, lambda t: t.repeat(400, 1))], "more than the 10,000 agreed"),
+    "an archive": (lambda r: [first_changed(r, archive())], "the bytes cannot be read (AttributeError)"),
+    "a complex size": (lambda r: [first_changed(r, numpy.ones((), "complex64"), "size")], "number of examples"),
     "another round": (lambda r: [header_changed(r, round=5)], "another round than 1"),
     "another site": (lambda r: [header_changed(r, site=0)], "another site's name"),
+    "a second header": (lambda r: [with_more(r, ConfigRecord({"about": "{}"}))], "not one of consilience"),
+    "more arrays": (lambda r: [with_more(r, r.content.array_records["arrays"])], "not one of consilience"),
     "an empty message": (lambda r: [Message(RecordDict(), reply_to=_question(r))], "not one of consilience"),
 }
 
@@ -186,6 +212,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "another version": ({"consilience": "9.9"}, f"server runs consilience 9.9, this site {__version__}"),
     "another method": ({"method": {"type": "Centralised"}}, "another method"),
     "no round": ({"round": "soon"}, "does not say what it is for"),
+    "a round without end": ({"round": float("inf")}, "does not say what it is for"),
 }
 
 
@@ -197,6 +224,40 @@ def test_a_site_refuses_what_it_did_not_agree_to(what: str) -> None:
     reply = answered(one, changed(message, **about), context)
 
     assert reply.has_error() and why in reply.error.reason
+
+
+TURNS = [co.Turn(t, Key(3), t / 2) for t in range(2)]
+OUTSIDE: dict[str, dict[str, Any]] = {
+    "a round after the last": {"round": 2, "progress": 1.0},
+    "a round before the first": {"round": -1, "progress": -0.5},
+    "another seed": {"seed": 4},
+    "another progress": {"progress": 0.5},
+}
+
+
+@pytest.mark.parametrize("what", OUTSIDE)
+def test_a_site_answers_the_rounds_of_its_study_only(what: str) -> None:
+    one, message, context = site(turns=TURNS)
+
+    reply = answered(one, changed(message, **OUTSIDE[what]), context)
+
+    assert reply.has_error() and "no round of the study" in reply.error.reason
+    assert answered(one, message, context).has_content()
+
+
+def test_a_site_answers_a_round_once_or_the_same_question_again() -> None:
+    one, message, context = site(turns=TURNS)
+    task, _, _ = problem()
+    engine = loopback.flower(METHOD, task, [one.data] * 2)
+    engine.nodes = {1: 101}
+    other = engine.requests(METHOD, task.init(Key(8)), [1], TURN)[1]
+    later = engine.requests(METHOD, task.init(Key(8)), [1], TURNS[1])[1]
+
+    first, again = (answered(one, message, context) for _ in range(2))
+    assert wire.digest(first.content) == wire.digest(again.content)
+    assert "for a second run, the site starts with another --out" in answered(one, other, context).error.reason
+    assert answered(one, later, context).has_content()
+    assert "has answered round 2" in answered(one, message, context).error.reason
 
 
 def test_a_site_refuses_kinds_and_sizes_outside_its_study() -> None:
@@ -222,6 +283,16 @@ def test_a_site_logs_both_ways_with_size_and_hash() -> None:
     assert [line["sha256"] for line in lines] == [wire.digest(m.content) for m in (message, reply)]
     answered(one, changed(message, study="x"), context)
     assert "another study" in lines[-1]["refused"]
+
+
+def test_a_site_logs_who_asked_it_for_its_name() -> None:
+    task, sites, _ = problem()
+    lines: list[dict[str, Any]] = []
+    grid = loopback.Loopback(loopback.sites_of(METHOD, task, sites.train[:1], log=lines.append))
+
+    Flower(grid, ["a"], sites.train[0], wait=0.1, pause=0.01).meet([0])
+
+    assert [(line["way"], line["round"], len(line["sha256"])) for line in lines] == [("in", "0", 64), ("out", "0", 64)]
 
 
 def test_an_unexpected_error_at_a_site_is_answered_without_its_text() -> None:
@@ -351,6 +422,19 @@ def test_a_node_that_answered_with_an_error_is_asked_again(monkeypatch: pytest.M
     assert engine.nodes == {0: 100} and engine.strangers == {}
 
 
+@pytest.mark.parametrize("about", ['{"site": Infinity}', "[" * 100_000, "[]", "who"])
+def test_a_node_that_says_nonsense_is_a_stranger(about: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, sites, _ = problem()
+    grid = loopback.Loopback(loopback.sites_of(METHOD, task, sites.train[:1]))
+    engine = Flower(grid, ["a"], sites.train[0], wait=0.1, pause=0.01)
+    said = RecordDict({"header": ConfigRecord({"about": about})})
+    monkeypatch.setattr(grid, "app", lambda message, context: Message(said, reply_to=message))
+
+    engine.meet([0])
+
+    assert engine.strangers == {100: "it did not say who it is."}
+
+
 @pytest.mark.parametrize("meanwhile", [False, True])
 def test_a_restarted_node_takes_its_place_when_the_old_one_is_gone(meanwhile: bool) -> None:
     """Gone between two rounds, or while the server waits for another site."""
@@ -412,6 +496,68 @@ def test_a_reply_changed_on_its_way_is_refused() -> None:
     )  # fmt: skip
     with pytest.raises(InputError, match="signature"):
         engine.gather(METHOD, task, start, [0], TURN)
+
+
+@pytest.mark.parametrize("replayed", ["", "another study", "another question", "another round behind the header"])
+def test_a_signed_reply_serves_for_one_study_and_one_question(replayed: str) -> None:
+    """The same site, the same key: what it signed elsewhere arrives in place of its reply."""
+    task, sites, start = problem()
+    key, held = {"sign": lambda p, m: signed(0, p, m)}, list[Message]()
+
+    def asked(study: str, turn: co.Turn, spoil: loopback.Spoil) -> list[int]:
+        own = [Site(0, "a", METHOD, task, sites.train[0], study=study, **key)]
+        engine = Flower(
+            loopback.Loopback(own, spoil), ["a"], sites.train[0], study=study, wait=0.1, pause=0.01,
+            verify=lambda k, purpose, message, signature: signature == signed(k, purpose, message),
+        )  # fmt: skip
+        engine.forgiving = True
+        heard = [r.client for r in engine.gather(METHOD, task, start, [0], turn)]
+        assert heard or "what was signed has been changed" in engine.lost[0] or "not one of" in engine.lost[0]
+        return heard
+
+    def instead(k: int, reply: Message) -> list[Message]:
+        content = held[0].content
+        if replayed.startswith("another round"):
+            mine, old = reply.content.config_records["header"], content.config_records["header"]
+            header = ConfigRecord({**old, "about": mine["about"]})
+            content = RecordDict({"arrays": content["arrays"], "header": header, "z": old})
+        return [Message(content, reply_to=_question(reply))]
+
+    before = co.Turn(0, Key(4)) if replayed == "another question" else TURN._replace(round=int("round" in replayed))
+    asked("x" if replayed == "another study" else "s", before, lambda k, reply: held.append(reply) or [reply])
+
+    assert asked("s", TURN, instead) == ([] if replayed else [0])
+
+
+@pytest.mark.parametrize("what", ["as signed", "no signature", "for another study", "changed on its way"])
+def test_a_request_is_answered_only_as_the_coordinator_signed_it(what: str) -> None:
+    task, sites, start = problem()
+    one = Site(
+        0, "a", METHOD, task, sites.train[0], study="s",
+        verify=lambda purpose, message, signature: signature == signed(9, purpose, message),
+    )  # fmt: skip
+    engine = loopback.flower(METHOD, task, sites.train[:1], sign=lambda p, m: signed(9, p, m))
+    engine.study, engine.nodes = "t" if what == "for another study" else "s", {0: 100}
+    content = engine.requests(METHOD, start, [0], TURN)[0].content
+    header = content.config_records["header"]
+    if what == "no signature":
+        del header["signature"]
+    elif what == "for another study":
+        header["about"] = str(header["about"]).replace('"study": "t"', '"study": "s"')
+    elif what == "changed on its way":
+        content["arrays"] = wire.pack({"message": task.init(Key(8))}, wire.allowed(METHOD))[0]
+
+    reply = answered(one, Message(content, 100, "train", group_id="1"), Context(1, 100, {}, RecordDict(), {}))
+
+    assert reply.has_content() if what == "as signed" else "not signed by" in reply.error.reason
+
+
+def test_contents_that_read_alike_have_different_digests() -> None:
+    one, two = ConfigRecord({"about": "1 outline 2"}), ConfigRecord({"about": "1", "outline": "2"})
+    signature = ConfigRecord({"signature": "s"})
+    contents = [{"header": one}, {"header": two}, {"more": two}, {"header": two, "z": signature}, {}]
+
+    assert len({wire.digest(RecordDict(c)) for c in contents}) == len(contents)
 
 
 def test_a_run_goes_on_without_a_site_and_says_so(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def serve_study(
     place = (found.agreement, target / "flower", host, port, safe, keys)
     with progress(True) as _, connected(*place, say, name) as grid:
         result = rounds(
-            *(found, grid, target),
+            *(found, own, grid, target),
             calibration=labelled,
             inputs=inputs_from(found.agreement, inputs),
             min_replies=min_replies,

@@ -59,8 +59,11 @@ class Runtime(NamedTuple):
         )
 
 
-def tasks(runtime: Runtime, kind: TaskType, alive: Callable[[], bool]) -> Iterator[str]:
-    """Tokens of tasks of one kind, as they come, while the process that hands them out is alive."""
+def tasks(runtime: Runtime, kind: TaskType, alive: Callable[[], bool], run: int | None = None) -> Iterator[str]:
+    """Tokens of tasks of one kind, as they come, while the process that hands them out is alive.
+
+    With `run`, another run's tasks are taken and left undone: anyone who reaches a SuperLink can start one.
+    """
     permit = SuperExecAuthHttpInterceptor(master_secret=runtime.secret, protected_methods=PROTECTED)
     client = runtime.client("SuperExec", permit, tries=1)  # asked again and again anyway
     try:
@@ -70,7 +73,7 @@ def tasks(runtime: Runtime, kind: TaskType, alive: Callable[[], bool]) -> Iterat
             except httpx.HTTPError:
                 time.sleep(PAUSE)
                 continue
-            if found.HasField("task") and found.token:
+            if found.HasField("task") and found.token and run in (None, found.task.run_id):
                 yield found.token
             time.sleep(PAUSE)
     finally:

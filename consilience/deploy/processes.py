@@ -68,8 +68,8 @@ def found(program: str) -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """No telemetry, no update checks, no installation; Flower's own files in a folder of ours."""
-    return {**os.environ, **offline.SETTINGS, "FLWR_HOME": str(home.absolute())}
+    """No telemetry, no update checks, no installation, no colours; Flower's own files in a folder of ours."""
+    return {**os.environ, **offline.SETTINGS, "FORCE_COLOR": "", "FLWR_HOME": str(home.absolute())}
 
 
 def command(home: Path, *words: str) -> str:

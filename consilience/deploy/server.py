@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.serverapp import Grid
 from flwr.supercore.constant import TaskType
 from torch import Tensor
@@ -22,7 +25,7 @@ from consilience.errors import InputError
 from consilience.participation import Participation
 from consilience.result import Result
 from consilience.run import run
-from consilience.signature import verifies
+from consilience.signature import sign, verifies
 from consilience.study import Agreement, Study
 
 START = 180.0  # seconds a SuperLink may take to start
@@ -73,11 +76,11 @@ def connected(
         (home / "config.toml").write_text(CONNECTION.format(address=address, security=trust))
         if certificates:
             register(home, node_keys)
-        command(home, "run", str(write_app(agreement, home / "app")), "study")
+        started = command(home, "run", str(write_app(agreement, home / "app")), "study", "--format", "json")
         authority = certificates.authority.read_bytes() if certificates else None
         runtime = Runtime(address, secret, authority)
         say(f"The server listens on {host}:{port}.")
-        token = next(tasks(runtime, TaskType.SERVER_APP, child.alive), None)
+        token = next(tasks(runtime, TaskType.SERVER_APP, child.alive, run_of(started)), None)
         if token is None:
             raise InputError(f"Flower's SuperLink stopped: {child.last_words()}")
         with serving(runtime, token) as grid:
@@ -88,6 +91,7 @@ def connected(
 
 def rounds(
     study: Study,
+    key: Ed25519PrivateKey,
     grid: Grid,
     out: Path,
     *,
@@ -98,7 +102,10 @@ def rounds(
     deadline: float = 3600.0,
     resume: bool = False,
 ) -> Result:
-    """The study's rounds over a grid, by the same loop as everything else; whatever it knows is in the folder `out`."""
+    """The study's rounds over a grid, by the same loop as everything else; whatever it knows is in the folder `out`.
+
+    What is asked is signed with the coordinator's key; sites answer nobody else.
+    """
     agreement, sites = study.agreement, study.active
     method, task, rows = agreement.build_method(), agreement.build_task(), invented(agreement)
     nothing = Data(*(leaf[:0] for leaf in rows))
@@ -108,7 +115,7 @@ def rounds(
 
     def flower(data: Sequence[Data]) -> Flower:
         names, numbers = [site.name for site in sites], [site.number for site in sites]
-        known = {"study": agreement.hash, "numbers": numbers, "verify": verify}
+        known = {"study": agreement.hash, "numbers": numbers, "verify": verify, "sign": partial(sign, key)}
         return Flower(grid, names, rows, wait=wait, deadline=deadline, largest=agreement.most_bytes, **known)  # type: ignore[arg-type]
 
     known = Sites(
@@ -148,6 +155,14 @@ def register(home: Path, node_keys: Mapping[str, Path]) -> None:
         except InputError as error:
             if "already" not in str(error):
                 raise
+
+
+def run_of(said: str) -> int:
+    """The number of the run that «flwr run» started, so that nobody else's is taken for it."""
+    try:
+        return int(json.loads(said[said.index("{") :])["run-id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"«flwr run» did not say which run it started: {said.strip()[-300:]}") from error
 
 
 def _started(child: Child, address: str, certificates: Certificates | None) -> None:

@@ -23,9 +23,10 @@ from consilience.deploy.app import pin
 from consilience.deploy.executor import Runtime, answer, new_secret, tasks
 from consilience.deploy.processes import Child, free_port, reach
 from consilience.engines import threads_for
+from consilience.engines.exchange import Turn
 from consilience.engines.flower_client import Site, client_app
 from consilience.errors import InputError
-from consilience.signature import sign
+from consilience.signature import sign, verifies
 from consilience.site import may_leave, parts, rows_of
 from consilience.study import Agreement, Member, Study
 
@@ -45,10 +46,12 @@ def site_of(
         task=agreement.build_task(),
         data=parts(agreement, member.number, data).train,
         study=agreement.hash,
+        turns=[Turn(t, agreement.key.fold(1), t / agreement.rounds) for t in range(agreement.rounds)],
         permit=lambda reply: may_leave(agreement, reply),
         largest=agreement.most_bytes,
         log=message_log(folder / "messages.jsonl"),
         sign=lambda purpose, message: sign(key, purpose, message),
+        verify=lambda purpose, message, signature: verifies(agreement.server, purpose, message, signature),
     )
 
 
@@ -105,8 +108,8 @@ def _while(child: Child, until: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def responder(site: Site, folder: Path, say: Callable[[str], None]) -> Callable[[Message, Context], Message]:
-    """Answers with the site's own code, its memory from and to the folder."""
-    app, memory = client_app(lambda context: site), folder / "memory.bin"
+    """Answers with the site's own code, its memory of this study from and to the folder."""
+    app, memory = client_app(lambda context: site), folder / f"memory-{site.study[:16]}.bin"
 
     def respond(message: Message, context: Context) -> Message:
         context.state = read_state(memory)

@@ -19,7 +19,19 @@ from consilience.data.data import Data
 from consilience.engines.exchange import Turn
 from consilience.engines.flower_client import described
 from consilience.engines.rehearsal import Rehearsal, check
-from consilience.engines.wire import LARGEST, Refused, allowed, digest, opened, pack, record, unpack, weight
+from consilience.engines.wire import (
+    LARGEST,
+    Refused,
+    allowed,
+    digest,
+    opened,
+    pack,
+    record,
+    refusing,
+    unpack,
+    vouched,
+    weight,
+)
 from consilience.errors import InputError
 from consilience.method import Method
 from consilience.parties import Received
@@ -46,7 +58,7 @@ class Flower:
 
     `row` shows the shape of a site's rows and none of their values. `numbers` are what the sites' random numbers come
     from, 0, 1, … by default. `verify` says whether a site signed something, so that no site can speak for another;
-    without it, as in a simulation, a site says who it is.
+    without it, as in a simulation, a site says who it is. `sign` is the coordinator's, so that nobody else can ask.
     """
 
     def __init__(
@@ -58,13 +70,14 @@ class Flower:
         study: str = "",
         numbers: Sequence[int] | None = None,
         verify: Callable[[int, str, bytes, str], bool] | None = None,  # site, purpose, message, signature
+        sign: Callable[[str, bytes], str] | None = None,  # purpose, message → signature
         wait: float = 60.0,  # seconds until the sites asked must be there
         deadline: float = 3600.0,  # seconds a round may take; a crash shows after 70
         largest: int = LARGEST,  # bytes of one reply
         pause: float = 0.05,  # seconds between two looks for replies
         simulated: bool = False,  # memories are handed over, so that the run can be resumed
     ) -> None:
-        self.grid, self.sites, self.study, self.verify = grid, list(sites), study, verify
+        self.grid, self.sites, self.study, self.verify, self.sign = grid, list(sites), study, verify, sign
         self.numbers = list(numbers) if numbers is not None else list(range(len(sites)))
         self.wait, self.deadline, self.largest, self.pause, self.simulated = wait, deadline, largest, pause, simulated
         self.rehearsal = Rehearsal(row)
@@ -72,6 +85,7 @@ class Flower:
         self.strangers: dict[int, str] = {}  # node → why it is not asked
         self.passing: set[int] = set()  # strangers who may be well or wanted later
         self.memories: dict[int, Tree] = {}
+        self.asked: dict[int, str] = {}  # site → the digest of its last question
         self.met: set[int] = set()  # sites that have answered, and so remember by themselves
         self.forgiving, self.lost = False, dict[int, str]()
         self.wire = {"up_bytes": 0, "down_bytes": 0}  # arrays and headers that crossed, before Flower's framing
@@ -115,6 +129,9 @@ class Flower:
             if self.simulated and k not in self.met and self.memories.get(k, ()) != ():
                 own = pack({"message": message, "memory": self.memories[k]}, types)
             content = record(*own, {**about, "site": self.numbers[k]})
+            self.asked[k] = "" if self.simulated else digest(content)
+            if self.sign is not None:
+                content.config_records["header"]["signature"] = self.sign("request", vouched(self.study, self.asked[k]))
             self.wire["down_bytes"] += weight(content)
             found[k] = Message(
                 content, self.nodes[k], MessageType.TRAIN, group_id=str(turn.round + 1), ttl=self.deadline + TTL
@@ -164,15 +181,18 @@ class Flower:
         if about.get("site") != self.numbers[k]:
             raise Refused("it answered in another site's name.")
         signature = str(reply.content.config_records["header"].get("signature", ""))
-        if self.verify is not None and not self.verify(k, "reply", digest(reply.content).encode(), signature):
+        signed = b"" if self.verify is None else vouched(self.study, self.asked[k], digest(reply.content))
+        if self.verify is not None and not self.verify(k, "reply", signed, signature):
             raise Refused("its signature is not that site's, or what was signed has been changed.")
         value = unpack(arrays, outline, allowed(method))
         if not isinstance(value, dict) or not {"payload", "size"} <= set(value) <= {"payload", "size", "memory"}:
             raise Refused("the reply is not put together as ours are.")
-        size = value["size"]
-        if not isinstance(size, torch.Tensor) or size.numel() != 1 or not 0 <= float(size) < 1e15:
-            raise Refused("its number of examples is not a number of examples.")
-        check(value["payload"], self.rehearsal(method, task, message))
+        size, form = value["size"], self.rehearsal(method, task, message)
+        with refusing():
+            real = isinstance(size, torch.Tensor) and size.numel() == 1 and not size.is_complex()
+            if not real or not 0 <= float(size) < 1e15:
+                raise Refused("its number of examples is not a number of examples.")
+            check(value["payload"], form)
         self.met.add(k)
         if self.simulated:
             self.memories[k] = value.get("memory", ())
@@ -219,7 +239,7 @@ class Flower:
             about: dict[str, Any] = {} if reply.has_error() else json.loads(str(reply.content["header"]["about"]))
             number, study, version = int(about["site"]), str(about["study"]), str(about["consilience"])
             signature = str(about["signature"])
-        except (KeyError, TypeError, ValueError):
+        except Exception:  # whatever a stranger says
             why = reply.error.reason if reply.has_error() else ""
             self.strangers[node] = why or "it did not say who it is."
             if reply.has_error():

@@ -28,6 +28,7 @@ from consilience.engines.wire import (
     pack,
     record,
     unpack,
+    vouched,
     weight,
 )
 from consilience.errors import InputError
@@ -54,10 +55,16 @@ class Site:
     task: Task
     data: Data
     study: str = ""  # its hash; empty in a simulation
+    turns: Sequence[
+        Turn
+    ] = ()  # the rounds agreed to, each answered once; empty in a simulation, which asks as it likes
     permit: Callable[[Reply], None] | None = None  # refuses a reply that the study does not let leave
     largest: int = LARGEST  # bytes of one message, in or out
     log: Callable[[dict[str, Any]], None] | None = None  # is told of every message
     sign: Callable[[str, bytes], str] | None = None  # purpose, message → signature
+    verify: Callable[[str, bytes, str], bool] | None = (
+        None  # whether the coordinator signed: purpose, message, signature
+    )
     simulated: bool = False  # hands its memory over, so that a simulation can be resumed
 
 
@@ -78,10 +85,13 @@ def client_app(site_of: Callable[[Context], Site]) -> ClientApp:
 
 def introduced(site: Site, message: Message, context: Context) -> Message:
     """Who this is, and with which version, before anything is computed."""
+    told(site, "in", message)
     signature = site.sign("node", f"{site.study} {context.node_id}".encode()) if site.sign else ""
     about = {"site": site.number, "study": site.study, "consilience": __version__, "signature": signature}
-    reply = RecordDict({"header": ConfigRecord({"about": json.dumps(about, sort_keys=True)})})
-    return Message(reply, reply_to=message)
+    said = RecordDict({"header": ConfigRecord({"about": json.dumps(about, sort_keys=True)})})
+    reply = Message(said, reply_to=message)
+    told(site, "out", reply)
+    return reply
 
 
 def answered(site: Site, message: Message, context: Context) -> Message:
@@ -101,17 +111,21 @@ def answered(site: Site, message: Message, context: Context) -> Message:
 @torch.no_grad()
 def worked(site: Site, content: RecordDict, context: Context) -> RecordDict:
     arrays, outline, about = opened(content, site.largest)
-    agree(site, about)
+    turn, asked = agree(site, about), "" if site.simulated else digest(content)
+    signature = str(content.config_records["header"].get("signature", ""))
+    if site.verify is not None and not site.verify("request", vouched(site.study, asked), signature):
+        raise Refused("the request is not signed by the study's coordinator, or was changed on its way.")
+    once(site, context, turn.round, asked)
     types = allowed(site.method)
     request = unpack(arrays, outline, types)
     if not isinstance(request, dict) or set(request) - {"message", "memory"}:
         raise Refused("the request is not put together as ours are.")
-    t = int(about["round"])
+    t = turn.round
     memories = (
         {site.number: request["memory"]} if "memory" in request and site.simulated else recalled(site, context, t)
     )
-    turn = Turn(t, Key(torch.tensor(about["seed"], dtype=torch.int64)), float(about["progress"]))
-    client = client_view(site.method, request["message"], site.data, memories, site.number, turn)
+    seeded = turn._replace(key=turn.key.tensor)
+    client = client_view(site.method, request["message"], site.data, memories, site.number, seeded)
     reply = alone(site.method, site.task, request["message"], client, site.number, t)
     check_leaves_rows_behind(reply.send, site.data)
     if site.permit is not None:
@@ -120,18 +134,21 @@ def worked(site: Site, content: RecordDict, context: Context) -> RecordDict:
     kept = {"memory": reply.keep} if site.simulated and reply.keep != () else {}
     sent = record(*pack({"payload": reply.send, "size": reply.size, **kept}, types), {"round": t, "site": site.number})
     if site.sign is not None:
-        sent.config_records["header"]["signature"] = site.sign("reply", digest(sent).encode())
+        sent.config_records["header"]["signature"] = site.sign("reply", vouched(site.study, asked, digest(sent)))
     if weight(sent) > site.largest:
         raise Refused(f"the reply weighs {weight(sent):,} bytes, more than the {site.largest:,} the study allows.")
+    if site.turns:
+        context.state["answered"] = ConfigRecord({"round": t, "digest": asked})
     return sent
 
 
-def agree(site: Site, about: dict[str, Any]) -> None:
-    """Refuse a request for another study, site, version or method than this site agreed to."""
+def agree(site: Site, about: dict[str, Any]) -> Turn:
+    """The round that is asked for; another study, site, version, method or seed than this site agreed to is refused."""
     try:
         asked = {"study": str(about["study"]), "site": int(about["site"]), "consilience": str(about["consilience"])}
-        settings, _ = about["method"], (int(about["round"]), int(about["seed"]), float(about["progress"]))
-    except (KeyError, TypeError, ValueError) as error:
+        settings = about["method"]
+        turn = Turn(int(about["round"]), Key(int(about["seed"])), float(about["progress"]))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise Refused("the request does not say what it is for.") from error
     if asked["consilience"] != __version__:
         raise Refused(f"the server runs consilience {asked['consilience']}, this site {__version__}: install the same.")
@@ -141,6 +158,22 @@ def agree(site: Site, about: dict[str, Any]) -> None:
         raise Refused(f"the request is for site {asked['site']}; this is site {site.number}.")
     if settings != described(site.method):
         raise Refused(f"the server asks for another method or other settings than {name_of(site.method)} as agreed.")
+    if site.turns and turn not in site.turns:
+        raise Refused(f"the request is for no round of the study, which has {len(site.turns)} and its own seed.")
+    return turn
+
+
+def once(site: Site, context: Context, t: int, asked: str) -> None:
+    """Refuse a round that was answered, or passed; only the last may be asked again, in the same words."""
+    before = context.state.get("answered")
+    if not site.turns or not isinstance(before, ConfigRecord):
+        return
+    last = int(str(before["round"]))
+    if t < last or (t == last and asked != before["digest"]):
+        raise Refused(
+            f"this site has answered round {last + 1} of the study and does not answer round {t + 1} to another "
+            "question: go on with --resume; for a second run, the site starts with another --out."
+        )
 
 
 def described(method: Method) -> Any:

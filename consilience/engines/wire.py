@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy
@@ -40,14 +41,21 @@ def pack(value: Tree, types: Mapping[str, type]) -> tuple[ArrayRecord, str]:
 
 def unpack(arrays: ArrayRecord, outline: str, types: Mapping[str, type]) -> Tree:
     """The inverse of `pack`; whatever is wrong with the bytes or the outline is `Refused`."""
-    try:
+    with refusing():
         about = json.loads(outline)
         halves = set(about["bfloat16"])
         tensors = {n: _as_tensor(a, n in halves) for n, a in arrays.items()}
         return decode(tensors, json.dumps(about["outline"]), types)
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """While a stranger's bytes are read: any error is theirs, and `Refused`."""
+    try:
+        yield
     except InputError as error:
         raise Refused(str(error)) from error
-    except (ValueError, KeyError, TypeError, EOFError, OSError, RecursionError) as error:
+    except Exception as error:
         raise Refused(f"the bytes cannot be read ({type(error).__name__}).") from error
 
 
@@ -58,10 +66,12 @@ def record(arrays: ArrayRecord, outline: str, about: Mapping[str, Any]) -> Recor
 
 
 def opened(content: RecordDict, largest: int) -> tuple[ArrayRecord, str, dict[str, Any]]:
-    """The parts of `record`, with the size checked before anything is decoded."""
+    """The parts of `record` and nothing beside them, with the size checked before anything is decoded."""
     arrays, header = content.get("arrays"), content.get("header")
-    if not isinstance(arrays, ArrayRecord) or not isinstance(header, ConfigRecord):
+    if not isinstance(arrays, ArrayRecord) or not isinstance(header, ConfigRecord) or len(content) != 2:
         raise Refused("the message is not one of consilience.")
+    if not {"outline", "about"} <= set(header) <= {"outline", "about", "signature"}:
+        raise Refused("its header cannot be read.")
     held = weight(content)
     if held > largest:
         raise Refused(f"it weighs {held:,} bytes, more than the {largest:,} agreed.")
@@ -82,15 +92,32 @@ def weight(content: RecordDict) -> int:
 
 
 def digest(content: RecordDict) -> str:
-    """A hash of all that a message carries but its signature: what is signed, and what both sides log."""
+    """A hash of all that a message carries but its signature: what is signed, and what both sides log.
+
+    Records are hashed by name and kind, and every part with its length, so that no two messages look the same.
+    """
     found = hashlib.sha256()
-    for name, array in sorted((n, a) for r in content.array_records.values() for n, a in r.items()):
-        found.update(f"{name} {len(array.data)} ".encode())
-        found.update(array.data)
-    texts = {n: str(t) for r in content.config_records.values() for n, t in r.items() if n != "signature"}
-    for name, text in sorted(texts.items()):
-        found.update(f"{name} {text} ".encode())
+
+    def add(part: bytes) -> None:
+        found.update(len(part).to_bytes(8, "big"))
+        found.update(part)
+
+    for place in sorted(content):
+        held = {n: v for n, v in content[place].items() if (place, n) != ("header", "signature")}
+        add(f"{type(content[place]).__name__} {len(held)} {place}".encode())
+        for name, value in sorted(held.items()):
+            add(name.encode())
+            if isinstance(value, Array):
+                add(f"{value.stype} {value.dtype} {list(value.shape)}".encode())
+                add(value.data)
+            else:
+                add(repr(value).encode())
     return found.hexdigest()
+
+
+def vouched(study: str, *digests: str) -> bytes:
+    """What is signed: a question in this study, or this question and its answer; so it serves for no other."""
+    return " ".join((study, *digests)).encode()
 
 
 def check_leaves_rows_behind(value: Tree, data: Data) -> None:
