@@ -55,16 +55,12 @@ class Site:
     task: Task
     data: Data
     study: str = ""  # its hash; empty in a simulation
-    turns: Sequence[
-        Turn
-    ] = ()  # the rounds agreed to, each answered once; empty in a simulation, which asks as it likes
+    turns: Sequence[Turn] = ()  # agreed to, each answered once; empty in a simulation, which asks as it likes
     permit: Callable[[Reply], None] | None = None  # refuses a reply that the study does not let leave
     largest: int = LARGEST  # bytes of one message, in or out
     log: Callable[[dict[str, Any]], None] | None = None  # is told of every message
     sign: Callable[[str, bytes], str] | None = None  # purpose, message → signature
-    verify: Callable[[str, bytes, str], bool] | None = (
-        None  # whether the coordinator signed: purpose, message, signature
-    )
+    verify: Callable[[str, bytes, str], bool] | None = None  # the coordinator's: purpose, message, signature
     simulated: bool = False  # hands its memory over, so that a simulation can be resumed
 
 
