@@ -67,6 +67,8 @@ def test_csv_with_a_split_of_ones_own(tmp_path: Path) -> None:
     sites = from_csv(pattern, "disease", split=dirichlet(0.5), sites=4)
 
     assert (len(sites), sites.split, sites.names) == (4, "dirichlet:0.5", ("0", "1", "2", "3"))
+    assert sites.fingerprint() == from_csv(pattern, "disease", sites=4).fingerprint()  # what is usual for classes
+    assert from_csv(pattern, "age", sites=4).split == "iid"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from consilience.data.data import Data, Features, Sites
-from consilience.data.partition import Natural, Rows, Split
+from consilience.data.partition import Natural, Rows, Split, dirichlet, iid, natural
 from consilience.data.shift import Shifted
 from consilience.errors import InputError
 from consilience.key import Key
@@ -49,6 +49,10 @@ class Dataset:
     @property
     def features(self) -> Features:
         return int(self.x.shape[1]) if self.x.ndim == 2 else tuple(self.x.shape[1:])
+
+    def usual_split(self) -> Split:
+        """How rows are dealt where nobody says: natural where they have sites, else by class, or evenly."""
+        return natural() if self.site is not None else dirichlet(0.5) if self.classes else iid()
 
     def split(
         self,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from consilience.data.data import Sites
 from consilience.data.dataset import Dataset
-from consilience.data.partition import Split, natural
+from consilience.data.partition import Split
 from consilience.errors import InputError, unknown
 
 MISSING = {"", "na", "n/a", "nan", "null"}  # in small letters; «none» is left to be a category
@@ -62,7 +62,7 @@ def from_csv(
     pattern: str | Path | Sequence[str | Path],
     target: str,
     *,
-    split: Split = natural(),
+    split: Split | None = None,
     sites: int | None = None,
     test: float = 0.2,
     calibration: int = 30,
@@ -78,10 +78,12 @@ def from_csv(
 ) -> Sites:
     """Sites from CSV files with a header row, one file per site and named after it; roles as in `Dataset.split`.
 
-    `pattern`: a glob pattern, or the files. Text columns become one column per category. A target of text, or of at
-    most 20 different whole numbers, makes a classification, any other a regression; `task` overrides. `missing="mean"`
-    fills a gap with the mean of the training rows and marks it in a column of its own. `text`: columns to read as
-    categories though they look like numbers. `drop`: columns to leave out, such as row numbers.
+    `pattern`: a glob pattern, or the files. `split` deals the rows to `sites` instead; `sites` alone takes so many
+    files, or deals the rows of a single one by class, evenly in a regression. Text columns become one per category. A
+    target of text, or of at most 20 different whole numbers, makes a classification, any other a regression; `task`
+    overrides. `missing="mean"` fills a gap with the mean of the training rows and marks it in a column of its own.
+    `text`: columns to read as categories though they look like numbers. `drop`: columns to leave out, such as row
+    numbers.
     """
     if missing not in ("refuse", "mean"):
         raise unknown("way with missing cells", missing, ["refuse", "mean"])
@@ -90,6 +92,7 @@ def from_csv(
     columns = [_feature(name, cells, missing, name in text) for name, cells in rows.items() if name != target]
     y, class_names = _target(target, rows[target], task)
 
+    dealt = split is None and len(tables) == 1 and (sites or 1) > 1  # one file that is to be several sites
     gaps = [c for c in columns if bool(c.gaps.any())]
     names = [n for c in columns for n in c.names] + [f"{c.name} missing" for c in gaps]
     data = Dataset(
@@ -97,13 +100,13 @@ def from_csv(
         x=torch.cat([c.values for c in columns] + [c.gaps.float().unsqueeze(1) for c in gaps], dim=1).float(),
         y=y,
         classes=None if class_names is None else len(class_names),
-        site=site,
+        site=None if dealt else site,
         site_names=tuple(t.name for t in tables),
         class_names=class_names,
         feature_names=tuple(names),
     )
     made = data.split(
-        split,
+        split or data.usual_split(),
         sites,
         test=test,
         calibration=calibration,
