@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from consilience.data.partition import dirichlet
+from consilience.data.partition import dirichlet, natural, sorted_feature
+from consilience.data.shift import Noise, shifted
 from consilience.data.tabular import from_csv
 from consilience.errors import InputError
 
@@ -109,6 +110,33 @@ def test_csv_missing_cells_are_filled_with_the_training_mean(tmp_path: Path) -> 
         assert (d.x[d.x[:, 4] == 1, 1:3] == 0).all()  # no category where sex is missing
     every = torch.cat([sites.train[0].x, sites.all_test.x, sites.calibration.x if sites.calibration else train[:0]])
     assert every[:, 3:].sum(0).tolist() == [10, 10]  # a quarter of 40 rows each
+
+
+def test_gaps_are_filled_before_features_move(tmp_path: Path) -> None:
+    lines = [f"{'' if i % 4 == 0 else 200 + i},{'NA' if i % 4 == 1 else 'fm'[i % 2]},{i % 2}" for i in range(40)]
+    text = "\n".join(["chol,sex,t", *lines])
+    pattern = written(tmp_path, {"bonn": text, "ulm": text})
+    ask: dict[str, Any] = {"target": "t", "calibration": 0, "missing": "mean", "standardise": False}
+
+    plain = from_csv(pattern, **ask)
+    noisy = from_csv(pattern, split=shifted(natural(), Noise(0.1)), **ask)
+
+    marks = [3, 4]
+    for a, b in zip((*plain.train, *plain.test), (*noisy.train, *noisy.test), strict=True):
+        assert torch.equal(a.x[:, marks], b.x[:, marks])  # a mark is no measurement
+        assert (a.x - b.x).abs().max() < 1  # ten deviations of the noise
+    assert not torch.equal(plain.train[1].x, noisy.train[1].x)
+
+
+@pytest.mark.parametrize("column", [None, 1])
+def test_rows_are_not_sorted_by_gaps(tmp_path: Path, column: int | None) -> None:
+    lines = [f"{i},{'' if i % 4 == 0 else 200 + i},{i % 2}" for i in range(40)]
+    pattern = written(tmp_path, {"ulm": "\n".join(["age,chol,t", *lines])})
+
+    with pytest.raises(InputError, match="«chol» has gaps"):
+        from_csv(pattern, "t", split=sorted_feature(column), sites=2, missing="mean", calibration=0)
+    sites = from_csv(pattern, "t", split=sorted_feature(0), sites=2, missing="mean", calibration=0)
+    assert sites.train[0].x[:, 0].max() < sites.train[1].x[:, 0].min()
 
 
 def test_csv_of_other_programmes(tmp_path: Path) -> None:

@@ -93,19 +93,22 @@ def from_csv(
     y, class_names = _target(target, rows[target], task)
 
     dealt = split is None and len(tables) == 1 and (sites or 1) > 1  # one file that is to be several sites
-    gaps = [c for c in columns if bool(c.gaps.any())]
-    names = [n for c in columns for n in c.names] + [f"{c.name} missing" for c in gaps]
+    names = [n for c in columns for n in c.names]
+    starts = accumulate((len(c.names) for c in columns), initial=0)
+    gaps = [(start, c) for start, c in zip(starts, columns, strict=False) if bool(c.gaps.any())]
+    marked = enumerate(gaps, start=len(names))
     data = Dataset(
         name=target,
-        x=torch.cat([c.values for c in columns] + [c.gaps.float().unsqueeze(1) for c in gaps], dim=1).float(),
+        x=torch.cat([c.values for c in columns] + [c.gaps.float().unsqueeze(1) for _, c in gaps], dim=1).float(),
         y=y,
         classes=None if class_names is None else len(class_names),
         site=None if dealt else site,
         site_names=tuple(t.name for t in tables),
         class_names=class_names,
-        feature_names=tuple(names),
+        feature_names=(*names, *(f"{c.name} missing" for _, c in gaps)),
+        gaps=tuple((start if c.categories is None else None, mark) for mark, (start, c) in marked),
     )
-    made = data.split(
+    return data.split(
         split or data.usual_split(),
         sites,
         test=test,
@@ -113,13 +116,8 @@ def from_csv(
         inputs=inputs,
         validation=validation,
         seed=seed,
-        standardise=False,
+        standardise=standardise,
     )
-    starts = dict(zip((c.name for c in columns), accumulate((len(c.names) for c in columns), initial=0), strict=False))
-    first = len(names) - len(gaps)
-    numeric = [(starts[c.name], first + j) for j, c in enumerate(gaps) if c.categories is None]
-    made = _imputed(made, numeric)
-    return made.standardised() if standardise else made
 
 
 def _files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -274,20 +272,3 @@ def number(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) and "_" not in text else None
-
-
-def _imputed(sites: Sites, pairs: Sequence[tuple[int, int]]) -> Sites:
-    """Each gap filled with its column's mean over the training rows without one; a pair is a column and its marker."""
-    train = torch.cat([part.x for part in sites.train])
-    means = {}
-    for column, marker in pairs:
-        known = train[train[:, marker] == 0, column].double()
-        means[column] = float(known.mean()) if len(known) else 0.0
-
-    def filled(x: Tensor) -> Tensor:
-        x = x.clone()
-        for column, marker in pairs:
-            x[x[:, marker] == 1, column] = means[column]
-        return x
-
-    return sites.map_x(filled) if pairs else sites
