@@ -62,6 +62,24 @@ def test_csv_is_standardised_by_training_rows(tmp_path: Path) -> None:
     assert plain.feature_shift is None
 
 
+def test_large_numbers_keep_their_digits_until_they_are_scaled(tmp_path: Path) -> None:
+    seconds = [1_700_000_000 + i for i in range(100)]  # float32 holds every 128th
+    pattern = written(tmp_path, {"ulm": "\n".join(["second,t", *(f"{s},{s}" for s in seconds)])})
+
+    sites = from_csv(pattern, "t", calibration=0)
+
+    train = sites.train[0]
+    assert (train.x.dtype, train.y.dtype, train.w.dtype) == (torch.float32,) * 3
+    assert len(train.x.unique()) == len(train.y.unique()) == 80
+    back = train.y.double() * sites.target_scale + sites.target_shift
+    # y is rounded to float32 at about 1, so to 2⁻²⁴, and its scale is about 29.
+    assert (back - back.round()).abs().max() < 1e-5
+    assert set(back.round().long().tolist()) <= set(seconds)
+    (tmp_path / "ulm.csv").write_text("\n".join(["second,t", *(f"{s if s % 4 else ''},{s}" for s in seconds)]))
+    sites = from_csv(pattern, "t", calibration=0, missing="mean")
+    assert len(sites.train[0].x[:, 0].unique()) == int((sites.train[0].x[:, 1] < 0).sum()) + 1  # gaps are the mean
+
+
 def test_csv_with_a_split_of_ones_own(tmp_path: Path) -> None:
     pattern = written(tmp_path, {"all": hospital(0, rows=100)})
 

@@ -20,8 +20,8 @@ class Dataset:
     """Labelled rows in one place, before anybody has a role; checked when it is made."""
 
     name: str
-    x: Tensor  # [N, …] float32
-    y: Tensor  # [N] int64, classes 0 … C−1, or [N] float32 targets
+    x: Tensor  # [N, …] float32; or float64, which becomes float32 once it is scaled
+    y: Tensor  # [N] int64, classes 0 … C−1, or [N] targets, with the same choice
     classes: int | None = None  # None: regression
     site: Tensor | None = None  # [N] int64, the natural site of each row
     x_test: Tensor | None = None  # the official test part, where there is one
@@ -131,7 +131,8 @@ class Dataset:
         made = _filled(made, [(column, mark) for column, mark in self.gaps if column is not None])
         marks = [mark for _, mark in self.gaps]
         made = _moved(made, split, key.fold(5), marks) if isinstance(split, Shifted) else made
-        return made.standardised() if (self.standardise if standardise is None else standardise) else made
+        made = made.standardised() if (self.standardise if standardise is None else standardise) else made
+        return made.to(torch.float32)
 
     def _check_sorting(self, split: Split) -> None:
         """Gaps are filled once rows have roles, so they cannot decide where a row goes."""
@@ -168,7 +169,7 @@ def _check_rows(of: Dataset, part: str, x: Tensor, y: Tensor, site: Tensor | Non
     for what, column in (("labels", y), ("site ids", site)):
         if column is not None and len(column) != len(x):
             raise InputError(f"{of.name} has {len(x)} {part}rows and {len(column)} {what}: give one for each row.")
-    bad = ~torch.isfinite(x).flatten(1)
+    bad = ~torch.isfinite(x.float()).flatten(1)  # as float32, which is what networks see
     if bad.any():
         first = int(bad.any(0).int().argmax())
         known = f" («{of.feature_names[first]}»)" if of.feature_names else ""
@@ -177,7 +178,7 @@ def _check_rows(of: Dataset, part: str, x: Tensor, y: Tensor, site: Tensor | Non
             f"{int(bad.any(0).sum())} columns in all are concerned: drop those rows or fill the values in."
         )
     if of.classes is None:
-        if not y.is_floating_point() or not torch.isfinite(y).all():
+        if not y.is_floating_point() or not torch.isfinite(y.float()).all():
             raise InputError(f"{of.name}: the {part}targets of a regression must be finite floating-point numbers.")
     elif of.classes < 2:
         raise InputError(f"{of.name} has {of.classes} class: give labels of at least two classes.")

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.data.data import Sites
+from consilience.data.data import Sites, narrowed
 from consilience.data.dataset import Dataset
 from consilience.data.partition import Split
 from consilience.errors import InputError, unknown
@@ -46,7 +46,8 @@ class Table(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of features as numbers; what is missing is 0 in `values` and marked in `gaps`."""
+    """A column of features as numbers; what is missing is marked in `gaps`, with the first known number, or no category,
+    in its place."""
 
     name: str
     categories: list[str] | None  # None: numbers
@@ -99,7 +100,7 @@ def from_csv(
     marked = enumerate(gaps, start=len(names))
     data = Dataset(
         name=target,
-        x=torch.cat([c.values for c in columns] + [c.gaps.float().unsqueeze(1) for _, c in gaps], dim=1).float(),
+        x=narrowed(torch.cat([c.values for c in columns] + [c.gaps.double().unsqueeze(1) for _, c in gaps], dim=1)),
         y=y,
         classes=None if class_names is None else len(class_names),
         site=None if dealt else site,
@@ -214,7 +215,7 @@ def _feature(name: str, cells: Sequence[Cell], missing: str, as_text: bool) -> C
                     f"{cell}: «{cell.text}» in column «{name}» is not a finite number; correct it, or pass "
                     f"text=[{name!r}] to read the column as categories."
                 )
-        numbers = [0.0 if is_empty(cell) else float(cell.text) for cell in cells]
+        numbers = [float(present[0].text if is_empty(cell) else cell.text) for cell in cells]
         return Column(name, None, torch.tensor(numbers, dtype=torch.float64).unsqueeze(1), gaps)
     comma = next((cell for cell in present if number(cell.text.replace(",", "."))), None)
     if comma and not as_text:
@@ -249,7 +250,7 @@ def _target(name: str, cells: Sequence[Cell], task: str | None) -> tuple[Tensor,
     if task == "regression":
         if strange:
             raise InputError(f"{strange}: the target «{name}» is «{strange.text}», not a finite number; correct it.")
-        return torch.tensor(numbers, dtype=torch.float32), None
+        return narrowed(torch.tensor(numbers, dtype=torch.float64)), None
     # One spelling for one number, so that 1 and 1.0 at two sites are one class; numbers sort as numbers.
     labels = [c.text if strange or v is None else f"{v:.15g}" for c, v in zip(cells, numbers, strict=True)]
     names = sorted(set(labels), key=None if strange else float)
