@@ -46,8 +46,8 @@ class Table(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of features as numbers; what is missing is marked in `gaps`, with the first known number, or no category,
-    in its place."""
+    """A column of features as numbers; what is missing is marked in `gaps`, and the first known number, or no category,
+    stands in its place."""
 
     name: str
     categories: list[str] | None  # None: numbers
@@ -138,10 +138,12 @@ def _files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
 
 def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> Table:
     """The table in one file, every cell without the blanks around it; blank lines are passed over."""
+    every: list[tuple[int, list[str]]] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, delimiter=delimiter)
-            lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(c.strip() for c in row)]
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            for row in reader:
+                every.append((reader.line_num, [cell.strip() for cell in row]))
     except UnicodeDecodeError:
         raise InputError(f"{path.name} is not UTF-8 text: save it as «CSV UTF-8».") from None
     except FileNotFoundError:
@@ -149,7 +151,12 @@ def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> T
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.") from error
     except csv.Error as error:
-        raise InputError(f"{path.name} is no readable CSV ({error}): save it again as «CSV UTF-8».") from None
+        first = every[-1][0] + 1 if every else 1
+        raise InputError(
+            f"{path.name} is no readable CSV from line {first} on ({error}): close every quote there, or save the file "
+            "again as «CSV UTF-8»."
+        ) from None
+    lines = [(line, row) for line, row in every if any(row)]
     header = lines[0][1] if lines else []
     if len(lines) <= fewest:
         raise InputError(
