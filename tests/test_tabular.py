@@ -95,6 +95,7 @@ def test_csv_with_a_split_of_ones_own(tmp_path: Path) -> None:
     [
         (["1", "2", "10"], None, 3, ("1", "2", "10")),
         (["1", "1.0", "2"], None, 2, ("1", "2")),
+        (['"0,5"', '"1,5"', "2"], "classification", 3, ("0,5", "1,5", "2")),
         (["none", "flu", "flu"], None, 2, ("flu", "none")),
         (["0.5", "1.5", "2"], None, None, None),
         (["0.5", "1.5", "2"], "classification", 3, ("0.5", "1.5", "2")),
@@ -201,6 +202,8 @@ GOOD = hospital(0)
         ({"a": GOOD}, {"missing": "drop"}, "no way with missing cells called «drop»"),
         ({"a": GOOD}, {"calibration": 20}, "ask for fewer"),
         ({"a": "x,t\n" + "".join(f'"{i},5",{i % 2}\n' for i in range(9))}, {"target": "t"}, "has a comma"),
+        ({"a": "x,t\n" + "".join(f'"{i}.000,5",{i % 2}\n' for i in range(9))}, {"target": "t"}, "has a comma"),
+        ({"a": "x,t\n" + "".join(f'{i},"37,{i}"\n' for i in range(9))}, {"target": "t"}, "«37,0» in column «t» has a"),
         ({"a": "x,t\n" + "".join(f",{i % 2}\n" for i in range(9))}, {"target": "t"}, "empty at every site"),
         ({"a": "x,t\n" + "".join(f"p{i},{i % 2}\n" for i in range(101))}, {"target": "t"}, "101 categories"),
         ({"a": "x,t\n" + "".join(f"{i},t{i}\n" for i in range(30))}, {"target": "t"}, "pass task='classification'"),

@@ -224,9 +224,8 @@ def _feature(name: str, cells: Sequence[Cell], missing: str, as_text: bool) -> C
                 )
         numbers = [float(present[0].text if is_empty(cell) else cell.text) for cell in cells]
         return Column(name, None, torch.tensor(numbers, dtype=torch.float64).unsqueeze(1), gaps)
-    comma = next((cell for cell in present if number(cell.text.replace(",", "."))), None)
-    if comma and not as_text:
-        raise InputError(f"{comma}: «{comma.text}» in column «{name}» has a comma; write numbers like 1234.5.")
+    if not as_text:
+        _check_commas(name, present)
     categories = sorted({cell.text for cell in present})
     if len(categories) > MOST_CATEGORIES:
         raise InputError(
@@ -234,6 +233,13 @@ def _feature(name: str, cells: Sequence[Cell], missing: str, as_text: bool) -> C
         )
     values = torch.tensor([[float(cell.text == c) for c in categories] for cell in cells], dtype=torch.float64)
     return Column(name, categories, values, gaps)
+
+
+def _check_commas(name: str, cells: Sequence[Cell]) -> None:
+    """Text that would be a number but for its comma, such as 37,1 or 1.234,5."""
+    for cell in cells:
+        if "," in cell.text and number(cell.text.replace(".", "").replace(",", ".")) is not None:
+            raise InputError(f"{cell}: «{cell.text}» in column «{name}» has a comma; write numbers like 1234.5.")
 
 
 def _target(name: str, cells: Sequence[Cell], task: str | None) -> tuple[Tensor, tuple[str, ...] | None]:
@@ -245,6 +251,8 @@ def _target(name: str, cells: Sequence[Cell], task: str | None) -> tuple[Tensor,
             raise InputError(f"{cell}: the target «{name}» is missing; remove the row or fill the cell in.")
     numbers = [number(cell.text) for cell in cells]
     strange = next((cell for cell, number in zip(cells, numbers, strict=True) if number is None), None)
+    if task != "classification":
+        _check_commas(name, cells)
     if task is None:
         few = len({cell.text for cell in cells}) <= MOST_CLASSES
         whole = strange is None and all(number is not None and number.is_integer() for number in numbers)
