@@ -101,6 +101,7 @@ class Inspection(NamedTuple):
     extra: tuple[str, ...]  # columns nobody agreed on: never read
     problems: tuple[str, ...]
     cells: dict[str, list[Cell]]
+    blank: int | None  # the first blank line between rows
 
     def sound(self) -> Inspection:
         """Itself, or the first thing that is wrong."""
@@ -131,7 +132,7 @@ def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimi
         levels = Counter(own.level(cell) for cell in cells[target.name])
         counted = {label: levels[i] for i, label in enumerate(target.classes)}
     extra = tuple(name for name in cells if name not in {c.name for c in wanted})
-    return Inspection(path.name, len(table), missing, counted, extra, tuple(problems), cells)
+    return Inspection(path.name, len(table), missing, counted, extra, tuple(problems), cells, table.blank)
 
 
 def _problems(column: Column, cells: Sequence[Cell], needed: bool) -> list[str]:

@@ -40,6 +40,7 @@ class Table(NamedTuple):
 
     name: str
     columns: dict[str, list[Cell]]
+    blank: int | None  # the first blank line between rows
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -174,7 +175,8 @@ def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> T
                 f"{path.name}, line {line} has {len(row)} cells and the header {len(header)}: give every row all cells."
             )
     cells = {name: [Cell(row[j], path.name, line) for line, row in lines[1:]] for j, name in enumerate(header)}
-    return Table(path.stem, cells)
+    blank = next((line for line, row in every if not any(row) and lines[0][0] < line < lines[-1][0]), None)
+    return Table(path.stem, cells, blank)
 
 
 def _stacked(
