@@ -148,10 +148,21 @@ def test_columns_are_proposed_from_an_example(tmp_path: Path) -> None:
     assert target.classes == ("no", "yes")
     assert [c.type for c in columns] == [
         "number",
+        "number",
         "category",
-        "category",
-    ]  # «?» makes lactate text
+    ]
+    assert (columns[1].unknown, columns[1].missing) == (("?",), "mark")  # of lactate
     assert columns[0].range[0] <= 30 and columns[0].range[1] >= 90
+
+
+@pytest.mark.parametrize("names", [60, 21, 4])
+def test_texts_that_may_name_patients_are_not_proposed(tmp_path: Path, names: int) -> None:
+    count = max(names, 6) if names < 21 else 60
+    records = [{"patient": f"p{i % names}", **row} for i, row in enumerate(studies.rows(0, count))]
+    path = studies.table(tmp_path / "a.csv", records)
+
+    with pytest.raises(InputError, match=f"«patient» has {names} different texts in {count} rows"):
+        proposed(path, "died")
 
 
 def test_the_hospitals_data_dictionary_can_be_agreed_on(tmp_path: Path) -> None:
