@@ -11,7 +11,8 @@ import studies
 import torch
 
 from consilience.admission import admit, rehearsed, would_leave
-from consilience.data.columns import features, inspect, labelled, sums
+from consilience.data.columns import Column, features, inspect, labelled, sums
+from consilience.data.tabular import Cell
 from consilience.errors import InputError
 from consilience.posterior import Dense, Gaussian
 from consilience.proposal import EXAMPLE, consistent, proposal
@@ -92,6 +93,14 @@ def test_features_are_what_the_agreement_says(tmp_path: Path) -> None:
     assert data.x.tolist() == [[1, 1, 0, 0, 1, 0], [0, -0.5, 1, 0, 0, 0]]
     assert data.y.tolist() == [0, 1]
     assert found.extra == ("doctor",) and found.missing == {"age": 0, "lactate": 1, "ward": 1, "died": 0}
+
+
+def test_unknown_numbers_are_compared_as_numbers() -> None:
+    column = Column("chol", range=(0.0, 700.0), missing="mark", fill=200.0, unknown=("0", "?"))
+    cells = [Cell(text, "a.csv", 2) for text in ("0", "0.0", "00", "?", "250")]
+
+    assert [column.empty(cell) for cell in cells] == [True, True, True, True, False]
+    assert column.features(cells).tolist() == [[200, 1]] * 4 + [[250, 0]]
 
 
 def test_sums_leave_out_what_is_known_too_seldom(tmp_path: Path) -> None:
