@@ -236,3 +236,13 @@ def test_numbers_can_be_read_as_categories(tmp_path: Path) -> None:
     sites = from_csv(pattern, "t", text=["code"], calibration=4)
 
     assert sites.feature_names == ("code=0", "code=1", "code=2")
+
+
+def test_one_number_is_one_category_however_it_is_spelt(tmp_path: Path) -> None:
+    spelt = (("7", "10", "0.5", "007"), ("7.0", "10.00", "0.50", "007"))
+    ulm, bonn = ("\n".join(["code,t", *(f"{c},{i}" for c in codes for i in (0, 1, 0))]) for codes in spelt)
+    pattern = written(tmp_path, {"ulm": ulm, "bonn": bonn})
+
+    sites = from_csv(pattern, "t", text=["code"], calibration=0)
+
+    assert sites.feature_names == ("code=0.5", "code=007", "code=10", "code=7")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import glob
 import math
+import re
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -228,13 +229,19 @@ def _feature(name: str, cells: Sequence[Cell], missing: str, as_text: bool) -> C
         return Column(name, None, torch.tensor(numbers, dtype=torch.float64).unsqueeze(1), gaps)
     if not as_text:
         _check_commas(name, present)
-    categories = sorted({cell.text for cell in present})
+    texts = [_spelt(cell.text) for cell in cells]
+    categories = sorted({t for t, cell in zip(texts, cells, strict=True) if not is_empty(cell)})
     if len(categories) > MOST_CATEGORIES:
         raise InputError(
             f"Column «{name}» has {len(categories)} categories, more than {MOST_CATEGORIES}: pass drop=[{name!r}]."
         )
-    values = torch.tensor([[float(cell.text == c) for c in categories] for cell in cells], dtype=torch.float64)
+    values = torch.tensor([[float(t == c) for c in categories] for t in texts], dtype=torch.float64)
     return Column(name, categories, values, gaps)
+
+
+def _spelt(text: str) -> str:
+    """1, 1.0 and 1.00 are one category; codes such as 007 and 1e3 are not touched."""
+    return text.rstrip("0").rstrip(".") if re.fullmatch(r"-?(0|[1-9]\d*)\.\d+", text) else text
 
 
 def _check_commas(name: str, cells: Sequence[Cell]) -> None:
