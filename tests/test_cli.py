@@ -163,6 +163,16 @@ def test_datasets_are_listed(invoke: Invoke) -> None:
     assert code == 0 and "digits" in out and "1797" in out
 
 
+@pytest.mark.parametrize("words", ["--data-dir here get wine", "get wine --data-dir here"])
+def test_data_are_fetched_into_the_folder_named(invoke: Invoke, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONSILIENCE_DATA", "elsewhere")
+    monkeypatch.setattr("consilience.data.fetch", lambda name, data_dir: f"{data_dir}/{name}")
+
+    _, out, _ = invoke("datasets", *words.split())
+
+    assert out == "wine: here/wine\n"
+
+
 def test_report_can_be_made_again(invoke: Invoke, tmp_path: Path) -> None:
     invoke("run", "fedavg", "--rounds", "1", "--no-bounds", "--out", "r", *FAST)
     (tmp_path / "r" / "report.html").unlink()
