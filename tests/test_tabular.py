@@ -185,7 +185,7 @@ GOOD = hospital(0)
         ({"a": GOOD.replace("\n7,", "\nseven,")}, {}, "a.csv, line 9: «seven» in column «age» is not a finite number"),
         ({"a": GOOD.replace("\n7,", "\ninf,")}, {}, "a.csv, line 9: «inf» in column «age» is not a finite number"),
         ({"a": GOOD.replace("\n7,", "\n,")}, {}, "a.csv, line 9: the cell in column «age» is missing"),
-        ({"a": GOOD.replace("\n7,m", "\n7,")}, {}, "a.csv, line 9: the cell in column «sex» is missing"),
+        ({"a": GOOD.replace("\n7,m", "\n7,")}, {}, "delete the row or column, or in Python pass missing='mean'"),
         (
             {"a": GOOD.replace("\n7,m,no", "\n7,m,")},
             {"missing": "mean"},
@@ -194,7 +194,7 @@ GOOD = hospital(0)
         ({"a": GOOD.replace("\n7,m,no", "\n7,m")}, {}, "a.csv, line 9 has 2 cells and the header 3"),
         ({"a": GOOD.replace("\n7,m", '\n7,"m')}, {}, "a.csv is no readable CSV from line 9 on"),
         ({"a": GOOD.replace("\n7,m", '\n7,"m').replace("\n9,m", '\n9,"m"')}, {}, "from line 9 on"),
-        ({"a": GOOD.replace(",", ";")}, {}, "pass delimiter=';'"),
+        ({"a": GOOD.replace(",", ";")}, {}, "save it with commas, or in Python pass delimiter=';'"),
         ({"a": GOOD.replace("sex", "age", 1)}, {}, "name every column once"),
         ({"a": GOOD.replace("yes", "no")}, {}, "«no» in every row"),
         ({"a": GOOD}, {"task": "regression"}, "not a finite number"),
@@ -204,8 +204,12 @@ GOOD = hospital(0)
         ({"a": "x,t\n" + "".join(f'"{i},5",{i % 2}\n' for i in range(9))}, {"target": "t"}, "has a comma"),
         ({"a": "x,t\n" + "".join(f'"{i}.000,5",{i % 2}\n' for i in range(9))}, {"target": "t"}, "has a comma"),
         ({"a": "x,t\n" + "".join(f'{i},"37,{i}"\n' for i in range(9))}, {"target": "t"}, "«37,0» in column «t» has a"),
-        ({"a": "x,t\n" + "".join(f",{i % 2}\n" for i in range(9))}, {"target": "t"}, "empty at every site"),
-        ({"a": "x,t\n" + "".join(f"p{i},{i % 2}\n" for i in range(101))}, {"target": "t"}, "101 categories"),
+        (
+            {"a": "x,t\n" + "".join(f",{i % 2}\n" for i in range(9))},
+            {"target": "t"},
+            "every site: delete it, or",
+        ),
+        ({"a": "x,t\n" + "".join(f"p{i},{i % 2}\n" for i in range(101))}, {"target": "t"}, "than 100: delete it"),
         ({"a": "x,t\n" + "".join(f"{i},t{i}\n" for i in range(30))}, {"target": "t"}, "pass task='classification'"),
     ],
 )

@@ -166,7 +166,10 @@ def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> T
         )
     other = next((d for d in ";\t|" if len(header) == 1 and d in header[0]), None)
     if other:
-        raise InputError(f"{path.name} separates its columns with {other!r}: pass delimiter={other!r}.")
+        raise InputError(
+            f"{path.name} separates its columns with {other!r}: save it with commas, or in Python pass "
+            f"delimiter={other!r}."
+        )
     for name in header:
         if not name or header.count(name) > 1:
             raise InputError(f"{path.name} has a column without a name of its own («{name}»): name every column once.")
@@ -214,16 +217,19 @@ def _feature(name: str, cells: Sequence[Cell], missing: str, as_text: bool) -> C
     present = [cell for cell in cells if not is_empty(cell)]
     gap = next((cell for cell in cells if is_empty(cell)), None)
     if not present:
-        raise InputError(f"Column «{name}» is empty at every site: pass drop=[{name!r}].")
+        raise InputError(f"Column «{name}» is empty at every site: delete it, or in Python pass drop=[{name!r}].")
     if gap and missing == "refuse":
-        raise InputError(f"{gap}: the cell in column «{name}» is missing; fill it in, or pass missing='mean'.")
+        raise InputError(
+            f"{gap}: the cell in column «{name}» is missing; fill it in, delete the row or column, or in Python pass "
+            "missing='mean'."
+        )
     gaps = torch.tensor([is_empty(cell) for cell in cells])
     if not as_text and any(number(cell.text) is not None for cell in present):
         for cell in present:
             if number(cell.text) is None:
                 raise InputError(
-                    f"{cell}: «{cell.text}» in column «{name}» is not a finite number; correct it, or pass "
-                    f"text=[{name!r}] to read the column as categories."
+                    f"{cell}: «{cell.text}» in column «{name}» is not a finite number; correct it, or in Python "
+                    f"pass text=[{name!r}] to read the column as categories."
                 )
         numbers = [float(present[0].text if is_empty(cell) else cell.text) for cell in cells]
         return Column(name, None, torch.tensor(numbers, dtype=torch.float64).unsqueeze(1), gaps)
@@ -233,7 +239,8 @@ def _feature(name: str, cells: Sequence[Cell], missing: str, as_text: bool) -> C
     categories = sorted({t for t, cell in zip(texts, cells, strict=True) if not is_empty(cell)})
     if len(categories) > MOST_CATEGORIES:
         raise InputError(
-            f"Column «{name}» has {len(categories)} categories, more than {MOST_CATEGORIES}: pass drop=[{name!r}]."
+            f"Column «{name}» has {len(categories)} categories, more than {MOST_CATEGORIES}: delete it, or in Python "
+            f"pass drop=[{name!r}]."
         )
     values = torch.tensor([[float(t == c) for c in categories] for t in texts], dtype=torch.float64)
     return Column(name, categories, values, gaps)
@@ -268,7 +275,7 @@ def _target(name: str, cells: Sequence[Cell], task: str | None) -> tuple[Tensor,
         if strange and not few:
             raise InputError(
                 f"{strange}: the target «{name}» is text with more than {MOST_CLASSES} different values, such as "
-                f"«{strange.text}»; correct it, or pass task='classification'."
+                f"«{strange.text}»; correct it, or in Python pass task='classification'."
             )
         task = "classification" if few and (strange or whole) else "regression"
     if task == "regression":
