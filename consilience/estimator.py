@@ -76,9 +76,9 @@ class _Federated(BaseEstimator):
 
     def _predicted(self, x: Any) -> Distribution:
         check_is_fitted(self)
-        rows = torch.from_numpy(validate_data(self, x, reset=False, dtype=np.float32))
+        rows = torch.from_numpy(validate_data(self, x, reset=False, dtype=np.float64, order="C", copy=True))
         result = self.result_
-        return result.method.predictive(result.task, result.state)(result.sites.scaled(rows))
+        return result.method.predictive(result.task, result.state)(result.sites.scaled(rows).float())
 
 
 class FederatedClassifier(ClassifierMixin, _Federated):
@@ -90,7 +90,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        x, y = validate_data(self, X, y, dtype=np.float32, ensure_min_samples=2)
+        x, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
         self.classes_: Array
         self.classes_, coded = np.unique(y, return_inverse=True)
@@ -117,8 +117,8 @@ class FederatedRegressor(RegressorMixin, _Federated):
     default method is the mixture."""
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        x, y = validate_data(self, X, y, dtype=np.float32, y_numeric=True, ensure_min_samples=2)
-        self.result_ = self._fitted(x, y.astype(np.float32), groups, 0, Mixture(SLOW))
+        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        self.result_ = self._fitted(x, y.astype(np.float64), groups, 0, Mixture(SLOW))
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

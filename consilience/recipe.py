@@ -32,7 +32,7 @@ class Recipe:
     data: str = "digits"  # a name, or a pattern of CSV files, one per site
     target: str | None = None  # the column to predict, for CSV files
     sites: int | None = None  # 5, or as many as the data name
-    split: str | None = None  # natural where sites are named, else dirichlet:0.5 for classes and iid for numbers
+    split: str | None = None  # natural where files or sites are named, else dirichlet:0.5, or iid for numbers
     model: str = "mlp"
     seed: int = 0
     test: float = 0.2
@@ -68,10 +68,12 @@ class Recipe:
         if self.data.endswith(".csv"):
             if self.target is None:
                 raise InputError("CSV files need to know which column to predict: add --target COLUMN.")
-            return from_csv(self.data, self.target, **roles)
+            split = parse(self.split) if self.split else None
+            return from_csv(self.data, self.target, split=split, sites=self.sites or None, **roles)
+        if self.target is not None:
+            raise InputError(f"--target is for CSV files, and {self.data} knows what it predicts: leave it out.")
         rows = dataset(self.data, self.data_dir)
-        split = self.split or ("natural" if rows.site is not None else "dirichlet:0.5" if rows.classes else "iid")
-        return rows.split(parse(split), self.sites if self.sites or split.startswith("natural") else 5, **roles)
+        return rows.split(parse(self.split) if self.split else rows.usual_split(), self.sites or None, **roles)
 
     def to_json(self) -> dict[str, Any]:
         """Without the data folder, which is this machine's business."""
@@ -79,12 +81,14 @@ class Recipe:
 
     @staticmethod
     def from_json(value: dict[str, Any], data_dir: str | None = None) -> Recipe:
+        """What `to_json` wrote; a target that named data once ignored is left out."""
         known = {f.name for f in dataclasses.fields(Recipe)}
         if not isinstance(value, dict) or not set(value) <= known:
             raise InputError(
                 "run.json does not say how this run was made: it was started from Python, resume it there."
             )
-        return Recipe(**{**value, "settings": tuple(value.get("settings", ())), "data_dir": data_dir})
+        made = Recipe(**{**value, "settings": tuple(value.get("settings", ())), "data_dir": data_dir})
+        return made if made.data.endswith(".csv") else dataclasses.replace(made, target=None)
 
 
 def elsewhere(sites: Sites, text: str, seed: int, data_dir: str | None) -> Sites:

@@ -87,7 +87,8 @@ class Result:
 
     def _inputs(self, x: Tensor | numpy.ndarray[Any, Any]) -> Tensor:
         """Rows as the network takes them; what it was not made for is refused."""
-        rows, features = torch.as_tensor(x), self.sites.features
+        rows = x if isinstance(x, Tensor) else torch.as_tensor(numpy.asarray(x))  # lists keep their digits
+        features = self.sites.features
         wanted = (features,) if isinstance(features, int) else tuple(features)
         if tuple(rows.shape[1:]) != wanted:
             each = " × ".join(str(n) for n in wanted)

@@ -9,10 +9,11 @@ from typing import Any
 
 from consilience.data.columns import Column, Target
 from consilience.data.tabular import MOST_CLASSES, is_empty, number, read_table
-from consilience.errors import unknown
+from consilience.errors import InputError, unknown
 from consilience.study import SITES, Agreement, Study
 
-FEW = 5  # different whole numbers that look like categories
+FEW = 5  # different whole numbers that look like categories, and odd texts that a column of numbers may have
+MOST_LEVELS = 20  # of a column of text
 
 AGREEMENT = """\
 # A study of consilience: what all sites agree on before anything is computed.
@@ -116,7 +117,10 @@ def _target_fields(t: Target) -> dict[str, Any]:
 
 
 def proposed(path: Path, target: str) -> tuple[Target, tuple[Column, ...]]:
-    """Columns as an example table suggests them, with ranges rounded outwards: to be checked by people who know."""
+    """Columns as an example table suggests them, with ranges rounded outwards: to be checked by people who know.
+
+    A few odd texts among numbers are taken to mean missing. Texts that could name single rows are refused.
+    """
     table = read_table(path, fewest=1)
     if target not in table.columns:
         raise unknown("column", target, table.columns)
@@ -126,16 +130,29 @@ def proposed(path: Path, target: str) -> tuple[Target, tuple[Column, ...]]:
         numbers = [v for v in map(number, known) if v is not None]
         missing = "mark" if len(known) < len(cells) else "refuse"
         texts = sorted(set(known), key=lambda t: (number(t) is None, number(t) or 0.0, t))
+        odd = tuple(t for t in texts if number(t) is None)
         few = len(texts) <= (MOST_CLASSES if name == target else FEW) and all(v.is_integer() for v in numbers)
-        if len(numbers) < len(known) or few:
+        if few or len(odd) > FEW or 2 * len(numbers) <= len(known):
+            if odd:
+                _check_levels(name, len(texts), len(known))
             columns.append(Column(name, "category", levels=tuple(texts), missing=missing))
             continue
         low, high = _outwards(min(numbers), max(numbers))
         centre, spread = (low + high) / 2, (high - low) / 4
-        columns.append(Column(name, "number", "", (low, high), centre, spread, (), missing, centre))
+        missing = "mark" if odd else missing
+        columns.append(Column(name, "number", "", (low, high), centre, spread, (), missing, centre, odd))
     own = next(c for c in columns if c.name == target)
     made = Target(target, own.levels, "", own.range, own.centre, own.spread)
     return made, tuple(c for c in columns if c.name != target)
+
+
+def _check_levels(name: str, levels: int, rows: int) -> None:
+    """Levels are written into the study, which goes to every site."""
+    if levels > MOST_LEVELS or (levels > 2 and 2 * levels > rows):
+        raise InputError(
+            f"Column «{name}» has {levels} different texts in {rows} rows, which the study's file would show to every "
+            "site: leave the column out of the table, or describe it with --columns."
+        )
 
 
 def _outwards(low: float, high: float) -> tuple[float, float]:

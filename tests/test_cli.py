@@ -106,6 +106,32 @@ def test_csv_files_one_per_site(invoke: Invoke, tmp_path: Path) -> None:
     assert [s["site"] for s in value["per_site"]] == ["hospital-0", "hospital-1", "hospital-2"]
 
 
+def test_csv_files_are_dealt_as_asked(invoke: Invoke, tmp_path: Path) -> None:
+    tiny.hospitals(tmp_path / "h")
+    words = ["run", "mixture", "--target", "disease", "--json", "--no-bounds", *ONE_SAMPLE]
+
+    dealt = invoke(*words, "--data", "h/*.csv", "--split", "dirichlet:0.5", "--sites", "4")
+    alone = invoke(*words, "--data", "h/north.csv", "--sites", "4", "--calibration", "5")
+    first = invoke(*words, "--data", "h/*.csv", "--sites", "2")
+
+    told = [json.loads(out) for _, out, _ in (dealt, alone, first)]
+    assert [(t["split"], t["sites"]) for t in told] == [("dirichlet:0.5", 4), ("dirichlet:0.5", 4), ("natural", 2)]
+    assert [s["site"] for s in told[2]["per_site"]] == ["north", "south"]
+
+
+def test_older_runs_that_ignored_the_split_are_still_read(invoke: Invoke, tmp_path: Path) -> None:
+    tiny.hospitals(tmp_path / "h")
+    invoke("run", "mixture", "--data", "h/*.csv", "--target", "disease", "--no-bounds", "--out", "r", *ONE_SAMPLE)
+    saved = json.loads((tmp_path / "r" / "run.json").read_text())
+    saved["recipe"] |= {"split": "dirichlet:0.1", "sites": 5}
+    (tmp_path / "r" / "run.json").write_text(json.dumps(saved))
+
+    code, out, _ = invoke("pool", "r", "--method", "beta", "--json")
+
+    assert code == 0
+    assert json.loads(out)["split"] == "natural"
+
+
 def test_a_users_model(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layers = "nn.Linear(features, 7), nn.Tanh(), nn.Linear(7, outputs)"
     text = f"from torch import nn\ndef net(features, outputs):\n    return nn.Sequential({layers})\n"
@@ -135,6 +161,16 @@ def test_models_are_listed_with_their_sizes(invoke: Invoke) -> None:
 def test_datasets_are_listed(invoke: Invoke) -> None:
     code, out, _ = invoke("datasets")
     assert code == 0 and "digits" in out and "1797" in out
+
+
+@pytest.mark.parametrize("words", ["--data-dir here get wine", "get wine --data-dir here"])
+def test_data_are_fetched_into_the_folder_named(invoke: Invoke, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONSILIENCE_DATA", "elsewhere")
+    monkeypatch.setattr("consilience.data.fetch", lambda name, data_dir: f"{data_dir}/{name}")
+
+    _, out, _ = invoke("datasets", *words.split())
+
+    assert out == "wine: here/wine\n"
 
 
 def test_report_can_be_made_again(invoke: Invoke, tmp_path: Path) -> None:
@@ -172,6 +208,7 @@ NORMED = "from torch import nn\ndef net(f, o):\n    return nn.Sequential(nn.Batc
         ("run fedavg --rounds 1 --set inference.rate=1e9", "Site 0, round 1"),
         ("run fedavg --data *.csv", "--target"),
         ("run fedavg --data *.csv --target y", "*.csv"),
+        ("run fedavg --data moons --target y", "--target is for CSV files, and moons knows what it predicts"),
         ("run --resume nowhere", "not a run's folder"),
         ("pool nowhere --method bcm", "not a run's folder"),
         ("report nowhere", "not a run's folder"),

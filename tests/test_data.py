@@ -361,6 +361,28 @@ def test_floating_targets_are_a_regression_and_classes_overrides() -> None:
     )
 
 
+def test_large_numbers_in_arrays_keep_their_digits_until_they_are_scaled() -> None:
+    x = 1.7e9 + np.arange(100.0)  # float32 holds every 128th
+
+    sites = from_arrays(x, x).split(iid(), 1, calibration=0)
+    plain = from_arrays(x, x, standardise=False).split(iid(), 1, calibration=0)
+
+    assert len(sites.train[0].x.unique()) == len(sites.train[0].y.unique()) == 80
+    assert sites.train[0].x.dtype == sites.train[0].y.dtype == plain.train[0].x.dtype == torch.float32
+
+
+def test_ordinary_numbers_are_float32_beside_large_ones() -> None:
+    ordinary, large = np.linspace(0, 1, 100), 1.7e9 + np.arange(100.0)
+
+    alone, beside = (
+        from_arrays(np.stack(columns, 1), ordinary).split(iid(), 1, calibration=0)
+        for columns in ([ordinary], [ordinary, large])
+    )
+
+    assert from_arrays(ordinary, ordinary).x.dtype == torch.float32
+    assert torch.equal(alone.train[0].x[:, 0], beside.train[0].x[:, 0])
+
+
 def test_arrays_with_sites_and_a_test_part() -> None:
     made = from_arrays(
         np.arange(6), list("abbaab"), list("zyzyzy"), x_test=[1, 2], y_test=["b", "a"], site_test=["y", "z"]

@@ -12,7 +12,8 @@ import studies
 import torch
 
 from consilience.admission import admit, rehearsed, would_leave
-from consilience.data.columns import features, inspect, labelled, sums
+from consilience.data.columns import Column, features, inspect, labelled, sums
+from consilience.data.tabular import Cell
 from consilience.errors import InputError
 from consilience.joining import joined
 from consilience.posterior import Dense, Gaussian
@@ -150,6 +151,14 @@ def test_features_are_what_the_agreement_says(tmp_path: Path) -> None:
     assert found.extra == ("doctor",) and found.missing == {"age": 0, "lactate": 1, "ward": 1, "died": 0}
 
 
+def test_unknown_numbers_are_compared_as_numbers() -> None:
+    column = Column("chol", range=(0.0, 700.0), missing="mark", fill=200.0, unknown=("0", "?"))
+    cells = [Cell(text, "a.csv", 2) for text in ("0", "0.0", "00", "?", "250")]
+
+    assert [column.empty(cell) for cell in cells] == [True, True, True, True, False]
+    assert column.features(cells).tolist() == [[200, 1]] * 4 + [[250, 0]]
+
+
 def test_sums_leave_out_what_is_known_too_seldom(tmp_path: Path) -> None:
     made = studies.agreement(tmp_path)
     records = [{"age": str(20 + i), "lactate": "?" if i else "3", "ward": "a", "died": "no"} for i in range(12)]
@@ -204,10 +213,21 @@ def test_columns_are_proposed_from_an_example(tmp_path: Path) -> None:
     assert target.classes == ("no", "yes")
     assert [c.type for c in columns] == [
         "number",
+        "number",
         "category",
-        "category",
-    ]  # «?» makes lactate text
+    ]
+    assert (columns[1].unknown, columns[1].missing) == (("?",), "mark")  # of lactate
     assert columns[0].range[0] <= 30 and columns[0].range[1] >= 90
+
+
+@pytest.mark.parametrize("names", [60, 21, 4])
+def test_texts_that_may_name_patients_are_not_proposed(tmp_path: Path, names: int) -> None:
+    count = max(names, 6) if names < 21 else 60
+    records = [{"patient": f"p{i % names}", **row} for i, row in enumerate(studies.rows(0, count))]
+    path = studies.table(tmp_path / "a.csv", records)
+
+    with pytest.raises(InputError, match=f"«patient» has {names} different texts in {count} rows"):
+        proposed(path, "died")
 
 
 def test_the_hospitals_data_dictionary_can_be_agreed_on(tmp_path: Path) -> None:

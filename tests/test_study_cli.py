@@ -111,11 +111,20 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
     assert "give --study to check" in unchecked and "give --study to check" not in judged
     with (place.root / "west" / "p.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 120 and {row["decision"] for row in rows} == {"no", "yes", "abstain"}
+    assert [int(row["row"]) for row in rows] == list(range(1, 121))
+    assert {row["decision"] for row in rows} == {"no", "yes", "abstain"}
     for row in rows:
         assert float(row["p(no)"]) + float(row["p(yes)"]) == pytest.approx(1, abs=1e-5)
         assert 0 <= float(row["disagreement"]) <= float(row["epistemic"]) + 1e-5
         assert (row["decision"] == "abstain") == (max(float(row["p(no)"]), float(row["p(yes)"])) < 0.7)
+    path = place.root / "west" / "data.csv"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:5], "", *lines[5:], "", ""]))
+    code, _, err = place.tried("west", "predict", "final.model", "data.csv", "-o", "q.csv")
+    assert code == 2 and "data.csv, line 6 is blank" in err
+    path.write_text("\n".join([*lines, "", ""]))
+    place.at("west", "predict", "final.model", "data.csv", "--abstain", "0.7", "-o", "q.csv")
+    assert path.with_name("q.csv").read_text() == path.with_name("p.csv").read_text()
 
 
 def test_a_check_shows_what_leaves_in_every_round(place: Place) -> None:

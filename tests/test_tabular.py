@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from consilience.data.partition import dirichlet
+from consilience.data.partition import dirichlet, natural, sorted_feature
+from consilience.data.shift import Noise, shifted
 from consilience.data.tabular import from_csv
 from consilience.errors import InputError
 
@@ -61,12 +62,32 @@ def test_csv_is_standardised_by_training_rows(tmp_path: Path) -> None:
     assert plain.feature_shift is None
 
 
+def test_large_numbers_keep_their_digits_until_they_are_scaled(tmp_path: Path) -> None:
+    seconds = [1_700_000_000 + i for i in range(100)]  # float32 holds every 128th
+    pattern = written(tmp_path, {"ulm": "\n".join(["second,t", *(f"{s},{s}" for s in seconds)])})
+
+    sites = from_csv(pattern, "t", calibration=0)
+
+    train = sites.train[0]
+    assert (train.x.dtype, train.y.dtype, train.w.dtype) == (torch.float32,) * 3
+    assert len(train.x.unique()) == len(train.y.unique()) == 80
+    back = train.y.double() * sites.target_scale + sites.target_shift
+    # y is rounded to float32 at about 1, so to 2⁻²⁴, and its scale is about 29.
+    assert (back - back.round()).abs().max() < 1e-5
+    assert set(back.round().long().tolist()) <= set(seconds)
+    (tmp_path / "ulm.csv").write_text("\n".join(["second,t", *(f"{s if s % 4 else ''},{s}" for s in seconds)]))
+    sites = from_csv(pattern, "t", calibration=0, missing="mean")
+    assert len(sites.train[0].x[:, 0].unique()) == int((sites.train[0].x[:, 1] < 0).sum()) + 1  # gaps are the mean
+
+
 def test_csv_with_a_split_of_ones_own(tmp_path: Path) -> None:
     pattern = written(tmp_path, {"all": hospital(0, rows=100)})
 
     sites = from_csv(pattern, "disease", split=dirichlet(0.5), sites=4)
 
     assert (len(sites), sites.split, sites.names) == (4, "dirichlet:0.5", ("0", "1", "2", "3"))
+    assert sites.fingerprint() == from_csv(pattern, "disease", sites=4).fingerprint()  # what is usual for classes
+    assert from_csv(pattern, "age", sites=4).split == "iid"
 
 
 @pytest.mark.parametrize(
@@ -74,6 +95,7 @@ def test_csv_with_a_split_of_ones_own(tmp_path: Path) -> None:
     [
         (["1", "2", "10"], None, 3, ("1", "2", "10")),
         (["1", "1.0", "2"], None, 2, ("1", "2")),
+        (['"0,5"', '"1,5"', "2"], "classification", 3, ("0,5", "1,5", "2")),
         (["none", "flu", "flu"], None, 2, ("flu", "none")),
         (["0.5", "1.5", "2"], None, None, None),
         (["0.5", "1.5", "2"], "classification", 3, ("0.5", "1.5", "2")),
@@ -109,6 +131,33 @@ def test_csv_missing_cells_are_filled_with_the_training_mean(tmp_path: Path) -> 
     assert every[:, 3:].sum(0).tolist() == [10, 10]  # a quarter of 40 rows each
 
 
+def test_gaps_are_filled_before_features_move(tmp_path: Path) -> None:
+    lines = [f"{'' if i % 4 == 0 else 200 + i},{'NA' if i % 4 == 1 else 'fm'[i % 2]},{i % 2}" for i in range(40)]
+    text = "\n".join(["chol,sex,t", *lines])
+    pattern = written(tmp_path, {"bonn": text, "ulm": text})
+    ask: dict[str, Any] = {"target": "t", "calibration": 0, "missing": "mean", "standardise": False}
+
+    plain = from_csv(pattern, **ask)
+    noisy = from_csv(pattern, split=shifted(natural(), Noise(0.1)), **ask)
+
+    marks = [3, 4]
+    for a, b in zip((*plain.train, *plain.test), (*noisy.train, *noisy.test), strict=True):
+        assert torch.equal(a.x[:, marks], b.x[:, marks])  # a mark is no measurement
+        assert (a.x - b.x).abs().max() < 1  # ten deviations of the noise
+    assert not torch.equal(plain.train[1].x, noisy.train[1].x)
+
+
+@pytest.mark.parametrize("column", [None, 1])
+def test_rows_are_not_sorted_by_gaps(tmp_path: Path, column: int | None) -> None:
+    lines = [f"{i},{'' if i % 4 == 0 else 200 + i},{i % 2}" for i in range(40)]
+    pattern = written(tmp_path, {"ulm": "\n".join(["age,chol,t", *lines])})
+
+    with pytest.raises(InputError, match="«chol» has gaps"):
+        from_csv(pattern, "t", split=sorted_feature(column), sites=2, missing="mean", calibration=0)
+    sites = from_csv(pattern, "t", split=sorted_feature(0), sites=2, missing="mean", calibration=0)
+    assert sites.train[0].x[:, 0].max() < sites.train[1].x[:, 0].min()
+
+
 def test_csv_of_other_programmes(tmp_path: Path) -> None:
     lines = [f' {i} ; "a b" ;{i % 2}' for i in range(40)]
     (tmp_path / "ulm.csv").write_bytes("\r\n".join(["\ufeffid; note;t", *lines, "", ""]).encode("utf-8"))
@@ -136,14 +185,16 @@ GOOD = hospital(0)
         ({"a": GOOD.replace("\n7,", "\nseven,")}, {}, "a.csv, line 9: «seven» in column «age» is not a finite number"),
         ({"a": GOOD.replace("\n7,", "\ninf,")}, {}, "a.csv, line 9: «inf» in column «age» is not a finite number"),
         ({"a": GOOD.replace("\n7,", "\n,")}, {}, "a.csv, line 9: the cell in column «age» is missing"),
-        ({"a": GOOD.replace("\n7,m", "\n7,")}, {}, "a.csv, line 9: the cell in column «sex» is missing"),
+        ({"a": GOOD.replace("\n7,m", "\n7,")}, {}, "delete the row or column, or in Python pass missing='mean'"),
         (
             {"a": GOOD.replace("\n7,m,no", "\n7,m,")},
             {"missing": "mean"},
             "a.csv, line 9: the target «disease» is missing",
         ),
         ({"a": GOOD.replace("\n7,m,no", "\n7,m")}, {}, "a.csv, line 9 has 2 cells and the header 3"),
-        ({"a": GOOD.replace(",", ";")}, {}, "pass delimiter=';'"),
+        ({"a": GOOD.replace("\n7,m", '\n7,"m')}, {}, "a.csv is no readable CSV from line 9 on"),
+        ({"a": GOOD.replace("\n7,m", '\n7,"m').replace("\n9,m", '\n9,"m"')}, {}, "from line 9 on"),
+        ({"a": GOOD.replace(",", ";")}, {}, "save it with commas, or in Python pass delimiter=';'"),
         ({"a": GOOD.replace("sex", "age", 1)}, {}, "name every column once"),
         ({"a": GOOD.replace("yes", "no")}, {}, "«no» in every row"),
         ({"a": GOOD}, {"task": "regression"}, "not a finite number"),
@@ -151,8 +202,14 @@ GOOD = hospital(0)
         ({"a": GOOD}, {"missing": "drop"}, "no way with missing cells called «drop»"),
         ({"a": GOOD}, {"calibration": 20}, "ask for fewer"),
         ({"a": "x,t\n" + "".join(f'"{i},5",{i % 2}\n' for i in range(9))}, {"target": "t"}, "has a comma"),
-        ({"a": "x,t\n" + "".join(f",{i % 2}\n" for i in range(9))}, {"target": "t"}, "empty at every site"),
-        ({"a": "x,t\n" + "".join(f"p{i},{i % 2}\n" for i in range(101))}, {"target": "t"}, "101 categories"),
+        ({"a": "x,t\n" + "".join(f'"{i}.000,5",{i % 2}\n' for i in range(9))}, {"target": "t"}, "has a comma"),
+        ({"a": "x,t\n" + "".join(f'{i},"37,{i}"\n' for i in range(9))}, {"target": "t"}, "«37,0» in column «t» has a"),
+        (
+            {"a": "x,t\n" + "".join(f",{i % 2}\n" for i in range(9))},
+            {"target": "t"},
+            "every site: delete it, or",
+        ),
+        ({"a": "x,t\n" + "".join(f"p{i},{i % 2}\n" for i in range(101))}, {"target": "t"}, "than 100: delete it"),
         ({"a": "x,t\n" + "".join(f"{i},t{i}\n" for i in range(30))}, {"target": "t"}, "pass task='classification'"),
     ],
 )
@@ -183,3 +240,13 @@ def test_numbers_can_be_read_as_categories(tmp_path: Path) -> None:
     sites = from_csv(pattern, "t", text=["code"], calibration=4)
 
     assert sites.feature_names == ("code=0", "code=1", "code=2")
+
+
+def test_one_number_is_one_category_however_it_is_spelt(tmp_path: Path) -> None:
+    spelt = (("7", "10", "0.5", "007"), ("7.0", "10.00", "0.50", "007"))
+    ulm, bonn = ("\n".join(["code,t", *(f"{c},{i}" for c in codes for i in (0, 1, 0))]) for codes in spelt)
+    pattern = written(tmp_path, {"ulm": ulm, "bonn": bonn})
+
+    sites = from_csv(pattern, "t", text=["code"], calibration=0)
+
+    assert sites.feature_names == ("code=0.5", "code=007", "code=10", "code=7")

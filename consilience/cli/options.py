@@ -65,7 +65,7 @@ Data_ = Annotated[
     ),
 ]
 Target_ = Annotated[str | None, typer.Option(help="The column to predict, for CSV files.")]
-Sites_ = Annotated[int | None, typer.Option(help="How many sites; 5, or as many as the data name.")]
+Sites_ = Annotated[int | None, typer.Option(help="How many sites; 5, or as many as the data or files name.")]
 Split_ = Annotated[
     str | None,
     typer.Option(

@@ -11,6 +11,7 @@ import typer
 
 from consilience.cli.handed import Model_, say, unvouched, written
 from consilience.cli.options import app
+from consilience.errors import InputError
 
 if TYPE_CHECKING:
     from consilience.data.columns import Target
@@ -46,7 +47,13 @@ def predict(
     if gone:
         say(f"This is an old model: it holds {', '.join(gone)}, who left the study.", "yellow")
     columns, target = pooled.agreement.columns, pooled.agreement.target
-    x = features(columns, inspect(table, columns, None))
+    given = inspect(table, columns, None)
+    if given.blank is not None:
+        raise InputError(
+            f"{table.name}, line {given.blank} is blank, and programmes number the rows below it differently: "
+            "remove it, so that every prediction can be told its row."
+        )
+    x = features(columns, given)
     p, parts = pooled(x), pooled.uncertainty(x)
     told = classes_told(p, target, abstain) if isinstance(p, Categorical) else numbers_told(p, target, abstain)
     uncertain = [[f"{v:.6f}" for v in row] for row in zip(*(t.tolist() for t in parts.values()), strict=True)]

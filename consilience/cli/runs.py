@@ -121,7 +121,11 @@ def _as_before(folder: Path, data_dir: str | None, min_replies: int | None) -> t
 
 
 def _recipe(saved: dict[str, Any], data_dir: str | None) -> Recipe:
-    return Recipe.from_json(saved.get("recipe", {"": ""}), data_dir)
+    recipe = Recipe.from_json(saved.get("recipe", {"": ""}), data_dir)
+    asked = recipe.split or recipe.sites
+    if asked and recipe.data.endswith(".csv") and saved["split"] == "natural":  # older runs took the files regardless
+        return dataclasses.replace(recipe, split="natural", sites=saved["sites"])
+    return recipe
 
 
 @app.command(short_help="Pool a run's replies by another rule, without training.")

@@ -23,7 +23,10 @@ Out_ = Annotated[Path | None, typer.Option("--out", "-o", help="Where to write; 
 @study_app.command()
 def new(
     name: Annotated[str, typer.Argument(help="The study's name; its file will be NAME.toml.")],
-    like: Annotated[Path | None, typer.Option(help="A table whose columns to propose; no row of it is kept.")] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(help="A table whose columns to propose: no row of it is kept, levels of categories are."),
+    ] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict, with --like.")] = None,
     dictionary: Annotated[
         Path | None, typer.Option("--columns", help="Or a TOML file with the parts [target] and [columns].")

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from consilience.data.data import narrowed
 from consilience.data.dataset import Dataset
 from consilience.errors import InputError
 
@@ -71,9 +72,11 @@ def _array(values: Any) -> np.ndarray[Any, Any]:
 
 
 def _floats(what: str, values: Any) -> Tensor:
+    array = _array(values)
     try:
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused with its column
-            return torch.from_numpy(_array(values).astype(np.float32))
+        if np.can_cast(array.dtype, np.float32):
+            return torch.from_numpy(array.astype(np.float32))
+        return narrowed(torch.from_numpy(array.astype(np.float64)))
     except (TypeError, ValueError):
         raise InputError(
             f"{what} must hold numbers only: encode text as numbers, or read the file with from_csv."

@@ -41,7 +41,8 @@ class Column:
         return [self.name] + ([f"{self.name} missing"] if self.missing == "mark" else [])
 
     def empty(self, cell: Cell) -> bool:
-        return is_empty(cell) or cell.text in self.unknown
+        """Missing, or a text that means so; 0 and 0.0 are one."""
+        return is_empty(cell) or _place(cell.text, self.unknown) is not None
 
     def strange(self, cell: Cell) -> bool:
         """Neither missing nor plausible."""
@@ -54,11 +55,7 @@ class Column:
 
     def level(self, cell: Cell) -> int | None:
         """1 and 1.0 are one level."""
-        if cell.text in self.levels:
-            return self.levels.index(cell.text)
-        value = number(cell.text)
-        same = [i for i, level in enumerate(self.levels) if value is not None and number(level) == value]
-        return same[0] if same else None
+        return _place(cell.text, self.levels)
 
     def features(self, cells: Sequence[Cell]) -> Tensor:
         """[N, features]; the cells have been found sound."""
@@ -101,6 +98,7 @@ class Inspection(NamedTuple):
     extra: tuple[str, ...]  # columns nobody agreed on: never read
     problems: tuple[str, ...]
     cells: dict[str, list[Cell]]
+    blank: int | None  # the first blank line between rows
 
     def sound(self) -> Inspection:
         """Itself, or the first thing that is wrong."""
@@ -131,7 +129,16 @@ def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimi
         levels = Counter(own.level(cell) for cell in cells[target.name])
         counted = {label: levels[i] for i, label in enumerate(target.classes)}
     extra = tuple(name for name in cells if name not in {c.name for c in wanted})
-    return Inspection(path.name, len(table), missing, counted, extra, tuple(problems), cells)
+    return Inspection(path.name, len(table), missing, counted, extra, tuple(problems), cells, table.blank)
+
+
+def _place(text: str, texts: Sequence[str]) -> int | None:
+    """Where a text is among others, by its spelling or else as a number."""
+    if text in texts:
+        return texts.index(text)
+    value = number(text) if texts else None
+    same = [i for i, other in enumerate(texts) if value is not None and number(other) == value]
+    return same[0] if same else None
 
 
 def _problems(column: Column, cells: Sequence[Cell], needed: bool) -> list[str]:

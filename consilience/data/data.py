@@ -14,6 +14,7 @@ from torch import Tensor
 
 from consilience.errors import InputError
 
+TRIFLE = 1e-4  # of a column's deviation, which its rounding may cost
 APART = 10.0  # how much the deviations of a target's numbers may differ
 
 
@@ -165,6 +166,16 @@ class Sites:
 def joined(parts: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Data:
     """All rows, one part after another."""
     return Data(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+
+
+def narrowed(values: Tensor) -> Tensor:
+    """Rows as float32; as float64 where rounding moves a column by more than a trifle of its deviation, so that digits
+    are left when it is scaled. The other columns are rounded all the same: what they hold never depends on these."""
+    rounded = values.float().double()
+    if not len(values):
+        return values.float()
+    lost = (values - rounded).abs().amax(0) > TRIFLE * values.std(0, correction=0)
+    return torch.where(lost, values, rounded) if bool(lost.any()) else values.float()
 
 
 def _moments(values: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:

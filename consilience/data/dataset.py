@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from consilience.data.data import Data, Features, Sites
-from consilience.data.partition import Natural, Rows, Split
+from consilience.data.partition import Natural, Rows, SortedFeature, Split, dirichlet, iid, natural
 from consilience.data.shift import Shifted
 from consilience.errors import InputError
 from consilience.key import Key
@@ -19,8 +20,8 @@ class Dataset:
     """Labelled rows in one place, before anybody has a role; checked when it is made."""
 
     name: str
-    x: Tensor  # [N, …] float32
-    y: Tensor  # [N] int64, classes 0 … C−1, or [N] float32 targets
+    x: Tensor  # [N, …] float32; or float64, which becomes float32 once it is scaled
+    y: Tensor  # [N] int64, classes 0 … C−1, or [N] targets, with the same choice
     classes: int | None = None  # None: regression
     site: Tensor | None = None  # [N] int64, the natural site of each row
     x_test: Tensor | None = None  # the official test part, where there is one
@@ -31,6 +32,7 @@ class Dataset:
     feature_names: tuple[str, ...] | None = None
     public: bool = False  # may single rows be shown?
     standardise: bool = False  # does `split` standardise unless told otherwise?
+    gaps: tuple[tuple[int | None, int], ...] = ()  # numbers that may be missing, None for categories, and their marks
 
     def __post_init__(self) -> None:
         _check_rows(self, "", self.x, self.y, self.site)
@@ -49,6 +51,10 @@ class Dataset:
     @property
     def features(self) -> Features:
         return int(self.x.shape[1]) if self.x.ndim == 2 else tuple(self.x.shape[1:])
+
+    def usual_split(self) -> Split:
+        """How rows are dealt where nobody says: natural where they have sites, else by class, or evenly."""
+        return natural() if self.site is not None else dirichlet(0.5) if self.classes else iid()
 
     def split(
         self,
@@ -74,6 +80,7 @@ class Dataset:
         if not isinstance(split, Split):
             raise InputError(f"{split!r} is no split: pass for example iid() or dirichlet(0.1).")
         bare = split.split if isinstance(split, Shifted) else split
+        self._check_sorting(bare)
         if isinstance(bare, Natural):
             chosen, names = self._first_sites(sites)
         else:
@@ -121,8 +128,23 @@ class Dataset:
             class_names=self.class_names,
             feature_names=self.feature_names,
         )
-        made = _moved(made, split, key.fold(5)) if isinstance(split, Shifted) else made
-        return made.standardised() if (self.standardise if standardise is None else standardise) else made
+        made = _filled(made, [(column, mark) for column, mark in self.gaps if column is not None])
+        marks = [mark for _, mark in self.gaps]
+        made = _moved(made, split, key.fold(5), marks) if isinstance(split, Shifted) else made
+        made = made.standardised() if (self.standardise if standardise is None else standardise) else made
+        return made.to(torch.float32)
+
+    def _check_sorting(self, split: Split) -> None:
+        """Gaps are filled once rows have roles, so they cannot decide where a row goes."""
+        gaps = [column for column, _ in self.gaps if column is not None]
+        if not isinstance(split, SortedFeature) or not gaps or split.column not in (None, *gaps):
+            return
+        place = gaps[0] if split.column is None else split.column
+        name = self.feature_names[place] if self.feature_names else f"column {place}"
+        raise InputError(
+            f"«{name}» has gaps, so rows can be sorted neither by it nor by the widest column: name another, as "
+            "sorted_feature:2."
+        )
 
     def _first_sites(self, count: int | None) -> tuple[Dataset, tuple[str, ...]]:
         """The rows of the first natural sites by id, and the sites' names."""
@@ -147,7 +169,7 @@ def _check_rows(of: Dataset, part: str, x: Tensor, y: Tensor, site: Tensor | Non
     for what, column in (("labels", y), ("site ids", site)):
         if column is not None and len(column) != len(x):
             raise InputError(f"{of.name} has {len(x)} {part}rows and {len(column)} {what}: give one for each row.")
-    bad = ~torch.isfinite(x).flatten(1)
+    bad = ~torch.isfinite(x.float()).flatten(1)  # as float32, which is what networks see
     if bad.any():
         first = int(bad.any(0).int().argmax())
         known = f" («{of.feature_names[first]}»)" if of.feature_names else ""
@@ -156,7 +178,7 @@ def _check_rows(of: Dataset, part: str, x: Tensor, y: Tensor, site: Tensor | Non
             f"{int(bad.any(0).sum())} columns in all are concerned: drop those rows or fill the values in."
         )
     if of.classes is None:
-        if not y.is_floating_point() or not torch.isfinite(y).all():
+        if not y.is_floating_point() or not torch.isfinite(y.float()).all():
             raise InputError(f"{of.name}: the {part}targets of a regression must be finite floating-point numbers.")
     elif of.classes < 2:
         raise InputError(f"{of.name} has {of.classes} class: give labels of at least two classes.")
@@ -199,12 +221,37 @@ def _count(what: str, value: float, share_of: int | None = None) -> int:
     return int(value)
 
 
-def _moved(sites: Sites, split: Shifted, key: Key) -> Sites:
-    """The sites' own rows with their features changed; the server's stay."""
+def _filled(sites: Sites, gaps: Sequence[tuple[int, int]]) -> Sites:
+    """Each gap filled with its column's mean over the training rows without one."""
+    if not gaps:
+        return sites
+    train = torch.cat([part.x for part in sites.train])
+    means = {}
+    for column, mark in gaps:
+        known = train[train[:, mark] == 0, column].double()
+        means[column] = float(known.mean()) if len(known) else 0.0
+
+    def filled(x: Tensor) -> Tensor:
+        x = x.clone()
+        for column, mark in gaps:
+            x[x[:, mark] == 1, column] = means[column]
+        return x
+
+    return sites.map_x(filled)
+
+
+def _moved(sites: Sites, split: Shifted, key: Key, marks: Sequence[int]) -> Sites:
+    """The sites' own rows with their features changed, except for marks of gaps; the server's stay."""
+
+    def changed(x: Tensor, k: int, own: Key) -> Tensor:
+        made = split.moved(x, k, len(sites), own)
+        if marks:
+            made[:, marks] = x[:, marks]
+        return made
 
     def moved(parts: tuple[Data, ...], role: int) -> tuple[Data, ...]:
         own = key.fold(role)
-        return tuple(d._replace(x=split.moved(d.x, k, len(sites), own)) if len(d.x) else d for k, d in enumerate(parts))
+        return tuple(d._replace(x=changed(d.x, k, own)) if len(d.x) else d for k, d in enumerate(parts))
 
     validation = None if sites.validation is None else moved(sites.validation, 2)
     return replace(sites, train=moved(sites.train, 0), test=moved(sites.test, 1), validation=validation)

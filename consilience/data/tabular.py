@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import glob
 import math
+import re
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.data.data import Sites
+from consilience.data.data import Sites, narrowed
 from consilience.data.dataset import Dataset
-from consilience.data.partition import Split, natural
+from consilience.data.partition import Split
 from consilience.errors import InputError, unknown
 
 MISSING = {"", "na", "n/a", "nan", "null"}  # in small letters; «none» is left to be a category
@@ -40,13 +41,15 @@ class Table(NamedTuple):
 
     name: str
     columns: dict[str, list[Cell]]
+    blank: int | None  # the first blank line between rows
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
 
 class Column(NamedTuple):
-    """A column of features as numbers; what is missing is 0 in `values` and marked in `gaps`."""
+    """A column of features as numbers; what is missing is marked in `gaps`, and the first known number, or no category,
+    stands in its place."""
 
     name: str
     categories: list[str] | None  # None: numbers
@@ -62,7 +65,7 @@ def from_csv(
     pattern: str | Path | Sequence[str | Path],
     target: str,
     *,
-    split: Split = natural(),
+    split: Split | None = None,
     sites: int | None = None,
     test: float = 0.2,
     calibration: int = 30,
@@ -78,10 +81,12 @@ def from_csv(
 ) -> Sites:
     """Sites from CSV files with a header row, one file per site and named after it; roles as in `Dataset.split`.
 
-    `pattern`: a glob pattern, or the files. Text columns become one column per category. A target of text, or of at
-    most 20 different whole numbers, makes a classification, any other a regression; `task` overrides. `missing="mean"`
-    fills a gap with the mean of the training rows and marks it in a column of its own. `text`: columns to read as
-    categories though they look like numbers. `drop`: columns to leave out, such as row numbers.
+    `pattern`: a glob pattern, or the files. `split` deals the rows to `sites` instead; `sites` alone takes so many
+    files, or deals the rows of a single one by class, evenly in a regression. Text columns become one per category. A
+    target of text, or of at most 20 different whole numbers, makes a classification, any other a regression; `task`
+    overrides. `missing="mean"` fills a gap with the mean of the training rows and marks it in a column of its own.
+    `text`: columns to read as categories though they look like numbers. `drop`: columns to leave out, such as row
+    numbers.
     """
     if missing not in ("refuse", "mean"):
         raise unknown("way with missing cells", missing, ["refuse", "mean"])
@@ -90,33 +95,32 @@ def from_csv(
     columns = [_feature(name, cells, missing, name in text) for name, cells in rows.items() if name != target]
     y, class_names = _target(target, rows[target], task)
 
-    gaps = [c for c in columns if bool(c.gaps.any())]
-    names = [n for c in columns for n in c.names] + [f"{c.name} missing" for c in gaps]
+    dealt = split is None and len(tables) == 1 and (sites or 1) > 1  # one file that is to be several sites
+    names = [n for c in columns for n in c.names]
+    starts = accumulate((len(c.names) for c in columns), initial=0)
+    gaps = [(start, c) for start, c in zip(starts, columns, strict=False) if bool(c.gaps.any())]
+    marked = enumerate(gaps, start=len(names))
     data = Dataset(
         name=target,
-        x=torch.cat([c.values for c in columns] + [c.gaps.float().unsqueeze(1) for c in gaps], dim=1).float(),
+        x=narrowed(torch.cat([c.values for c in columns] + [c.gaps.double().unsqueeze(1) for _, c in gaps], dim=1)),
         y=y,
         classes=None if class_names is None else len(class_names),
-        site=site,
+        site=None if dealt else site,
         site_names=tuple(t.name for t in tables),
         class_names=class_names,
-        feature_names=tuple(names),
+        feature_names=(*names, *(f"{c.name} missing" for _, c in gaps)),
+        gaps=tuple((start if c.categories is None else None, mark) for mark, (start, c) in marked),
     )
-    made = data.split(
-        split,
+    return data.split(
+        split or data.usual_split(),
         sites,
         test=test,
         calibration=calibration,
         inputs=inputs,
         validation=validation,
         seed=seed,
-        standardise=False,
+        standardise=standardise,
     )
-    starts = dict(zip((c.name for c in columns), accumulate((len(c.names) for c in columns), initial=0), strict=False))
-    first = len(names) - len(gaps)
-    numeric = [(starts[c.name], first + j) for j, c in enumerate(gaps) if c.categories is None]
-    made = _imputed(made, numeric)
-    return made.standardised() if standardise else made
 
 
 def _files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -136,10 +140,12 @@ def _files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
 
 def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> Table:
     """The table in one file, every cell without the blanks around it; blank lines are passed over."""
+    every: list[tuple[int, list[str]]] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, delimiter=delimiter)
-            lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(c.strip() for c in row)]
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            for row in reader:
+                every.append((reader.line_num, [cell.strip() for cell in row]))
     except UnicodeDecodeError:
         raise InputError(f"{path.name} is not UTF-8 text: save it as «CSV UTF-8».") from None
     except FileNotFoundError:
@@ -147,7 +153,12 @@ def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> T
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.") from error
     except csv.Error as error:
-        raise InputError(f"{path.name} is no readable CSV ({error}): save it again as «CSV UTF-8».") from None
+        first = every[-1][0] + 1 if every else 1
+        raise InputError(
+            f"{path.name} is no readable CSV from line {first} on ({error}): close every quote there, or save the file "
+            "again as «CSV UTF-8»."
+        ) from None
+    lines = [(line, row) for line, row in every if any(row)]
     header = lines[0][1] if lines else []
     if len(lines) <= fewest:
         raise InputError(
@@ -155,7 +166,10 @@ def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> T
         )
     other = next((d for d in ";\t|" if len(header) == 1 and d in header[0]), None)
     if other:
-        raise InputError(f"{path.name} separates its columns with {other!r}: pass delimiter={other!r}.")
+        raise InputError(
+            f"{path.name} separates its columns with {other!r}: save it with commas, or in Python pass "
+            f"delimiter={other!r}."
+        )
     for name in header:
         if not name or header.count(name) > 1:
             raise InputError(f"{path.name} has a column without a name of its own («{name}»): name every column once.")
@@ -165,7 +179,8 @@ def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> T
                 f"{path.name}, line {line} has {len(row)} cells and the header {len(header)}: give every row all cells."
             )
     cells = {name: [Cell(row[j], path.name, line) for line, row in lines[1:]] for j, name in enumerate(header)}
-    return Table(path.stem, cells)
+    blank = next((line for line, row in every if not any(row) and lines[0][0] < line < lines[-1][0]), None)
+    return Table(path.stem, cells, blank)
 
 
 def _stacked(
@@ -202,29 +217,45 @@ def _feature(name: str, cells: Sequence[Cell], missing: str, as_text: bool) -> C
     present = [cell for cell in cells if not is_empty(cell)]
     gap = next((cell for cell in cells if is_empty(cell)), None)
     if not present:
-        raise InputError(f"Column «{name}» is empty at every site: pass drop=[{name!r}].")
+        raise InputError(f"Column «{name}» is empty at every site: delete it, or in Python pass drop=[{name!r}].")
     if gap and missing == "refuse":
-        raise InputError(f"{gap}: the cell in column «{name}» is missing; fill it in, or pass missing='mean'.")
+        raise InputError(
+            f"{gap}: the cell in column «{name}» is missing; fill it in, delete the row or column, or in Python pass "
+            "missing='mean'."
+        )
     gaps = torch.tensor([is_empty(cell) for cell in cells])
     if not as_text and any(number(cell.text) is not None for cell in present):
         for cell in present:
             if number(cell.text) is None:
                 raise InputError(
-                    f"{cell}: «{cell.text}» in column «{name}» is not a finite number; correct it, or pass "
-                    f"text=[{name!r}] to read the column as categories."
+                    f"{cell}: «{cell.text}» in column «{name}» is not a finite number; correct it, or in Python "
+                    f"pass text=[{name!r}] to read the column as categories."
                 )
-        numbers = [0.0 if is_empty(cell) else float(cell.text) for cell in cells]
+        numbers = [float(present[0].text if is_empty(cell) else cell.text) for cell in cells]
         return Column(name, None, torch.tensor(numbers, dtype=torch.float64).unsqueeze(1), gaps)
-    comma = next((cell for cell in present if number(cell.text.replace(",", "."))), None)
-    if comma and not as_text:
-        raise InputError(f"{comma}: «{comma.text}» in column «{name}» has a comma; write numbers like 1234.5.")
-    categories = sorted({cell.text for cell in present})
+    if not as_text:
+        _check_commas(name, present)
+    texts = [_spelt(cell.text) for cell in cells]
+    categories = sorted({t for t, cell in zip(texts, cells, strict=True) if not is_empty(cell)})
     if len(categories) > MOST_CATEGORIES:
         raise InputError(
-            f"Column «{name}» has {len(categories)} categories, more than {MOST_CATEGORIES}: pass drop=[{name!r}]."
+            f"Column «{name}» has {len(categories)} categories, more than {MOST_CATEGORIES}: delete it, or in Python "
+            f"pass drop=[{name!r}]."
         )
-    values = torch.tensor([[float(cell.text == c) for c in categories] for cell in cells], dtype=torch.float64)
+    values = torch.tensor([[float(t == c) for c in categories] for t in texts], dtype=torch.float64)
     return Column(name, categories, values, gaps)
+
+
+def _spelt(text: str) -> str:
+    """1, 1.0 and 1.00 are one category; codes such as 007 and 1e3 are not touched."""
+    return text.rstrip("0").rstrip(".") if re.fullmatch(r"-?(0|[1-9]\d*)\.\d+", text) else text
+
+
+def _check_commas(name: str, cells: Sequence[Cell]) -> None:
+    """Text that would be a number but for its comma, such as 37,1 or 1.234,5."""
+    for cell in cells:
+        if "," in cell.text and number(cell.text.replace(".", "").replace(",", ".")) is not None:
+            raise InputError(f"{cell}: «{cell.text}» in column «{name}» has a comma; write numbers like 1234.5.")
 
 
 def _target(name: str, cells: Sequence[Cell], task: str | None) -> tuple[Tensor, tuple[str, ...] | None]:
@@ -236,19 +267,21 @@ def _target(name: str, cells: Sequence[Cell], task: str | None) -> tuple[Tensor,
             raise InputError(f"{cell}: the target «{name}» is missing; remove the row or fill the cell in.")
     numbers = [number(cell.text) for cell in cells]
     strange = next((cell for cell, number in zip(cells, numbers, strict=True) if number is None), None)
+    if task != "classification":
+        _check_commas(name, cells)
     if task is None:
         few = len({cell.text for cell in cells}) <= MOST_CLASSES
         whole = strange is None and all(number is not None and number.is_integer() for number in numbers)
         if strange and not few:
             raise InputError(
                 f"{strange}: the target «{name}» is text with more than {MOST_CLASSES} different values, such as "
-                f"«{strange.text}»; correct it, or pass task='classification'."
+                f"«{strange.text}»; correct it, or in Python pass task='classification'."
             )
         task = "classification" if few and (strange or whole) else "regression"
     if task == "regression":
         if strange:
             raise InputError(f"{strange}: the target «{name}» is «{strange.text}», not a finite number; correct it.")
-        return torch.tensor(numbers, dtype=torch.float32), None
+        return narrowed(torch.tensor(numbers, dtype=torch.float64)), None
     # One spelling for one number, so that 1 and 1.0 at two sites are one class; numbers sort as numbers.
     labels = [c.text if strange or v is None else f"{v:.15g}" for c, v in zip(cells, numbers, strict=True)]
     names = sorted(set(labels), key=None if strange else float)
@@ -271,20 +304,3 @@ def number(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) and "_" not in text else None
-
-
-def _imputed(sites: Sites, pairs: Sequence[tuple[int, int]]) -> Sites:
-    """Each gap filled with its column's mean over the training rows without one; a pair is a column and its marker."""
-    train = torch.cat([part.x for part in sites.train])
-    means = {}
-    for column, marker in pairs:
-        known = train[train[:, marker] == 0, column].double()
-        means[column] = float(known.mean()) if len(known) else 0.0
-
-    def filled(x: Tensor) -> Tensor:
-        x = x.clone()
-        for column, marker in pairs:
-            x[x[:, marker] == 1, column] = means[column]
-        return x
-
-    return sites.map_x(filled) if pairs else sites
