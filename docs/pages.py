@@ -67,7 +67,9 @@ def copies(root: Path) -> dict[str, str]:
     made = {"changes.md": (root / "CHANGELOG.md").read_text()}
     made["contributing.md"] = (root / "CONTRIBUTING.md").read_text().replace("](docs/", "](")
     for path in (root / "experiments").glob("*/README.md"):
-        made[f"experiments/{path.parent.name}.md"] = path.read_text().replace("](../../docs/", "](../")
+        name, text = path.parent.name, path.read_text().replace("](../../docs/", "](../")
+        text = text.replace("](results/", f"](../../experiments/{name}/results/")
+        made[f"experiments/{name}.md"] = re.sub(r"\]\(\.\./(\w+)/README\.md", r"](\1.md", text)
     return made
 
 
