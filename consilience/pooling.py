@@ -184,7 +184,7 @@ def choose(
     own_key(agreement, key)
     gone = [name for name in model.facts.sites if name not in {site.name for site in study.active}]
     if gone:
-        raise InputError(f"This model still holds {', '.join(gone)}, who left the study: pool again first.")
+        raise InputError(f"This model holds {', '.join(gone)}, who left the study: pool anew, from the first round.")
     of = knob(model.method, model.state)
     expected = {
         "log_scores": torch.zeros(len(of.values), len(TEMPERATURES), dtype=torch.float64),

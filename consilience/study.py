@@ -32,7 +32,8 @@ from consilience.version import __version__
 
 FORMAT = 1
 LONGEST_NAME = 64
-SCRIPTS = {"HIRAGANA": "CJK", "KATAKANA": "CJK"}  # written together
+SCRIPTS = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "IDEOGRAPHIC": "CJK"}  # written together
+COMPOSED = {"LATIN", "GREEK", "CYRILLIC"}  # where a mark beside a letter is part of it; elsewhere it may be a vowel
 HAND_OUTS = ("mixture", "student", "ensemble")
 SITES = "# Sites, written by «consilience study add» and «study leave». Not part of what is signed.\n"
 
@@ -194,12 +195,14 @@ def check_name(name: str) -> None:
     """Refuse a site's name that could be taken for another's, for a path, or for more than a name."""
     letters = [c for c in name if c.isalpha()]
     scripts = {SCRIPTS.get(s, s) for s in (re.split("[ -]", unicodedata.name(c, "?"))[0] for c in letters)}
-    plain = all(c.isalpha() or c in "0123456789 -._" for c in name) and unicodedata.normalize("NFKC", name) == name
-    whole = name[:1].isalnum() and name[-1:].isalnum() and len(name) <= LONGEST_NAME
+    marks = ("Mn", "Mc") if scripts and not scripts & COMPOSED else ()
+    fine = (c.isalpha() or unicodedata.category(c) in marks or c in "0123456789 -._,()&'’" for c in name)
+    plain = all(fine) and unicodedata.normalize("NFKC", name) == name
+    whole = name[:1].isalnum() and name[-1:] not in " -._,(&'’" and len(name) <= LONGEST_NAME
     if not (plain and whole and len(scripts) <= 1) or name.casefold() == "server":
         raise InputError(
             f"{name!r} cannot be a site's name: choose one of at most {LONGEST_NAME} letters of one script, digits, "
-            "spaces and - . _ that begins and ends with a letter or digit, and not «server»."
+            "spaces and -._,()&' that begins with a letter or digit, ends with one or with ), and is not «server»."
         )
 
 
@@ -212,8 +215,8 @@ def _check_signature(agreement: Agreement, site: Member) -> None:
     if not verifies(site.key, "agreement", signed_words(agreement.hash, site.name), site.signature):
         raise InputError(
             f"The signature of «{site.name}» is not for this agreement and this name: one was changed after that site "
-            "signed, an older version wrote it, or the key is wrong; let the site sign again with «consilience site "
-            "join»."
+            "signed, an older version wrote it, or the key is wrong: let the coordinator delete the sites' part of the "
+            "study's file, and every site sign again with «consilience site join»."
         )
 
 

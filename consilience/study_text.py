@@ -133,7 +133,7 @@ def proposed(path: Path, target: str) -> tuple[Target, tuple[Column, ...]]:
         odd = tuple(t for t in texts if number(t) is None)
         few = len(texts) <= (MOST_CLASSES if name == target else FEW) and all(v.is_integer() for v in numbers)
         if few or len(odd) > FEW or 2 * len(numbers) <= len(known):
-            if odd:
+            if odd and name != target:
                 _check_levels(name, len(texts), len(known))
             columns.append(Column(name, "category", levels=tuple(texts), missing=missing))
             continue

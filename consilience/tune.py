@@ -90,6 +90,7 @@ def tune(search: Search, folder: str | Path, told: Callable[[list[Trial]], None]
         **{"seeds": list(search.seeds), "score": search.score, "engine": search.engine},
         "fingerprints": [sites.fingerprint() for _, sites in problems],  # of the rows, one a seed
     }
+    _know_rows(store, f"plan-{name}.json")
     claim(store, f"plan-{name}.json", plan, f"search for {name}", f"trials/{slug(name)}")
     trials: list[Trial] = []
     for i, (point, r) in enumerate(track(list(zip(points, rows, strict=True)), "trial")):
@@ -110,6 +111,12 @@ def tune(search: Search, folder: str | Path, told: Callable[[list[Trial]], None]
         if told is not None:
             told(ranked(trials, search.score))
     return ranked(trials, search.score)
+
+
+def _know_rows(store: Store, name: str) -> None:
+    """Older versions did not write down which rows a search is on, so nobody can tell whether they are the same."""
+    if (store.folder / name).exists() and "fingerprints" not in store.read_json(name):
+        raise InputError(f"The search in {store.folder} does not say which rows it is on: choose another --out.")
 
 
 def tried(r: Row, task: Task, sites: Sites, seed: int, engine: str) -> dict[str, Any]:

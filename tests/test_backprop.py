@@ -115,3 +115,14 @@ def test_softmax_is_torchs(classes: int, ours: Callable[..., Tensor], torchs: Ca
     torch.testing.assert_close(ours(logits), wanted, atol=1e-13, rtol=1e-13)
     torch.testing.assert_close(torch.func.vmap(ours)(logits), wanted, atol=1e-13, rtol=1e-13)
     torch.testing.assert_close(ours(logits[0, 1]), wanted[0, 1], atol=1e-13, rtol=1e-13)
+
+
+def test_layers_that_are_used_twice_go_the_general_way() -> None:
+    once, rectified = nn.Linear(3, 3), nn.ReLU()
+    tied = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+    tied[2].weight = tied[0].weight
+    twice = nn.Sequential(once, rectified, nn.Linear(3, 3), rectified)
+    for model in (twice, nn.Sequential(once, rectified, once), tied):
+        assert perceptron(model) is None
+        task, x = co.classification(model), Key(0).normal((5, 3))
+        torch.testing.assert_close(task.outputs(task.like, x), model(x))

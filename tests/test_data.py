@@ -505,3 +505,8 @@ def test_targets_of_very_different_sizes_are_told_that_they_share_a_scale() -> N
         from_arrays(x, y).split(iid(), 2)
     with pytest.warns(UserWarning, match=r"differ \d+-fold in their deviations and share one scale"):
         from_arrays(x, y * torch.tensor([1.0, 100.0])).split(iid(), 2)
+
+
+def test_a_share_to_tune_on_that_leaves_a_site_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="leaves a site nothing to train on"):
+        numbered(60).split(heterogeneous(0.0, "hasan2023"), 20, calibration=0, validation=0.9)

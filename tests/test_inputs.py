@@ -12,6 +12,7 @@ import torch
 import consilience as co
 from consilience.data.inputs import shaped
 from consilience.errors import InputError
+from consilience.key import Key
 
 
 def test_grey_becomes_colour_and_colour_its_luminance() -> None:
@@ -75,3 +76,13 @@ def test_another_data_set_is_named_on_the_command_line(invoke: tiny.Invoke, tmp_
     for inputs, said in (("digits", "(2,) is needed"), ("cifar", "cifar10"), ("digits:many", "digits:2000")):
         code, _, errors = invoke(*words, "--inputs", inputs, "--out", str(tmp_path / "b"))
         assert code == 2 and said in errors.replace("\n", " "), errors
+
+
+def test_whole_numbers_are_scaled_as_numbers() -> None:
+    rows = Key(0).normal((60, 3)) * 10 + 50
+    sites = co.from_arrays(rows, rows[:, 0]).split(co.iid(), 2)
+    given = torch.tensor([[40, 50, 61], [55, 48, 50]])
+    found = co.inputs_from(sites, given).inputs
+    wanted = co.inputs_from(sites, given.float()).inputs
+    assert found is not None and wanted is not None and found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted)

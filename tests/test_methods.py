@@ -331,3 +331,13 @@ def test_a_temperature_scales_a_variance_and_its_parts_alike() -> None:
         *(result.predict(sites.all_test.x, temper=soft)[2:] for soft in (False, True)), strict=True
     ):
         torch.testing.assert_close(scaled, t * part)
+
+
+def test_scaffolds_control_does_not_look_beyond_the_last_step() -> None:
+    sites = co.digits().split(co.dirichlet(0.3), 3)
+    method = co.Scaffold(co.SGD(momentum=0.0, epochs=1, schedule=lambda p: (1 - p) ** 0.5))
+    task = co.classification(co.linear(64, 10))
+    engines = ("sequential", "vectorised")
+    alone, together = (co.run(method, task, sites, engine=e, rounds=2, scored=False) for e in engines)
+    for a, b in zip(tree.leaves(alone.state), tree.leaves(together.state), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)

@@ -299,3 +299,10 @@ def test_the_hash_covers_every_field(tmp_path: Path) -> None:
         changed = dataclasses.replace(made, **{field.name: other.get(type(value), "x")})
         assert changed.hash != made.hash, field.name
     assert Study(made).agreement.hash == made.hash
+
+
+@pytest.mark.parametrize(
+    "name", ["St. Mary's", "Hôpital d’Enfants", "Bern (Insel)", "A&E", "佐々木病院", "दिल्ली", "Köln, Mitte", "7"]
+)
+def test_names_that_hospitals_have_are_names(name: str) -> None:
+    check_name(name)

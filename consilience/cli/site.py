@@ -176,7 +176,7 @@ def statistics(
     pooled = read_model(model, found)
     strangers = [name for name in pooled.facts.sites if name not in {site.name for site in found.active}]
     if strangers:
-        raise InputError(f"The model holds {', '.join(strangers)}, not in your copy of the study: ask for both again.")
+        raise InputError(f"The model holds {', '.join(strangers)}, not in your copy of the study: ask for new ones.")
     data, _ = rows_of(found.agreement, table, one_class=True)
     rows = parts(found.agreement, member.number, data)
     if not check_unseen(found, memory or Path(f"{member.name}.memory"), rows):

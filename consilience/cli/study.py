@@ -173,7 +173,7 @@ def pool(
         written(path.with_suffix(".message"), made.message, "Message for the sites")
         written(path.with_suffix(".state"), made.state, "Your state, for the next round")  # last: may replace --after
         say(f"Next: sites run «consilience site fit {study.name} TABLE --message {path.with_suffix('.message').name}».")
-    else:
+    elif {*made.facts.sites} <= {site.name for site in found.active}:
         say(f"Next: send the model to the sites; «consilience site statistics {study.name} {path.name} TABLE».")
 
 

@@ -111,6 +111,8 @@ class Dataset:
         if bare.shares_rows:  # a row that one site tunes on is trained on at none
             tuning = key.fold(4).uniform(len(rows.y)) < validation
             cuts = [(rows.take(part[~tuning[part]]), rows.take(part[tuning[part]])) for part in dealt]
+            if any(len(part) and not len(kept.y) for part, (kept, _) in zip(dealt, cuts, strict=True)):
+                raise InputError(f"validation={validation} leaves a site nothing to train on: ask for less of it.")
         else:
             cuts = [_cut_validation(part, validation, key.fold(4).fold(k)) for k, part in enumerate(train)]
         made = Sites(

@@ -27,7 +27,7 @@ def inputs_from(sites: Sites, rows: Dataset | Tensor, count: int | None = None, 
             f"There are {len(x)} rows to draw the server's inputs from: ask for 1 to {len(x)}, not {count}."
         )
     chosen = x if count is None else x[Key(seed).fold(5).permutation(len(x))[:count].sort().values]
-    return dataclasses.replace(sites, inputs=sites.scaled(shaped(chosen, sites.features)).to(sites.train[0].x))
+    return dataclasses.replace(sites, inputs=sites.scaled(shaped(chosen, sites.features).double()).to(sites.train[0].x))
 
 
 def shaped(x: Tensor, features: Features) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 from consilience.deploy.app import pin
 from consilience.study import Study
 
@@ -32,7 +34,7 @@ def guide(study: Study, file: str) -> str:
     words = {"name": study.agreement.name, "hash": study.agreement.hash, "pin": pin(study.agreement), "file": file}
     sites = [
         f"```\n# {site.name}\nconsilience site serve {file} TABLE.csv --server ADDRESS:8000 --root ca.crt "
-        f"--key {site.name}.key --node-key {site.name}.node\n```\n"
+        f"--key {quote(f'{site.name}.key')} --node-key {quote(f'{site.name}.node')}\n```\n"
         for site in study.active
     ]
     return GUIDE.format(**words) + "\n".join(sites)

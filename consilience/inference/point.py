@@ -46,10 +46,13 @@ class SGD:
 
     def length(self, client: Client) -> Tensor:
         """How far those steps go along a slope of 1: the sum of their rates, which momentum widens by 1 / (1 − m)."""
-        steps = self.steps(client)
-        turn = torch.arange(self.epochs * math.ceil(len(client.data.w) / self.batch), device=steps.device)
-        factors = torch.as_tensor(self.schedule(turn / steps)) * (turn < steps)
-        return self.rate * self.decay(client.progress) / (1 - self.momentum) * factors.sum()
+        steps, each = self.steps(client), self.rate * self.decay(client.progress) / (1 - self.momentum)
+        if not tree.vectorised():
+            n = int(steps)
+            return torch.as_tensor(each * sum(float(self.schedule(i / n)) for i in range(n)))
+        turn = torch.arange(self.epochs * math.ceil(len(client.data.w) / self.batch), device=steps.device).double()
+        factors = torch.as_tensor(self.schedule((turn / steps).clamp(max=1.0)))
+        return torch.as_tensor(each * torch.where(turn < steps, factors, 0.0).sum())
 
 
 @dataclass(frozen=True)

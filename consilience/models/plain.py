@@ -30,14 +30,16 @@ def perceptron(model: nn.Module) -> Perceptron | None:
     """A network as a plain perceptron; None if it is anything else, or somebody listens to its passes."""
     if type(model) is not nn.Sequential or hooked(model):
         return None
-    named = list(model.named_children())
+    named = list(model._modules.items())  # as they are called; named_children leaves a layer out the second time
     first = named[0][1] if named else None
     flat = type(first) is nn.Flatten and (first.start_dim, first.end_dim) == (1, -1)
     named = named[1:] if flat else named
     kinds = [type(layer) for _, layer in named]
     if kinds != [nn.Linear, nn.ReLU] * (len(kinds) // 2) + [nn.Linear]:
         return None
-    if any(layer.bias is None for _, layer in named[::2]):
-        return None
-    names = [name for name, _ in named[::2]]
+    layers = {name: layer for name, layer in named[::2] if isinstance(layer, nn.Linear)}
+    held = [part for layer in layers.values() for part in (layer.weight, layer.bias)]
+    if any(part is None for part in held) or len({id(part) for part in held}) < len(held):
+        return None  # without a bias, or with weights that layers share
+    names = list(layers)
     return Perceptron(tuple(f"{name}.weight" for name in names), tuple(f"{name}.bias" for name in names), flat)

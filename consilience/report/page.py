@@ -94,6 +94,8 @@ def cell(key: str, part: Json, best: bool = False, grey: bool = False) -> Cell:
 
 def tempered_note(page: Json) -> str:
     scalar = "one factor on the variance" if words.regression(page) else "one temperature"
+    if page.get("best"):  # each site's own model
+        scalar = f"{scalar} for each site's model, of which the mean is shown"
     return f"Tempered: {scalar}, fitted on the calibration rows."
 
 
