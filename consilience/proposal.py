@@ -20,15 +20,8 @@ EXAMPLE = (  # to be filled in by people
         Column("sex", "category", levels=("f", "m")),
     ),
 )
-BY_SITE = (
-    "beta",
-    "bcm",
-    "evidence",
-    "evidence_tuned",
-    "oneshot",
-    "fedkt",
-    "fedbe",
-)  # pools that need to know whose is whose
+# pools that need to know whose is whose
+BY_SITE = ("beta", "bcm", "evidence", "evidence_tuned", "oneshot", "fedkt", "fedbe")
 
 
 def proposal(

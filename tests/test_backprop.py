@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import consilience as co
 from consilience import tree
@@ -16,7 +16,6 @@ from consilience.distil import MatchClasses, MatchNoise, MatchNormals
 from consilience.key import Key
 from consilience.likelihood import Softmax
 from consilience.models.plain import perceptron
-from consilience.softmax import log_softmax, softmax
 from consilience.task import mean_nll
 
 ROWS, FEATURES = 7, 4
@@ -104,17 +103,6 @@ def test_a_written_out_pass_is_the_networks_own(features: int | tuple[int, int])
     task = co.classification(model)
     x = Key(0).normal((5, 4)).reshape(5, *((features,) if isinstance(features, int) else features))
     torch.testing.assert_close(task.outputs(task.like, x), model(x), atol=0, rtol=0)
-
-
-@pytest.mark.parametrize("classes", [2, 10, 15, 16, 62])  # fewer and more than a register holds
-@pytest.mark.parametrize(("ours", "torchs"), [(softmax, torch.softmax), (log_softmax, torch.log_softmax)])
-def test_softmax_is_torchs(classes: int, ours: Callable[..., Tensor], torchs: Callable[..., Tensor]) -> None:
-    logits = 50 * Key(classes).normal((3, 7, classes)).double()
-    logits[0, 0, 0] = -torch.inf
-    wanted = torchs(logits, -1)
-    torch.testing.assert_close(ours(logits), wanted, atol=1e-13, rtol=1e-13)
-    torch.testing.assert_close(torch.func.vmap(ours)(logits), wanted, atol=1e-13, rtol=1e-13)
-    torch.testing.assert_close(ours(logits[0, 1]), wanted[0, 1], atol=1e-13, rtol=1e-13)
 
 
 def test_layers_that_are_used_twice_go_the_general_way() -> None:

@@ -178,31 +178,6 @@ def test_tempering_never_hurts_the_calibration_rows() -> None:
     assert score(co.tempered(p, t), rows.y) >= score(p, rows.y) - 1e-9
 
 
-def test_prediction_says_where_its_uncertainty_comes_from() -> None:
-    task, sites = tiny.classification()
-    result = co.run(tiny.method("mixture"), task, sites)
-
-    p = result.predict(sites.all_test.x)
-
-    assert p.probs is not None
-    torch.testing.assert_close(p.probs.sum(-1), torch.ones(len(p.probs)))
-    assert bool((p.disagreement >= -1e-6).all()) and bool((p.epistemic >= p.disagreement - 1e-5).all())
-
-
-def test_regression_predicts_in_the_targets_units() -> None:
-    rows = co.sine(n_per_site=30)
-    scaled = co.from_arrays(rows.x.numpy(), 1000 + 50 * rows.y.numpy(), site=rows.site)
-    sites = scaled.split(co.natural(), calibration=10, seed=0)
-    task = co.regression(co.mlp(1, hidden=(5,)))
-
-    result = co.run(tiny.method("mixture"), task, sites)
-    p = result.predict(rows.x[:5])
-
-    assert p.mean is not None
-    assert 800 < p.mean.mean() < 1200
-    assert 20 < result.metrics["rmse"] < 150
-
-
 def test_the_papers_pool_of_observations_divides_the_noise() -> None:
     task, sites = tiny.regression()
     observed = co.regression(task.model, latent=False)
@@ -277,60 +252,6 @@ def test_local_models_are_tempered_each_by_its_own_temperature() -> None:
     found = result.report["tempered"]
     assert found["metrics"]["nll"] == pytest.approx(sum(-score(p, test.y) for p in each) / 3, rel=1e-5)
     assert found["metrics"]["nll"] < result.report["metrics"]["nll"]
-
-
-def test_each_site_alone_has_no_prediction_for_all() -> None:
-    task, sites = tiny.classification()
-    result = co.run(tiny.method("local_only"), task, sites)
-    with pytest.raises(InputError, match="a model for each site and none for all"):
-        result.predict(sites.all_test.x)
-
-
-def of_two_features() -> co.Result:
-    x = Key(0).normal((60, 2)) * 10 + 50
-    sites = co.from_arrays(x, x[:, 0]).split(co.iid(), 2)
-    return co.run(co.FedAvg(co.SGD(epochs=1)), co.regression(co.linear(2)), sites)
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ([[62.0]], r"rows of 2 features each.*this is \[1, 1\]"),
-        ([1.0, 2.0], r"rows of 2 features each.*this is \[2\]"),
-        ([[1.0, 2.0, 3.0]], "rows of 2 features each"),
-        ([[1.0, 2.0], [float("nan"), 0.0]], "Row 1 holds NaN"),
-    ],
-)
-def test_rows_the_model_was_not_made_for_are_refused(given: list[list[float]], told: str) -> None:
-    x = Key(0).normal((60, 2)) * 10 + 50
-    result = co.run(
-        co.FedAvg(co.SGD(epochs=1)), co.regression(co.linear(2)), co.from_arrays(x, x[:, 0]).split(co.iid(), 2)
-    )
-    with pytest.raises(InputError, match=told):
-        result.predict(given)  # type: ignore[arg-type]
-
-
-def test_integers_and_doubles_are_predicted_as_the_same_numbers() -> None:
-    x = Key(0).normal((60, 2)) * 10 + 50
-    result = co.run(
-        co.FedAvg(co.SGD(epochs=1)), co.regression(co.linear(2)), co.from_arrays(x, x[:, 0]).split(co.iid(), 2)
-    )
-    wanted = result.predict(torch.tensor([[62.0, 41.0]])).mean
-    for given in ([[62, 41]], torch.tensor([[62, 41]]), torch.tensor([[62.0, 41.0]]).double().numpy()):
-        torch.testing.assert_close(result.predict(given).mean, wanted)  # type: ignore[arg-type]
-
-
-def test_a_temperature_scales_a_variance_and_its_parts_alike() -> None:
-    x = Key(0).normal((80, 2))
-    sites = co.from_arrays(x, x[:, 0] + Key(1).normal((80,))).split(co.iid(), 2, calibration=20)
-    sampler = co.CyclicalSGHMC(epochs=4, cycles=1, samples=2)
-    result = co.run(co.Mixture(sampler), co.regression(co.mlp(2, hidden=(4,)), noise=0.1), sites)
-    t = float(result.report["tempered"]["temperature"])
-    assert abs(t - 1) > 0.1
-    for part, scaled in zip(
-        *(result.predict(sites.all_test.x, temper=soft)[2:] for soft in (False, True)), strict=True
-    ):
-        torch.testing.assert_close(scaled, t * part)
 
 
 def test_scaffolds_control_does_not_look_beyond_the_last_step() -> None:

@@ -260,12 +260,17 @@ def test_many_rounds_by_hand_over(place: Place) -> None:
     assert code == 2 and "round 2; round 1 is collected" in err
 
 
-def test_a_model_is_old_when_a_site_of_an_earlier_round_has_left(place: Place) -> None:
-    place.begun("--method", "fedavg", "--rounds", "2", "--set", "inference.epochs=1")
+def in_the_second_round(place: Place, rounds: str) -> None:
+    """FedAvg, pooled once; everybody has replied again."""
+    place.begun("--method", "fedavg", "--rounds", rounds, "--set", "inference.epochs=1")
     place.fitted()
     place.at("server", "study", "pool", "sepsis.toml", *place.files)
     place.everybody("sepsis.message")
     place.fitted("--message", "sepsis.message")
+
+
+def test_a_model_is_old_when_a_site_of_an_earlier_round_has_left(place: Place) -> None:
+    in_the_second_round(place, rounds="2")
     last = ("study", "pool", "sepsis.toml", "south.reply", "--after", "sepsis.state", "-o")
     told = place.at("server", *last, "two.model")
 
@@ -280,11 +285,7 @@ def test_a_model_is_old_when_a_site_of_an_earlier_round_has_left(place: Place) -
 
 
 def test_a_pool_that_cannot_write_its_message_can_be_run_again(place: Place) -> None:
-    place.begun("--method", "fedavg", "--rounds", "3", "--set", "inference.epochs=1")
-    place.fitted()
-    place.at("server", "study", "pool", "sepsis.toml", *place.files)
-    place.everybody("sepsis.message")
-    place.fitted("--message", "sepsis.message")
+    in_the_second_round(place, rounds="3")
     again = ("server", "study", "pool", "sepsis.toml", *place.files, "--after", "sepsis.state")
     (place.root / "server" / "sepsis.message.part").mkdir()  # the message cannot be written
 
