@@ -11,7 +11,7 @@ from torch import Tensor
 
 from consilience.data.data import Data
 from consilience.errors import InputError
-from consilience.key import Key
+from consilience.key import Key, Stream
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply, Server
 from consilience.payload import nbytes
@@ -26,7 +26,7 @@ LARGEST_SITE = 1e9  # rows nobody has
 
 def server_of(agreement: Agreement, clients: int, inputs: Tensor | None = None) -> Server:
     """The coordinator's view before the first round, with the keys of `run`."""
-    return Server(inputs, None, agreement.key.fold(0), clients)
+    return Server(inputs, None, agreement.key.fold(Stream.INIT), clients)
 
 
 def drawn(count: int, features: Sequence[int], classes: int) -> Data:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from consilience import participation as part
 from consilience.engines.exchange import Engine, Turn
 from consilience.errors import InputError
-from consilience.key import Key
+from consilience.key import Key, Stream
 from consilience.ledger import Ledger
 from consilience.method import Method
 from consilience.participation import Participation
@@ -32,7 +32,7 @@ class Gathering:
 
     def __call__(self, method: Method, task: Task, message: Tree, round: int, ledger: Ledger) -> list[Received]:
         """The replies of those asked; too few of them end the run with a sentence."""
-        draw, turn = self.key.fold(3), Turn(round, self.key.fold(1), round / self.rounds)
+        draw, turn = self.key.fold(Stream.PARTICIPATION), Turn(round, self.key.fold(Stream.LOCAL), round / self.rounds)
         asked = part.cohort(self.taking, self.engine.clients, round, draw)
         self.lost = part.losses(self.taking, asked, self.sizes, round, draw)
         there, replies = [k for k in asked if k not in self.lost], list[Received]()

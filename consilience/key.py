@@ -7,6 +7,7 @@ seed makes its own draw, so a loop over clients and a vmap over them see the sam
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -31,6 +32,19 @@ def _folded(seed: int, i: int) -> int:
     z = ((z ^ (z >> 27)) * _MIX2) & word
     z ^= z >> 31
     return z - (1 << 64) if z >> 63 else z  # as int64 has it
+
+
+class Stream(enum.IntEnum):
+    """What a run's key is folded by first, so that no two parts of a run draw the same numbers.
+
+    The values are part of every saved run and signed study: they never change.
+    """
+
+    INIT = 0  # the state before the first round
+    LOCAL = 1  # the clients' work, folded by round and client
+    AGGREGATE = 2  # the server's work, folded by round
+    PARTICIPATION = 3  # who takes part, folded by round
+    ROLES = 3  # which row of a study's site trains, chooses or tests; a study draws no participation
 
 
 class Key(NamedTuple):

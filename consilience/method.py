@@ -90,6 +90,7 @@ class Method(ABC):
     shares: ClassVar[bool] = False  # a first reply is the inference's posterior on the untouched task: usable by others
     pooled: ClassVar[bool] = False  # runs on all sites' rows in one place
     everyone: ClassVar[bool] = False  # needs a reply from every client in every round
+    carries: ClassVar[tuple[type, ...]] = ()  # named tuples of other files that its messages, replies or states hold
     moves_statistics: ClassVar[bool] = False  # True where batch normalisation's statistics are averaged or kept whole
 
     @abstractmethod

@@ -19,6 +19,7 @@ from consilience.engines import threads_for, using_threads
 from consilience.engines.files import checked, collect, from_sites, message_file
 from consilience.envelope import Header, sealed
 from consilience.errors import InputError
+from consilience.key import Stream
 from consilience.method import Method, Needs
 from consilience.modelfile import Facts, Model, handed_out, model_file
 from consilience.parties import Received, Server
@@ -76,7 +77,9 @@ def pool(
         found = collect(study, paths, done + 1, rehearsed(agreement, message, done + 1, inputs))
         if not found.received:
             raise InputError(f"No reply can be used. {' '.join(found.refused)}".strip())
-        state = method.aggregate(task, state, found.received, server._replace(key=agreement.key.fold(2).fold(done)))
+        state = method.aggregate(
+            task, state, found.received, server._replace(key=agreement.key.fold(Stream.AGGREGATE).fold(done))
+        )
     replies = dict(zip(found.names, found.received, strict=True))
     rows, about, more = heard(study, before or {}, replies), {}, []
     if before is None:
@@ -236,7 +239,7 @@ def _student(agreement: Agreement, method: Method, state: Any, inputs: Tensor | 
     if inputs is None:
         raise InputError("The student is made again after choosing: give the coordinator's rows with --inputs.")
     task = agreement.build_task()
-    server = Server(inputs, None, agreement.key.fold(2).fold(0), 1)
+    server = Server(inputs, None, agreement.key.fold(Stream.AGGREGATE).fold(0), 1)
     with torch.no_grad(), using_threads(threads_for(task)):
         return distilled(distil, task, state, pool_.predictive(task, state), server)
 

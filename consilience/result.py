@@ -19,7 +19,7 @@ from consilience.data.data import Sites
 from consilience.errors import Diverged, InputError
 from consilience.evaluate import evaluate, fitted_temperature, uncertainty
 from consilience.inference import CyclicalSGHMC
-from consilience.key import Key
+from consilience.key import Key, Stream
 from consilience.ledger import Ledger
 from consilience.method import Method, name
 from consilience.methods.centralised import Centralised
@@ -137,7 +137,9 @@ class Result:
         if not same and not all(isinstance(r.payload, (Point, Samples, Gaussian, Dense)) for r in self.replies):
             raise InputError(f"The replies of {name(self.method)} are not posteriors; {name(method)} cannot pool them.")
         check(method, self.task, self.sites, 1)
-        first = self.server._replace(key=Key(self.report["seed"]).fold(2).fold(0))  # as `run` has it in its first round
+        first = self.server._replace(
+            key=Key(self.report["seed"]).fold(Stream.AGGREGATE).fold(0)
+        )  # as `run` has it in its first round
         try:
             state = method.aggregate(self.task, method.init(self.task, self.server), self.replies, first)
         except InputError:

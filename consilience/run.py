@@ -20,7 +20,7 @@ from consilience.engines.exchange import ended
 from consilience.errors import InputError
 from consilience.evaluate import evaluate, quick
 from consilience.gathering import Gathering
-from consilience.key import Key
+from consilience.key import Key, Stream
 from consilience.ledger import Ledger
 from consilience.method import Method, usual_rounds
 from consilience.participation import Participation
@@ -87,7 +87,7 @@ def run(
         where.forgiving = True
 
     key = Key(seed)
-    here = Server(sites.inputs, sites.calibration, key.fold(0), len(sites))
+    here = Server(sites.inputs, sites.calibration, key.fold(Stream.INIT), len(sites))
     server = here._replace(inputs=rows.inputs, calibration=rows.calibration)
     origin = None if start is None else start_from(start, task)
     first = method.init(task, here) if origin is None else origin.into(method.init(task, here), task)
@@ -129,7 +129,7 @@ def run(
                     store.write_json("run.json", unfinished(failures=failures))
                 raise
             failures = (*at.failures, *_failed(gather.lost, sites, t))
-            state = method.aggregate(there, state, replies, server._replace(key=key.fold(2).fold(t)))
+            state = method.aggregate(there, state, replies, server._replace(key=key.fold(Stream.AGGREGATE).fold(t)))
             known, replies, memories = moved((state, replies, where.memories), CPU)
             scores = quick(method, task, known, sites) if scored else {}
             row = {"round": t + 1, **scores, **at.ledger.moved(t + 1)}
@@ -224,6 +224,6 @@ def load(
         if saved.fingerprint != identity_told(report, method, task, sites):
             raise InputError(f"{folder} was made with another method, model or data than these.")
     known = sites_from(plan) if sites is None else sites
-    server = Server(known.inputs, known.calibration, Key(report["seed"]).fold(0), len(known.names))
+    server = Server(known.inputs, known.calibration, Key(report["seed"]).fold(Stream.INIT), len(known.names))
     replies = store.replies(saved.rounds, method) if (store.folder / "replies").exists() else []
     return Result(method, task, known, saved.state, replies, server, report, run, store, saved)

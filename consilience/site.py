@@ -19,11 +19,12 @@ from consilience.engines.exchange import Turn, alone, client_view
 from consilience.engines.files import checked
 from consilience.envelope import Header, sealed
 from consilience.errors import InputError
+from consilience.key import Stream
 from consilience.method import Method, Needs
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
-from consilience.spec import types_of
+from consilience.spec import kept_types_of, types_of
 from consilience.study import Agreement, Member, Study
 from consilience.tree import Tree
 
@@ -58,7 +59,7 @@ def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[
 
 def parts(agreement: Agreement, number: int, data: Data) -> Parts:
     """Roles drawn by the seed, within each class."""
-    key, picked = agreement.key.fold(3).fold(number), torch.zeros(len(data.y), dtype=torch.int64)
+    key, picked = agreement.key.fold(Stream.ROLES).fold(number), torch.zeros(len(data.y), dtype=torch.int64)
     groups = data.y if agreement.target.classes else torch.zeros_like(picked)
     for label in sorted(set(groups.tolist())):
         own = (groups == label).nonzero().flatten()
@@ -117,7 +118,7 @@ def fit(
         raise InputError(f"This message is for round {round_} and the study has {agreement.rounds}.")
     memories = _memories(study, member, memory, round_, rows)
     with torch.no_grad(), using_threads(threads_for(task)):
-        turn = Turn(round_ - 1, agreement.key.fold(1), (round_ - 1) / agreement.rounds)
+        turn = Turn(round_ - 1, agreement.key.fold(Stream.LOCAL), (round_ - 1) / agreement.rounds)
         client = client_view(method, sent, rows.train, memories, number, turn)
         try:
             reply = alone(method, task, sent, client, number, turn.round)
@@ -141,7 +142,7 @@ def _memories(study: Study, member: Member, path: Path | None, round_: int, rows
     if path is None or not path.exists():
         raise InputError(f"Round {round_} goes on from what round {round_ - 1} left here: give it with --memory.")
     envelope = checked(study, path, "memory", most=2**30)
-    header, held = envelope.header, envelope.value(types_of(study.agreement.build_method()))
+    header, held = envelope.header, envelope.value(kept_types_of(study.agreement.build_method()))
     if "rounds" not in header.about:
         held = {str(header.round): held}  # files of older versions hold one round
     if header.sender != member.name or str(round_ - 1) not in held:

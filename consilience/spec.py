@@ -25,10 +25,11 @@ from consilience import (
     predictive,
     prior,
 )
+from consilience.data.data import Data
 from consilience.errors import InputError, unknown
-from consilience.inference.coreset import BPCfKL
+from consilience.inference.coreset import BPCfKL, Learned
 from consilience.inference.hmc import HMC
-from consilience.inference.unrolled import Distillation
+from consilience.inference.unrolled import Distillation, Lessons
 from consilience.methods import METHODS
 from consilience.tree import Tree
 
@@ -52,7 +53,8 @@ KNOWN: dict[str, Callable[..., Any]] = {
 }
 # What else a task is made of.
 PROBLEM = (likelihood.Softmax, likelihood.GaussianNoise, likelihood.Heteroscedastic, prior.Isotropic, prior.Flat)
-# What may move or be stored; a method's own file adds its states.
+# What may move or be stored, class by class; rows (Data) and what a party sees are not among them. A method adds the
+# named tuples that its own file defines and those it `carries`.
 TYPES: dict[str, type] = {
     t.__name__: t
     for t in (
@@ -67,6 +69,9 @@ TYPES: dict[str, type] = {
         method.State,
         method.Pooled,
         method.Stepped,
+        ensemble.Ensembled,
+        Learned,
+        Lessons,
     )
 }
 
@@ -183,11 +188,19 @@ def decode(tensors: Mapping[str, Tensor], outline: str, types: Mapping[str, type
 
 
 def types_of(owner: method.Method) -> dict[str, type]:
-    """The allow-list for one method: the common types and the named tuples of its own file, and of its inner one's."""
-
-    own = vars(sys.modules[type(owner).__module__])
+    """What may cross the wire for a method: the common types, the named tuples its own file defines, those it carries,
+    and the same of its inner method. What a file merely imports, such as `Data`, is not among them."""
+    module = sys.modules[type(owner).__module__]
+    defined = [t for t in vars(module).values() if _is_named_tuple(t) and t.__module__ == module.__name__]
     inner = getattr(owner, "inner", None)
-    return {
-        **(TYPES if inner is None else types_of(inner)),
-        **{n: t for n, t in own.items() if isinstance(t, type) and issubclass(t, tuple) and t is not tuple},
-    }
+    inherited = TYPES if inner is None else types_of(inner)
+    return {**inherited, **{t.__name__: t for t in (*defined, *owner.carries)}}
+
+
+def kept_types_of(owner: method.Method) -> dict[str, type]:
+    """What a site may keep for itself between rounds: what may cross, and rows."""
+    return {**types_of(owner), "Data": Data}
+
+
+def _is_named_tuple(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields")

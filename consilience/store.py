@@ -23,7 +23,7 @@ from consilience.errors import InputError
 from consilience.ledger import Ledger
 from consilience.method import Method
 from consilience.parties import Received
-from consilience.spec import decode, encode, types_of
+from consilience.spec import decode, encode, kept_types_of
 from consilience.tree import Tree
 
 FORMAT = 1
@@ -164,7 +164,7 @@ def unpacked(path: Path, method: Method) -> tuple[Tree, dict[str, Any]]:
         raise InputError(f"{path} is damaged or not ours; delete the folder and start the run again.") from error
     if header.get("format") != FORMAT:
         raise InputError(f"{path} was not written by this version of consilience.")
-    return decode(tensors, header["outline"], types_of(method)), header
+    return decode(tensors, header["outline"], kept_types_of(method)), header
 
 
 def _csv(history: list[dict[str, Any]]) -> bytes:

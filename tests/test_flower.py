@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from torch import Tensor
 
 import consilience as co
+from consilience.data.data import Data
 from consilience.engines import engine as engine_of
 from consilience.engines import wire
 from consilience.engines.flower import Flower
@@ -28,8 +30,10 @@ from consilience.engines.flower_client import Site, answered, recalled, remember
 from consilience.engines.rehearsal import Rehearsal, check
 from consilience.errors import InputError
 from consilience.key import Key
+from consilience.methods import METHODS
 from consilience.parties import Client, Reply
 from consilience.posterior import Point
+from consilience.spec import kept_types_of, types_of
 from consilience.version import __version__
 
 METHOD = tiny.method("fedavg")
@@ -187,13 +191,24 @@ class Leaky(NamedTuple):
     rows: co.Data
 
 
-def site(**named: Any) -> tuple[Site, Message, Context]:
+@dataclass(frozen=True)
+class SendsRows(co.Method):
+    """A method whose file knows `Data` and whose clients send a changed copy of their rows under that name."""
+
+    def local(self, task: Any, message: Any, client: Client) -> Reply:
+        return Reply(Data(client.data.x + 1, client.data.y + 1, client.data.w + 1), client.data.size)
+
+    def aggregate(self, task: Any, state: Any, replies: Any, server: Any) -> Any:
+        return state
+
+
+def site(method: co.Method = METHOD, **named: Any) -> tuple[Site, Message, Context]:
     """A site, a question it should answer, and its context."""
     task, sites, start = problem()
-    one = Site(1, "b", METHOD, task, sites.train[1], **named)
-    engine = loopback.flower(METHOD, task, sites.train)
+    one = Site(1, "b", method, task, sites.train[1], **named)
+    engine = loopback.flower(method, task, sites.train)
     engine.nodes, engine.study = {1: 101}, str(named.get("study", ""))
-    message = engine.requests(METHOD, start, [1], TURN)[1]
+    message = engine.requests(method, start, [1], TURN)[1]
     return one, message, Context(1, 101, {}, RecordDict(), {})
 
 
@@ -304,9 +319,28 @@ def test_an_unexpected_error_at_a_site_is_answered_without_its_text() -> None:
     assert reply.error.reason == "RuntimeError; the site's own log says more."
 
 
+def test_what_a_methods_file_imports_does_not_cross() -> None:
+    """This file, a method's own, imports or uses rows and parties; only what it defines may cross."""
+    sending, keeping = types_of(SendsRows()), kept_types_of(SendsRows())
+
+    assert sending["Leaky"] is Leaky
+    assert not {"Data", "Client", "Server", "Reply", "Received", "Site"} & set(sending)
+    assert set(keeping) - set(sending) == {"Data"}
+    for kind in METHODS.values():
+        assert not set(types_of(kind()).values()) & {co.Data, Client, Reply, co.Server, co.Received}, kind
+
+
+def test_a_method_that_replies_with_rows_is_refused_at_the_site() -> None:
+    one, message, context = site(SendsRows())
+
+    reply = answered(one, message, context)
+
+    assert reply.error.reason == "a «Data» may not leave a site."
+
+
 def test_rows_cannot_be_packed_or_rebuilt() -> None:
     _, sites, _ = problem()
-    types = wire.allowed(METHOD)
+    types = types_of(METHOD)
 
     with pytest.raises(wire.Refused, match="«Data» may not leave"):
         wire.pack(sites.train[0], types)
@@ -545,7 +579,7 @@ def test_a_request_is_answered_only_as_the_coordinator_signed_it(what: str) -> N
     elif what == "for another study":
         header["about"] = str(header["about"]).replace('"study": "t"', '"study": "s"')
     elif what == "changed on its way":
-        content["arrays"] = wire.pack({"message": task.init(Key(8))}, wire.allowed(METHOD))[0]
+        content["arrays"] = wire.pack({"message": task.init(Key(8))}, types_of(METHOD))[0]
 
     reply = answered(one, Message(content, 100, "train", group_id="1"), Context(1, 100, {}, RecordDict(), {}))
 

@@ -26,6 +26,7 @@ from consilience.engines import threads_for
 from consilience.engines.exchange import Turn
 from consilience.engines.flower_client import Site, client_app
 from consilience.errors import InputError
+from consilience.key import Stream
 from consilience.signature import sign, verifies
 from consilience.site import may_leave, parts, rows_of
 from consilience.study import Agreement, Member, Study
@@ -46,7 +47,7 @@ def site_of(
         task=agreement.build_task(),
         data=parts(agreement, member.number, data).train,
         study=agreement.hash,
-        turns=[Turn(t, agreement.key.fold(1), t / agreement.rounds) for t in range(agreement.rounds)],
+        turns=[Turn(t, agreement.key.fold(Stream.LOCAL), t / agreement.rounds) for t in range(agreement.rounds)],
         permit=lambda reply: may_leave(agreement, reply),
         largest=agreement.most_bytes,
         log=message_log(folder / "messages.jsonl"),

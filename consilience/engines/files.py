@@ -15,6 +15,7 @@ from consilience.admission import admit, admit_size, kinds_of, rehearsed
 from consilience.engines.exchange import Turn
 from consilience.envelope import Envelope, Header, opened, sealed
 from consilience.errors import InputError
+from consilience.key import Stream
 from consilience.method import Method
 from consilience.parties import Received, Reply
 from consilience.spec import types_of
@@ -139,7 +140,7 @@ class Files:
 
     def gather(self, method: Method, task: Task, message: Tree, cohort: Sequence[int], turn: Turn) -> list[Received]:
         agreement = self.study.agreement
-        if method != agreement.build_method() or int(turn.key.seed) != int(agreement.key.fold(1).seed):
+        if method != agreement.build_method() or int(turn.key.seed) != int(agreement.key.fold(Stream.LOCAL).seed):
             raise InputError("The method or seed differs from the study's: run what the sites signed.")
         number = turn.round + 1
         path = self.folder / f"round-{number}.message"

@@ -22,7 +22,6 @@ from consilience.engines.rehearsal import Rehearsal, check
 from consilience.engines.wire import (
     LARGEST,
     Refused,
-    allowed,
     digest,
     opened,
     pack,
@@ -35,6 +34,7 @@ from consilience.engines.wire import (
 from consilience.errors import InputError
 from consilience.method import Method
 from consilience.parties import Received
+from consilience.spec import types_of
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__
@@ -113,7 +113,7 @@ class Flower:
 
     def requests(self, method: Method, message: Tree, cohort: Sequence[int], turn: Turn) -> dict[int, Message]:
         """One message a site; the arrays are shared between them, so they are sent and held once."""
-        types = allowed(method)
+        types = types_of(method)
         common = pack({"message": message}, types)
         about = {
             **{"study": self.study, "consilience": __version__, "method": described(method)},
@@ -184,7 +184,7 @@ class Flower:
         signed = b"" if self.verify is None else vouched(self.study, self.asked[k], digest(reply.content))
         if self.verify is not None and not self.verify(k, "reply", signed, signature):
             raise Refused("its signature is not that site's, or what was signed has been changed.")
-        value = unpack(arrays, outline, allowed(method))
+        value = unpack(arrays, outline, types_of(method))
         if not isinstance(value, dict) or not {"payload", "size"} <= set(value) <= {"payload", "size", "memory"}:
             raise Refused("the reply is not put together as ours are.")
         size, form = value["size"], self.rehearsal(method, task, message)

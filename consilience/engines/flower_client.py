@@ -21,7 +21,6 @@ from consilience.engines.exchange import Turn, alone, client_view
 from consilience.engines.wire import (
     LARGEST,
     Refused,
-    allowed,
     check_leaves_rows_behind,
     digest,
     opened,
@@ -36,7 +35,7 @@ from consilience.key import Key
 from consilience.method import Method
 from consilience.method import name as name_of
 from consilience.parties import Reply
-from consilience.spec import describe, types_of
+from consilience.spec import describe, kept_types_of, types_of
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__
@@ -112,7 +111,7 @@ def worked(site: Site, content: RecordDict, context: Context) -> RecordDict:
     if site.verify is not None and not site.verify("request", vouched(site.study, asked), signature):
         raise Refused("the request is not signed by the study's coordinator, or was changed on its way.")
     once(site, context, turn.round, asked)
-    types = allowed(site.method)
+    types = types_of(site.method)
     request = unpack(arrays, outline, types)
     if not isinstance(request, dict) or set(request) - {"message", "memory"}:
         raise Refused("the request is not put together as ours are.")
@@ -182,7 +181,7 @@ def remember(site: Site, context: Context, t: int, keep: Tree) -> None:
     forget(context, [r for r in rounds_of(context) if r > t])
     if keep == ():
         return
-    arrays, outline = pack(keep, {**types_of(site.method), "Data": Data})
+    arrays, outline = pack(keep, kept_types_of(site.method))
     context.state[f"memory {t}"], context.state[f"outline {t}"] = arrays, ConfigRecord({"outline": outline})
     forget(context, sorted(rounds_of(context))[:-KEPT])
 
@@ -199,7 +198,7 @@ def recalled(site: Site, context: Context, t: int) -> dict[int, Tree]:
         return {}
     arrays, outline = context.state[f"memory {max(before)}"], context.state[f"outline {max(before)}"]
     assert isinstance(arrays, ArrayRecord) and isinstance(outline, ConfigRecord)
-    return {site.number: unpack(arrays, str(outline["outline"]), {**types_of(site.method), "Data": Data})}
+    return {site.number: unpack(arrays, str(outline["outline"]), kept_types_of(site.method))}
 
 
 def rounds_of(context: Context) -> list[int]:

@@ -19,8 +19,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.data.data import Data
 from consilience.errors import InputError
-from consilience.method import Method
-from consilience.spec import decode, encode, types_of
+from consilience.spec import decode, encode
 from consilience.tree import Tree
 
 LARGEST = 2**30  # bytes of one message, unless a study says otherwise
@@ -127,12 +126,6 @@ def check_leaves_rows_behind(value: Tree, data: Data) -> None:
         same = [t for t in data if t.ndim > 1 and t.shape == leaf.shape and t.dtype == leaf.dtype]
         if leaf.untyped_storage().data_ptr() in own or any(torch.equal(t, leaf) for t in same):
             raise Refused("the reply holds the site's own rows, which never leave it.")
-
-
-def allowed(method: Method) -> dict[str, type]:
-    """What may cross for a method: never rows, nor what a site or the server sees."""
-    kept = ("consilience.data", "consilience.parties")
-    return {n: t for n, t in types_of(method).items() if not t.__module__.startswith(kept)}
 
 
 def _only(value: Tree, types: Mapping[str, type]) -> None:

@@ -39,6 +39,7 @@ class EvidenceTuned(Method):
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     usual_rounds: ClassVar[int] = 2
     everyone: ClassVar[bool] = True
+    carries: ClassVar[tuple[type, ...]] = (Evidence, EvidenceState)
     moves_statistics: ClassVar[bool] = True
     inference: Inference = SGD(epochs=50)  # how a client infers
     exponent: float = 1.0  # α, as in evidence pooling
