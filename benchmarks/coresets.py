@@ -10,8 +10,8 @@ from argparse import Namespace
 from typing import Any
 
 import consilience as co
+from consilience.comparison.reproduce import module
 from consilience.models.mlp import mlp_swish
-from consilience.reproduce import module
 
 TITLE = "Learning coresets"
 TARGET = 50  # × FedAvg's seconds

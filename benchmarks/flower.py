@@ -45,7 +45,7 @@ def ours(engine: str, folder: Path, clients: int, rounds: int) -> list[float]:
     import torch
 
     import consilience as co
-    from consilience.data.data import Sites
+    from consilience.data.sites import Sites
     from consilience.engines import engine as engine_of
 
     found = [numpy.load(folder / f"{k}.npz") for k in range(clients)]

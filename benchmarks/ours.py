@@ -8,9 +8,9 @@ import consilience as co
 from benchmarks.problems import BATCH, DECAY, FRICTION, Problem
 from consilience import tree
 from consilience.methods.fedpa import delta
+from consilience.models.remembered import remembering
 from consilience.predictive import score
-from consilience.remembered import remembering
-from consilience.result import Result
+from consilience.runs.result import Result
 
 
 def protocol(p: Problem, threads: int) -> dict[str, float]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 
 import consilience as co
-from consilience.data import dataset
-from consilience.data.partition import HeterogeneousHasan2023, parse
+from consilience.datasets import dataset
 from consilience.errors import InputError
 from consilience.key import Key
+from consilience.splits.labels import HeterogeneousHasan2023
+from consilience.splits.text import parse
 
 DECAY, FRICTION, BATCH, CLIENTS = 5e-4, 0.9, 100, 5
 

@@ -1,18 +1,13 @@
 """Bayesian federated learning: private sites infer, one server pools, and the probabilities can be trusted."""
 
-from consilience.data import dataset
 from consilience.data.arrays import from_arrays
-from consilience.data.data import Data, Sites
 from consilience.data.dataset import Dataset
 from consilience.data.inputs import inputs_from
-from consilience.data.partition import dirichlet, heterogeneous, iid, natural
-from consilience.data.shift import Noise, Rotation, shifted
-from consilience.data.skew import dominant, step
-from consilience.data.synthetic import digits, linear_gaussian, moons, sine, swiss_roll
-from consilience.data.tabular import from_csv
-from consilience.distil import Distil, at_average, at_client, at_random
+from consilience.data.sites import Data, Sites
+from consilience.data.tables import from_csv
+from consilience.datasets import dataset
+from consilience.datasets.synthetic import digits, linear_gaussian, moons, sine, swiss_roll
 from consilience.engines import Parallel, Sequential, Turn, Vectorised
-from consilience.ensemble import DirichletModels, Ensemble, GaussianModels
 from consilience.errors import Diverged, InputError
 from consilience.inference import (
     SGD,
@@ -36,7 +31,6 @@ from consilience.inference.coreset import BPCfKL
 from consilience.inference.hmc import HMC
 from consilience.inference.unrolled import Distillation
 from consilience.key import Key
-from consilience.merging import aalv, cf, eaa, gaa, merge, ppa, spread
 from consilience.method import Method, Needs, Pooled, State
 from consilience.methods.bcm import BCM
 from consilience.methods.beta import BetaPredictiveBayes
@@ -68,8 +62,10 @@ from consilience.methods.server_only import ServerOnly
 from consilience.methods.variational import VariationalAveraging
 from consilience.models.mlp import linear, mlp
 from consilience.models.variational import variational
-from consilience.optim import AdamSteps, Descent, Yogi
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.pooling.distil import Distil, at_average, at_client, at_random
+from consilience.pooling.ensembles import DirichletModels, Ensemble, GaussianModels
+from consilience.pooling.merging import aalv, cf, eaa, gaa, merge, ppa, spread
 from consilience.posterior import (
     Dense,
     Gaussian,
@@ -84,9 +80,13 @@ from consilience.posterior import (
 )
 from consilience.predictive import Categorical, Normal, geometric, mixture, product, robust, shared, tempered
 from consilience.prior import Flat, Isotropic
-from consilience.result import Prediction, Result
-from consilience.run import Participation, load, run
+from consilience.runs.result import Prediction, Result
+from consilience.runs.run import Participation, load, run
+from consilience.splits.features import Noise, Rotation, shifted
+from consilience.splits.labels import dirichlet, heterogeneous, iid, natural
+from consilience.splits.skew import dominant, step
 from consilience.task import Task, classification, decay, regression
+from consilience.training.optimisers import AdamSteps, Descent, Yogi
 from consilience.version import __version__
 
 __all__ = [
@@ -111,6 +111,6 @@ __all__ = [
 def __getattr__(name: str) -> type:  # the two estimators: scikit-learn takes half a second that nothing else needs
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from consilience.estimator import FederatedClassifier, FederatedRegressor
+    from consilience.runs.estimator import FederatedClassifier, FederatedRegressor
 
     return {"FederatedClassifier": FederatedClassifier, "FederatedRegressor": FederatedRegressor}[name]

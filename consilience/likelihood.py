@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from consilience.errors import InputError
+from consilience.models.softmax import log_softmax, softmax
 from consilience.predictive import Categorical, Distribution, Normal, observed
-from consilience.softmax import log_softmax, softmax
 from consilience.tree import Params
 
 LOG_NOISE = "likelihood.log_noise"

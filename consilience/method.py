@@ -12,11 +12,11 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.errors import InputError
-from consilience.optim import Optimiser
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point, Posterior, average
 from consilience.predictive import Predictive
 from consilience.task import Task
+from consilience.training.optimisers import Optimiser
 from consilience.tree import Tree
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.data.data import Data
+from consilience.data.sites import Data
 from consilience.key import Key
 from consilience.tree import Tree
 

@@ -15,7 +15,7 @@ import scipy  # its parts are imported when they are used
 import torch
 from torch import Tensor
 
-from consilience.softmax import log_softmax
+from consilience.models.softmax import log_softmax
 
 
 class Categorical(NamedTuple):

@@ -17,18 +17,18 @@ from torch.func import functional_call
 from torch.nn.functional import one_hot
 
 from consilience import tree
-from consilience.data.data import Data
+from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.likelihood import GaussianNoise, Heteroscedastic, Likelihood, Softmax
 from consilience.models.batchnorm import statistics
 from consilience.models.controlled import controlled, refuse_hidden_state, refuse_uncontrolled
 from consilience.models.plain import perceptron
+from consilience.models.remembered import remembered
 from consilience.models.variational import LOG_VAR
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Categorical, Distribution, Normal, Predictive
 from consilience.prior import Flat, Isotropic, Prior
-from consilience.remembered import remembered
 from consilience.tree import Params
 
 Tilt: TypeAlias = Callable[[Params], Tensor]  # in units of the mean loss

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from consilience.catalogue import needed, settings_of
+from consilience.cli.catalogue import needed, settings_of
 from consilience.method import Method, Needs, needs, usual_rounds
 from consilience.methods import METHODS
-from consilience.provenance import citation
-from consilience.report.words import human_bytes, number
+from consilience.report.wording import human_bytes, number
+from consilience.runs.provenance import citation
 
 RESULTS = Path(__file__).parent.parent / "experiments"
 OTHERS = "<!-- the pages that nothing above names -->"

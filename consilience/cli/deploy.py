@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from consilience.cli.handed import Inputs_, Key_, Study_, Table_, say, server_key, site_identity, written
+from consilience.cli.screen import progress
 from consilience.cli.site import OneClass_, site_app
 from consilience.cli.study import describe, record, reported, study_app
 from consilience.errors import InputError
-from consilience.screen import progress
 
 Insecure_ = Annotated[bool, typer.Option("--insecure", help="No encryption, no keys: a trial on this machine only.")]
 Certs_ = Annotated[Path, typer.Option("--certs", help="The folder with ca.crt, server.pem, server.key and node keys.")]
@@ -33,8 +33,8 @@ def certs(
     days: Annotated[int, typer.Option(help="How long the certificates hold.")] = 30,
 ) -> None:
     """Make development certificates for the server and a node key for every site, to try a deployment out."""
-    from consilience.deploy.certificates import new_certificates, new_node_key
-    from consilience.study import read
+    from consilience.flower.certificates import new_certificates, new_node_key
+    from consilience.study.agreement import read
 
     found = read(study)
     new_certificates(folder, host or ["127.0.0.1", "localhost"], days)
@@ -51,9 +51,9 @@ def deploy(
 ) -> None:
     """Write the study's Flower app, and the commands that start server and sites."""
     needs_flower()
-    from consilience.deploy.app import pin, write_app
-    from consilience.deploy.guide import guide
-    from consilience.study import read
+    from consilience.flower.app import pin, write_app
+    from consilience.flower.guide import guide
+    from consilience.study.agreement import read
 
     found = read(study)
     target = folder or study.with_suffix(".deploy")
@@ -82,12 +82,12 @@ def serve_study(
 ) -> None:
     """Run the study's rounds with sites that are connected, and write the model."""
     needs_flower()
-    from consilience.account import account
-    from consilience.deploy.certificates import certificates_in
-    from consilience.deploy.server import connected, rounds
-    from consilience.pooling import heard, inputs_from, modelled, own_key, senders
-    from consilience.site import rows_of
-    from consilience.study import read
+    from consilience.flower.certificates import certificates_in
+    from consilience.flower.server import connected, rounds
+    from consilience.study.account import account
+    from consilience.study.agreement import read
+    from consilience.study.coordinator import heard, inputs_from, modelled, own_key, senders
+    from consilience.study.site import rows_of
 
     found = read(study)
     own, target = server_key(study, key), folder or study.with_suffix(".run")
@@ -128,7 +128,7 @@ def serve_study(
 @site_app.command("nodekey")
 def nodekey(name: Annotated[str, typer.Argument(help="This site's name in the study.")]) -> None:
     """Make this site's key for the connection: NAME.node stays here, NAME.node.pub goes to the server."""
-    from consilience.deploy.certificates import new_node_key
+    from consilience.flower.certificates import new_node_key
 
     secret, known = new_node_key(Path(), name)
     say(f"Stays here: {secret}. For the coordinator: {known}")
@@ -149,8 +149,8 @@ def serve_site(
 ) -> None:
     """Answer the server's messages with this site's own code until Ctrl-C; every message is logged."""
     needs_flower()
-    from consilience.deploy.site import serve, site_of
-    from consilience.study import read
+    from consilience.flower.site import serve, site_of
+    from consilience.study.agreement import read
 
     found = read(study)
     member, own = site_identity(found, key)

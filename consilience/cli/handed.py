@@ -13,10 +13,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from consilience.cli.screen import out, plain
 from consilience.errors import InputError
-from consilience.screen import out, plain
-from consilience.signature import public, read_key
-from consilience.study import Agreement, Member, Study
+from consilience.formats.signature import public, read_key
+from consilience.study.agreement import Agreement, Member, Study
 
 Study_ = Annotated[Path, typer.Argument(help="The study's file, NAME.toml.")]
 Table_ = Annotated[Path, typer.Argument(help="The site's rows: CSV UTF-8 with a header row.")]

@@ -11,7 +11,7 @@ from consilience.cli.options import (
     app,
     methods_like,
 )
-from consilience.screen import out
+from consilience.cli.screen import out
 
 
 @app.command(short_help="List the methods, or show one in full.")
@@ -19,7 +19,7 @@ def methods(
     name: Annotated[str | None, typer.Argument(autocompletion=methods_like, help="One method, in full.")] = None,
 ) -> None:
     """List the methods, or show one: algorithm, paper, what a site sends, what the server needs, settings."""
-    from consilience.catalogue import method_page, method_table
+    from consilience.cli.catalogue import method_page, method_table
 
     out.print(method_table() if name is None else method_page(name))
 
@@ -27,7 +27,7 @@ def methods(
 @app.command(short_help="List the networks.")
 def models() -> None:
     """List the networks that --model knows by name."""
-    from consilience.catalogue import model_table
+    from consilience.cli.catalogue import model_table
 
     out.print(model_table())
 
@@ -39,7 +39,7 @@ app.add_typer(datasets, name="datasets")
 @datasets.callback()
 def listed(context: typer.Context, data_dir: DataDir_ = None) -> None:
     """List the data sets, or fetch one."""
-    from consilience.catalogue import dataset_table
+    from consilience.cli.catalogue import dataset_table
 
     if context.invoked_subcommand is None:
         out.print(dataset_table(data_dir))
@@ -52,7 +52,7 @@ def get(
     data_dir: Annotated[str | None, typer.Option(metavar="PATH", help="Where data files lie.")] = None,
 ) -> None:
     """Fetch a data set's file into the data folder."""
-    from consilience.data import fetch
+    from consilience.datasets import fetch
 
     before = context.parent.params["data_dir"] if context.parent else None  # «datasets --data-dir PATH get», or as set
     out.print(f"{name}: {fetch(name, data_dir or before)}", soft_wrap=True)

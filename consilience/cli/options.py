@@ -24,7 +24,7 @@ def methods_like(incomplete: str) -> list[str]:
 
 
 def data_like(incomplete: str) -> list[str]:
-    from consilience.data import DATASETS
+    from consilience.datasets import DATASETS
 
     return [name for name in DATASETS if name.startswith(incomplete)]
 

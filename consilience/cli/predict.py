@@ -14,8 +14,8 @@ from consilience.cli.options import app
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
-    from consilience.data.columns import Target
     from consilience.predictive import Categorical, Normal
+    from consilience.study.columns import Target
 
 Z95 = 1.959964
 
@@ -34,10 +34,10 @@ def predict(
     ] = None,
 ) -> None:
     """Probabilities, or a mean and interval, with their uncertainty's parts and the sites' disagreement."""
-    from consilience.data.columns import features, inspect
-    from consilience.modelfile import read_model
     from consilience.predictive import Categorical
-    from consilience.study import read
+    from consilience.study.agreement import read
+    from consilience.study.columns import features, inspect
+    from consilience.study.model import read_model
 
     found = read(study) if study else None
     pooled = read_model(model, found)

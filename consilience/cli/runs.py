@@ -29,11 +29,11 @@ from consilience.cli.options import (
     app,
     methods_like,
 )
+from consilience.cli.screen import out, progress, told
+from consilience.engines.participation import Participation
 from consilience.errors import InputError
-from consilience.participation import Participation
-from consilience.recipe import Recipe, free_folder, run_folder
-from consilience.screen import out, progress, told
-from consilience.store import Store
+from consilience.runs.recipe import Recipe, free_folder, run_folder
+from consilience.runs.store import Store
 
 
 @app.command()
@@ -68,7 +68,7 @@ def run(
     as_json: Json_ = False,
 ) -> None:
     """Run one method and write a report."""
-    from consilience.run import run as run_method
+    from consilience.runs.run import run as run_method
 
     if resume is not None:
         recipe, bounds, how = _as_before(resume, data_dir, min_replies)
@@ -138,7 +138,7 @@ def pool(
     as_json: Json_ = False,
 ) -> None:
     """Aggregate a run's saved replies with another method, without training."""
-    from consilience.run import load
+    from consilience.runs.run import load
 
     saved = Store(folder).read_json()
     recipe = _recipe(saved, data_dir)
@@ -152,8 +152,8 @@ def pool(
 @app.command(short_help="Write a folder's report.html again.")
 def report(folder: Annotated[Path, typer.Argument(help="The folder of a run, comparison or experiment.")]) -> None:
     """Write report.html again from run.json, compare.json or results.json."""
-    from consilience.report.html import comparison_page, run_page
-    from consilience.report.reproduced import reproduction_page
+    from consilience.report.reproduction_page import reproduction_page
+    from consilience.report.run_page import comparison_page, run_page
 
     store = Store(folder)
     pages = {"compare.json": comparison_page, "results.json": reproduction_page, "run.json": run_page}
@@ -170,8 +170,8 @@ def demo(
     as_json: Json_ = False,
 ) -> None:
     """Five sites that hardly share a class: what each way of learning together is worth, in under a minute."""
-    from consilience.demo import demo as compare
-    from consilience.report.html import comparison_page
+    from consilience.comparison.demo import demo as compare
+    from consilience.report.run_page import comparison_page
     from consilience.report.table import comparison_table
 
     with progress(not as_json):
@@ -184,7 +184,7 @@ def demo(
 
 def finish(store: Store, report: dict[str, Any], as_json: bool) -> None:
     """Write the report and show it."""
-    from consilience.report.html import run_page
+    from consilience.report.run_page import run_page
     from consilience.report.table import run_table
 
     store.write_json("run.json", report)

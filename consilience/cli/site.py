@@ -9,8 +9,8 @@ import typer
 
 from consilience.cli.handed import Key_, Model_, Study_, Table_, columns, say, site_identity, unvouched, written
 from consilience.cli.options import app
+from consilience.cli.screen import out, progress
 from consilience.errors import InputError
-from consilience.screen import out, progress
 
 site_app = typer.Typer(no_args_is_help=True, help="Take part in a study with rows that stay here.")
 app.add_typer(site_app, name="site")
@@ -27,10 +27,10 @@ def join(
     out_: Out_ = None,
 ) -> None:
     """Sign the agreement after reading it: makes NAME.key, which stays here, and NAME.join for the coordinator."""
-    from consilience.joining import join_text
-    from consilience.proposal import consistent
-    from consilience.signature import new_key, read_key
-    from consilience.study import check_name, read
+    from consilience.formats.signature import new_key, read_key
+    from consilience.study.agreement import check_name, read
+    from consilience.study.joining import join_text
+    from consilience.study.proposal import consistent
 
     check_name(name)
     found = read(study)
@@ -50,10 +50,10 @@ def sums(
     out_: Out_ = None,
 ) -> None:
     """Write counts, sums and sums of squares of the number columns, where the study finds its scaling that way."""
-    from consilience.joining import sums_file
-    from consilience.signature import new_key, read_key
-    from consilience.site import rows_of
-    from consilience.study import check_name, read
+    from consilience.formats.signature import new_key, read_key
+    from consilience.study.agreement import check_name, read
+    from consilience.study.joining import sums_file
+    from consilience.study.site import rows_of
 
     check_name(name)
     agreement = read(study).agreement
@@ -68,10 +68,10 @@ def sums(
 @site_app.command()
 def check(study: Study_, table: Table_) -> None:
     """Hold a table against the study and show what would leave. Sends nothing, writes nothing."""
-    from consilience.admission import rehearsed
-    from consilience.data.columns import inspect
-    from consilience.proposal import consistent
-    from consilience.study import read
+    from consilience.study.admission import rehearsed
+    from consilience.study.agreement import read
+    from consilience.study.columns import inspect
+    from consilience.study.proposal import consistent
 
     agreement = read(study).agreement
     consistent(agreement)
@@ -116,9 +116,9 @@ def fit(
     one_class: OneClass_ = False,
 ) -> None:
     """Fit the model to this site's rows and write the one file that leaves."""
-    from consilience.site import fit as fitted
-    from consilience.site import own_scores, parts, rows_of
-    from consilience.study import read
+    from consilience.study.agreement import read
+    from consilience.study.site import fit as fitted
+    from consilience.study.site import own_scores, parts, rows_of
 
     found = read(study)
     member, own = site_identity(found, key)
@@ -144,7 +144,7 @@ def show(
     every: Annotated[bool, typer.Option("--all", help="Print every number.")] = False,
 ) -> None:
     """All that is in a file, in words and numbers."""
-    from consilience.envelope import opened
+    from consilience.formats.envelope import opened
 
     envelope = opened(file)
     header = envelope.header
@@ -166,10 +166,10 @@ def statistics(
     study: Study_, model: Model_, table: Table_, out_: Out_ = None, key: Key_ = None, memory: Memory_ = None
 ) -> None:
     """Sums of log-scores on the rows set aside, by which β or λ and the temperature are chosen. No row leaves."""
-    from consilience.modelfile import read_model
-    from consilience.site import check_unseen, parts, rows_of
-    from consilience.site import statistics as table_of
-    from consilience.study import read
+    from consilience.study.agreement import read
+    from consilience.study.model import read_model
+    from consilience.study.site import check_unseen, parts, rows_of
+    from consilience.study.site import statistics as table_of
 
     found = read(study)
     member, own = site_identity(found, key)
@@ -195,10 +195,10 @@ def evaluate(
     """How well a returned model predicts here, and whether its probabilities can be trusted. Stays here."""
     from consilience.metrics.calibration import reliability
     from consilience.metrics.scores import intervals, scores
-    from consilience.modelfile import read_model
     from consilience.predictive import Categorical
-    from consilience.site import parts, rows_of
-    from consilience.study import read
+    from consilience.study.agreement import read
+    from consilience.study.model import read_model
+    from consilience.study.site import parts, rows_of
 
     found = read(study) if study else None
     pooled = read_model(model, found)
@@ -232,7 +232,7 @@ def evaluate(
 
 def contents(value: Any, invented: bool = False) -> None:
     """A table of every tensor inside."""
-    from consilience.site import ranges
+    from consilience.study.site import ranges
 
     note = "range (of a rehearsal on invented rows)" if invented else "range"
     table = columns(("name", "shape", "type", "bytes", note), right=("bytes",))
@@ -247,7 +247,7 @@ def contents(value: Any, invented: bool = False) -> None:
 
 def outline(value: Any) -> list[tuple[Any, ...]]:
     """Names, shapes and types of the tensors inside."""
-    from consilience.site import ranges
+    from consilience.study.site import ranges
 
     return [row[:3] for row in ranges(value)]
 

@@ -10,8 +10,8 @@ import typer
 
 from consilience.cli.handed import Inputs_, Key_, Model_, Study_, columns, say, server_key, written
 from consilience.cli.options import Seed_, Set_, app
+from consilience.cli.screen import out, progress
 from consilience.errors import InputError
-from consilience.screen import out, progress
 
 study_app = typer.Typer(no_args_is_help=True, help="Coordinate a study: agree, collect files, pool.")
 app.add_typer(study_app, name="study")
@@ -41,10 +41,10 @@ def new(
     folder: Annotated[Path, typer.Option("--folder", help="Where NAME.toml and NAME.key go.")] = Path(),
 ) -> None:
     """Write a study's file, to be read, corrected and then signed by every site."""
-    from consilience.proposal import EXAMPLE, proposal
-    from consilience.signature import new_key, public
-    from consilience.study import read_columns
-    from consilience.study_text import agreement_text, proposed
+    from consilience.formats.signature import new_key, public
+    from consilience.study.agreement import read_columns
+    from consilience.study.proposal import EXAMPLE, proposal
+    from consilience.study.text import agreement_text, proposed
 
     path = folder / f"{name}.toml"
     if path.exists():
@@ -67,8 +67,8 @@ def new(
 @study_app.command()
 def show(study: Study_) -> None:
     """What was agreed, who signed, which models were made; checks that the file can work."""
-    from consilience.proposal import consistent
-    from consilience.study import read
+    from consilience.study.agreement import read
+    from consilience.study.proposal import consistent
 
     found = read(study)
     a = found.agreement
@@ -91,10 +91,10 @@ def show(study: Study_) -> None:
 @study_app.command()
 def add(study: Study_, files: Annotated[list[Path], typer.Argument(help="NAME.join files from sites.")]) -> None:
     """Add sites that signed; at the start or at any time later, without anybody training again."""
-    from consilience.joining import joined
-    from consilience.proposal import consistent
-    from consilience.study import read
-    from consilience.study_text import study_text
+    from consilience.study.agreement import read
+    from consilience.study.joining import joined
+    from consilience.study.proposal import consistent
+    from consilience.study.text import study_text
 
     found = read(study)
     consistent(found.agreement)
@@ -108,8 +108,8 @@ def add(study: Study_, files: Annotated[list[Path], typer.Argument(help="NAME.jo
 @study_app.command()
 def leave(study: Study_, site: Annotated[str, typer.Argument(help="The site that leaves.")]) -> None:
     """Take a site out; pool the others' replies again to have the model without it."""
-    from consilience.study import read
-    from consilience.study_text import study_text
+    from consilience.study.agreement import read
+    from consilience.study.text import study_text
 
     before = read(study)
     found = before.without(site)
@@ -123,9 +123,9 @@ def leave(study: Study_, site: Annotated[str, typer.Argument(help="The site that
 @study_app.command()
 def scale(study: Study_, files: Files_) -> None:
     """Find the scaling constants from the sites' sums and write them into the study, before anybody signs it."""
-    from consilience.joining import scaled
-    from consilience.study import read
-    from consilience.study_text import agreement_text
+    from consilience.study.agreement import read
+    from consilience.study.joining import scaled
+    from consilience.study.text import agreement_text
 
     found = read(study)
     if found.sites:
@@ -138,8 +138,8 @@ def scale(study: Study_, files: Files_) -> None:
 @study_app.command()
 def message(study: Study_, key: Key_ = None, inputs: Inputs_ = None, out_: Out_ = None) -> None:
     """Write the first message, for methods that begin with one (such as evidence_logits)."""
-    from consilience.pooling import inputs_from, start
-    from consilience.study import read
+    from consilience.study.agreement import read
+    from consilience.study.coordinator import inputs_from, start
 
     found = read(study)
     made = start(found, server_key(study, key), inputs_from(found.agreement, inputs))
@@ -156,9 +156,9 @@ def pool(
     after: Annotated[Path | None, typer.Option(help="The state that the round before left.")] = None,
 ) -> None:
     """Check the sites' replies one by one and pool those that are sound into one model."""
-    from consilience.pooling import inputs_from
-    from consilience.pooling import pool as pooled
-    from consilience.study import read
+    from consilience.study.agreement import read
+    from consilience.study.coordinator import inputs_from
+    from consilience.study.coordinator import pool as pooled
 
     found = read(study)
     with progress(True) as _:
@@ -182,11 +182,11 @@ def choose(
     study: Study_, model: Model_, files: Files_, out_: Out_ = None, key: Key_ = None, inputs: Inputs_ = None
 ) -> None:
     """Choose β or λ, and a temperature, by the sum of the sites' statistics."""
-    from consilience.account import kept_account
-    from consilience.modelfile import read_model
-    from consilience.pooling import choose as chosen
-    from consilience.pooling import inputs_from
-    from consilience.study import read
+    from consilience.study.account import kept_account
+    from consilience.study.agreement import read
+    from consilience.study.coordinator import choose as chosen
+    from consilience.study.coordinator import inputs_from
+    from consilience.study.model import read_model
 
     found = read(study)
     own, pooled = server_key(study, key), read_model(model, found)
@@ -201,7 +201,7 @@ def choose(
 
 
 def warn(refused: Any) -> None:
-    from consilience.pooling import left_out
+    from consilience.study.coordinator import left_out
 
     for sentence in left_out(refused):
         say(sentence, "yellow")
@@ -209,18 +209,18 @@ def warn(refused: Any) -> None:
 
 def record(study: Path, model: Path, sites: tuple[str, ...]) -> None:
     """Remember the model in the study, so that it can be named if one of its sites leaves."""
-    from consilience.envelope import opened
-    from consilience.study import read
-    from consilience.study_text import study_text
+    from consilience.formats.envelope import opened
+    from consilience.study.agreement import read
+    from consilience.study.text import study_text
 
     written(study, study_text(read(study).recorded(opened(model, "model").checksum, sites)), "")
 
 
 def reported(model: Path, account: dict[str, Any]) -> None:
     """The model's report beside it, for people and as JSON."""
-    from consilience.envelope import opened
-    from consilience.report.studied import study_page
-    from consilience.store import as_json
+    from consilience.formats.envelope import opened
+    from consilience.report.study_page import study_page
+    from consilience.runs.store import as_json
 
     told = {"checksum": opened(model, "model").checksum, **account}
     written(model.with_suffix(".json"), as_json(told), "")

@@ -25,10 +25,10 @@ from consilience.cli.options import (
     Target_,
     app,
 )
-from consilience.participation import Participation
-from consilience.recipe import Recipe, run_folder
-from consilience.screen import live, out, progress, stoppable, told
-from consilience.store import Store
+from consilience.cli.screen import live, out, progress, stoppable, told
+from consilience.engines.participation import Participation
+from consilience.runs.recipe import Recipe, run_folder
+from consilience.runs.store import Store
 
 
 @app.command(short_help="Several methods on the same splits and seeds, one report.")
@@ -67,11 +67,11 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print compare.json alone on standard output.")] = False,
 ) -> None:
     """Run several methods on the same splits and seeds, and write one report."""
-    from consilience.communication import csv_text as curves_text
-    from consilience.compare import Plan, parse_seeds
-    from consilience.compare import compare as compare_rows
-    from consilience.comparison import csv_text, markdown
-    from consilience.report.html import comparison_page
+    from consilience.comparison.cells import Plan, parse_seeds
+    from consilience.comparison.cells import compare as compare_rows
+    from consilience.comparison.summary import csv_text, markdown
+    from consilience.metrics.communication import csv_text as curves_text
+    from consilience.report.run_page import comparison_page
     from consilience.report.table import comparison_table
 
     recipe = Recipe(
@@ -131,10 +131,10 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="Print settings.json alone on standard output.")] = False,
 ) -> None:
     """Choose a method's settings on validation rows; test rows are never looked at."""
-    from consilience.compare import parse_seeds
+    from consilience.comparison.cells import parse_seeds
+    from consilience.comparison.tune import Search, Trial, write
+    from consilience.comparison.tune import tune as tune_method
     from consilience.report.table import trial_table
-    from consilience.tune import Search, Trial, write
-    from consilience.tune import tune as tune_method
 
     recipe = Recipe(
         data=data,
@@ -179,9 +179,9 @@ def reproduce(
     data_dir: DataDir_ = None,
 ) -> None:
     """Run a paper's experiment, or go on with it, and print ours beside theirs."""
-    from consilience import reproduce as experiments
-    from consilience.compare import parse_seeds
-    from consilience.report.reproduced import reproduction_page
+    from consilience.comparison import reproduce as experiments
+    from consilience.comparison.cells import parse_seeds
+    from consilience.report.reproduction_page import reproduction_page
 
     if name is None:
         out.print("\n".join(f"{known}  {experiments.load(known).title}" for known in experiments.names()))

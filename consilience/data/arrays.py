@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from consilience.data.data import narrowed
 from consilience.data.dataset import Dataset
+from consilience.data.sites import narrowed
 from consilience.errors import InputError
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from consilience.data.data import Data, Features, Sites
-from consilience.data.partition import Natural, Rows, SortedFeature, Split, dirichlet, iid, natural
-from consilience.data.shift import Shifted
+from consilience.data.sites import Data, Features, Sites
 from consilience.errors import InputError
 from consilience.key import Key
+from consilience.splits.features import Shifted
+from consilience.splits.labels import Natural, SortedFeature, dirichlet, iid, natural
+from consilience.splits.split import Rows, Split
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from consilience.data.data import Features, Sites
 from consilience.data.dataset import Dataset
+from consilience.data.sites import Features, Sites
 from consilience.errors import InputError
 from consilience.key import Key
 

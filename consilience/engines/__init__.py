@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 
-from consilience.data.data import Data
-from consilience.engines import offline  # noqa: F401 — before anything imports Flower
+from consilience.data.sites import Data
 from consilience.engines.exchange import Engine, Turn
 from consilience.engines.parallel import Parallel
 from consilience.engines.sequential import Sequential
@@ -31,10 +31,11 @@ __all__ = [
 def flower(data: Sequence[Data], workers: int | None = None, memory: int | None = None) -> Engine:
     """Flower's simulation, if the extra is there."""
     try:
-        from consilience.engines.flower_simulation import FlowerSimulation
+        simulation = importlib.import_module("consilience.flower.simulation")  # a room above, there if Flower is
     except ImportError as error:
         raise InputError("The engine «flower» needs Flower: pip install 'consilience[flower]'.") from error
-    return FlowerSimulation(data, workers, memory)
+    made: Engine = simulation.FlowerSimulation(data, workers, memory)
+    return made
 
 
 ENGINES: dict[str, Callable[..., Engine]] = {

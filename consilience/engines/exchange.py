@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from consilience import tree
-from consilience.data.data import Data
+from consilience.data.sites import Data
+from consilience.engines.participation import FAILED
 from consilience.errors import Diverged
 from consilience.key import Key
 from consilience.method import Method
-from consilience.participation import FAILED
 from consilience.parties import Client, Received, Reply
 from consilience.task import Task
 from consilience.tree import Tree

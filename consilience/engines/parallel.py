@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
-from consilience.data.data import Data
+from consilience.data.sites import Data
 from consilience.engines.exchange import Turn, alone, client_view, excused
 from consilience.engines.workers import cores, pool_of
 from consilience.method import Method

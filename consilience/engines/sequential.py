@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from consilience.data.data import Data
+from consilience.data.sites import Data
 from consilience.engines.exchange import Turn, alone, client_view, excused
 from consilience.method import Method
 from consilience.parties import Received

@@ -12,18 +12,18 @@ import torch
 from torch.nn.functional import pad
 
 from consilience import tree
-from consilience.compiled import worthwhile
-from consilience.data.data import Data
+from consilience.data.sites import Data
 from consilience.engines.exchange import Turn, alone, client_view, excused, not_finite
+from consilience.engines.memory import keep_memory
 from consilience.engines.workers import cores, pool_of, small
 from consilience.errors import InputError
-from consilience.memory import keep_memory
 from consilience.method import Method
 from consilience.models.plain import perceptron
 from consilience.parties import Client, Received, Reply
 from consilience.payload import nbytes
 from consilience.progress import track
 from consilience.task import Task
+from consilience.training.compiled import worthwhile
 from consilience.tree import Tree
 
 BUDGET = 256 * 2**20  # bytes a group may need, roughly; larger groups are no faster

@@ -14,17 +14,17 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from consilience import tree
-from consilience.data.data import Data
+from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.exposure import Nearness, nearness
-from consilience.exposure import warning as exposed
-from consilience.inference.many import check_exact, each, slopes_of
 from consilience.key import Key
-from consilience.optim import AdamSteps, Optimiser
 from consilience.parties import Client
 from consilience.payload import Coreset
+from consilience.privacy.exposure import Nearness, nearness
+from consilience.privacy.exposure import warning as exposed
 from consilience.progress import track
 from consilience.task import Task, gradient, label_counts
+from consilience.training.many import check_exact, each, slopes_of
+from consilience.training.optimisers import AdamSteps, Optimiser
 from consilience.tree import Params
 
 FAR = 10.0  # times the data's own extent: a pseudo-row further out has diverged

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.errors import InputError
-from consilience.inference.chain import Inference
-from consilience.inference.many import check_exact, each, slopes_of
 from consilience.key import Key
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples, centre
 from consilience.progress import track
 from consilience.task import Task
+from consilience.training.chain import Inference
+from consilience.training.many import check_exact, each, slopes_of
 from consilience.tree import Params
 
 LOW = 0.2  # an acceptance below this wastes most of the work

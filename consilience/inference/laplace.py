@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.data.data import Data
+from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.inference.chain import Inference
 from consilience.inference.point import SGD
 from consilience.parties import Client
 from consilience.posterior import Dense, Gaussian, Posterior, centre
 from consilience.task import Task
+from consilience.training.chain import Inference
 from consilience.tree import Params
 
 # Weights and rows → a matrix [R, P] whose rows r give the curvature Σ r rᵀ of −Σ log p(y|x,θ).

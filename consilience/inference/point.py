@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.inference.augment import Augment
-from consilience.inference.chain import Optimise, chain, drawn_epochs
-from consilience.inference.schedule import Schedule, constant
-from consilience.optim import AdamSteps, Descent, Optimiser
 from consilience.parties import Client
 from consilience.posterior import Point, Posterior, centre
 from consilience.task import Task, decay
+from consilience.training.augmentation import Augment
+from consilience.training.chain import Optimise, chain, drawn_epochs
+from consilience.training.optimisers import AdamSteps, Descent, Optimiser
+from consilience.training.schedules import Schedule, constant
 
 
 @dataclass(frozen=True)

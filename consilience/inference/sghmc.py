@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from consilience.errors import InputError
-from consilience.inference.chain import At, sampled
-from consilience.inference.schedule import cosine
-from consilience.optim import less
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples
 from consilience.task import Task
+from consilience.training.chain import At, sampled
+from consilience.training.optimisers import less
+from consilience.training.schedules import cosine
 from consilience.tree import Tree
 
 

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from consilience.inference.chain import At, after_burning, sampled
-from consilience.optim import less
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples
 from consilience.task import Task
+from consilience.training.chain import At, after_burning, sampled
+from consilience.training.optimisers import less
 from consilience.tree import Tree
 
 

@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.func import functional_call
 
 from consilience import tree
-from consilience.data.data import Data
-from consilience.inference.augment import Augment
-from consilience.inference.chain import At, chain
+from consilience.data.sites import Data
 from consilience.models.batchnorm import BatchNorm
-from consilience.optim import Descent
 from consilience.parties import Client
 from consilience.posterior import Point, Posterior, centre
 from consilience.task import Task
+from consilience.training.augmentation import Augment
+from consilience.training.chain import At, chain
+from consilience.training.optimisers import Descent
 from consilience.tree import Params, Tree
 
 

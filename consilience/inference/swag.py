@@ -9,12 +9,12 @@ import torch
 
 from consilience import tree
 from consilience.errors import InputError
-from consilience.inference.chain import Optimise, after_burning, chain
-from consilience.inference.schedule import constant
-from consilience.optim import Descent
 from consilience.parties import Client
 from consilience.posterior import Gaussian, Posterior, centre
 from consilience.task import Task
+from consilience.training.chain import Optimise, after_burning, chain
+from consilience.training.optimisers import Descent
+from consilience.training.schedules import constant
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.data.data import Data
+from consilience.data.sites import Data
 from consilience.inference.coreset import initial, starts
-from consilience.inference.many import check_exact
-from consilience.optim import AdamSteps, Descent
 from consilience.parties import Client
 from consilience.progress import track
 from consilience.task import Task, gradient, mean_nll
+from consilience.training.many import check_exact
+from consilience.training.optimisers import AdamSteps, Descent
 from consilience.tree import Params
 
 

@@ -17,15 +17,15 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.errors import unknown
-from consilience.inference.chain import At, Optimise, chain
-from consilience.inference.schedule import Schedule, constant
 from consilience.key import Key
 from consilience.models.variational import log_variances, variational
-from consilience.optim import AdamSteps, Optimiser
 from consilience.parties import Client
 from consilience.posterior import Dense, Gaussian, Point, Posterior, centre
 from consilience.prior import Prior
 from consilience.task import Task, Tilt, decay
+from consilience.training.chain import At, Optimise, chain
+from consilience.training.optimisers import AdamSteps, Optimiser
+from consilience.training.schedules import Schedule, constant
 from consilience.tree import Params, Tree
 
 VARIANTS = ("printed", "ozer2022")

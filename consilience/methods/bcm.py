@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from consilience.distil import Distil, distilled
 from consilience.inference import CyclicalSGHMC, Inference
 from consilience.method import Method, Pooled, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.pooling.distil import Distil, distilled
 from consilience.posterior import Posterior
 from consilience.predictive import Distribution, Powers, Predictive, product
 from consilience.task import Task

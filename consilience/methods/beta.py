@@ -8,10 +8,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from consilience.distil import Distil, distilled
 from consilience.inference import CyclicalSGHMC, Inference
 from consilience.method import Method, Needs, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.pooling.distil import Distil, distilled
 from consilience.posterior import Posterior
 from consilience.predictive import Distribution, Predictive, geometric, maximise, mixture, precise, product, score
 from consilience.task import Task

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.data.data import Data, joined
+from consilience.data.sites import Data, joined
 from consilience.inference import SGD, Inference
 from consilience.inference.coreset import BPCfKL, Learned, caution
 from consilience.inference.hmc import inferred

@@ -9,14 +9,14 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.distil import Distil, distilled
 from consilience.inference import SGD, Inference
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.pooling.distil import Distil, distilled
+from consilience.pooling.evidence import class_log_probs, class_scores, diagnosis, strengths
 from consilience.posterior import Posterior
 from consilience.predictive import Categorical, Predictive
 from consilience.task import Task, label_counts, smoothed
-from consilience.twoway import class_log_probs, class_scores, diagnosis, strengths
 
 
 class Evidence(NamedTuple):

@@ -9,17 +9,17 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.distil import Distil, at_random
 from consilience.errors import InputError
 from consilience.inference import SGD, Adam, Inference
 from consilience.method import Method, Needs
 from consilience.methods.evidence import EvidencePooling
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.payload import Logits
+from consilience.pooling.distil import Distil, at_random
+from consilience.pooling.evidence import class_log_probs, class_scores, strengths
 from consilience.posterior import Point
 from consilience.predictive import Categorical, Predictive
 from consilience.task import Task, smoothed
-from consilience.twoway import class_log_probs, class_scores, strengths
 
 
 class Agreed(NamedTuple):

@@ -9,10 +9,10 @@ from typing import ClassVar
 from consilience import tree
 from consilience.inference import SGD, Inference
 from consilience.method import Method, Stepped, server_step
-from consilience.optim import FederatedAdam
 from consilience.parties import Client, Received, Reply, Server
 from consilience.posterior import Point
 from consilience.task import Task
+from consilience.training.optimisers import FederatedAdam
 
 
 @dataclass(frozen=True)

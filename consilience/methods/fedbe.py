@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from consilience import tree
-from consilience.distil import Distil
-from consilience.ensemble import Ensemble, Ensembled
 from consilience.errors import InputError
 from consilience.inference import SWA
 from consilience.method import Method
 from consilience.methods.fedavg import FedAvg
 from consilience.parties import Client, Received, Reply, Server, weights
+from consilience.pooling.distil import Distil
+from consilience.pooling.ensembles import Ensemble, Ensembled
 from consilience.posterior import Samples
 from consilience.predictive import Predictive, tempered
 from consilience.task import Task

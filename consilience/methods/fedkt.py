@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.distil import Distil, distilled
 from consilience.inference import SGD, Inference
 from consilience.method import Method, Pooled, State
+from consilience.models.softmax import log_softmax
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.pooling.distil import Distil, distilled
 from consilience.posterior import Point, Posterior, Samples
 from consilience.predictive import Categorical, Predictive
-from consilience.softmax import log_softmax
 from consilience.task import Task
 
 

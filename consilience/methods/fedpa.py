@@ -12,10 +12,10 @@ from torch import Tensor
 from consilience import tree
 from consilience.inference import CyclicalSGHMC, Inference
 from consilience.method import Method, Stepped
-from consilience.optim import Descent, Optimiser
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point, samples_of
 from consilience.task import Task
+from consilience.training.optimisers import Descent, Optimiser
 from consilience.tree import Params
 
 

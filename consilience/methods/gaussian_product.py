@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from consilience.inference import Inference, Laplace
-from consilience.merging import as_gaussian
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads
+from consilience.pooling.merging import as_gaussian
 from consilience.posterior import Dense, Posterior, multiply
 from consilience.task import Task
 

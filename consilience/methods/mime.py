@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from consilience import tree
-from consilience.inference.chain import Held, chain
 from consilience.method import Method
-from consilience.optim import Descent, Optimiser
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point
-from consilience.slope import whole_slope
 from consilience.task import Task
+from consilience.training.chain import Held, chain
+from consilience.training.gradient import whole_slope
+from consilience.training.optimisers import Descent, Optimiser
 from consilience.tree import Params, Tree
 
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import torch
 
-from consilience.distil import Distil, distilled
 from consilience.inference import SGD, Inference
 from consilience.method import Method, Pooled, State
 from consilience.parties import Client, Received, Reply, Server, payloads
+from consilience.pooling.distil import Distil, distilled
 from consilience.posterior import Posterior
 from consilience.predictive import Predictive, logarithmic
 from consilience.task import Task

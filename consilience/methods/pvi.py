@@ -11,9 +11,9 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.inference import Inference, MeanField
-from consilience.merging import as_gaussian
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.pooling.merging import as_gaussian
 from consilience.posterior import Dense, Natural, Posterior, centre, from_natural, natural
 from consilience.prior import Believed
 from consilience.task import Task

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from consilience.errors import InputError, unknown
 from consilience.inference import Inference, MeanField
-from consilience.merging import Released, Rule, aalv, as_gaussian, clamped, merge, population, ppa, spread
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.pooling.merging import Released, Rule, aalv, as_gaussian, clamped, merge, population, ppa, spread
 from consilience.posterior import Posterior
 from consilience.predictive import Predictive
 from consilience.task import Task

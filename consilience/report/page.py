@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from consilience.report import plots, words
-from consilience.report.words import FEW_ROWS, Json, count, human_bytes, interval, score
+from consilience.report import plots
+from consilience.report import wording as words
+from consilience.report.wording import FEW_ROWS, Json, count, human_bytes, interval, score
 
 
 class Cell(NamedTuple):

@@ -22,7 +22,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from consilience.report.words import Json, count, human_bytes, interval, metric, percent, score, value
+from consilience.report.wording import Json, count, human_bytes, interval, metric, percent, score, value
 
 WIDTH = 340  # units of the view box: a phone's width, so that text of 9 units stays readable there
 _VARIABLES = ("ink", "muted", "rule", "wash", "accent", "second", "paper")  # the page's colours

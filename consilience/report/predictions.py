@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from consilience.report.plots import ACCENT, INK, MUTED, PAPER, RULE, SECOND, drawn
-from consilience.report.words import Json, count, number, percent
+from consilience.report.wording import Json, count, number, percent
 
 PARTS = {
     "aleatoric": ("in the outcome (aleatoric)", MUTED),

@@ -12,8 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from consilience.report.doubts import doubts
-from consilience.report.words import (
+from consilience.report.warnings import doubts
+from consilience.report.wording import (
     FEW_ROWS,
     PAIRED,
     Json,

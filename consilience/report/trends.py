@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from consilience.communication import mean_curve, sent
+from consilience.metrics.communication import mean_curve, sent
 from consilience.report.plots import (
     ACCENT,
     INK,
@@ -24,7 +24,7 @@ from consilience.report.plots import (
     log_ticks,
     marked,
 )
-from consilience.report.words import Json, human_bytes, metric, score, value
+from consilience.report.wording import Json, human_bytes, metric, score, value
 
 COLOURS = (ACCENT, SECOND, INK, MUTED)  # the page's own, so that lines stand out in light, dark and print
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))

@@ -6,7 +6,7 @@ import csv
 import sys
 from pathlib import Path
 
-from consilience.data.folder import find
+from consilience.datasets.folder import find
 
 
 def main() -> None:

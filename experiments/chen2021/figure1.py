@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 
 import consilience as co
 from consilience import tree
+from consilience.comparison.reproduce import Experiment, Values
 from consilience.metrics.scores import scores
 from consilience.posterior import Point, Samples
-from consilience.reproduce import Experiment, Values
-from consilience.result import Result
+from consilience.runs.result import Result
 
 SETTINGS = {
     f"{rows} rows, width {width}, rate {rate}": (rows, width, rate)

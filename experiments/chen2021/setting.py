@@ -16,17 +16,18 @@ import torch
 from torch import nn
 
 import consilience as co
-from consilience.data import dataset
-from consilience.data.partition import Split, parse
+from consilience.comparison.reproduce import Experiment, Values
+from consilience.datasets import dataset
 from consilience.inference import stepwise
-from consilience.inference.augment import CropAndFlip
 from consilience.key import Key
 from consilience.metrics.scores import scores
 from consilience.models import model
 from consilience.models.resnet import resnet
 from consilience.predictive import temperature, tempered
-from consilience.reproduce import Experiment, Values
-from consilience.result import Result
+from consilience.runs.result import Result
+from consilience.splits.split import Split
+from consilience.splits.text import parse
+from consilience.training.augmentation import CropAndFlip
 
 NETWORKS = ("convnet", "resnet20", "resnet32", "resnet44", "resnet56")
 LABELS = 30  # labelled rows at the server, for temperatures alone

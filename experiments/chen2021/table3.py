@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 import consilience as co
+from consilience.comparison.reproduce import module
 from consilience.predictive import Predictive
-from consilience.reproduce import module
 
 SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet", "step:resnet20")

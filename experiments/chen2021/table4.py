@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import consilience as co
+from consilience.comparison.reproduce import module
 from consilience.data.inputs import inputs_from
-from consilience.reproduce import module
-from consilience.result import Result
+from consilience.runs.result import Result
 
 SETTING = module("chen2021/setting")
 COLUMNS = tuple(f"{split}:{network}" for split in ("step", "dirichlet") for network in SETTING.NETWORKS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import consilience as co
-from consilience.reproduce import module
-from consilience.result import Result
+from consilience.comparison.reproduce import module
+from consilience.runs.result import Result
 
 SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet",)

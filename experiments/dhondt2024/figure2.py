@@ -18,11 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import consilience as co
-from consilience.data.synthetic import INTERVALS, sine_truth
+from consilience.comparison.reproduce import Experiment, Values
+from consilience.datasets.synthetic import INTERVALS, sine_truth
 from consilience.inference.unrolled import rows_of
 from consilience.models.mlp import mlp_swish
-from consilience.reproduce import Experiment, Values
-from consilience.result import Result
+from consilience.runs.result import Result
 
 NOISE = 0.3**2
 LEARN = co.BPCfKL(  # Table 2, first column; steps 0.01 and 1.0 for unit noise become × the noise variance

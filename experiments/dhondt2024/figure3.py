@@ -17,10 +17,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import consilience as co
+from consilience.comparison.reproduce import Experiment, Values, module
 from consilience.inference.unrolled import rows_of
 from consilience.models.mlp import mlp_groupnorm
-from consilience.reproduce import Experiment, Values, module
-from consilience.result import Result
+from consilience.runs.result import Result
 
 FIGURE2 = module("dhondt2024/figure2")
 LEARN = co.BPCfKL(  # Table 2, second column

@@ -19,13 +19,13 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import consilience as co
-from consilience.communication import Curve, curve, reached, sent
-from consilience.data import dataset
+from consilience.comparison.reproduce import Experiment, Values, module
 from consilience.data.dataset import Dataset
+from consilience.datasets import dataset
+from consilience.metrics.communication import Curve, curve, reached, sent
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn
-from consilience.reproduce import Experiment, Values, module
-from consilience.result import Result
+from consilience.runs.result import Result
 
 
 class Size(NamedTuple):

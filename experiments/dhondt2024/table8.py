@@ -6,8 +6,8 @@ import dataclasses
 import warnings
 
 import consilience as co
+from consilience.comparison.reproduce import Experiment, Values, module
 from consilience.metrics.scores import scores
-from consilience.reproduce import Experiment, Values, module
 
 table1 = module("dhondt2024/table1")
 

@@ -6,7 +6,7 @@ tenth of the writers take part.
 
 from __future__ import annotations
 
-from consilience.reproduce import Experiment, Values, module
+from consilience.comparison.reproduce import Experiment, Values, module
 
 table8 = module("dhondt2024/table8")
 PRINTED = {30: (1.822, 0.132), 50: (1.385, 0.006), 100: (1.210, 0.029), 200: (1.152, 0.073), 300: (1.01, 0.002)}

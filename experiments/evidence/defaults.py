@@ -7,14 +7,14 @@ pooled over the sites, and test rows are never touched. Seeds start at 100, so t
 from __future__ import annotations
 
 import consilience as co
-from consilience.data import dataset
-from consilience.data.partition import parse
+from consilience.comparison.reproduce import Experiment, Values
+from consilience.comparison.tune import on_validation
+from consilience.datasets import dataset
 from consilience.metrics.scores import scores
+from consilience.pooling.evidence import class_log_probs, class_scores, strengths
 from consilience.predictive import Categorical
-from consilience.reproduce import Experiment, Values
+from consilience.splits.text import parse
 from consilience.task import smoothed
-from consilience.tune import on_validation
-from consilience.twoway import class_log_probs, class_scores, strengths
 
 BUDGET = {"digits": (50, 50), "heart_disease": (50, 20)}  # epochs, batch; 15 and 100 for the others
 PENALTIES: tuple[float | None, ...] = (0.1, 0.3, 1.0, 3.0, 10.0, None)

@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from consilience.comparison.reproduce import load
 from consilience.metrics.paired import Difference, difference
-from consilience.reproduce import load
 
 PAGE, BEGIN, END = Path("docs/evidence.md"), "<!-- tables: summary.py -->", "<!-- end of the tables -->"
 COLUMNS = load("evidence/table").columns

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 import consilience as co
-from consilience.data import dataset
-from consilience.data.partition import parse
+from consilience.comparison.reproduce import Experiment, Values
+from consilience.datasets import dataset
 from consilience.metrics.scores import scores
 from consilience.models import model
+from consilience.models.remembered import remembering
+from consilience.pooling.evidence import class_log_probs, fit, solver, strengths
 from consilience.predictive import Categorical, Distribution, Predictive, mixture, temperature, tempered
-from consilience.remembered import remembering
-from consilience.reproduce import Experiment, Values
-from consilience.result import Result
+from consilience.runs.result import Result
+from consilience.splits.text import parse
 from consilience.task import label_counts, smoothed
-from consilience.twoway import class_log_probs, fit, solver, strengths
 
 SHOWN = ("accuracy", "nll", "brier", "ece", "ece_debiased")
 

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import consilience as co
 from consilience import tree
-from consilience.data import dataset
-from consilience.data.data import Data
+from consilience.comparison.reproduce import Experiment, Values, module
 from consilience.data.dataset import Dataset
-from consilience.data.partition import HeterogeneousHasan2023
+from consilience.data.sites import Data
+from consilience.datasets import dataset
 from consilience.errors import Diverged
 from consilience.methods.fedpa import delta
 from consilience.metrics.scores import scores
@@ -28,8 +28,8 @@ from consilience.models import Factory
 from consilience.models.cnn import cnn_hasan
 from consilience.posterior import samples_of
 from consilience.predictive import Distribution, temperature, tempered
-from consilience.reproduce import Experiment, Values, module
-from consilience.result import Result
+from consilience.runs.result import Result
+from consilience.splits.labels import HeterogeneousHasan2023
 
 TABLE2 = module("hasan2024/table2")  # the same authors' program
 DECAY, FRICTION, BATCH, CLIENTS = TABLE2.DECAY, TABLE2.FRICTION, TABLE2.BATCH, TABLE2.CLIENTS

@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from consilience.comparison.reproduce import collect, load, module
 from consilience.metrics.paired import difference
-from consilience.reproduce import collect, load, module
 
 PAGE, BEGIN = Path("experiments/hasan2023/README.md"), "<!-- tables: summary.py -->"
 EXPERIMENT = load("hasan2023/accuracy")

@@ -12,7 +12,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from consilience.reproduce import Experiment, load
+from consilience.comparison.reproduce import Experiment, load
 
 ACCURACY = load("hasan2023/accuracy")
 BATCHES = 100

@@ -8,10 +8,10 @@ once; the true posterior (T = 1) under N(0, 1); bounds; every row also with a va
 from __future__ import annotations
 
 import consilience as co
-from consilience.data import dataset
-from consilience.data.partition import parse
-from consilience.reproduce import Experiment, Values
-from consilience.result import Result
+from consilience.comparison.reproduce import Experiment, Values
+from consilience.datasets import dataset
+from consilience.runs.result import Result
+from consilience.splits.text import parse
 
 EPOCHS = {"full": (60, 200, 100), "smoke": (10, 10, 1)}  # of clients, of the server alone, of distillation
 COLUMNS = ("air_quality", "bike", "wine", "real_estate", "forest_fire")

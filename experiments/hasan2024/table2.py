@@ -20,11 +20,11 @@ from collections.abc import Callable
 from torch import Tensor
 
 import consilience as co
-from consilience.data import dataset
-from consilience.data.partition import parse
+from consilience.comparison.reproduce import Experiment, Values
+from consilience.datasets import dataset
 from consilience.predictive import Normal, geometric, maximise
-from consilience.reproduce import Experiment, Values
-from consilience.result import Result
+from consilience.runs.result import Result
+from consilience.splits.text import parse
 
 # Thesis Table B.4 = Table 6 of the paper, column by column.
 SETTINGS = {

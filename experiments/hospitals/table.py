@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 import consilience as co
-from consilience.choice import chosen, knob, log_scores, turned
-from consilience.data.columns import inspect, labelled
-from consilience.data.data import Data, Sites
+from consilience.data.sites import Data, Sites
 from consilience.key import Key
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.predictive import tempered
-from consilience.study import read_columns
+from consilience.study.agreement import read_columns
+from consilience.study.choice import chosen, knob, log_scores, turned
+from consilience.study.columns import inspect, labelled
 
 HERE = Path(__file__).parent
 DICTIONARY = HERE.parent.parent / "examples" / "hospitals" / "columns.toml"

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import consilience as co
-from consilience.data import dataset
-from consilience.data.partition import parse
+from consilience.comparison.reproduce import Experiment, Values
+from consilience.datasets import dataset
 from consilience.metrics.calibration import ece, ece_debiased
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn_ozer
 from consilience.posterior import Gaussian
 from consilience.predictive import Categorical, Distribution, temperature, tempered
-from consilience.reproduce import Experiment, Values
-from consilience.result import Result
+from consilience.runs.result import Result
+from consilience.splits.text import parse
 
 PAPER = json.loads((Path(__file__).parent / "paper.json").read_text())
 RULES = {"EAA": co.eaa, "GAA": co.gaa, "AALV": co.aalv, "PPA": co.ppa, "CF": co.cf}

@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Sequence
 
 import consilience as co
-from consilience.data import dataset
-from consilience.reproduce import Experiment, Values, module
+from consilience.comparison.reproduce import Experiment, Values, module
+from consilience.datasets import dataset
 
 TABLE1 = module("ozer2022/table1")
 ROUNDS = {"full": 5, "overnight": 5, "small": 2, "smoke": 1}

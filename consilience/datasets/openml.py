@@ -1,0 +1,121 @@
+"""Files for the data folder from OpenML, checked against the published originals before they are kept."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib.util
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from consilience.datasets.vision import encode_delta
+from consilience.errors import InputError
+
+Array = np.ndarray[Any, Any]
+WINE = (
+    "fixed acidity",
+    "volatile acidity",
+    "citric acid",
+    "residual sugar",
+    "chlorides",
+    "free sulfur dioxide",
+    "total sulfur dioxide",
+    "density",
+    "pH",
+    "sulphates",
+    "alcohol",
+    "quality",
+)
+
+
+class Source(NamedTuple):
+    """Where a file comes from, and what must be in it."""
+
+    file: str
+    number: int  # on OpenML
+    shape: tuple[int, ...]  # of a row's features
+    train: int  # how many rows come before the official test part; 0: there is none
+    checksum: str  # SHA-256 of the official rows, features then labels: bytes for images, float32 for tables
+
+
+SOURCES = {
+    "mnist": Source(
+        "mnist.npz", 554, (28, 28), 60000, "c2069063c1105f2bf96266aef1ff68c6e13bdda7a54e37bf19c16f1db24efc83"
+    ),
+    "fashion_mnist": Source(
+        "fashion_mnist.npz", 40996, (28, 28), 60000, "2cbc59191665e1ba3f2494648f17edac5974f748ab89fb2ae05597d658161f54"
+    ),
+    "cifar10": Source(
+        "cifar10.npz", 40927, (3, 32, 32), 50000, "14a2bd144501de0a338b4c67a69c1d3c335f24e5f4e22c78ea4775ad4d3c9e6a"
+    ),
+    "wine": Source(
+        "winequality-red.csv", 40691, (11,), 0, "0ddcf5da7e29881b4753587b47154266e8102d5cfbf40b0870b3c48b9c2e8b00"
+    ),
+}
+
+
+def download(name: str, folder: Path) -> Path:
+    """The file of a data set in `folder`, fetched unless it is there; rows that are not the official ones in their
+    official order are refused, since the test part goes by the order."""
+    source, path = SOURCES[name], folder / SOURCES[name].file
+    if path.is_file():
+        return path
+    x, y = _fetched(name, source)
+    if _checksum(x, y) != source.checksum:
+        raise InputError(
+            f"What OpenML sent for {name} is not the published file, so nothing was kept: put {source.file} into "
+            f"«{folder}» yourself."
+        )
+    partial = path.with_name(f"{os.getpid()}-{path.name}")  # renamed when complete
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(partial, source, x, y)
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise InputError(
+            f"{path.name} cannot be written to «{folder}» ({error.strerror}): choose another folder with --data-dir."
+        ) from None
+    return path
+
+
+def _fetched(name: str, source: Source) -> tuple[Array, Array]:
+    """Features and labels as OpenML has them: bytes for images, double precision for tables."""
+    from sklearn.datasets import fetch_openml  # here, because it takes a second that few commands need
+
+    parser = "pandas" if importlib.util.find_spec("pandas") else "liac-arff"  # the second is slow and always there
+    dtype = np.uint8 if source.train else np.float64
+    try:
+        x, y = fetch_openml(data_id=source.number, as_frame=False, parser=parser, return_X_y=True)
+        return np.asarray(x).astype(dtype).reshape(-1, *source.shape), np.asarray(y).astype(np.float64).astype(dtype)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{name} could not be fetched from OpenML ({error}): check the connection, or pass the folder that has "
+            f"{source.file} with --data-dir."
+        ) from None
+
+
+def _checksum(x: Array, y: Array) -> str:
+    parts = [part if part.dtype == np.uint8 else part.astype(np.float32) for part in (x, y)]
+    return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
+
+
+def _write(path: Path, source: Source, x: Array, y: Array) -> None:
+    if not source.train:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, delimiter=";")
+            writer.writerow(WINE)
+            writer.writerows([f"{value:.15g}" for value in (*row, label)] for row, label in zip(x, y, strict=True))
+        return
+    train, test = slice(source.train), slice(source.train, None)
+    arrays: dict[str, Any] = {"y_train": y[train], "y_test": y[test]}
+    if len(source.shape) == 3:
+        arrays |= {"x_train_delta": encode_delta(x[train]), "x_test_delta": encode_delta(x[test])}
+    else:
+        arrays |= {"x_train": x[train], "x_test": x[test]}
+    np.savez_compressed(path, **arrays)

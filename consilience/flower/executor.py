@@ -1,0 +1,168 @@
+"""Flower's tasks, done by a process of ours: nothing that came over the network is written to disk or imported.
+
+A SuperNode fetches an app from the server, and by default unpacks it and runs it. Started with `--isolation process` it
+hands its tasks to whoever asks; we ask, take the message, and answer with the code that is installed here.
+This is Flower's own interface between its processes and not part of its public one: hence the narrow range of versions.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+from flwr.app import Context, Error, Message
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.common.serde import context_from_proto, fab_from_proto, run_from_proto
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, SendTaskHeartbeatRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import HttpGrid
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from consilience.flower.app import content_hash
+
+logging.getLogger("flwr").setLevel(logging.ERROR)  # what matters is said by us
+PAUSE = 0.2  # seconds between two looks for work
+PROTECTED = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+
+
+class Runtime(NamedTuple):
+    """Where a SuperLink or SuperNode hands out its tasks."""
+
+    address: str
+    secret: bytes  # shared with it, so that no other process on the machine can take them
+    certificate: bytes | None = None  # of its authority; None: not encrypted, on loopback only
+
+    def client(self, component: str, *more: Any, tries: int | None = None) -> RuntimeHttpClient:
+        again = make_simple_http_retry_invoker()
+        again.max_tries = tries or again.max_tries
+        return RuntimeHttpClient.from_server_address(
+            server_address=self.address,
+            insecure=self.certificate is None,
+            root_certificates=self.certificate,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name=component), *more],
+            retry_invoker=again,
+        )
+
+
+def tasks(runtime: Runtime, kind: TaskType, alive: Callable[[], bool], run: int | None = None) -> Iterator[str]:
+    """Tokens of tasks of one kind, as they come, while the process that hands them out is alive.
+
+    With `run`, another run's tasks are taken and left undone: anyone who reaches a SuperLink can start one.
+    """
+    permit = SuperExecAuthHttpInterceptor(master_secret=runtime.secret, protected_methods=PROTECTED)
+    client = runtime.client("SuperExec", permit, tries=1)  # asked again and again anyway
+    try:
+        while alive():
+            try:
+                found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
+            except httpx.HTTPError:
+                time.sleep(PAUSE)
+                continue
+            if found.HasField("task") and found.token and run in (None, found.task.run_id):
+                yield found.token
+            time.sleep(PAUSE)
+    finally:
+        client.close()
+
+
+@contextmanager
+def beating(client: RuntimeHttpClient) -> Iterator[None]:
+    """Say that a task is being worked on, however long it takes."""
+
+    def beat() -> bool:
+        try:
+            client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+        except httpx.HTTPError:
+            return False
+        return True
+
+    sender = HeartbeatSender(beat)
+    sender.start()
+    try:
+        yield
+    finally:
+        sender.stop()
+
+
+def answer(
+    runtime: Runtime,
+    token: str,
+    pinned: str,
+    respond: Callable[[Message, Context], Message],
+    log: Callable[[str], None],
+) -> None:
+    """Do one ClientApp's task; another app than the pinned one is refused. Its bytes are hashed and dropped."""
+    client = runtime.client("flwr-clientapp", RuntimeTokenHttpInterceptor(token))
+    try:
+        with beating(client):
+            message, context, _, fab = pull_task_input(client)
+            found = content_hash(fab.content)
+            if found == pinned:
+                reply = _some(respond, message, context)
+            else:
+                why = f"the server's app {found[:12]} is not the study's {pinned[:12]}; nothing of it was run."
+                log(f"Refused: {why}")
+                reply = Message(Error(ErrorCode.INVALID_FAB, why), reply_to=message)
+            push_message(client, reply, context)
+            push_task_output(client, context, SubStatus.COMPLETED, "")
+    finally:
+        client.close()
+
+
+def _some(respond: Callable[[Message, Context], Message], message: Message, context: Context) -> Message:
+    """An answer, whatever happens: a SuperNode that gets none waits for it for ever and answers nobody again."""
+    try:
+        reply = respond(message, context)
+        why = "nothing came of it"
+    except Exception as error:
+        reply, why = None, type(error).__name__
+    if isinstance(reply, Message):
+        return reply
+    code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    return Message(Error(code, f"the site's program failed ({why})."), reply_to=message)
+
+
+@contextmanager
+def serving(runtime: Runtime, token: str) -> Iterator[HttpGrid]:
+    """The grid of a ServerApp's task; how it ends is told to the SuperLink."""
+    grid = HttpGrid(runtime.address, runtime.certificate is None, runtime.certificate, token=token)
+    client = grid._runtime_client
+    status, details = SubStatus.FAILED, "The study stopped."
+    context: Context | None = None
+    try:
+        with beating(client):
+            found = client.PullTaskInput(PullTaskInputRequest())
+            TaskIdentity.task_id, TaskIdentity.run_id = found.task_id, found.run.run_id
+            TaskIdentity.node_id = found.context.node_id
+            context = context_from_proto(found.context)
+            fab_from_proto(found.fab)
+            grid.set_run(run_from_proto(found.run))
+            yield grid
+            status, details = SubStatus.COMPLETED, ""
+    finally:
+        push_task_output(client, context, status, details)
+        grid.close()
+
+
+def new_secret(path: Path) -> bytes:
+    """A fresh secret in a file that only its owner may read."""
+    secret = os.urandom(32)
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secret)
+    return secret

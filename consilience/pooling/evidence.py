@@ -1,0 +1,167 @@
+"""The penalised two-way fit behind evidence pooling: what the sites agree on, and how far each is off.
+
+For each input, class scores s and site offsets a minimise Σ_kc r_kc (s_c + a_k − z_kc)² + λ Σ_k r_k a_k². Eliminating a
+leaves one C × C system with the same matrix for every input, so the fit is a fixed linear map of the sites' scores z.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import scipy  # its parts are imported when they are used
+import torch
+from torch import Tensor
+
+from consilience import tree
+from consilience.errors import Diverged
+from consilience.models.softmax import log_softmax
+
+KNOWN = 5  # rows of a class after which a site is held to know it
+PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # between which the estimate of λ weighs
+CONTRADICTION = 0.2  # digits without any shift showed 0.01–0.15, rotated by ± 30° 0.05–0.39
+
+
+class Fit(NamedTuple):
+    scores: Tensor  # s, [N, C]; 0 for a class nobody has seen
+    offsets: Tensor  # a, [K, N]
+    residuals: Tensor  # z − s − a, [K, N, C]; 0 where a site has not seen the class
+
+
+def strengths(counts: Tensor, exponent: float) -> Tensor:
+    """r_kc = n_kc^exponent, and 0 for what a site has not seen."""
+    n = counts.double()
+    return torch.where(n > 0, n.clamp(min=1e-300) ** exponent, torch.zeros_like(n))
+
+
+def solver(r: Tensor, penalty: float) -> Tensor:
+    """The map [C, K, C] from all sites' scores to the class scores; the matrix is factored once.
+
+    With no penalty the scores are known up to one constant, which no softmax sees; sites that share no class, even by
+    way of others, leave more than one free, and then the penalty is set to 1 and said so.
+    """
+    if penalty == 0 and len(groups := components(r)) > 1:
+        told = "; ".join(", ".join(str(k) for k in group) for group in groups)
+        said = f"Sites share no class, even by way of others, between the groups {told}: λ = 1 is used."
+        warnings.warn(said, stacklevel=2)
+        penalty = 1.0
+    right = torch.einsum("kd,dc->dkc", r, torch.eye(r.shape[1], dtype=r.dtype))
+    right = right - torch.einsum("kd,kc->dkc", r, shrunk(r, penalty))
+    return torch.einsum("de,ekc->dkc", torch.linalg.pinv(normal_matrix(r, penalty), hermitian=True), right)
+
+
+def shrunk(r: Tensor, penalty: float) -> Tensor:
+    """How a site's offset follows from its scores."""
+    return r / r.sum(1, keepdim=True).clamp(min=1e-300) / (1 + penalty)
+
+
+def normal_matrix(r: Tensor, penalty: float) -> Tensor:
+    """What is left for the class scores once the offsets are eliminated, [C, C]."""
+    return torch.diag(r.sum(0)) - r.T @ shrunk(r, penalty)
+
+
+def fit(z: Tensor, r: Tensor, penalty: float, solve: Tensor | None = None) -> Fit:
+    """Scores, offsets and residuals for the sites' scores z [K, N, C]; a site with scores not finite is left out."""
+    z, kept = sound(z, r)
+    solve, r = None if kept is not r else solve, kept
+    solve = solver(r, penalty) if solve is None else solve
+    s = torch.einsum("dkc,knc->nd", solve.to(z), z)
+    w = r.to(z)
+    gap = z - s
+    a = torch.einsum("kc,knc->kn", w, gap) / w.sum(1, keepdim=True).clamp(min=1e-30) / (1 + penalty)
+    return Fit(s, a, (gap - a.unsqueeze(-1)) * (w > 0).unsqueeze(1))
+
+
+def sound(z: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores and strengths as they are, or without the sites whose scores are not finite."""
+    bad = ~torch.isfinite(z).flatten(1).all(1)
+    if tree.vectorised() or not bool(bad.any()):
+        return z, r
+    if bool(bad.all()):
+        raise Diverged("No site's scores are finite: train again with a smaller rate.")
+    named = ", ".join(str(int(k)) for k in bad.nonzero())
+    warnings.warn(f"Scores of site {named} are not finite: left out of the pool.", stacklevel=3)
+    return z.masked_fill(bad[:, None, None], 0.0), r.masked_fill(bad[:, None], 0.0)
+
+
+def class_scores(r: Tensor, penalty: float | None) -> Callable[[Tensor], Tensor]:
+    """The sites' scores [K, N, C] → class scores [N, C]; λ is estimated where None is given."""
+    if penalty is None:
+        return lambda z: estimated(z, r)
+    solve = solver(r, penalty)
+    return lambda z: fit(z, r, penalty, solve).scores
+
+
+def estimated(z: Tensor, r: Tensor) -> Tensor:
+    """Class scores [N, C] averaged over λ, each λ counted by how well it explains the input's own scores."""
+    z, r = sound(z, r)
+    found = [fit(z, r, penalty) for penalty in PENALTIES]
+    log_likelihoods = [restricted_log_likelihood(f, r, p) for f, p in zip(found, PENALTIES, strict=True)]
+    plausible = torch.stack(log_likelihoods).softmax(0).to(z)
+    return torch.einsum("ln,lnc->nc", plausible, torch.stack([f.scores for f in found]))
+
+
+def restricted_log_likelihood(found: Fit, r: Tensor, penalty: float) -> Tensor:
+    """How well λ explains the sites' scores at each input [N], up to a constant that no λ changes.
+
+    The penalised fit is the posterior mean of the mixed model z_kc = s_c + a_k + e_kc with e_kc ~ N(0, σ²/r_kc) and
+    a_k ~ N(0, σ²/(λ r_k)). Its restricted likelihood, σ² profiled out, needs only the minimum of the sum of squares:
+    log|V| = K log(1 + 1/λ) + const, and XᵀV⁻¹X is the matrix of the fit.
+    """
+    seen, sites = r.sum(0) > 0, (r.sum(1) > 0).sum().double()
+    freedom = ((r > 0).sum() - seen.sum()).clamp(min=1)
+    squares = torch.einsum("kc,knc->n", r, found.residuals.double() ** 2)
+    squares = (squares + penalty * (r.sum(1) @ found.offsets.double() ** 2)).clamp(min=1e-30)
+    spread = sites * math.log1p(1 / penalty) + torch.logdet(normal_matrix(r, penalty)[seen][:, seen])
+    return -0.5 * (freedom * squares.log() + spread)
+
+
+def diagnosis(z: Tensor, counts: Tensor, exponent: float, penalty: float = 1.0) -> dict[str, Any]:
+    """Who knows what, and where the sites contradict each other.
+
+    Offsets (nats) say how far a site's evidence is shifted: large for inputs unlike anything it saw. Residuals (nats,
+    over the classes that are likely at an input) are what no offset explains. A contradiction is a site that names
+    another class than the pool although it knows the pool's: its classes look different, which the rule assumes away.
+    """
+    r = strengths(counts, exponent)
+    found, seen = fit(z, r, penalty), counts > 0
+    posterior = class_log_probs(found.scores, (counts.sum(0) + 0.5) / (counts.sum(0) + 0.5).sum(), counts.sum(0) > 0)
+    w = r.to(z).unsqueeze(1) * posterior.exp()
+    squares = w * found.residuals**2
+    by_cell = (squares.sum(1) / w.sum(1).clamp(min=1e-30)).sqrt()
+    top, named = posterior.argmax(-1), z.masked_fill(~seen.unsqueeze(1), -torch.inf).argmax(-1)
+    knows = (counts > KNOWN)[:, top]
+    wrong = (named != top) & knows
+    share = float(wrong.sum() / knows.sum().clamp(min=1))
+    if share > CONTRADICTION:
+        warnings.warn(
+            f"Sites that know a class name another in {share:.0%} of cases: what a class looks like may differ between "
+            "sites, which evidence pooling assumes away. Check units, devices and definitions, or compare with fedavg.",
+            stacklevel=2,
+        )
+    return {
+        "contradiction": share,
+        "contradiction_by_site": (wrong.sum(1) / knows.sum(1).clamp(min=1)).tolist(),
+        "residual": float((squares.sum() / w.sum()).sqrt()),
+        "residual_by_site_and_class": [
+            [float(v) if n > 0 else None for v, n in zip(*pair, strict=True)]
+            for pair in zip(by_cell, counts, strict=True)
+        ],
+        "offset_by_site": (found.offsets**2).mean(1).sqrt().tolist(),
+    }
+
+
+def components(r: Tensor) -> list[list[int]]:
+    """The sites, grouped by whether they share classes, directly or by way of others."""
+    adjacency = ((r > 0).double() @ (r > 0).double().T > 0).numpy()
+    count, label = scipy.sparse.csgraph.connected_components(adjacency, directed=False)
+    return [[k for k in range(len(r)) if label[k] == group] for group in range(count)]
+
+
+def class_log_probs(scores: Tensor, frequencies: Tensor, seen: Tensor) -> Tensor:
+    """log p(y|x) ∝ log π(y) + s_y over the classes seen; a class nobody has seen keeps its prior π(y)."""
+    prior = frequencies.to(scores).log()
+    known = log_softmax((prior + scores).masked_fill(~seen, -torch.inf))
+    return torch.where(seen, known + torch.log1p(-frequencies[~seen].sum().to(scores)), prior)

@@ -1,0 +1,155 @@
+"""A pooled model in a file: what it was made from, by whom, and how it predicts. Needs nothing beside itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from torch import Tensor
+
+from consilience import tree
+from consilience.errors import InputError
+from consilience.formats.envelope import Header, opened, sealed
+from consilience.formats.settings import types_of
+from consilience.key import Key
+from consilience.method import Method, Pooled
+from consilience.methods.mixture import Mixture
+from consilience.metrics.uncertainty import decompose
+from consilience.posterior import Point, Posterior, Samples, members
+from consilience.predictive import Distribution, Normal, tempered
+from consilience.study.agreement import Agreement, Study, from_fields
+from consilience.tree import Tree
+
+# What predicting needs of a state, by name; anything else in one stays with the coordinator.
+PREDICTS = ("posterior", "posteriors", "weights", "counts", "chosen", "beta")
+ONE = ("posterior", "beta")  # and where one posterior, or a student, is all there is
+MIXTURES = ("mixture", "beta")  # pools that are still themselves when nobody knows whose sample is whose
+
+
+class Facts(NamedTuple):
+    """What a model says about itself."""
+
+    sites: tuple[str, ...]  # whose replies, of any round, are in it; sorted where nobody shall know whose is whose
+    rows: int  # they trained on together; 0: withheld by one of them, or not known
+    rounds: int  # done
+    method: str  # how what is in the file predicts
+    knob: str = ""  # beta or penalty, where one was chosen
+    value: float = 0.0
+    temperature: float = 1.0
+    statistics_from: tuple[str, ...] = ()  # the sites whose sums chose these
+    notes: tuple[str, ...] = ()  # in words
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    agreement: Agreement
+    facts: Facts
+    method: Method
+    state: Tree
+    checksum: str = ""  # of the file it was read from
+
+    def __call__(self, x: Tensor) -> Distribution:
+        """The prediction for features as the network sees them; a regression in the target's unit."""
+        with torch.no_grad():
+            p = tempered(self.method.predictive(self.agreement.build_task(), self.state)(x), self.facts.temperature)
+        if isinstance(p, Normal):
+            scale, shift = self.agreement.target.spread, self.agreement.target.centre
+            return Normal(p.mean * scale + shift, p.var * scale**2, p.noise * scale**2)
+        return p
+
+    def uncertainty(self, x: Tensor) -> dict[str, Tensor]:
+        """Aleatoric, epistemic and the part of it between sites, which samples without names cannot tell; nothing where
+        one set of weights is all there is. A temperature scales those of a number, and leaves those of classes."""
+        task = self.agreement.build_task()
+        posteriors, weights = self.method.members(self.state)
+        if not posteriors or (len(posteriors) == 1 and isinstance(posteriors[0], Point)):
+            return {}
+        with torch.no_grad():
+            each = [
+                [task.predictive(Point(m))(x) for m in members(p, Key(0), task.draws, task.like)] for p in posteriors
+            ]
+        u = decompose(each, weights)
+        unit = self.agreement.target.spread**2 * self.facts.temperature
+        scale = 1.0 if self.agreement.target.classes else unit
+        named = {"aleatoric": u.aleatoric, "epistemic": u.epistemic, "disagreement": u.disagreement}
+        unnamed = self.agreement.hand_out == "mixture" and self.facts.method == "mixture"
+        return {part: scale * value for part, value in named.items() if part != "disagreement" or not unnamed}
+
+
+def model_file(model: Model, key: Ed25519PrivateKey) -> bytes:
+    a, facts = model.agreement, model.facts
+    about = {"agreement": dataclasses.asdict(a), "facts": facts._asdict(), "settings": _settings(model.method)}
+    return sealed({"state": model.state}, Header("model", a.hash, a.name, "server", facts.rounds, about), key)
+
+
+def read_model(path: Path, study: Study | None = None) -> Model:
+    """A model from its file, signed by the coordinator of the study it was made in, or of the study given."""
+    envelope = opened(path, "model")
+    about: Any = envelope.header.about
+    try:
+        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["facts"].items()}
+        facts = Facts(**plain)
+        agreement = from_fields(about["agreement"], path)
+        chosen = {name: value for name, value in about["settings"].items() if name == "penalty"}
+        settings = {name: None if value is None else float(value) for name, value in chosen.items()}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InputError(f"{path} is not a model that this version of consilience wrote.") from error
+    if agreement.hash != envelope.header.study or not envelope.signed_by(agreement.server):
+        raise InputError(f"{path} is not signed by the coordinator of «{agreement.name}»: it is not used.")
+    if study is not None and agreement.hash != study.agreement.hash:
+        raise InputError(
+            f"{path} belongs to the study «{agreement.name}» ({agreement.hash[:8]}), not to «{study.agreement.name}» "
+            f"({study.agreement.hash[:8]})."
+        )
+    method = agreement.build_method()
+    if facts.method != agreement.method:
+        method = Mixture()
+    method = dataclasses.replace(method, **settings)  # type: ignore[type-var]
+    state = envelope.value(types_of(method))["state"]
+    return Model(agreement, facts, method, state, envelope.checksum)
+
+
+def _settings(method: Method) -> dict[str, float | None]:
+    """What was chosen about the method after the study was signed."""
+    return {"penalty": method.penalty} if hasattr(method, "penalty") else {}
+
+
+def handed_out(agreement: Agreement, method: Method, state: Any) -> tuple[str, Method, Tree]:
+    """What the study lets sites and users have of a pool: its name, how it predicts, and its state."""
+    if not getattr(state, "posteriors", ()) or agreement.hand_out == "student":
+        return agreement.method, method, _only(state, ONE)
+    if agreement.hand_out == "ensemble":
+        return agreement.method, method, _only(state, PREDICTS)
+    if agreement.method not in MIXTURES:
+        raise InputError(
+            f"{agreement.method} pools by site, so it cannot be handed out as a mixture without names: write "
+            'hand_out = "ensemble", or "student" with a distilling method.'
+        )
+    return "mixture", Mixture(), unnamed(agreement, state.posterior, state.posteriors, state.weights)
+
+
+def _only(state: Any, fields: tuple[str, ...]) -> Tree:
+    """A state with these fields; the others are empty."""
+    return state._replace(**{name: () for name in state._fields if name not in fields})
+
+
+def unnamed(agreement: Agreement, start: Posterior, posteriors: tuple[Posterior, ...], weights: Tensor) -> Pooled:
+    """The same mixture as samples in an order that tells nothing, each with its share of its site's weight.
+
+    The order comes from the samples' own numbers and from nothing else: whose they are cannot be read off it.
+    """
+    task = agreement.build_task()
+    each = [members(p, Key(0), task.draws, task.like) for p in posteriors]
+    shares = [float(w) / len(own) for own, w in zip(each, weights, strict=True) for _ in own]
+    samples = [Samples({k: v.unsqueeze(0) for k, v in m.items()}) for own in each for m in own]
+    ordered = sorted(zip(samples, shares, strict=True), key=lambda pair: (_digest(pair[0]), pair[1]))
+    return Pooled(start, tuple(s for s, _ in ordered), torch.tensor([w for _, w in ordered], dtype=torch.float64))
+
+
+def _digest(sample: Samples) -> bytes:
+    return hashlib.sha256(tree.ravel(sample.params).view(torch.uint8).numpy().data).digest()

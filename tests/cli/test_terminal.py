@@ -1,0 +1,85 @@
+"""What a terminal shows: help on one screen, completion, narrow windows and pipes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from reports import classification, comparison, text
+
+from consilience.cli.catalogue import dataset_table, method_table, model_table
+from consilience.cli.options import data_like, methods_like, models_like
+from consilience.methods import METHODS
+from consilience.report.table import comparison_table, run_table
+
+
+def consilience(*words: str, **environment: str) -> str:
+    clean = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    command = [Path(sys.executable).with_name("consilience"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**clean, **environment})
+    return done.stdout
+
+
+def test_help_fits_a_screen_and_has_examples() -> None:
+    shown = consilience("--help", COLUMNS="80").splitlines()
+    assert len(shown) <= 32
+    assert max(len(line) for line in shown) <= 80
+    assert any("consilience run evidence --data" in line for line in shown)
+    commands = [line for line in shown if line.startswith("  ") and not line.startswith("   ")]
+    assert not any(line.endswith("...") for line in commands)  # every command is told in full
+
+
+def test_a_pipe_gets_a_row_on_a_line() -> None:
+    shown = consilience("methods").splitlines()
+    rows = [line for line in shown if line.split(" ")[0] in METHODS]
+    assert {line.split()[0] for line in rows} == set(METHODS)
+    assert len(shown) == len(METHODS) + 1  # the headings, and nothing wrapped
+    assert not any("\x1b" in line for line in shown)  # no colours
+
+
+def test_the_shell_completes_names() -> None:
+    assert methods_like("evid") == ["evidence", "evidence_logits", "evidence_tuned"]
+    assert data_like("dig") == ["digits"]
+    assert models_like("mlp") == ["mlp", "mlp_swish", "mlp_groupnorm"]
+    words = {"COMP_WORDS": "consilience run fedy", "COMP_CWORD": "2"}
+    assert consilience(_CONSILIENCE_COMPLETE="complete_bash", **words).split() == ["fedyogi"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_nothing_is_cut_off_in_a_narrow_terminal(width: int) -> None:
+    for renderable in (
+        run_table(classification()),
+        comparison_table(comparison()),
+        method_table(),
+        dataset_table(None),
+        model_table(),
+    ):
+        shown = text(renderable, width)
+        assert all(len(line) <= width for line in shown.splitlines())
+        assert "…" not in shown
+    assert "FedAvg, 10" in text(comparison_table(comparison()), width)
+
+
+def test_what_few_commands_need_is_not_imported_for_all() -> None:
+    script = (
+        "import sys, consilience.cli; print({'sklearn', 'matplotlib', 'jinja2', 'scipy.special'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+def test_no_run_waits_for_the_compiler_of_torch() -> None:
+    """Its import takes longer than many a run; only compiled steps need it."""
+    script = """
+import sys, consilience as co
+sites = co.moons(n=120).split(co.iid(), 3)
+task = co.classification(co.mlp(sites.features, sites.classes, hidden=(4,)))
+for engine in ("sequential", "vectorised", "parallel"):
+    co.run(co.Mixture(co.CyclicalSGHMC(epochs=2, cycles=1)), task, sites, engine=engine)
+print("torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "False", done.stderr

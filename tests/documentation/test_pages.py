@@ -1,0 +1,67 @@
+"""The tables on the pages are what the stored results say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import protocols
+from benchmarks.__main__ import BEGIN, END, write_page
+from consilience.comparison.reproduce import module
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # where experiments are found
+
+
+def cells(name: str) -> dict[tuple[str, str], dict[str, Any]]:
+    found = json.loads((ROOT / "experiments" / name).read_text())["cells"]
+    return {(c["row"], c["column"]): c for c in found if c["ours"] is not None}
+
+
+def test_hasan2023_tables_are_those_of_its_results() -> None:
+    summary, page = module("hasan2023/summary"), (ROOT / "experiments/hasan2023/README.md").read_text()
+    found = cells("hasan2023/results/accuracy.json")
+    assert len(found) > 100
+    assert summary.accuracies(found) in page and summary.distances(found) in page
+    assert summary.regression() in page
+    for row in summary.CALIBRATED:
+        for score in ("nll", "ece"):
+            values = [found[row, column]["scores"][score] for column in summary.COLUMNS]
+            assert f"| {row} | {' | '.join(f'{v:.3f}' for v in values)} |" in page
+
+
+def test_the_evidence_tables_are_those_of_its_results() -> None:
+    summary, page = module("evidence/summary"), (ROOT / "docs/evidence.md").read_text()
+    found = cells("evidence/results/table.json")
+    rows = summary.OURS | summary.RIVALS | summary.BOUNDS
+    lines = [line.replace("**", "") for line in page.splitlines()]
+    for column in summary.MAIN:
+        there = [found[row, column]["scores"]["nll"] if (row, column) in found else None for row in rows.values()]
+        if any(v is not None for v in there):
+            shown = " | ".join("–" if v is None else f"{v:.3f}" for v in there)
+            assert any(line.startswith(f"| {column} (") and line.endswith(f") | {shown} |") for line in lines), column
+
+
+def test_a_benchmark_renews_its_own_table_and_leaves_the_others(tmp_path: Path) -> None:
+    page = tmp_path / "speed.md"
+    page.write_text(f"Before.\n\n{BEGIN}\n\n### {protocols.TITLE}\n\nold\n\n### Engines\n\nkept\n\n{END}\n\nAfter.\n")
+    scored = {"ours": {"distilled β": 0.5}, "plain": {"distilled β": 0.6}}
+    part = {"rows": "real rows", "client_steps": 7, "seconds": {"ours": 1.0, "plain": 6.0}, "ratio": 6.0, "nll": scored}
+    machine = {"cores": 2, "threads": 1, "load_before": 0.1}
+    found = {"machine": machine, "torch": "2", "scale": 0.1, "repeats": 3, "parts": {"protocols": {"wine": part}}}
+
+    write_page(page, found)
+    text = page.read_text()
+
+    assert "| wine, 7 client steps, real rows | 1.00 | 6.00 | 6.0 | 0.500 | 0.600 |" in text
+    assert "old" not in text and "### Engines\n\nkept" in text
+    assert text.startswith("Before.") and text.endswith("After.\n")
+    write_page(page, found)
+    assert page.read_text() == text

@@ -1,0 +1,111 @@
+"""The experiments of d'Hondt et al.: each runs for a few steps, is drawn, and has the paper's settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import consilience as co
+from consilience.comparison.reproduce import collect, load, module
+from consilience.comparison.rows import read_settings, row
+from consilience.data.dataset import Dataset
+from consilience.training.optimisers import AdamSteps, Descent
+
+
+def writers(name: str, data_dir: str | None = None) -> Dataset:
+    """Six writers with 20 images of twelve classes each, a few of them for testing."""
+    assert name == "femnist"
+    y, site = torch.arange(120) % 12, torch.arange(120) // 20
+    x = co.Key(3).uniform(120 * 784).reshape(120, 1, 28, 28)
+    last = torch.arange(120) % 10 == 9
+    parts = {"x_test": x[last], "y_test": y[last], "site_test": site[last]}
+    return Dataset(name, x[~last], y[~last], classes=62, site=site[~last], public=True, **parts)
+
+
+def drawn(name: str, column: str, folder: Path) -> dict[str, Any]:
+    """One trial at the smallest size, collected and drawn as `reproduce` would."""
+    experiment = load(name)
+    values = experiment.trial(column, 0, "smoke", None)
+    place = folder / "trials" / "smoke" / column
+    place.mkdir(parents=True)
+    (place / "seed-0.json").write_text(json.dumps({"values": values}))
+    results = collect(name, experiment, [0], "smoke", folder)
+    if draw := getattr(module(name), "draw", None):
+        draw(results, folder)
+    return results
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["figure2", "figure4", "figure3"])
+def test_figures_run_and_are_drawn(name: str, tmp_path: Path) -> None:
+    column = load(f"dhondt2024/{name}").columns[0]
+
+    results = drawn(f"dhondt2024/{name}", column, tmp_path)
+
+    rows = {c["row"] for c in results["cells"]}
+    assert {"FedAvg", "DOSFL", "BPC-FL + HMC"} <= rows and "_drawing" not in rows
+    assert all(c["ours"] is not None for c in results["cells"])
+    assert (tmp_path / f"{name}-seed-0.svg").exists()
+
+
+def test_table_1_fills_its_rows_and_figure_1_its_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = load("dhondt2024/table1")
+    monkeypatch.setitem(experiment.trial.__globals__, "dataset", writers)  # type: ignore[attr-defined]
+    values = experiment.trial("femnist", 0, "smoke", None)
+
+    short = {r for r in experiment.paper or {} if "100 local" not in r}
+    assert short <= set(values)
+    # Two sets of ten images of 784 pixels with labels and weights, four numbers beside; one seed down to each.
+    own = values["BPC-FL + SGD"]["floats_to_nll"]
+    assert own == 2 * (10 * (784 + 2) + 4 + 1)
+    assert values["BPC-FL + SGD"]["times_to_nll"] == 1
+    drawing: Any = values["_drawing"]
+    warm = drawing["curves"]["BPC-FL → FedAvg"]
+    cold = drawing["curves"]["FedAvg (10 local steps)"]
+    assert warm[0]["up_floats"] - cold[0]["up_floats"] == 2 * (10 * (784 + 2) + 4)  # the coresets count
+    results = {"scale": "smoke", "drawings": {"femnist": {0: drawing}}, "cells": []}
+    for name, picture in (("table1", "pseudo-inputs.svg"), ("figure1", "figure1.svg")):
+        module(f"dhondt2024/{name}").draw(results, tmp_path)
+        assert (tmp_path / picture).exists()
+
+
+def test_no_writer_is_both_trained_and_tested_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    table1 = module("dhondt2024/table1")
+    monkeypatch.setattr(table1, "dataset", writers)
+
+    sites, others = table1.prepared(3, 2, 0, None)
+
+    seen = {tuple(x.flatten()[:5].tolist()) for part in (*sites.train, *sites.test, *sites.validation) for x in part.x}
+    assert len(sites) == 3 and len(seen) == 60 and len(others.x) == 40
+    assert not seen & {tuple(x.flatten()[:5].tolist()) for x in others.x}
+
+
+def test_figure_2_has_exactly_its_points() -> None:
+    for points in (100, 20):
+        sites = module("dhondt2024/figure2").prepared(points, 0)
+        assert [len(d.w) for d in sites.train] == [points] * 5
+        assert [len(d.w) for d in sites.test] == [200] * 5 and len(sites.all_validation.w) == 100
+
+
+@pytest.mark.parametrize("data", ["sine", "moons", "femnist"])
+def test_the_preset_holds_the_papers_settings(data: str) -> None:
+    tuned = read_settings("dhondt2024", data, None)
+    made = {name: row(name, settings).method for name, settings in tuned.items()}
+
+    learn = made["coreset"].learn  # type: ignore[attr-defined]
+    # Table 2: update steps, weight samples per update, chain lengths, σ_z, σ_ε.
+    table2 = {"sine": (400, 10, 150, 200, 1.0, 1e-2), "moons": (700, 20, 150, 200, 0.6, 1e-2)}
+    table2 |= {"femnist": (500, 5, 200, 250, 1e-3, 1e-4)}
+    assert (learn.updates, learn.draws, learn.data_steps, learn.coreset_steps, learn.spread, learn.noise) == table2[
+        data
+    ]
+    assert isinstance(learn.chain, Descent if data == "femnist" else AdamSteps) and learn.chain.rate == 1e-2
+    if data == "femnist":  # Tables 5 and 6
+        assert made["fedpa"].rho == 0.1 and made["fedpa"].optimiser == Descent(0.5, 0.9)  # type: ignore[attr-defined]
+        assert made["mime"].optimiser.rate == 1e-3  # type: ignore[attr-defined]
+    else:  # Table 4
+        assert made["dosfl"].learn.steps == {"sine": 20, "moons": 30}[data]  # type: ignore[attr-defined]

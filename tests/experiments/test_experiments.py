@@ -1,0 +1,124 @@
+"""The papers' experiments: each runs on a few drawn rows for a few steps, and its formulas are the papers'."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from consilience.comparison.reproduce import load, module, names, reproduce
+from consilience.data.dataset import Dataset
+from consilience.key import Key
+from consilience.predictive import Normal
+
+IMAGES = {
+    "mnist": (1, 28, 28),
+    "fashion_mnist": (1, 28, 28),
+    "femnist": (1, 28, 28),
+    **dict.fromkeys(("cifar10", "svhn"), (3, 8, 8)),
+    "cifar100": (3, 22, 22),  # the least that three convolutions with pooling leave a pixel of
+}
+SMOKE = [name for name in names() if "smoke" in load(name).scales]
+
+
+def drawn(name: str, data_dir: str | None = None) -> Dataset:
+    """A few rows of the kind the name promises: images of ten classes, or a table with a test part where it has one."""
+    key, leaky = Key(7), name.endswith("@hasan2023")
+    if name.partition("@")[0] in IMAGES:
+        y, shape = torch.arange(250) % 10, IMAGES[name]
+        x = (key.fold(0).uniform(250 * math.prod(shape)).reshape(250, *shape) + y.reshape(-1, 1, 1, 1) / 10) / 2
+        return Dataset(name, x[:200], y[:200], classes=10, x_test=x[200:], y_test=y[200:])
+    x = key.fold(0).normal((260, 4))
+    y = x @ torch.tensor([1.0, -0.5, 0.2, 0.0]) + 0.3 * key.fold(1).normal((260,))
+    if not leaky:
+        return Dataset(name, x, y, standardise=True)
+    return Dataset(name, x[:150], y[:150], x_test=x[150:], y_test=y[150:])
+
+
+@pytest.mark.parametrize("name", SMOKE)
+def test_every_row_is_filled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = load(name)
+    monkeypatch.setitem(experiment.trial.__globals__, "dataset", drawn)  # type: ignore[attr-defined]
+    column = next(c for c in experiment.columns[::-1] if "natural" not in c)
+
+    values = experiment.trial(column, 0, "smoke", None)
+
+    printed = {row for row, cells in (experiment.paper or {}).items() if column in cells}
+    assert printed - set(experiment.open_rows) <= set(values)
+    for row, scores in values.items():
+        assert experiment.score in scores, row
+        assert all(v is None or math.isfinite(v) for v in scores.values()) or row.startswith("FedPA"), row
+    assert sum(scores[experiment.score] is not None for scores in values.values()) >= len(values) - 2
+
+
+def test_the_first_scale_is_the_whole_experiment_unless_that_takes_days() -> None:
+    for name in names():
+        assert load(name).scales[0] == ("quick" if name == "hasan2023/larger" else "full"), name
+
+
+def test_many_rounds_are_five_on_letters_and_ten_on_photographs() -> None:
+    paper = load("hasan2023/larger").paper
+    assert paper is not None
+    assert paper["FedAvg, 5 rounds"]["femnist:0.3"] == (84.02, 0.05)  # Table 3.1, «≥ 5»
+    assert paper["FedAvg, 10 rounds"]["cifar10:0.3"] == (40.49, 0.33)
+    assert "cifar10:0.3" not in paper["FedAvg, 5 rounds"]
+
+
+def test_a_released_figure_pairs_each_prediction_of_a_batch_with_each_target() -> None:
+    table2 = module("hasan2024/table2")
+    mean, var = torch.tensor([0.0, 1.0]), torch.tensor([2.0, 1.0])
+    p, y = Normal(mean, var, torch.zeros(2)), torch.tensor([1.0, 3.0])
+
+    # ½ (log σ² + (μ − y)²/σ²) over the four pairs: σ² = 2, μ = 0: (1, 9)/2; σ² = 1, μ = 1: (0, 4)
+    expected = 0.5 * (2 * math.log(2) + 0.5 + 4.5 + 0 + 4) / 4
+    assert table2.pairwise(p, y) == pytest.approx(expected)
+    # row by row: (0 − 1)²/2 and (1 − 3)²/1
+    assert table2.batch_sums(p, y)["nll_sum"] == pytest.approx(0.5 * (math.log(2) + 0.5 + 4) / 2)
+
+
+def test_the_papers_sums_count_the_last_batch_as_a_whole_one() -> None:
+    table2 = module("hasan2024/table2")
+    p = Normal(torch.zeros(150), torch.ones(150), torch.zeros(150))
+    y = torch.cat([torch.full((100,), 2.0), torch.full((50,), 4.0)])
+    found = table2.batch_sums(p, y)
+    assert found["mse_sum"] == pytest.approx(4 + 16)  # 100 rows of 4, then 50 of 16
+    assert found["mse"] == pytest.approx((100 * 4 + 50 * 16) / 150)
+    assert found["nll"] == pytest.approx(0.5 * 8 + 0.5 * math.log(2 * math.pi))
+
+
+@pytest.mark.parametrize("column", ["homogeneous", "separated"])
+def test_the_variances_approach_their_limits(column: str) -> None:
+    theory = module("hasan2023/theory")
+    theory.SIZES = {"full": (400,)}
+
+    values = theory.trial(column, 0, "full", None)
+
+    # K = 4, homogeneous: product 1/(4/0.2 − 3/1.2) = 0.0571, mixture 0.2
+    # separated: product 0.2, mixture 0.2 + 3/4 + sin(1.5)² · 3/16 = 1.1366
+    expected = {"homogeneous": (1 / 17.5, 0.2), "separated": (0.2, 0.95 + np.sin(1.5) ** 2 * 3 / 16)}[column]
+    for rule, limit in zip(("product", "mixture"), expected, strict=True):
+        assert values[f"limit of the {rule}, K = 4"]["variance"] == pytest.approx(limit, rel=1e-9)
+        assert values[f"{rule}, K = 4"]["variance"] == pytest.approx(limit, rel=0.05)
+
+
+def test_theory_is_drawn(tmp_path: Path) -> None:
+    results = reproduce("hasan2023/theory", [0, 1], "smoke", tmp_path, None)
+    module("hasan2023/theory").draw(results, tmp_path)
+    picture = (tmp_path / "theory.svg").read_text()
+    assert picture.count("stroke-dasharray") >= 12  # a limit for each K in four panels
+
+
+def test_figures_take_the_trials_of_the_accuracy_table_and_leave_out_what_diverged(tmp_path: Path) -> None:
+    accuracy, figures = load("hasan2023/accuracy"), load("hasan2024/figures")
+    assert figures.columns == accuracy.columns and figures.scales == accuracy.scales
+
+    def cell(row: str, column: str, nll: float | None) -> dict[str, Any]:
+        return {"row": row, "column": column, "scores": {"nll": nll, "ece": 0.02}}
+
+    cells = [cell("β", c, 0.1) for c in figures.columns] + [cell("FedPA", "mnist:0.3", None)]
+    module("hasan2024/figures").draw({"cells": cells}, tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"nll.svg", "ece.svg"}

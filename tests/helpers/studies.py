@@ -1,0 +1,65 @@
+"""A small study: three sites with two numbers and a category each, and keys for everybody."""
+
+from __future__ import annotations
+
+import csv
+import random
+from pathlib import Path
+from typing import Any
+
+from consilience.formats.signature import new_key, public, read_key, sign
+from consilience.study.admission import would_leave
+from consilience.study.agreement import Agreement, Study, signed_words
+from consilience.study.columns import Column, Target
+from consilience.study.text import agreement_text
+
+COLUMNS = (
+    Column("age", "number", "years", (18.0, 100.0), 50.0, 15.0),
+    Column("lactate", "number", "mmol/l", (0.0, 30.0), 2.0, 2.0, missing="mark", fill=1.0, unknown=("?",)),
+    Column("ward", "category", levels=("a", "b", "c"), missing="mark"),
+)
+SHORT = ("inference.epochs=2", "inference.cycles=1", "inference.keep=2", "inference.batch=16")
+NAMES = ("north", "south", "west")
+
+
+def agreement(folder: Path, **changes: Any) -> Agreement:
+    """Who made it: the server's key in the folder."""
+    path = folder / "server.key"
+    key = read_key(path) if path.exists() else new_key(path)
+    words = {"method": "mixture", "settings": SHORT, **changes}
+    target = words.pop("target", Target("died", ("no", "yes")))
+    made = Agreement("sepsis", public(key), target, words.pop("columns", COLUMNS), **words)
+    return Agreement(**{**made.__dict__, "leaves": would_leave(made)[0]})
+
+
+def study(folder: Path, names: tuple[str, ...] = NAMES, **changes: Any) -> Study:
+    """Signed by all sites, whose keys lie in the folder."""
+    agreed = agreement(folder, **changes)
+    made = Study(agreed, text=agreement_text(agreed, agreed.build_method().sends))
+    for name in names:
+        path = folder / f"{name}.key"
+        key = read_key(path) if path.exists() else new_key(path)
+        made = made.with_member(name, public(key), sign(key, "agreement", signed_words(agreed.hash, name)))
+    return made
+
+
+def rows(site: int, count: int = 60, number: bool = False) -> list[dict[str, str]]:
+    """Patients of a site; the old, and those with much lactate, die more often."""
+    draw, made = random.Random(site), []
+    for _ in range(count):
+        age, lactate, ward = draw.uniform(30, 90), draw.expovariate(0.4), draw.choice("abc")
+        risk = 0.05 * (age - 60) + 0.6 * (lactate - 2) + draw.gauss(0, 1) + 0.3 * site
+        died = f"{risk:.3f}" if number else ("yes" if risk > 0 else "no")
+        gap = draw.random() < 0.1
+        made.append(
+            {"age": f"{age:.1f}", "lactate": "?" if gap else f"{min(lactate, 29):.2f}", "ward": ward, "died": died}
+        )
+    return made
+
+
+def table(path: Path, records: list[dict[str, str]]) -> Path:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(records[0]))
+        writer.writeheader()
+        writer.writerows(records)
+    return path

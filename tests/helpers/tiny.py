@@ -1,0 +1,91 @@
+"""Tiny problems and short settings, so that every method runs in a moment."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import consilience as co
+from consilience.key import Key
+from consilience.methods import METHODS
+from consilience.splits.split import Rows, Split
+
+Invoke = Callable[..., tuple[int, str, str]]  # words of a command → exit code, output, errors
+
+SPLIT = {"test": 0.25, "calibration": 12, "inputs": 10, "seed": 1}
+
+
+def classification(dtype: torch.dtype = torch.float32) -> tuple[co.Task, co.Sites]:
+    """Moons over four sites of unequal size."""
+    sites = co.moons(n=160).split(co.dirichlet(0.8), sites=4, **SPLIT).to(dtype)
+    return co.classification(co.mlp(sites.features, sites.classes, hidden=(5,)).to(dtype)), sites
+
+
+def regression(dtype: torch.dtype = torch.float32) -> tuple[co.Task, co.Sites]:
+    """The sine over its five sites."""
+    sites = co.sine(n_per_site=30).split(co.natural(), **SPLIT).to(dtype)
+    return co.regression(co.mlp(sites.features, hidden=(5,)).to(dtype)), sites
+
+
+PROBLEMS = {"classification": classification, "regression": regression}
+
+
+def shortened(settings: Any) -> Any:
+    """The same settings with two epochs, one cycle and few samples, wherever those fields stand."""
+    short: dict[str, Any] = {"epochs": 2, "batch": 16, "cycles": 1, "samples": 2, "keep": 2, "burn": 0, "every": 1}
+    short |= {"rows": 4, "trajectories": 2, "steps": 6, "data_steps": 2, "coreset_steps": 2, "updates": 2, "noises": 2}
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = shortened(value)
+        elif field.name in short:
+            changes[field.name] = short[field.name]
+    return dataclasses.replace(settings, **changes)
+
+
+def method(name: str) -> co.Method:
+    return shortened(METHODS[name]())
+
+
+def works_on(name: str, problem: str) -> bool:
+    """Whether a method is for this kind of problem; a method says so in its `tasks`."""
+    return problem in METHODS[name].tasks
+
+
+CASES = [(name, problem) for name in sorted(METHODS) for problem in PROBLEMS if works_on(name, problem)]
+
+
+def labelled(labels: list[int] | torch.Tensor, classes: int = 4, site: torch.Tensor | None = None) -> Rows:
+    y = torch.as_tensor(labels, dtype=torch.int64)
+    return Rows(torch.zeros(len(y), 1), y, site, classes)
+
+
+def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return len(a) == len(b) and all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
+
+
+def keeps_its_contract(split: Split, rows: Rows, sites: int, seed: int) -> None:
+    """Disjoint, complete, never empty, and the same for the same key."""
+    parts = split(rows, sites, Key(seed))
+
+    assert len(parts) == sites
+    assert min(len(part) for part in parts) >= 1
+    assert torch.cat(parts).sort().values.tolist() == list(range(len(rows.y)))
+    assert equal(parts, split(rows, sites, Key(seed)))
+
+
+def hospitals(folder: Path) -> None:
+    """Three CSV files with a disease that depends on age and dose; each hospital sees other patients."""
+    folder.mkdir()
+    g = torch.Generator().manual_seed(0)
+    for k, name in enumerate(("north", "south", "west")):
+        age = 40 + 10 * k + 12 * torch.randn(60, generator=g)
+        dose = torch.rand(60, generator=g)
+        ill = torch.rand(60, generator=g) < torch.sigmoid((age - 50) / 6 + 2 * dose - 1)
+        lines = [f"{a:.1f},{d:.3f},{'yes' if i else 'no'}" for a, d, i in zip(age, dose, ill, strict=True)]
+        (folder / f"{name}.csv").write_text("\n".join(["age,dose,disease", *lines]) + "\n")

@@ -1,0 +1,206 @@
+"""One suite over all methods; a new file in methods/ is picked up by itself."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+import consilience as co
+from consilience import tree
+from consilience.formats.settings import decode, encode, types_of
+from consilience.key import Key
+from consilience.methods import METHODS
+from consilience.parties import Client, Server
+from consilience.payload import nbytes
+from consilience.predictive import Distribution
+from consilience.runs.provenance import citation
+
+TURN = co.Turn(0, Key(3))
+every = pytest.mark.parametrize(("name", "problem"), tiny.CASES)
+
+
+def distance(a: tree.Tree, b: tree.Tree) -> float:
+    """The largest difference between two trees' leaves, relative where numbers exceed 1; numbers are leaves too."""
+    doubled = [[torch.as_tensor(leaf, dtype=torch.float64) for leaf in tree.leaves(t)] for t in (a, b)]
+    gaps = [(x - y).abs() / x.abs().clamp(min=1) for x, y in zip(*doubled, strict=True)]
+    return max((float(gap.max()) for gap in gaps if gap.numel()), default=0.0)
+
+
+def one_round(name: str, problem: str) -> tuple[co.Method, co.Task, co.Sites, object, list[co.Received], Server]:
+    task, sites = tiny.PROBLEMS[problem]()
+    method = tiny.method(name)
+    sites = sites.pooled() if method.pooled else sites
+    server = Server(sites.inputs, sites.calibration, Key(2), len(sites))
+    state = method.init(task, server)
+    replies = co.Sequential(sites.train).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
+    return method, task, sites, state, replies, server
+
+
+def prediction(method: co.Method, task: co.Task, state: object, sites: co.Sites) -> list[Distribution]:
+    models = method.personal(task, state) or [method.predictive(task, state)]
+    return [model(sites.all_test.x) for model in models]
+
+
+@every
+def test_runs_and_scores(name: str, problem: str) -> None:
+    task, sites = tiny.PROBLEMS[problem]()
+
+    result = co.run(tiny.method(name), task, sites, rounds=1, seed=4)
+
+    wanted = (
+        {"accuracy", "nll", "brier", "ece"} if problem == "classification" else {"rmse", "nll", "crps", "coverage95"}
+    )
+    assert wanted <= set(result.metrics)
+    assert all(torch.isfinite(torch.tensor(v)) for v in result.metrics.values())
+    assert len(result.report["per_site"]) == len(result.sites)
+
+
+@every
+def test_changes_nothing_it_was_given(name: str, problem: str) -> None:
+    method, task, sites, state, replies, server = one_round(name, problem)
+    message = method.broadcast(state)
+    client = Client(sites.train[0], method.memory(message), Key(5))
+    before = copy.deepcopy((state, message, client, replies, tuple(task.like.values())))
+
+    method.local(task, message, client)
+    method.aggregate(task, state, replies, server)
+
+    assert distance(before, (state, message, client, replies, tuple(task.like.values()))) == 0
+
+
+@every
+def test_same_key_same_result(name: str, problem: str) -> None:
+    first, second = one_round(name, problem), one_round(name, problem)
+
+    assert distance(first[4], second[4]) == 0
+    assert distance(first[0].aggregate(*first[1:2], *first[3:]), second[0].aggregate(*second[1:2], *second[3:])) == 0
+
+
+@every
+def test_order_of_clients_is_irrelevant(name: str, problem: str) -> None:
+    method, task, sites, state, replies, server = one_round(name, problem)
+
+    forward = method.aggregate(task, state, replies, server)
+    backward = method.aggregate(task, state, replies[::-1], server)
+
+    a, b = prediction(method, task, forward, sites), prediction(method, task, backward, sites)
+    b = b[::-1] if method.personal(task, forward) else b
+    assert distance(a, b) < 1e-4  # float32 sums in another order
+
+
+@every
+def test_vectorised_equals_sequential_in_float32(name: str, problem: str) -> None:
+    method, task, sites, state, replies, _ = one_round(name, problem)
+
+    again = co.Vectorised(sites.train).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
+
+    assert [r.client for r in again] == [r.client for r in replies]
+    assert distance([r.payload for r in again], [r.payload for r in replies]) <= 1e-5
+
+
+@every
+def test_parallel_equals_sequential(name: str, problem: str) -> None:
+    method, task, sites, state, replies, _ = one_round(name, problem)
+
+    again = co.Parallel(sites.train, workers=3).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
+
+    assert [r.client for r in again] == [r.client for r in replies]
+    assert distance([r.payload for r in again], [r.payload for r in replies]) <= 1e-6
+
+
+@every
+def test_flower_equals_sequential_to_the_last_bit(name: str, problem: str) -> None:
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flower]'")
+    import loopback
+
+    task, sites = tiny.PROBLEMS[problem]()
+    method = tiny.method(name)
+    rounds = 1 if method.one_shot else 3
+
+    alone = co.run(method, task, sites, rounds=rounds, engine="sequential")
+    over_messages = co.run(method, task, sites, rounds=rounds, engine=lambda data: loopback.flower(method, task, data))
+
+    assert distance([r.payload for r in alone.replies], [r.payload for r in over_messages.replies]) == 0
+    assert distance(alone.state, over_messages.state) == 0
+
+
+@every
+def test_engines_agree_in_float64_over_three_rounds(name: str, problem: str) -> None:
+    task, sites = tiny.PROBLEMS[problem](torch.float64)
+    method = tiny.method(name)
+    rounds = 1 if method.one_shot else 3
+
+    results = [co.run(method, task, sites, rounds=rounds, engine=engine) for engine in ("sequential", "vectorised")]
+
+    # A scalar fitted by a search (β, a temperature) is exact to the search's tolerance only, so weights are compared.
+    payloads = [[r.payload for r in result.replies] for result in results]
+    assert distance(*payloads) <= 1e-10
+    assert distance(*[result.state.posterior for result in results]) <= 1e-10
+
+
+@every
+def test_groups_of_clients_give_the_same(name: str, problem: str) -> None:
+    method, task, sites, state, replies, _ = one_round(name, problem)
+
+    grouped = co.Vectorised(sites.train, chunk=2).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
+
+    assert distance([r.payload for r in grouped], [r.payload for r in replies]) <= 1e-5
+
+
+@every
+def test_ledger_counts_what_was_sent(name: str, problem: str) -> None:
+    task, sites = tiny.PROBLEMS[problem]()
+
+    result = co.run(tiny.method(name), task, sites, rounds=1)
+
+    message = result.method.broadcast(result.method.init(result.task, result.server))
+    assert result.report["ledger"]["up_bytes"] == sum(nbytes(r.payload) for r in result.replies)
+    assert result.report["ledger"]["down_bytes"] == len(result.sites) * nbytes(message)
+
+
+@every
+def test_payload_and_state_survive_the_wire(name: str, problem: str) -> None:
+    method, task, _, state, replies, server = one_round(name, problem)
+    new = method.aggregate(task, state, replies, server)
+
+    for value in (method.broadcast(state), replies[0].payload, new):
+        back = decode(*encode(value), types_of(method))
+        assert type(back) is type(value)
+        assert distance(back, value) == 0
+
+
+@every
+def test_stopping_and_going_on_changes_nothing(name: str, problem: str, tmp_path: Path) -> None:
+    task, sites = tiny.PROBLEMS[problem]()
+    method = tiny.method(name)
+    rounds = 1 if method.one_shot else 3
+
+    whole = co.run(method, task, sites, rounds=rounds, out=tmp_path / "whole")
+    co.run(method, task, sites, rounds=1, out=tmp_path / "parts")
+    parts = co.run(method, task, sites, rounds=rounds, out=tmp_path / "parts", resume=True)
+
+    assert whole.metrics == parts.metrics
+    files = [tmp_path / part / "state.safetensors" for part in ("whole", "parts")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_is_documented_in_its_own_file(name: str) -> None:
+    kind = METHODS[name]
+    title, _ = citation(kind)
+    box = inspect.getdoc(kind) or ""
+
+    assert title and "1   " in box, "the docstring holds a sentence and the box with numbered lines"
+    assert dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert kind.__bases__ == (co.Method,), "no method subclasses another"
+    source = inspect.getsource(kind)
+    for field in dataclasses.fields(kind):
+        line = next(text for text in source.splitlines() if text.strip().startswith(f"{field.name}:"))
+        assert "#" in line, f"{name}.{field.name} has no comment"
+    assert kind() == kind(), "can be built without arguments"

