@@ -11,7 +11,7 @@ from torch import nn
 import consilience as co
 from benchmarks.floor import a_round, drawn
 from benchmarks.timing import alternating, medians
-from consilience.engines import chosen, engine
+from consilience.engines import choose_engine, engine
 from consilience.models import model
 
 TITLE = "Engines"
@@ -43,7 +43,7 @@ def measure(given: Namespace) -> dict[str, Any]:
         rows["sequential"] = a_round(method, task, data, engine("sequential", data), threads=1)
         rows[THREADED] = a_round(method, task, data, engine("sequential", data))
         every = alternating(rows, given.repeats)
-        middle, auto = medians(every), chosen("auto", task, data)
+        middle, auto = medians(every), choose_engine("auto", task, data)
         best = min(middle, key=lambda kind: middle[kind])
         found[name] = {
             **{"seconds": middle, "every_run": every, "auto": auto, "best": best},

@@ -16,7 +16,7 @@ from torch.nn import functional
 import consilience as co
 from benchmarks import peers
 from benchmarks.timing import alternating, medians, seconds
-from consilience.engines import Engine, chosen, engine, threads_for, using_threads
+from consilience.engines import Engine, choose_engine, engine, threads_for, using_threads
 from consilience.engines.workers import cores
 from consilience.key import Key
 from consilience.parties import Server
@@ -67,7 +67,7 @@ def measure(given: Namespace) -> dict[str, Any]:
         data = drawn(count, ROWS, (784,))
         task = co.classification(co.mlp(784, 10), prior=Flat())
         method = co.FedAvg(co.SGD(rate=RATE, momentum=0.0, epochs=1, batch=BATCH))
-        name = chosen("auto", task, data)
+        name = choose_engine("auto", task, data)
         rows = {
             "ours": a_round(method, task, data, engine(name, data)),
             "sequential": a_round(method, task, data, engine("sequential", data), threads=1),

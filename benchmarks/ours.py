@@ -8,14 +8,14 @@ import consilience as co
 from benchmarks.problems import BATCH, DECAY, FRICTION, Problem
 from consilience import tree
 from consilience.methods.fedpa import delta
-from consilience.models.remembered import remembering
+from consilience.models.remembered import remember_values
 from consilience.predictive import score
 from consilience.runs.result import Result
 
 
 def protocol(p: Problem, threads: int) -> dict[str, float]:
     """Everything, from training to the NLL of every rule on the test rows."""
-    with remembering():
+    with remember_values():
         return measured(p, threads)
 
 

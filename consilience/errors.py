@@ -14,9 +14,9 @@ class Diverged(InputError):
     """Training or sampling left the finite numbers."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name nobody knows, with the nearest one that exists."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"Did you mean «{near[0]}»?" if near else f"Known: {', '.join(names)}."
-    return InputError(f"There is no {kind} called «{name}». {hint}")
+    hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(names)}."
+    return InputError(f"There is no {kind} called '{name}'. {hint}")

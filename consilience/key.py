@@ -95,7 +95,7 @@ class Key(NamedTuple):
 def _draw(kind: str, key: Key, shape: Sequence[int], like: Tensor | None) -> Tensor:
     dtype = torch.float32 if like is None else like.dtype
     op, bare = (normal, _normal) if kind == "normal" else (uniform, _uniform)
-    plain = isinstance(key.seed, int) and not tree.vectorised()
+    plain = isinstance(key.seed, int) and not tree.under_vmap()
     drawn = bare(key.seed, shape, dtype) if plain else op(torch.as_tensor(key.seed), list(shape), dtype)
     return drawn if like is None else drawn.to(like.device)
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from consilience.errors import InputError
 from consilience.models.softmax import log_softmax, softmax
-from consilience.predictive import Categorical, Distribution, Normal, observed
+from consilience.predictive import Categorical, Distribution, Normal, observation_log_prob
 from consilience.tree import Params
 
 LOG_NOISE = "likelihood.log_noise"
@@ -21,7 +21,7 @@ SMALLEST = 1e-6  # latent variance of a single set of weights, so that products 
 
 
 class Likelihood(Protocol):
-    """One with `slopes(outputs, y, params)` knows ∂ nll / ∂ outputs and ∂ nll / ∂ its own weights for every row."""
+    """One with `gradients(outputs, y, params)` knows ∂ nll / ∂ outputs and ∂ nll / ∂ its own weights for every row."""
 
     def extra(self) -> Params:
         """Weights of the likelihood's own, learned with the network's."""
@@ -48,7 +48,7 @@ class Softmax:
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
         return cross_entropy(outputs if self.offset is None else outputs + self.offset, y, reduction="none")
 
-    def slopes(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
+    def gradients(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
         probs, at = softmax(outputs if self.offset is None else outputs + self.offset), y.unsqueeze(-1)
         return probs.scatter_add(-1, at, probs.new_full((), -1.0).expand(at.shape)), {}
 
@@ -79,10 +79,10 @@ class GaussianNoise:
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
         return _normal_nll(outputs.reshape(y.shape), self.log_noise(params, outputs), y)
 
-    def slopes(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
+    def gradients(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
         if self.noise is not None:
             return (outputs - y.reshape(outputs.shape)) / self.noise, {}
-        by_mean, by_noise = normal_slopes(outputs.reshape(y.shape), self.log_noise(params, outputs), y)
+        by_mean, by_noise = normal_gradients(outputs.reshape(y.shape), self.log_noise(params, outputs), y)
         return by_mean.reshape(outputs.shape), {LOG_NOISE: by_noise.reshape(len(y), -1).sum(-1)}
 
     def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Normal:
@@ -110,9 +110,9 @@ class Heteroscedastic:
         mean, log_noise = outputs.chunk(2, dim=-1)
         return _normal_nll(mean.reshape(y.shape), log_noise.reshape(y.shape), y)
 
-    def slopes(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
+    def gradients(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
         mean, log_noise = (part.reshape(y.shape) for part in outputs.chunk(2, dim=-1))
-        return torch.cat([d.reshape(len(y), -1) for d in normal_slopes(mean, log_noise, y)], -1), {}
+        return torch.cat([d.reshape(len(y), -1) for d in normal_gradients(mean, log_noise, y)], -1), {}
 
     def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Normal:
         mean, log_noise = outputs.chunk(2, dim=-1)
@@ -127,8 +127,8 @@ def _normal_nll(mean: Tensor, log_noise: Tensor, y: Tensor) -> Tensor:
     return per_output.flatten(1).sum(-1) if per_output.ndim > 1 else per_output
 
 
-def normal_slopes(mean: Tensor, log_noise: Tensor, y: Tensor, var: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
-    """The slope of a Normal's −log density by its mean and by its log variance; `var` is that of y itself."""
+def normal_gradients(mean: Tensor, log_noise: Tensor, y: Tensor, var: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
+    """The gradient of a Normal's −log density by its mean and by its log variance; `var` is that of y itself."""
     away, precision = mean - y, torch.exp(-log_noise)
     return away * precision, 0.5 - 0.5 * (var + away * away) * precision
 
@@ -137,7 +137,7 @@ def _moments(outputs: Tensor, noise: Tensor, latent: bool) -> Normal:
     """Mean and variance over members [S, N, …]."""
     var = outputs.var(0) if len(outputs) > 1 else torch.zeros_like(outputs[0])
     p = Normal(outputs.mean(0), var.clamp(min=SMALLEST), noise.expand_as(var))
-    return p if latent else observed(p)
+    return p if latent else observation_log_prob(p)
 
 
 def _squeeze(outputs: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ def weights(replies: Sequence[Received]) -> Tensor:
     return torch.full_like(sizes, 1 / len(sizes)) if bool((sizes <= 0).any()) else sizes / sizes.sum()
 
 
-def folded(replies: Sequence[Received]) -> list[Received]:
+def fold(replies: Sequence[Received]) -> list[Received]:
     """Replies of which only Σₖ (nₖ/n) payloadₖ matters, as one of n examples; as they are where sizes are withheld."""
     sizes = torch.tensor([float(r.size) for r in replies], dtype=torch.float64)
     if not replies or bool((sizes <= 0).any()):

@@ -153,7 +153,7 @@ def tempered(p: Distribution, t: float) -> Distribution:
     return Normal(p.mean, p.var * t, p.noise * t)
 
 
-def observed(p: Normal) -> Normal:
+def observation_log_prob(p: Normal) -> Normal:
     """Count the noise as part of the function, as the papers' pools do."""
     return Normal(p.mean, p.var + p.noise, torch.zeros_like(p.var))
 

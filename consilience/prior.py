@@ -21,7 +21,7 @@ class Prior(Protocol):
     def log_density(self, params: Params) -> Tensor:
         """log p(θ)."""
 
-    def slope(self, vector: Tensor) -> Tensor | None:
+    def gradient(self, vector: Tensor) -> Tensor | None:
         """−∇ log p(θ) for the weights as one vector; None where it is 0."""
 
     def gaussian(self, like: Params) -> Gaussian:
@@ -44,7 +44,7 @@ class Isotropic:
         theta = tree.ravel(params)
         return -0.5 * (theta @ theta / self.var + theta.numel() * math.log(2 * math.pi * self.var))
 
-    def slope(self, vector: Tensor) -> Tensor | None:
+    def gradient(self, vector: Tensor) -> Tensor | None:
         return vector / self.var
 
     def gaussian(self, like: Params) -> Gaussian:
@@ -65,7 +65,7 @@ class Flat:
     def log_density(self, params: Params) -> Tensor:
         return tree.leaves(params)[0].new_zeros(())
 
-    def slope(self, vector: Tensor) -> Tensor | None:
+    def gradient(self, vector: Tensor) -> Tensor | None:
         return None
 
     def gaussian(self, like: Params) -> Gaussian:
@@ -96,14 +96,16 @@ class Believed:
         total = sum(((linear[k] - 0.5 * precision[k] * v) * v).sum() for k, v in own.items())
         return cast(Tensor, total + (self.rest.log_density(others) if others else 0.0))
 
-    def slope(self, vector: Tensor) -> Tensor | None:
+    def gradient(self, vector: Tensor) -> Tensor | None:
         linear, precision = self.belief
         if isinstance(precision, Tensor):
             return cast(Tensor, precision @ vector - linear)
-        other = self.rest.slope(vector)
-        slopes = tree.unravel(torch.zeros_like(vector) if other is None else other, self.like)
+        other = self.rest.gradient(vector)
+        gradients = tree.unravel(torch.zeros_like(vector) if other is None else other, self.like)
         params = tree.unravel(vector, self.like)
-        return tree.ravel({k: precision[k] * params[k] - linear[k] if k in precision else v for k, v in slopes.items()})
+        return tree.ravel(
+            {k: precision[k] * params[k] - linear[k] if k in precision else v for k, v in gradients.items()}
+        )
 
     def gaussian(self, like: Params) -> Gaussian:
         linear, precision = self.belief

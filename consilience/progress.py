@@ -11,14 +11,14 @@ from contextvars import ContextVar
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
-Listener: TypeAlias = Callable[[float, str], None]  # fraction done, «round 2/10 · site 3/5»
+Listener: TypeAlias = Callable[[float, str], None]  # fraction done, 'round 2/10 · site 3/5'
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 _loops: ContextVar[tuple[tuple[int, int, str], ...]] = ContextVar("loops", default=())
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def listen(listener: Listener) -> Iterator[None]:
     token = _listener.set(listener)
     try:
         yield

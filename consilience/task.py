@@ -22,9 +22,9 @@ from consilience.errors import InputError
 from consilience.key import Key
 from consilience.likelihood import GaussianNoise, Heteroscedastic, Likelihood, Softmax
 from consilience.models.batchnorm import statistics
-from consilience.models.controlled import controlled, refuse_hidden_state, refuse_uncontrolled
+from consilience.models.controlled import control, refuse_hidden_state, refuse_uncontrolled
 from consilience.models.plain import perceptron
-from consilience.models.remembered import remembered
+from consilience.models.remembered import remember
 from consilience.models.variational import LOG_VAR
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Categorical, Distribution, Normal, Predictive
@@ -41,10 +41,10 @@ PRIOR_DRAWS = 200  # for the prior predictive of a regression network
 
 @dataclass(frozen=True, eq=False)
 class Anchor:
-    """A point and the slope that is believed there."""
+    """A point and the gradient that is believed there."""
 
     point: Tensor  # flat
-    slope: Tensor  # flat
+    gradient: Tensor  # flat
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Task:
     likelihood: Likelihood
     prior: Prior
     tilts: tuple[Tilt, ...] = ()  # what is added to the mean loss
-    anchor: Anchor | None = None  # where every batch's own slope is replaced by the common one
+    anchor: Anchor | None = None  # where every batch's own gradient is replaced by the common one
     draws: int = 20  # how many members stand for a Gaussian posterior when predicting
     compiled: bool = False  # whether steps of many clients at once are compiled; an engine says so
 
@@ -118,9 +118,9 @@ class Task:
     def tilted(self, tilt: Tilt) -> Task:
         return dataclasses.replace(self, tilts=(*self.tilts, tilt))
 
-    def anchored(self, point: Params, slope: Params) -> Task:
-        """Learn with slopes g(θ; batch) − g(point; batch) + slope, g that of U/n without tilts (SVRG, MIME)."""
-        return dataclasses.replace(self, anchor=Anchor(tree.ravel(point), tree.ravel(slope)))
+    def anchored(self, point: Params, gradient: Params) -> Task:
+        """Learn with gradients g(θ; batch) − g(point; batch) + gradient, g that of U/n without tilts (SVRG, MIME)."""
+        return dataclasses.replace(self, anchor=Anchor(tree.ravel(point), tree.ravel(gradient)))
 
     def adjusted(self, log_frequencies: Tensor) -> Task:
         """Learn with softmax(z + log π): what z says then leaves the frequencies π out (logit adjustment)."""
@@ -146,7 +146,7 @@ class Task:
             found: Distribution = tree.concatenate(outcome(part) for part in x.split(CHUNK if x.ndim == 2 else IMAGES))
             return found
 
-        return lambda x: remembered(lambda: predict(x), self.model, self.likelihood, *tree.leaves(posterior), x)
+        return lambda x: remember(lambda: predict(x), self.model, self.likelihood, *tree.leaves(posterior), x)
 
     def prior_predictive(self, x: Tensor) -> Distribution:
         """What is predicted before any data: uniform over classes; for regression, moments over draws of the prior."""
@@ -182,7 +182,7 @@ class Task:
 
 def classification(model: nn.Module, prior: Prior | None = None) -> Task:
     """A network whose outputs are one logit a class."""
-    return Task(controlled(model), Softmax(), prior or Isotropic())
+    return Task(control(model), Softmax(), prior or Isotropic())
 
 
 def regression(
@@ -200,7 +200,7 @@ def regression(
     outputs of a vector target.
     """
     likelihood = Heteroscedastic(latent) if heteroscedastic else GaussianNoise(noise, latent, full)
-    return Task(controlled(model), likelihood, prior or Isotropic())
+    return Task(control(model), likelihood, prior or Isotropic())
 
 
 def mean_nll(nll: Tensor, w: Tensor) -> Tensor:
@@ -213,16 +213,16 @@ def label_counts(data: Data, classes: int) -> Tensor:
     return (one_hot(data.y, classes).to(data.w) * (data.w > 0).unsqueeze(-1)).sum(0)
 
 
-def smoothed(counts: Tensor) -> Tensor:
+def smooth(counts: Tensor) -> Tensor:
     """Frequencies with half a row added to every class."""
     return (counts + 0.5) / (counts + 0.5).sum()
 
 
-def gradient(f: Callable[[Tensor], Tensor], vector: Tensor) -> Tensor:
+def grad(f: Callable[[Tensor], Tensor], vector: Tensor) -> Tensor:
     """∇f: `torch.func.grad` under vmap, plain autograd otherwise, which is about half a millisecond a step faster."""
-    if tree.vectorised():
-        slope: Tensor = torch.func.grad(f)(vector)
-        return slope
+    if tree.under_vmap():
+        gradient: Tensor = torch.func.grad(f)(vector)
+        return gradient
     with torch.enable_grad():
         v = vector.detach().requires_grad_()
         return torch.autograd.grad(f(v), v)[0]
@@ -239,10 +239,10 @@ class Quadratic:
         away = tree.ravel(params) - self.centre
         return 0.5 * self.mu * (away @ away)
 
-    def onto(self, slope: Tensor, vector: Tensor) -> Tensor:
-        """Add this one's slope at `vector`, in place."""
+    def onto(self, gradient: Tensor, vector: Tensor) -> Tensor:
+        """Add this one's gradient at `vector`, in place."""
         at_zero = isinstance(self.centre, float) and self.centre == 0
-        return slope.add_(vector if at_zero else vector - self.centre, alpha=self.mu)
+        return gradient.add_(vector if at_zero else vector - self.centre, alpha=self.mu)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,8 +254,8 @@ class Linear:
     def __call__(self, params: Params) -> Tensor:
         return self.direction @ tree.ravel(params)
 
-    def onto(self, slope: Tensor, vector: Tensor) -> Tensor:
-        return slope.add_(self.direction)
+    def onto(self, gradient: Tensor, vector: Tensor) -> Tensor:
+        return gradient.add_(self.direction)
 
 
 def proximal(centre: Params, mu: float) -> Quadratic:
@@ -268,9 +268,9 @@ def decay(strength: float) -> Quadratic:
     return Quadratic(0.0, strength)
 
 
-def linear(slope: Params) -> Linear:
+def linear(gradient: Params) -> Linear:
     """Correct every gradient by a constant (SCAFFOLD)."""
-    return Linear(tree.ravel(slope))
+    return Linear(tree.ravel(gradient))
 
 
 def proximal_norm(centre: Params, mu: float) -> Tilt:

@@ -91,7 +91,7 @@ def concatenate(trees: Iterable[Tree]) -> Tree:
     return map(lambda *xs: torch.cat(xs), *trees)
 
 
-def vectorised() -> bool:
+def under_vmap() -> bool:
     """Whether a vmap is running this code, so that tensors may not be read or asked to require gradients."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from consilience.datasets import DATASETS, WITH_VARIANTS, describe_dataset
-from consilience.errors import unknown
+from consilience.errors import unknown_name
 from consilience.formats.settings import describe
 from consilience.method import Method, Needs, needs
 from consilience.methods import METHODS
@@ -64,7 +64,7 @@ def _told(heads: Sequence[str], row: Sequence[str]) -> str:
 def method_page(name: str) -> RenderableType:
     """The algorithm box, the paper, what a site sends, what the server needs, the settings with their defaults."""
     if name not in METHODS:
-        raise unknown("method", name, METHODS)
+        raise unknown_name("method", name, METHODS)
     kind = METHODS[name]
     title, paper = citation(kind)
     box = Padding(Text(textwrap.dedent(inspect.getdoc(kind) or "")), (1, 2))

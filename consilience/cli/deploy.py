@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from consilience.cli.handed import Inputs_, Key_, Study_, Table_, say, server_key, site_identity, written
+from consilience.cli.handed import Inputs_, Key_, Study_, Table_, say, server_key, site_identity, write_files
 from consilience.cli.screen import progress
 from consilience.cli.site import OneClass_, site_app
-from consilience.cli.study import describe, record, reported, study_app
+from consilience.cli.study import describe, record, study_app, write_report
 from consilience.errors import InputError
 
 Insecure_ = Annotated[bool, typer.Option("--insecure", help="No encryption, no keys: a trial on this machine only.")]
@@ -42,7 +42,7 @@ def certs(
         new_node_key(folder, site.name)
     say(f"Written to {folder}: ca.crt for everybody, server.pem and server.key for the server alone,")
     say("and for every site NAME.node, which only the site should hold, and NAME.node.pub for the server.")
-    say("For development: a real site makes its own with «consilience site nodekey» and hands over the .pub file.")
+    say("For development: a real site makes its own with `consilience site nodekey` and hands over the .pub file.")
 
 
 @study_app.command()
@@ -58,7 +58,7 @@ def deploy(
     found = read(study)
     target = folder or study.with_suffix(".deploy")
     write_app(found.agreement, target / "app")
-    written(target / "README.md", guide(found, study.name), "How to start everything")
+    write_files(target / "README.md", guide(found, study.name), "How to start everything")
     say(f"App: {target / 'app'}, with the hash {pin(found.agreement)}")
     say("It holds no code: server and sites run what they have installed, and a site refuses any other app.")
 
@@ -83,27 +83,27 @@ def serve_study(
     """Run the study's rounds with sites that are connected, and write the model."""
     needs_flower()
     from consilience.flower.certificates import certificates_in
-    from consilience.flower.server import connected, rounds
+    from consilience.flower.server import connect, rounds
     from consilience.study.account import account
     from consilience.study.agreement import read
-    from consilience.study.coordinator import heard, inputs_from, modelled, own_key, senders
+    from consilience.study.coordinator import inputs_from, own_key, rows_heard, senders, write_model
     from consilience.study.site import rows_of
 
     found = read(study)
     own, target = server_key(study, key), folder or study.with_suffix(".run")
     own_key(found.agreement, own)
     if not found.active:
-        raise InputError("No site has joined this study yet: «consilience site join», then «consilience study add».")
+        raise InputError("No site has joined this study yet: `consilience site join`, then `consilience study add`.")
     if insecure and not _loopback(host):
         raise InputError("--insecure is for trials on this machine: listen on 127.0.0.1, or give --certs.")
     safe = None if insecure else certificates_in(certs_)
     missing = [path for path in safe or () if not path.is_file()]
     if missing:
-        raise InputError(f"There is no {missing[0]}: make it with «consilience study certs», or give --certs FOLDER.")
+        raise InputError(f"There is no {missing[0]}: make it with `consilience study certs`, or give --certs FOLDER.")
     keys = {} if insecure else {site.name: certs_ / f"{site.name}.node.pub" for site in found.active}
     labelled = rows_of(found.agreement, calibration, True)[0] if calibration else None
     place = (found.agreement, target / "flower", host, port, safe, keys)
-    with progress(True) as _, connected(*place, say, name) as grid:
+    with progress(True) as _, connect(*place, say, name) as grid:
         result = rounds(
             *(found, own, grid, target),
             calibration=labelled,
@@ -114,13 +114,13 @@ def serve_study(
             resume=resume,
         )
     replies, ledger = {found.active[r.client].name: r for r in result.replies}, result.report["ledger"]
-    trained, state = heard(found, senders(ledger), replies), (result.method, result.state)
-    made, facts = modelled(found, *state, trained, [*replies], found.agreement.rounds, own, labelled is not None)
-    written(target / "study.model", made, "Model")
+    trained, state = rows_heard(found, senders(ledger), replies), (result.method, result.state)
+    made, facts = write_model(found, *state, trained, [*replies], found.agreement.rounds, own, labelled is not None)
+    write_files(target / "study.model", made, "Model")
     record(study, target / "study.model", facts.sites)
     describe(facts)
     lost = _failures(result.report)
-    reported(target / "study.model", account(found, facts, trained, replies, ledger, lost))
+    write_report(target / "study.model", account(found, facts, trained, replies, ledger, lost))
     for sentence in lost:
         say(sentence, "yellow")
 
@@ -160,7 +160,7 @@ def serve_site(
     if not insecure and not authority.is_file():
         raise InputError(f"There is no root certificate {authority}: ask the coordinator, and give it with --root.")
     if not insecure and not secret.is_file():
-        raise InputError(f"There is no node key {secret}: make it with «consilience site nodekey {member.name}».")
+        raise InputError(f"There is no node key {secret}: make it with `consilience site nodekey {member.name}`.")
     target = folder or Path(f"{member.name}.site")
     site = site_of(found, member, own, table, target, one_class)
     try:

@@ -25,7 +25,7 @@ Key_ = Annotated[Path | None, typer.Option("--key", help="This party's private k
 Inputs_ = Annotated[Path | None, typer.Option("--inputs", help="The coordinator's rows without labels, for a student.")]
 
 
-def written(path: Path, content: bytes | str, what: str) -> None:
+def write_files(path: Path, content: bytes | str, what: str) -> None:
     """Write a file whole or not at all, and say so."""
     raw = content.encode() if isinstance(content, str) else content
     part = path.with_name(path.name + ".part")
@@ -60,7 +60,7 @@ def server_key(study_path: Path, path: Path | None) -> Ed25519PrivateKey:
     return read_key(path or study_path.with_suffix(".key"))
 
 
-def unvouched(agreement: Agreement) -> None:
+def warn_unsigned(agreement: Agreement) -> None:
     """Say whose model it is where the model alone says so."""
     signer, of = f"{agreement.server[8:20]}…", agreement.hash[:12]
     say(f"Signed with the key {signer} in the study {of}, as the model itself says: give --study to check.", "yellow")

@@ -48,11 +48,11 @@ def listed(context: typer.Context, data_dir: DataDir_ = None) -> None:
 @datasets.command()
 def get(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Which data set; see «consilience datasets».")],
+    name: Annotated[str, typer.Argument(help="Which data set; see `consilience datasets`.")],
     data_dir: Annotated[str | None, typer.Option(metavar="PATH", help="Where data files lie.")] = None,
 ) -> None:
     """Fetch a data set's file into the data folder."""
     from consilience.datasets import fetch
 
-    before = context.parent.params["data_dir"] if context.parent else None  # «datasets --data-dir PATH get», or as set
+    before = context.parent.params["data_dir"] if context.parent else None  # `datasets --data-dir PATH get`, or as set
     out.print(f"{name}: {fetch(name, data_dir or before)}", soft_wrap=True)

@@ -61,7 +61,7 @@ Data_ = Annotated[
     str,
     typer.Option(
         autocompletion=data_like,
-        help="A data set («consilience datasets») or a quoted pattern of CSV files, one per site.",
+        help="A data set (`consilience datasets`) or a quoted pattern of CSV files, one per site.",
     ),
 ]
 Target_ = Annotated[str | None, typer.Option(help="The column to predict, for CSV files.")]
@@ -75,7 +75,7 @@ Split_ = Annotated[
 ]
 Model_ = Annotated[
     str,
-    typer.Option(autocompletion=models_like, help="A network («consilience models») or package.module:factory."),
+    typer.Option(autocompletion=models_like, help="A network (`consilience models`) or package.module:factory."),
 ]
 Seed_ = Annotated[int, typer.Option(help="Decides split, start and every draw.")]
 Engine_ = Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from consilience.cli.handed import Model_, say, unvouched, written
+from consilience.cli.handed import Model_, say, warn_unsigned, write_files
 from consilience.cli.options import app
 from consilience.errors import InputError
 
@@ -42,7 +42,7 @@ def predict(
     found = read(study) if study else None
     pooled = read_model(model, found)
     if found is None:
-        unvouched(pooled.agreement)
+        warn_unsigned(pooled.agreement)
     gone = [name for name in pooled.facts.sites if found and name not in {site.name for site in found.active}]
     if gone:
         say(f"This is an old model: it holds {', '.join(gone)}, who left the study.", "yellow")
@@ -62,7 +62,7 @@ def predict(
     writer.writerow(["row", *told.head, *parts, "decision"])
     for i, (row, said, unsure) in enumerate(zip(told.rows, told.said, told.unsure, strict=True)):
         writer.writerow([i + 1, *row, *(uncertain[i] if uncertain else ()), "abstain" if unsure else said])
-    written(out_ or table.with_name(f"{table.stem}.predictions.csv"), text.getvalue(), "Predictions")
+    write_files(out_ or table.with_name(f"{table.stem}.predictions.csv"), text.getvalue(), "Predictions")
     say(f"{len(told.rows):,} rows" + (f", {sum(told.unsure):,} left open (abstain)." if abstain is not None else "."))
     if not parts:
         say("One set of weights is all this model holds: no epistemic part, no disagreement.")

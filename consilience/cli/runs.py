@@ -29,7 +29,7 @@ from consilience.cli.options import (
     app,
     methods_like,
 )
-from consilience.cli.screen import out, progress, told
+from consilience.cli.screen import out, print_sentence, progress
 from consilience.engines.participation import Participation
 from consilience.errors import InputError
 from consilience.runs.recipe import Recipe, free_folder, run_folder
@@ -39,7 +39,7 @@ from consilience.runs.store import Store
 @app.command()
 def run(
     method: Annotated[
-        str | None, typer.Argument(autocompletion=methods_like, help="Which method; see «consilience methods».")
+        str | None, typer.Argument(autocompletion=methods_like, help="Which method; see `consilience methods`.")
     ] = None,
     data: Data_ = "digits",
     target: Target_ = None,
@@ -74,7 +74,7 @@ def run(
         recipe, bounds, how = _as_before(resume, data_dir, min_replies)
     elif method is None:
         raise InputError(
-            "Say which method to run, for example «consilience run beta»; «consilience methods» lists them."
+            "Say which method to run, for example `consilience run beta`; `consilience methods` lists them."
         )
     else:
         recipe = Recipe(
@@ -179,7 +179,7 @@ def demo(
     store = Store(out_)
     store.write_json("compare.json", found)
     store.write("report.html", comparison_page(found).encode())
-    told(found, comparison_table(found), f"Report: {out_ / 'report.html'}", as_json)
+    print_sentence(found, comparison_table(found), f"Report: {out_ / 'report.html'}", as_json)
 
 
 def finish(store: Store, report: dict[str, Any], as_json: bool) -> None:
@@ -189,4 +189,4 @@ def finish(store: Store, report: dict[str, Any], as_json: bool) -> None:
 
     store.write_json("run.json", report)
     store.write("report.html", run_page(report).encode())
-    told(report, run_table(report), f"Report: {store.folder / 'report.html'}", as_json)
+    print_sentence(report, run_table(report), f"Report: {store.folder / 'report.html'}", as_json)

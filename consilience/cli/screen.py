@@ -15,7 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from consilience.progress import listening
+from consilience.progress import listen
 from consilience.runs.store import as_json as json_text
 
 PIPED = 300  # columns where nobody looks: wide, so that a row stays on its line
@@ -42,7 +42,7 @@ def bar() -> Progress:
     return made
 
 
-def moved(made: Progress) -> Callable[[float, str], None]:
+def task_label(made: Progress) -> Callable[[float, str], None]:
     only = made.task_ids[0]
     return lambda fraction, what: made.update(only, completed=fraction, description=what or "working")
 
@@ -53,7 +53,7 @@ def progress(wanted: bool) -> Iterator[None]:
     if not (wanted and err.is_terminal):
         yield
         return
-    with bar() as made, listening(moved(made)):
+    with bar() as made, listen(task_label(made)):
         yield
 
 
@@ -64,11 +64,11 @@ def live(wanted: bool) -> Iterator[Callable[[RenderableType], None]]:
         yield lambda table: None
         return
     made = bar()
-    with Live(made, console=err, transient=True, refresh_per_second=4) as screen, listening(moved(made)):
+    with Live(made, console=err, transient=True, refresh_per_second=4) as screen, listen(task_label(made)):
         yield lambda table: screen.update(Group(made, table))
 
 
-def told(found: Any, table: RenderableType, closing: str, as_json: bool) -> None:
+def print_sentence(found: Any, table: RenderableType, closing: str, as_json: bool) -> None:
     """What was found: as JSON and nothing else for a program, as a table and where to look further for a person."""
     if as_json:
         print(json_text(found))

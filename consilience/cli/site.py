@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from consilience.cli.handed import Key_, Model_, Study_, Table_, columns, say, site_identity, unvouched, written
+from consilience.cli.handed import Key_, Model_, Study_, Table_, columns, say, site_identity, warn_unsigned, write_files
 from consilience.cli.options import app
 from consilience.cli.screen import out, progress
 from consilience.errors import InputError
@@ -17,7 +17,7 @@ app.add_typer(site_app, name="site")
 
 Out_ = Annotated[Path | None, typer.Option("--out", "-o", help="Where to write; SITE.reply and the like by default.")]
 OneClass_ = Annotated[bool, typer.Option("--one-class", help="Yes, all rows here are of one class.")]
-Memory_ = Annotated[Path | None, typer.Option("--memory", help="What «site fit» kept here; SITE.memory by default.")]
+Memory_ = Annotated[Path | None, typer.Option("--memory", help="What `site fit` kept here; SITE.memory by default.")]
 
 
 @site_app.command()
@@ -37,9 +37,9 @@ def join(
     consistent(found.agreement)
     path = Path(f"{name}.key")
     key = read_key(path) if path.exists() else new_key(path)
-    written(out_ or Path(f"{name}.join"), join_text(found.agreement, name, key), "For the coordinator")
+    write_files(out_ or Path(f"{name}.join"), join_text(found.agreement, name, key), "For the coordinator")
     say(f"Your key stays here and is never handed out: {path}")
-    say(f"You signed the agreement {found.agreement.hash[:12]} of «{found.agreement.name}».")
+    say(f"You signed the agreement {found.agreement.hash[:12]} of '{found.agreement.name}'.")
 
 
 @site_app.command()
@@ -62,13 +62,13 @@ def sums(
     _, found = rows_of(agreement, table, one_class=True)
     path = Path(f"{name}.key")
     key = read_key(path) if path.exists() else new_key(path)
-    written(out_ or Path(f"{name}.sums"), sums_file(agreement, name, found, key), "For the coordinator")
+    write_files(out_ or Path(f"{name}.sums"), sums_file(agreement, name, found, key), "For the coordinator")
 
 
 @site_app.command()
 def check(study: Study_, table: Table_) -> None:
     """Hold a table against the study and show what would leave. Sends nothing, writes nothing."""
-    from consilience.study.admission import rehearsed
+    from consilience.study.admission import rehearse
     from consilience.study.agreement import read
     from consilience.study.columns import inspect
     from consilience.study.proposal import consistent
@@ -83,14 +83,14 @@ def check(study: Study_, table: Table_) -> None:
         plausible = ", ".join(c.levels) if c.levels else f"{c.range[0]:g} to {c.range[1]:g}"
         listed.add_row(c.name, c.type, c.unit, plausible, shown(found.missing.get(c.name, 0), few))
     out.print(listed)
-    for label, count in zip(found.classes, parts_shown(list(found.classes.values()), few), strict=True):
+    for label, count in zip(found.classes, show_parts(list(found.classes.values()), few), strict=True):
         say(f"{agreement.target.name} = {label}: {count} rows")
     if found.extra:
         say(f"Not in the study and never read: {', '.join(found.extra)}.")
     for problem in found.problems:
         say(problem, "yellow")
     say(f"What would leave: {agreement.build_method().sends}", "bold")
-    replies = [rehearsed(agreement, round=t) for t in range(1, min(agreement.rounds, 2) + 1)]
+    replies = [rehearse(agreement, round=t) for t in range(1, min(agreement.rounds, 2) + 1)]
     sent = [{"send": reply.send, "size": reply.size} for reply in replies]
     if len(sent) == 2 and outline(sent[0]) == outline(sent[1]):
         sent = sent[:1]  # every round sends the same
@@ -99,7 +99,7 @@ def check(study: Study_, table: Table_) -> None:
             say(f"In round {number}{', and so in turn' if number == 2 < agreement.rounds else ''}:")
         contents(value, invented=True)
     if found.problems:
-        raise InputError(f"{len(found.problems)} thing(s) to correct before «site fit»: they are listed above.")
+        raise InputError(f"{len(found.problems)} thing(s) to correct before `site fit`: they are listed above.")
     if found.rows < few:
         raise InputError(f"{found.path} has fewer than {few} rows, the smallest number the study allows.")
     say("Everything fits. Nothing was sent or written.")
@@ -128,14 +128,14 @@ def fit(
     kept = memory or Path(f"{member.name}.memory")
     with progress(True) as _:
         made = fitted(found, member, own, rows, message, kept)
-    written(path, made.reply, "For the coordinator")
-    written(kept, made.memory, "Stays here")
+    write_files(path, made.reply, "For the coordinator")
+    write_files(kept, made.memory, "Stays here")
     train, aside, test = (f"{len(part.y):,}" for part in rows)
     say(f"Trained on {train} rows; {aside} are set aside to choose by, {test} to test on.")
     found_scores = own_scores(found.agreement, made.send, rows.test) if len(rows.test.y) else {}
     if found_scores:
         say(f"This site's own model on its test rows (these numbers stay here): {brief(found_scores)}")
-    say(f"See all that leaves with «consilience site show {path}».")
+    say(f"See all that leaves with `consilience site show {path}`.")
 
 
 @site_app.command()
@@ -144,12 +144,12 @@ def show(
     every: Annotated[bool, typer.Option("--all", help="Print every number.")] = False,
 ) -> None:
     """All that is in a file, in words and numbers."""
-    from consilience.formats.envelope import opened
+    from consilience.formats.envelope import open_envelope
 
-    envelope = opened(file)
+    envelope = open_envelope(file)
     header = envelope.header
     signed = "its signature fits the key it names" if envelope.signed_by(envelope.key) else "ITS SIGNATURE IS WRONG"
-    say(f"{file}: a {header.kind} of «{header.sender}» in the study «{header.study_name}»", "bold")
+    say(f"{file}: a {header.kind} of '{header.sender}' in the study '{header.study_name}'", "bold")
     key = f"{envelope.key[8:20]}…"
     say(f"Study {header.study[:12]}, round {header.round}, {envelope.nbytes:,} bytes, key {key}; {signed}.")
     for name, value in header.about.items():
@@ -180,9 +180,9 @@ def statistics(
     data, _ = rows_of(found.agreement, table, one_class=True)
     rows = parts(found.agreement, member.number, data)
     if not check_unseen(found, memory or Path(f"{member.name}.memory"), rows):
-        say("What «site fit» kept is not here, so nobody can tell whether this is the table it saw.", "yellow")
+        say("What `site fit` kept is not here, so nobody can tell whether this is the table it saw.", "yellow")
     made = table_of(found, member, own, rows.choose, pooled.method, pooled.state, pooled.checksum)
-    written(out_ or Path(f"{member.name}.statistics"), made, "For the coordinator")
+    write_files(out_ or Path(f"{member.name}.statistics"), made, "For the coordinator")
 
 
 @site_app.command()
@@ -208,7 +208,7 @@ def evaluate(
         data = parts(agreement, site_identity(found, key)[0].number, data).test
         say(f"{len(data.y)} test rows of this site, which no part of the study trained on or chose by.")
     else:
-        unvouched(agreement)
+        warn_unsigned(agreement)
         say(f"All {len(data.y)} rows. If this site took part, give --study to use its test rows only.")
     scale, shift = agreement.target.spread, agreement.target.centre
     y = data.y if agreement.target.classes else data.y * scale + shift
@@ -222,7 +222,7 @@ def evaluate(
     if isinstance(p, Categorical):
         bins = columns(("predicted", "rows", "right"), right=("predicted", "rows", "right"))
         found_bins = reliability(p, y, bins=5)
-        counts = parts_shown([b.count for b in found_bins], agreement.smallest)
+        counts = show_parts([b.count for b in found_bins], agreement.smallest)
         for b, count in zip(found_bins, counts, strict=True):
             if b.count and b.confidence is not None and b.accuracy is not None:
                 right = f"{100 * b.accuracy:.0f} %" if b.count >= agreement.smallest else ""
@@ -257,7 +257,7 @@ def shown(count: int, smallest: int) -> str:
     return f"fewer than {smallest}" if 0 < count < smallest else f"{count:,}"
 
 
-def parts_shown(counts: list[int], smallest: int) -> list[str]:
+def show_parts(counts: list[int], smallest: int) -> list[str]:
     """Counts beside their sum; where the small ones together are few, the next is left open too: it would give them."""
     told, few = [shown(n, smallest) for n in counts], sum(n for n in counts if n < smallest)
     others = [i for i, n in enumerate(counts) if n >= smallest]

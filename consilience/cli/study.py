@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from consilience.cli.handed import Inputs_, Key_, Model_, Study_, columns, say, server_key, written
+from consilience.cli.handed import Inputs_, Key_, Model_, Study_, columns, say, server_key, write_files
 from consilience.cli.options import Seed_, Set_, app
 from consilience.cli.screen import out, progress
 from consilience.errors import InputError
@@ -31,8 +31,8 @@ def new(
     dictionary: Annotated[
         Path | None, typer.Option("--columns", help="Or a TOML file with the parts [target] and [columns].")
     ] = None,
-    method: Annotated[str | None, typer.Option(help="See «consilience methods».")] = None,
-    model: Annotated[str | None, typer.Option(help="See «consilience models».")] = None,
+    method: Annotated[str | None, typer.Option(help="See `consilience methods`.")] = None,
+    model: Annotated[str | None, typer.Option(help="See `consilience models`.")] = None,
     settings: Set_ = None,
     rounds: Annotated[int | None, typer.Option(help="Hand-overs; what is usual for the method by default.")] = None,
     seed: Seed_ = 0,
@@ -44,24 +44,24 @@ def new(
     from consilience.formats.signature import new_key, public
     from consilience.study.agreement import read_columns
     from consilience.study.proposal import EXAMPLE, proposal
-    from consilience.study.text import agreement_text, proposed
+    from consilience.study.text import agreement_text, propose_columns
 
     path = folder / f"{name}.toml"
     if path.exists():
         raise InputError(f"{path} already exists: choose another name, or delete it if nobody has signed it.")
     if (like is None) != (target is None):
         raise InputError("Give --like TABLE and --target COLUMN together, or neither for an example to fill in.")
-    what, own = proposed(like, target) if like and target else EXAMPLE
+    what, own = propose_columns(like, target) if like and target else EXAMPLE
     if dictionary is not None:
         what, own = read_columns(dictionary)
     draft = proposal(name, "", what, own, method, model, tuple(settings or ()), rounds, seed, scaling, hand_out)
     key = new_key(path.with_suffix(".key"))
     made = dataclasses.replace(draft, server=public(key))
-    written(path, agreement_text(made, made.build_method().sends), "Study")
+    write_files(path, agreement_text(made, made.build_method().sends), "Study")
     say(f"Your key, never to be handed out: {path.with_suffix('.key')}")
     if like:
         say("Columns, types and ranges are guesses from one table: correct them before anybody signs.")
-    say(f"Next: read {path}, correct it, and send it to the sites, who run «consilience site join {path.name} NAME».")
+    say(f"Next: read {path}, correct it, and send it to the sites, who run `consilience site join {path.name} NAME`.")
 
 
 @study_app.command()
@@ -75,7 +75,7 @@ def show(study: Study_) -> None:
     consistent(a)
     say(f"{a.name}   {a.hash}", "bold")
     kind = f"one of {', '.join(a.target.classes)}" if a.target.classes else f"a number ({a.target.unit})"
-    say(f"Predicts «{a.target.name}», {kind}, from {len(a.columns)} columns ({len(a.feature_names)} features).")
+    say(f"Predicts '{a.target.name}', {kind}, from {len(a.columns)} columns ({len(a.feature_names)} features).")
     say(f"{a.method} with the model {a.model}, {a.rounds} round(s), seed {a.seed}.")
     say(f"Leaves a site: {a.build_method().sends} ({', '.join(a.leaves)}; at most {a.most_bytes:,} bytes).")
     say(f"Sites get back: {a.hand_out}.")
@@ -92,17 +92,17 @@ def show(study: Study_) -> None:
 def add(study: Study_, files: Annotated[list[Path], typer.Argument(help="NAME.join files from sites.")]) -> None:
     """Add sites that signed; at the start or at any time later, without anybody training again."""
     from consilience.study.agreement import read
-    from consilience.study.joining import joined
+    from consilience.study.joining import add_member
     from consilience.study.proposal import consistent
     from consilience.study.text import study_text
 
     found = read(study)
     consistent(found.agreement)
     for path in files:
-        found = joined(found, path)
+        found = add_member(found, path)
         say(f"Added {found.sites[-1].name} (number {found.sites[-1].number}).")
-    written(study, study_text(found), "Study")
-    say("Next: send the study's file to all sites again; each runs «consilience site fit».")
+    write_files(study, study_text(found), "Study")
+    say("Next: send the study's file to all sites again; each runs `consilience site fit`.")
 
 
 @study_app.command()
@@ -113,26 +113,26 @@ def leave(study: Study_, site: Annotated[str, typer.Argument(help="The site that
 
     before = read(study)
     found = before.without(site)
-    written(study, study_text(found), "Study")
+    write_files(study, study_text(found), "Study")
     old = [m for m in found.models if site in m.sites]
     for made in old:
         say(f"Model {made.checksum[:12]} still holds {site}: it is old; ask everybody who has a copy to delete it.")
-    say(f"Next: «consilience study pool» with the replies of {', '.join(s.name for s in found.active) or 'nobody'}.")
+    say(f"Next: `consilience study pool` with the replies of {', '.join(s.name for s in found.active) or 'nobody'}.")
 
 
 @study_app.command()
 def scale(study: Study_, files: Files_) -> None:
     """Find the scaling constants from the sites' sums and write them into the study, before anybody signs it."""
     from consilience.study.agreement import read
-    from consilience.study.joining import scaled
+    from consilience.study.joining import with_scaling
     from consilience.study.text import agreement_text
 
     found = read(study)
     if found.sites:
         raise InputError("Sites have signed already, and their signatures would not fit new constants.")
-    agreement, names = scaled(found.agreement, files)
-    written(study, agreement_text(agreement, agreement.build_method().sends), "Study")
-    say(f"Constants from {', '.join(names)}. Next: send the study to the sites, who sign it with «site join».")
+    agreement, names = with_scaling(found.agreement, files)
+    write_files(study, agreement_text(agreement, agreement.build_method().sends), "Study")
+    say(f"Constants from {', '.join(names)}. Next: send the study to the sites, who sign it with `site join`.")
 
 
 @study_app.command()
@@ -143,7 +143,7 @@ def message(study: Study_, key: Key_ = None, inputs: Inputs_ = None, out_: Out_ 
 
     found = read(study)
     made = start(found, server_key(study, key), inputs_from(found.agreement, inputs))
-    written(out_ or study.with_suffix(".message"), made, "Message for the sites")
+    write_files(out_ or study.with_suffix(".message"), made, "Message for the sites")
 
 
 @study_app.command()
@@ -165,16 +165,18 @@ def pool(
         made = pooled(found, files, server_key(study, key), inputs_from(found.agreement, inputs), after)
     path = out_ or study.with_suffix(".model")
     warn(made.refused)
-    written(path, made.model, "Model")
+    write_files(path, made.model, "Model")
     record(study, path, made.facts.sites)
     describe(made.facts)
-    reported(path, made.account)
+    write_report(path, made.account)
     if made.message and made.state:
-        written(path.with_suffix(".message"), made.message, "Message for the sites")
-        written(path.with_suffix(".state"), made.state, "Your state, for the next round")  # last: may replace --after
-        say(f"Next: sites run «consilience site fit {study.name} TABLE --message {path.with_suffix('.message').name}».")
+        write_files(path.with_suffix(".message"), made.message, "Message for the sites")
+        write_files(
+            path.with_suffix(".state"), made.state, "Your state, for the next round"
+        )  # last: may replace --after
+        say(f"Next: sites run `consilience site fit {study.name} TABLE --message {path.with_suffix('.message').name}`.")
     elif {*made.facts.sites} <= {site.name for site in found.active}:
-        say(f"Next: send the model to the sites; «consilience site statistics {study.name} {path.name} TABLE».")
+        say(f"Next: send the model to the sites; `consilience site statistics {study.name} {path.name} TABLE`.")
 
 
 @study_app.command()
@@ -194,10 +196,10 @@ def choose(
     made = chosen(found, pooled, files, own, inputs_from(found.agreement, inputs), known)
     warn(made.refused)
     path = out_ or model.with_name(f"{model.stem}-chosen{model.suffix}")
-    written(path, made.model, "Model")
+    write_files(path, made.model, "Model")
     record(study, path, made.facts.sites)
     describe(made.facts)
-    reported(path, made.account)
+    write_report(path, made.account)
 
 
 def warn(refused: Any) -> None:
@@ -209,22 +211,22 @@ def warn(refused: Any) -> None:
 
 def record(study: Path, model: Path, sites: tuple[str, ...]) -> None:
     """Remember the model in the study, so that it can be named if one of its sites leaves."""
-    from consilience.formats.envelope import opened
+    from consilience.formats.envelope import open_envelope
     from consilience.study.agreement import read
     from consilience.study.text import study_text
 
-    written(study, study_text(read(study).recorded(opened(model, "model").checksum, sites)), "")
+    write_files(study, study_text(read(study).recorded(open_envelope(model, "model").checksum, sites)), "")
 
 
-def reported(model: Path, account: dict[str, Any]) -> None:
+def write_report(model: Path, account: dict[str, Any]) -> None:
     """The model's report beside it, for people and as JSON."""
-    from consilience.formats.envelope import opened
+    from consilience.formats.envelope import open_envelope
     from consilience.report.study_page import study_page
     from consilience.runs.store import as_json
 
-    told = {"checksum": opened(model, "model").checksum, **account}
-    written(model.with_suffix(".json"), as_json(told), "")
-    written(model.with_suffix(".html"), study_page(told), "Report")
+    told = {"checksum": open_envelope(model, "model").checksum, **account}
+    write_files(model.with_suffix(".json"), as_json(told), "")
+    write_files(model.with_suffix(".html"), study_page(told), "Report")
 
 
 def describe(facts: Any) -> None:

@@ -25,7 +25,7 @@ from consilience.cli.options import (
     Target_,
     app,
 )
-from consilience.cli.screen import live, out, progress, stoppable, told
+from consilience.cli.screen import live, out, print_sentence, progress, stoppable
 from consilience.engines.participation import Participation
 from consilience.runs.recipe import Recipe, run_folder
 from consilience.runs.store import Store
@@ -52,7 +52,7 @@ def compare(
         list[str] | None, typer.Option("--set", help="A setting for every row that has the field; may be repeated.")
     ] = None,
     settings: Annotated[
-        str | None, typer.Option(help="A file that «tune» wrote, or a preset by name: hasan2024.")
+        str | None, typer.Option(help="A file that `tune` wrote, or a preset by name: hasan2024.")
     ] = None,
     reference: Annotated[
         str | None, typer.Option(help="The row the others are paired with; the first by default.")
@@ -105,7 +105,7 @@ def compare(
     store.write("curves.csv", curves_text(found).encode())
     store.write("compare.md", markdown(found).encode())
     store.write("report.html", comparison_page(found).encode())
-    told(found, comparison_table(found), f"Report: {store.folder / 'report.html'}", as_json)
+    print_sentence(found, comparison_table(found), f"Report: {store.folder / 'report.html'}", as_json)
 
 
 @app.command(short_help="Choose a method's settings on validation rows.")
@@ -116,7 +116,7 @@ def tune(
     sites: Sites_ = None,
     split: Split_ = None,
     seeds: Seeds_ = "0",
-    grid: Annotated[str, typer.Option(help='«papers», or a JSON file {"inference.rate": [0.1, 0.01]}.')] = "papers",
+    grid: Annotated[str, typer.Option(help='`papers`, or a JSON file {"inference.rate": [0.1, 0.01]}.')] = "papers",
     budget: Annotated[int, typer.Option(help="How many trials, drawn from the grid; give every method the same.")] = 20,
     score: Annotated[str, typer.Option(help="nll, brier, crps, accuracy or rmse, on the validation rows.")] = "nll",
     model: Model_ = "mlp",
@@ -166,7 +166,7 @@ def tune(
     with stoppable(folder), live(not as_json) as show:
         trials = tune_method(search, folder, lambda now: show(shown(now)))
     found = write(search, trials, folder)
-    told(found, shown(trials), f"Settings: {folder / 'settings.json'}; use them with --settings.", as_json)
+    print_sentence(found, shown(trials), f"Settings: {folder / 'settings.json'}; use them with --settings.", as_json)
 
 
 @app.command(short_help="A paper's experiment: ours beside theirs.")

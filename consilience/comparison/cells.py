@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from consilience.comparison.rows import Row, assignments, fields, has, parsed, read_settings, row
+from consilience.comparison.rows import Row, assignments, fields, has, parse_word, read_settings, row
 from consilience.comparison.summary import Problem, comparison
 from consilience.data.sites import Data, Sites
 from consilience.datasets import dataset
-from consilience.engines import chosen
+from consilience.engines import choose_engine
 from consilience.engines.participation import Participation
 from consilience.engines.participation import check as check_participation
-from consilience.errors import Diverged, InputError, unknown
+from consilience.errors import Diverged, InputError, unknown_name
 from consilience.formats.settings import describe
 from consilience.method import group
 from consilience.methods.coreset import CoresetFL
 from consilience.methods.local_only import LocalOnly
 from consilience.methods.server_only import ServerOnly
 from consilience.metrics.communication import curve
-from consilience.models.remembered import remembering
+from consilience.models.remembered import remember_values
 from consilience.parties import Received
 from consilience.progress import track
 from consilience.runs.provenance import check
@@ -60,17 +60,17 @@ class Plan:
     def rows(self, split: str | None) -> list[Row]:
         """The rows with their settings, bounds last."""
         if not self.words:
-            raise InputError("Say what to compare, for example «consilience compare beta mixture fedavg».")
+            raise InputError("Say what to compare, for example `consilience compare beta mixture fedavg`.")
         tuned = read_settings(self.settings, self.recipe.data, split) if self.settings else {}
         common = assignments(self.common)
-        rows = [row(word, tuned.get(parsed(word)[0]), common, self.rounds) for word in self.words]
+        rows = [row(word, tuned.get(parse_word(word)[0]), common, self.rounds) for word in self.words]
         if self.bounds:
-            given = {parsed(word)[0] for word in self.words}
+            given = {parse_word(word)[0] for word in self.words}
             wanted = [b for b in BOUNDS if b not in given and (b != "server_only" or self.recipe.calibration)]
             rows += [_bound(b, rows, tuned.get(b), common) for b in wanted]
         for path in common:
             if not any(has(r.method, path) for r in rows):
-                raise unknown("setting", path, {p for r in rows for p in fields(r.method)})
+                raise unknown_name("setting", path, {p for r in rows for p in fields(r.method)})
         if len({slug(r.word) for r in rows}) < len(rows):
             raise InputError("Two rows are the same; give each method once, or with different settings in brackets.")
         twice = {r.name for r in rows if [s.name for s in rows].count(r.name) > 1}
@@ -109,15 +109,15 @@ def _bound(name: str, rows: Sequence[Row], tuned: Mapping[str, Any] | None, comm
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """«0-9», «0,3,7» or «5»."""
+    """'0-9', '0,3,7' or '5'."""
     seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         if match is None or (match[2] and int(match[2]) < int(match[1])):
-            raise InputError(f"«{text}» are no seeds: write for example 0-9, or 0,3,7, or 5.")
+            raise InputError(f"'{text}' are no seeds: write for example 0-9, or 0,3,7, or 5.")
         seeds += range(int(match[1]), int(match[2] or match[1]) + 1)
     if len(set(seeds)) < len(seeds):
-        raise InputError(f"«{text}» names a seed twice; give each once.")
+        raise InputError(f"'{text}' names a seed twice; give each once.")
     return tuple(seeds)
 
 
@@ -214,7 +214,7 @@ def compare(
     store = Store(folder)
     reference = None if reference is None else re.sub(r"\s", "", reference)  # as rows are written
     if reference is not None and reference not in {r.word for made in rows.values() for r in made}:
-        raise unknown("row", reference, [r.word for made in rows.values() for r in made])
+        raise unknown_name("row", reference, [r.word for made in rows.values() for r in made])
     claim(store, "plan.json", plan.to_json(), "comparison", "cells")
     fixed = None if plan.recipe.data.endswith(".csv") else dataset(plan.recipe.data, plan.recipe.data_dir).x_test
     found: dict[str | None, dict[int, tuple[Problem, dict[str, Cell]]]] = {split: {} for split in plan.splits}
@@ -225,7 +225,7 @@ def compare(
     for split in track(plan.splits, "split"):
         for seed in track(plan.seeds, "seed"):
             recipe = dataclasses.replace(plan.recipe, split=split, seed=seed)
-            with remembering():  # rows that share replies predict with the same models
+            with remember_values():  # rows that share replies predict with the same models
                 for problem, cells in _cells(recipe, rows[split], plan, store):
                     found[split][seed] = (problem, cells)
                     if told is not None and cells:
@@ -243,7 +243,7 @@ def _cells(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Ite
         return
     task, sites = recipe.build_problem()
     problem = _problem(task, sites)
-    chosen(plan.engine, task, sites.train)
+    choose_engine(plan.engine, task, sites.train)
     for r in rows:
         check(r.method, task, sites.pooled() if r.method.pooled else sites, r.rounds)
         if not r.method.bound:
@@ -254,7 +254,12 @@ def _cells(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Ite
     for r, result, failure in outcomes(left, task, sites, recipe.seed, plan.engine, plan.participation):
         extra = {"format": FORMAT, "row": r.word, "failure": failure}
         if result is None:
-            about = {"name": r.name, "method": parsed(r.word)[0], "rounds": r.rounds, "settings": describe(r.method)}
+            about = {
+                "name": r.name,
+                "method": parse_word(r.word)[0],
+                "rounds": r.rounds,
+                "settings": describe(r.method),
+            }
             cell = {**about, "needs": group(r.method), "seconds": 0.0}
         else:
             kept = ("ece_if_calibrated", "worst_site", "best", "engine", "threads", "warnings", "versions", "failures")

@@ -25,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from consilience.engines.workers import share_cores
-from consilience.errors import Diverged, InputError, unknown
+from consilience.errors import Diverged, InputError, unknown_name
 from consilience.progress import track
 from consilience.runs.store import FORMAT, Store
 
@@ -61,7 +61,7 @@ def names() -> list[str]:
 
 def load(name: str) -> Experiment:
     if name not in names():
-        raise unknown("experiment", name, names())
+        raise unknown_name("experiment", name, names())
     experiment: Experiment = module(name).EXPERIMENT
     return experiment
 
@@ -84,7 +84,7 @@ def reproduce(
     experiment = load(name)
     scale = scale or experiment.scales[0]
     if scale not in experiment.scales:
-        raise unknown("scale", scale, experiment.scales)
+        raise unknown_name("scale", scale, experiment.scales)
     store = Store(out)
     wanted = [(column, seed) for seed in seeds for column in experiment.columns]
     missing = [(c, s) for c, s in wanted if not (out / _file(scale, c, s)).exists()]

@@ -1,4 +1,4 @@
-"""A row of a table in words: «fedavg[rounds=10,inference.epochs=5]» is a method, its settings and its rounds.
+"""A row of a table in words: 'fedavg[rounds=10,inference.epochs=5]' is a method, its settings and its rounds.
 
 Settings come in layers, each overruling those before: a settings file or preset, what is set for all rows, the row's
 own brackets.
@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from consilience.errors import InputError, unknown
+from consilience.errors import InputError, unknown_name
 from consilience.formats.settings import configure
 from consilience.method import Method, usual_rounds
 from consilience.methods import METHODS
@@ -32,29 +32,29 @@ class Row(NamedTuple):
     rounds: int
 
 
-def parsed(word: str) -> tuple[str, dict[str, str]]:
+def parse_word(word: str) -> tuple[str, dict[str, str]]:
     """A row's word as the method's name and its own settings."""
     match = re.fullmatch(r"([^\[\]]+)(?:\[(.*)\])?", re.sub(r"\s", "", word))
     if match is None:
-        raise InputError(f"«{word}» is not a row: write a method, with settings in brackets, as in fedavg[rounds=10].")
+        raise InputError(f"`{word}` is not a row: write a method, with settings in brackets, as in fedavg[rounds=10].")
     name, inside = match.groups()
     if name not in METHODS:
-        raise unknown("method", name, METHODS)
+        raise unknown_name("method", name, METHODS)
     return name, assignments(re.split(r",(?![^(]*\))", inside)) if inside else {}
 
 
 def assignments(texts: Sequence[str]) -> dict[str, str]:
-    """«field.path=value» texts by path."""
+    """`field.path=value` texts by path."""
     for text in texts:
         if "=" not in text:
-            raise InputError(f"«{text}» is not a setting; write field=value, for example inference.epochs=20.")
+            raise InputError(f"'{text}' is not a setting; write field=value, for example inference.epochs=20.")
     pairs = (text.partition("=") for text in texts)
     return {path.strip(): value.strip() for path, _, value in pairs}
 
 
 def row(word: str, tuned: Settings | None = None, common: Settings | None = None, rounds: int | None = None) -> Row:
     """A row from its word, the settings of a file, those set for all rows, and the rounds of methods that have many."""
-    kind, own = parsed(word)
+    kind, own = parse_word(word)
     layers = [{path: as_text(value) for path, value in (layer or {}).items()} for layer in (tuned, common, own)]
     chosen = [_whole(layer.pop("rounds"), word) for layer in layers if "rounds" in layer]
     method = METHODS[kind]()
@@ -93,17 +93,17 @@ def read_settings(source: str, data: str, split: str | None) -> dict[str, dict[s
     path = Path(source)
     if not path.exists() and not preset.is_file():
         known = sorted(p.name.removesuffix(".json") for p in PRESETS.iterdir() if p.name.endswith(".json"))
-        raise InputError(f"There is no file «{source}», and no preset of that name; presets: {', '.join(known)}.")
+        raise InputError(f"There is no file '{source}', and no preset of that name; presets: {', '.join(known)}.")
     try:
         value = json.loads((path if path.exists() else preset).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{source} cannot be read as JSON: {error}.") from error
     found = _for_data(source, value["data"], data, split) if isinstance(value, dict) and "about" in value else value
     if not isinstance(found, dict) or not all(isinstance(part, dict) for part in found.values()):
-        raise InputError(f'{source} should hold {{"method": {{"field.path": value}}}}, as «tune» writes it.')
+        raise InputError(f'{source} should hold {{"method": {{"field.path": value}}}}, as `tune` writes it.')
     for name in found:
         if name not in METHODS:
-            raise unknown("method", name, METHODS)
+            raise unknown_name("method", name, METHODS)
     return found
 
 
@@ -141,5 +141,5 @@ def _below_nothing(method: Method, path: str) -> bool:
 
 def _whole(text: str, word: str) -> int:
     if not text.isdecimal():
-        raise InputError(f"In «{word}» rounds should be a whole number, not «{text}».")
+        raise InputError(f"In `{word}` rounds should be a whole number, not '{text}'.")
     return int(text)

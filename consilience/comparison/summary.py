@@ -122,7 +122,7 @@ def _row(r: Row, cells: Mapping[int, Json]) -> dict[str, Any]:
         **plain,
         "intervals": each[0].get("intervals") if len(each) == 1 else {},
         "tempered": tempered,
-        "reliability": (bins[0] if len(bins) == 1 else joined(bins)) if bins else None,
+        "reliability": (bins[0] if len(bins) == 1 else join_seeds(bins)) if bins else None,
         "worst_site_nll": _mean(worst),
         "best_site": over_seeds([c["best"] for c in each])["metrics"] if all(c.get("best") for c in each) else None,
         **{k: _whole([c.get(k) for c in each]) for k in ("up_bytes", "down_bytes")},
@@ -140,7 +140,7 @@ def over_seeds(each: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
     return {"metrics": {k: _mean(v) for k, v in values.items()}, "errors": errors, "values": values}
 
 
-def joined(every: Sequence[Sequence[Json]]) -> list[dict[str, Any]]:
+def join_seeds(every: Sequence[Sequence[Json]]) -> list[dict[str, Any]]:
     """Reliability bins of several seeds in one; without intervals, as seeds may share test rows."""
     bins = []
     for same in zip(*every, strict=True):

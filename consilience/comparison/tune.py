@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from consilience.comparison.cells import claim, slug
-from consilience.comparison.rows import Row, as_text, assignments, has, parsed, row
+from consilience.comparison.rows import Row, as_text, assignments, has, parse_word, row
 from consilience.data.sites import Sites
-from consilience.errors import Diverged, InputError, unknown
+from consilience.errors import Diverged, InputError, unknown_name
 from consilience.formats.settings import describe
 from consilience.key import Key
 from consilience.method import Method
@@ -55,7 +55,7 @@ class Search:
 
     def row(self, point: Mapping[str, Any]) -> Row:
         """The method at one point of the grid."""
-        name, own = parsed(self.word)
+        name, own = parse_word(self.word)
         inside = ",".join(f"{path}={as_text(value)}" for path, value in {**point, **own}.items())
         return row(f"{name}[{inside}]" if inside else name, None, assignments(self.common), self.rounds)
 
@@ -70,15 +70,15 @@ def on_validation(sites: Sites) -> Sites:
 def tune(search: Search, folder: str | Path, told: Callable[[list[Trial]], None] | None = None) -> list[Trial]:
     """Try every point on every seed, except those the folder already holds → the trials, best first."""
     if search.score not in SCORES:
-        raise unknown("score", search.score, SCORES)
+        raise unknown_name("score", search.score, SCORES)
     if search.budget < 1:
         raise InputError(f"A budget of {search.budget} trials: at least one is needed.")
-    store, name = Store(folder), parsed(search.word)[0]
+    store, name = Store(folder), parse_word(search.word)[0]
     problems = [dataclasses.replace(search.recipe, seed=seed).build_problem() for seed in search.seeds]
     problems = [(task, on_validation(sites)) for task, sites in problems]
     method = search.row({}).method
     grids = papers(method, problems[0][1]) if search.grid == "papers" else read_grid(search.grid)
-    points = drawn(grids, search.budget, search.seeds[0])
+    points = draw_points(grids, search.budget, search.seeds[0])
     rows = [search.row(point) for point in points]
     for r, (task, sites) in itertools.product(rows, problems):
         check(r.method, task, sites, r.rounds)
@@ -98,19 +98,19 @@ def tune(search: Search, folder: str | Path, told: Callable[[list[Trial]], None]
         for seed, problem in track(list(zip(search.seeds, problems, strict=True)), "seed"):
             file = f"trials/{slug(name)}/{i:04d}/{seed}.json"
             if not (store.folder / file).exists():
-                found = tried(r, *problem, seed, search.engine)
+                found = run_trial(r, *problem, seed, search.engine)
                 store.write_json(file, {"format": FORMAT, "point": point, "seed": seed, **found})
             kept = store.read_json(file)
             if not kept["failure"] and search.score not in kept["metrics"]:
-                raise unknown("score for this problem", search.score, kept["metrics"])
+                raise unknown_name("score for this problem", search.score, kept["metrics"])
             values.append(kept["metrics"].get(search.score))
             failure = failure or kept["failure"]
         known = [v for v in values if v is not None]
         mean = statistics.fmean(known) if len(known) == len(values) else None
         trials.append(Trial(point, values, mean, failure))
         if told is not None:
-            told(ranked(trials, search.score))
-    return ranked(trials, search.score)
+            told(rank(trials, search.score))
+    return rank(trials, search.score)
 
 
 def _know_rows(store: Store, name: str) -> None:
@@ -119,7 +119,7 @@ def _know_rows(store: Store, name: str) -> None:
         raise InputError(f"The search in {store.folder} does not say which rows it is on: choose another --out.")
 
 
-def tried(r: Row, task: Task, sites: Sites, seed: int, engine: str) -> dict[str, Any]:
+def run_trial(r: Row, task: Task, sites: Sites, seed: int, engine: str) -> dict[str, Any]:
     """The scores of one row, or why there are none."""
     try:
         result = run(r.method, task, sites, rounds=r.rounds, seed=seed, engine=engine)
@@ -128,7 +128,7 @@ def tried(r: Row, task: Task, sites: Sites, seed: int, engine: str) -> dict[str,
     return {"metrics": result.metrics, "failure": ""}
 
 
-def ranked(trials: Sequence[Trial], score: str) -> list[Trial]:
+def rank(trials: Sequence[Trial], score: str) -> list[Trial]:
     """Best first, failed ones last; equals stay in the order they were tried."""
     sign = -BETTER[score]
     return sorted(trials, key=lambda t: math.inf if t.mean is None else sign * t.mean)
@@ -139,7 +139,7 @@ def write(search: Search, trials: Sequence[Trial], folder: str | Path) -> dict[s
 
     Other methods tuned into the same folder keep their place.
     """
-    store, (name, own) = Store(folder), parsed(search.word)
+    store, (name, own) = Store(folder), parse_word(search.word)
     if trials[0].mean is None:
         raise InputError(
             f"Every trial of {name} failed, the first with: {trials[0].failure} Try a grid of smaller rates."
@@ -171,7 +171,7 @@ def points_of(grids: Sequence[Grid]) -> list[Point]:
     return list({json.dumps(point, sort_keys=True): point for point in found}.values())
 
 
-def drawn(grids: Sequence[Grid], budget: int, seed: int) -> list[Point]:
+def draw_points(grids: Sequence[Grid], budget: int, seed: int) -> list[Point]:
     """As many points as the budget allows, at random and without replacement; the whole grid if it is smaller."""
     points = points_of(grids)
     if not points or points == [{}]:
@@ -186,7 +186,7 @@ def read_grid(source: str) -> list[Grid]:
     try:
         value = json.loads(Path(source).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise InputError(f"There is no grid «{source}»: name a JSON file, or «papers».") from error
+        raise InputError(f"There is no grid '{source}': name a JSON file, or `papers`.") from error
     except (OSError, ValueError) as error:
         raise InputError(f"{source} cannot be read as JSON: {error}.") from error
     grids = value if isinstance(value, list) else [value]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from consilience.data.dataset import Dataset
-from consilience.data.sites import narrowed
+from consilience.data.sites import narrow
 from consilience.errors import InputError
 
 
@@ -76,7 +76,7 @@ def _floats(what: str, values: Any) -> Tensor:
     try:
         if np.can_cast(array.dtype, np.float32):
             return torch.from_numpy(array.astype(np.float32))
-        return narrowed(torch.from_numpy(array.astype(np.float64)))
+        return narrow(torch.from_numpy(array.astype(np.float64)))
     except (TypeError, ValueError):
         raise InputError(
             f"{what} must hold numbers only: encode text as numbers, or read the file with from_csv."
@@ -106,7 +106,7 @@ def _coded(
     more = _plain(what, more)
     strange = np.setdiff1d(more, distinct)
     if len(strange):
-        raise InputError(f"The test part has «{strange[0]}» in {what}, which no training row has: remove those rows.")
+        raise InputError(f"The test part has '{strange[0]}' in {what}, which no training row has: remove those rows.")
     return names, torch.from_numpy(codes.astype(np.int64)), torch.from_numpy(np.searchsorted(distinct, more))
 
 

@@ -145,7 +145,7 @@ class Dataset:
         place = gaps[0] if split.column is None else split.column
         name = self.feature_names[place] if self.feature_names else f"column {place}"
         raise InputError(
-            f"«{name}» has gaps, so rows can be sorted neither by it nor by the widest column: name another, as "
+            f"'{name}' has gaps, so rows can be sorted neither by it nor by the widest column: name another, as "
             "sorted_feature:2."
         )
 
@@ -175,7 +175,7 @@ def _check_rows(of: Dataset, part: str, x: Tensor, y: Tensor, site: Tensor | Non
     bad = ~torch.isfinite(x.float()).flatten(1)  # as float32, which is what networks see
     if bad.any():
         first = int(bad.any(0).int().argmax())
-        known = f" («{of.feature_names[first]}»)" if of.feature_names else ""
+        known = f" ('{of.feature_names[first]}')" if of.feature_names else ""
         raise InputError(
             f"{of.name}: column {first}{known} is NaN or infinite in {int(bad[:, first].sum())} {part}rows, "
             f"{int(bad.any(0).sum())} columns in all are concerned: drop those rows or fill the values in."

@@ -27,10 +27,12 @@ def inputs_from(sites: Sites, rows: Dataset | Tensor, count: int | None = None, 
             f"There are {len(x)} rows to draw the server's inputs from: ask for 1 to {len(x)}, not {count}."
         )
     chosen = x if count is None else x[Key(seed).fold(5).permutation(len(x))[:count].sort().values]
-    return dataclasses.replace(sites, inputs=sites.scaled(shaped(chosen, sites.features).double()).to(sites.train[0].x))
+    return dataclasses.replace(
+        sites, inputs=sites.scaled(reshape(chosen, sites.features).double()).to(sites.train[0].x)
+    )
 
 
-def shaped(x: Tensor, features: Features) -> Tensor:
+def reshape(x: Tensor, features: Features) -> Tensor:
     """Rows in the shape a network takes: images by their size and channels; columns cannot be made up."""
     wanted = (features,) if isinstance(features, int) else tuple(features)
     if tuple(x.shape[1:]) == wanted:

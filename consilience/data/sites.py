@@ -67,21 +67,21 @@ class Sites:
     @cached_property
     def all_test(self) -> Data:
         """The test rows of all sites."""
-        return joined(self.test)
+        return concatenate(self.test)
 
     @property
     def all_validation(self) -> Data:
         """The validation rows of all sites."""
         if self.validation is None:
             raise InputError("There are no validation rows: split with validation=0.1, or add --validation 0.1.")
-        return joined(self.validation)
+        return concatenate(self.validation)
 
     def pooled(self) -> Sites:
         """One site that holds every site's rows, in the order of the sites; the server keeps what it has."""
-        validation = None if self.validation is None else (joined(self.validation),)
+        validation = None if self.validation is None else (concatenate(self.validation),)
         return replace(
             self,
-            train=(joined(self.train),),
+            train=(concatenate(self.train),),
             test=(self.all_test,),
             validation=validation,
             split="pooled",
@@ -111,7 +111,7 @@ class Sites:
     def standardised(self) -> Sites:
         """Features, and regression targets, with mean 0 and deviation 1 over all training rows; a constant column is
         only shifted, and images have one constant per channel. Targets of several numbers share one shift and scale."""
-        pooled = joined(self.train)
+        pooled = concatenate(self.train)
         shift, scale = _moments(pooled.x, (0, *range(2, pooled.x.ndim)))
         made = replace(self.map_x(lambda x: _scaled(x, shift, scale)), feature_shift=shift[0], feature_scale=scale[0])
         if self.classes is not None:
@@ -163,12 +163,12 @@ class Sites:
         )
 
 
-def joined(parts: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Data:
+def concatenate(parts: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Data:
     """All rows, one part after another."""
     return Data(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
-def narrowed(values: Tensor) -> Tensor:
+def narrow(values: Tensor) -> Tensor:
     """Rows as float32; as float64 where rounding moves a column by more than a trifle of its deviation, so that digits
     are left when it is scaled. The other columns are rounded all the same: what they hold never depends on these."""
     rounded = values.float().double()

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from consilience.data.dataset import Dataset
-from consilience.data.sites import Sites, narrowed
-from consilience.errors import InputError, unknown
+from consilience.data.sites import Sites, narrow
+from consilience.errors import InputError, unknown_name
 from consilience.splits.split import Split
 
-MISSING = {"", "na", "n/a", "nan", "null"}  # in small letters; «none» is left to be a category
+MISSING = {"", "na", "n/a", "nan", "null"}  # in small letters; 'none' is left to be a category
 FEWEST_ROWS = 5  # at a site
 MOST_CATEGORIES = 100  # of a text feature
 MOST_CLASSES = 20  # of a target of whole numbers or text, unless task= says otherwise
@@ -89,7 +89,7 @@ def from_csv(
     numbers.
     """
     if missing not in ("refuse", "mean"):
-        raise unknown("way with missing cells", missing, ["refuse", "mean"])
+        raise unknown_name("way with missing cells", missing, ["refuse", "mean"])
     tables = [read_table(path, delimiter) for path in _files(pattern)]
     rows, site = _stacked(tables, target, text, drop)
     columns = [_feature(name, cells, missing, name in text) for name, cells in rows.items() if name != target]
@@ -102,7 +102,7 @@ def from_csv(
     marked = enumerate(gaps, start=len(names))
     data = Dataset(
         name=target,
-        x=narrowed(torch.cat([c.values for c in columns] + [c.gaps.double().unsqueeze(1) for _, c in gaps], dim=1)),
+        x=narrow(torch.cat([c.values for c in columns] + [c.gaps.double().unsqueeze(1) for _, c in gaps], dim=1)),
         y=y,
         classes=None if class_names is None else len(class_names),
         site=None if dealt else site,
@@ -127,14 +127,14 @@ def _files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
     single = isinstance(pattern, str | Path)
     paths = [Path(p) for p in (sorted(glob.glob(str(pattern), recursive=True)) if single else pattern)]  # type: ignore[union-attr]
     if not paths:
-        raise InputError(f"No file matches «{pattern}»: check the folder and the ending.")
+        raise InputError(f"No file matches '{pattern}': check the folder and the ending.")
     for path in paths:
         if not path.is_file():
-            raise InputError(f"There is no file «{path}»: check the name.")
+            raise InputError(f"There is no file '{path}': check the name.")
     stems = [path.stem for path in paths]
     for stem in stems:
         if stems.count(stem) > 1:
-            raise InputError(f"Two files are called «{stem}»: rename one, a site takes the name of its file.")
+            raise InputError(f"Two files are called '{stem}': rename one, a site takes the name of its file.")
     return paths
 
 
@@ -147,16 +147,16 @@ def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> T
             for row in reader:
                 every.append((reader.line_num, [cell.strip() for cell in row]))
     except UnicodeDecodeError:
-        raise InputError(f"{path.name} is not UTF-8 text: save it as «CSV UTF-8».") from None
+        raise InputError(f"{path.name} is not UTF-8 text: save it as 'CSV UTF-8'.") from None
     except FileNotFoundError:
-        raise InputError(f"There is no file «{path}»: check the name.") from None
+        raise InputError(f"There is no file '{path}': check the name.") from None
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.") from error
     except csv.Error as error:
         first = every[-1][0] + 1 if every else 1
         raise InputError(
             f"{path.name} is no readable CSV from line {first} on ({error}): close every quote there, or save the file "
-            "again as «CSV UTF-8»."
+            "again as 'CSV UTF-8'."
         ) from None
     lines = [(line, row) for line, row in every if any(row)]
     header = lines[0][1] if lines else []
@@ -172,7 +172,7 @@ def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> T
         )
     for name in header:
         if not name or header.count(name) > 1:
-            raise InputError(f"{path.name} has a column without a name of its own («{name}»): name every column once.")
+            raise InputError(f"{path.name} has a column without a name of its own ('{name}'): name every column once.")
     for line, row in lines[1:]:
         if len(row) != len(header):
             raise InputError(
@@ -190,24 +190,24 @@ def _stacked(
     known = tables[0].columns
     for name in (target, *text, *drop):
         if name not in known:
-            raise unknown("column", name, known)
+            raise unknown_name("column", name, known)
     if target in drop:
-        raise InputError(f"The target «{target}» cannot be dropped: take it out of drop=.")
+        raise InputError(f"The target '{target}' cannot be dropped: take it out of drop=.")
     for table in tables:
         file = next(iter(table.columns.values()))[0].file
         for name in known:
             if name not in table.columns:
                 raise InputError(
-                    f"{file} has no column «{name}»: give every site the same columns, or drop it everywhere."
+                    f"{file} has no column '{name}': give every site the same columns, or drop it everywhere."
                 )
         for name in table.columns:
             if name not in known:
                 raise InputError(
-                    f"{file} has a column «{name}» that other sites lack: give every site the same columns."
+                    f"{file} has a column '{name}' that other sites lack: give every site the same columns."
                 )
     kept = [name for name in known if name not in drop]
     if len(kept) < 2:
-        raise InputError(f"There is no column beside the target «{target}»: give at least one to predict from.")
+        raise InputError(f"There is no column beside the target '{target}': give at least one to predict from.")
     rows = {name: [cell for table in tables for cell in table.columns[name]] for name in kept}
     return rows, torch.arange(len(tables)).repeat_interleave(torch.tensor([len(table) for table in tables]))
 
@@ -217,10 +217,10 @@ def _feature(name: str, cells: Sequence[Cell], missing: str, as_text: bool) -> C
     present = [cell for cell in cells if not is_empty(cell)]
     gap = next((cell for cell in cells if is_empty(cell)), None)
     if not present:
-        raise InputError(f"Column «{name}» is empty at every site: delete it, or in Python pass drop=[{name!r}].")
+        raise InputError(f"Column '{name}' is empty at every site: delete it, or in Python pass drop=[{name!r}].")
     if gap and missing == "refuse":
         raise InputError(
-            f"{gap}: the cell in column «{name}» is missing; fill it in, delete the row or column, or in Python pass "
+            f"{gap}: the cell in column '{name}' is missing; fill it in, delete the row or column, or in Python pass "
             "missing='mean'."
         )
     gaps = torch.tensor([is_empty(cell) for cell in cells])
@@ -228,7 +228,7 @@ def _feature(name: str, cells: Sequence[Cell], missing: str, as_text: bool) -> C
         for cell in present:
             if number(cell.text) is None:
                 raise InputError(
-                    f"{cell}: «{cell.text}» in column «{name}» is not a finite number; correct it, or in Python "
+                    f"{cell}: '{cell.text}' in column '{name}' is not a finite number; correct it, or in Python "
                     f"pass text=[{name!r}] to read the column as categories."
                 )
         numbers = [float(present[0].text if is_empty(cell) else cell.text) for cell in cells]
@@ -239,7 +239,7 @@ def _feature(name: str, cells: Sequence[Cell], missing: str, as_text: bool) -> C
     categories = sorted({t for t, cell in zip(texts, cells, strict=True) if not is_empty(cell)})
     if len(categories) > MOST_CATEGORIES:
         raise InputError(
-            f"Column «{name}» has {len(categories)} categories, more than {MOST_CATEGORIES}: delete it, or in Python "
+            f"Column '{name}' has {len(categories)} categories, more than {MOST_CATEGORIES}: delete it, or in Python "
             f"pass drop=[{name!r}]."
         )
     values = torch.tensor([[float(t == c) for c in categories] for t in texts], dtype=torch.float64)
@@ -255,16 +255,16 @@ def _check_commas(name: str, cells: Sequence[Cell]) -> None:
     """Text that would be a number but for its comma, such as 37,1 or 1.234,5."""
     for cell in cells:
         if "," in cell.text and number(cell.text.replace(".", "").replace(",", ".")) is not None:
-            raise InputError(f"{cell}: «{cell.text}» in column «{name}» has a comma; write numbers like 1234.5.")
+            raise InputError(f"{cell}: '{cell.text}' in column '{name}' has a comma; write numbers like 1234.5.")
 
 
 def _target(name: str, cells: Sequence[Cell], task: str | None) -> tuple[Tensor, tuple[str, ...] | None]:
     """Classes with their names, or targets of a regression and None."""
     if task not in (None, "classification", "regression"):
-        raise unknown("task", str(task), ["classification", "regression"])
+        raise unknown_name("task", str(task), ["classification", "regression"])
     for cell in cells:
         if is_empty(cell):
-            raise InputError(f"{cell}: the target «{name}» is missing; remove the row or fill the cell in.")
+            raise InputError(f"{cell}: the target '{name}' is missing; remove the row or fill the cell in.")
     numbers = [number(cell.text) for cell in cells]
     strange = next((cell for cell, number in zip(cells, numbers, strict=True) if number is None), None)
     if task != "classification":
@@ -274,20 +274,20 @@ def _target(name: str, cells: Sequence[Cell], task: str | None) -> tuple[Tensor,
         whole = strange is None and all(number is not None and number.is_integer() for number in numbers)
         if strange and not few:
             raise InputError(
-                f"{strange}: the target «{name}» is text with more than {MOST_CLASSES} different values, such as "
-                f"«{strange.text}»; correct it, or in Python pass task='classification'."
+                f"{strange}: the target '{name}' is text with more than {MOST_CLASSES} different values, such as "
+                f"'{strange.text}'; correct it, or in Python pass task='classification'."
             )
         task = "classification" if few and (strange or whole) else "regression"
     if task == "regression":
         if strange:
-            raise InputError(f"{strange}: the target «{name}» is «{strange.text}», not a finite number; correct it.")
-        return narrowed(torch.tensor(numbers, dtype=torch.float64)), None
+            raise InputError(f"{strange}: the target '{name}' is '{strange.text}', not a finite number; correct it.")
+        return narrow(torch.tensor(numbers, dtype=torch.float64)), None
     # One spelling for one number, so that 1 and 1.0 at two sites are one class; numbers sort as numbers.
     labels = [c.text if strange or v is None else f"{v:.15g}" for c, v in zip(cells, numbers, strict=True)]
     names = sorted(set(labels), key=None if strange else float)
     if len(names) < 2:
         raise InputError(
-            f"The target «{name}» is «{names[0]}» in every row: there is nothing to learn; check the column."
+            f"The target '{name}' is '{names[0]}' in every row: there is nothing to learn; check the column."
         )
     place = {label: c for c, label in enumerate(names)}
     return torch.tensor([place[label] for label in labels]), tuple(names)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from consilience.data.dataset import Dataset
 from consilience.data.sites import Features
 from consilience.datasets import openml, synthetic, uci, vision
-from consilience.datasets.folder import folder, located
-from consilience.errors import InputError, unknown
+from consilience.datasets.folder import folder, locate
+from consilience.errors import InputError, unknown_name
 
 __all__ = ["DATASETS", "FACTS", "WITH_VARIANTS", "dataset", "describe_dataset", "fetch"]
 
@@ -68,14 +68,14 @@ FACTS = {
 
 
 def dataset(name: str, data_dir: str | None = None) -> Dataset:
-    """A data set by its name, or by name and variant, such as «wine@hasan2023».
+    """A data set by its name, or by name and variant, such as 'wine@hasan2023'.
 
     `data_dir` is where files lie for those that are not embedded; without it, the folder in CONSILIENCE_DATA, or the
     user's cache.
     """
     name, at, variant = name.partition("@")
     if name not in DATASETS:
-        raise unknown("data set", name, DATASETS)
+        raise unknown_name("data set", name, DATASETS)
     if name in WITH_VARIANTS:
         return WITH_VARIANTS[name](data_dir, variant if at else None)
     if at:
@@ -86,11 +86,11 @@ def dataset(name: str, data_dir: str | None = None) -> Dataset:
 def describe_dataset(name: str, data_dir: str | None = None) -> tuple[str, ...]:
     """Rows, features, task, natural sites, whether it is here, and one sentence; no file is read."""
     if name not in DATASETS:
-        raise unknown("data set", name, DATASETS)
+        raise unknown_name("data set", name, DATASETS)
     facts = FACTS[name]
     task = f"{facts.classes} classes" if facts.classes else "regression"
     sites = f"{facts.sites} named" if facts.sites else ""
-    here = "built in" if facts.file is None else "present" if located(facts.file, data_dir) else "missing"
+    here = "built in" if facts.file is None else "present" if locate(facts.file, data_dir) else "missing"
     features = facts.features if isinstance(facts.features, int) else "×".join(str(n) for n in facts.features)
     sentence = (DATASETS[name].__doc__ or "").strip().splitlines()[0]
     return str(facts.rows), str(features), task, sites, here, sentence
@@ -100,13 +100,13 @@ def fetch(name: str, data_dir: str | None = None) -> Path:
     """Put a data set's file into the data folder, from OpenML, unless it is there; returns where it lies."""
     name = name.partition("@")[0]
     if name not in DATASETS:
-        raise unknown("data set", name, DATASETS)
+        raise unknown_name("data set", name, DATASETS)
     file = FACTS[name].file
     if file is None:
         raise InputError(f"{name} is built in: there is nothing to fetch, use it.")
     if name not in openml.SOURCES:
         raise InputError(
-            f"{name} cannot be fetched: put {file} into «{folder(data_dir)}», or pass the folder that has it with "
+            f"{name} cannot be fetched: put {file} into '{folder(data_dir)}', or pass the folder that has it with "
             f"--data-dir."
         )
-    return located(file, data_dir) or openml.download(name, folder(data_dir))
+    return locate(file, data_dir) or openml.download(name, folder(data_dir))

@@ -23,7 +23,7 @@ def folder(data_dir: str | None) -> Path:
     return Path(given).expanduser() if given else _cache()
 
 
-def located(name_of_file: str, data_dir: str | None) -> Path | None:
+def locate(name_of_file: str, data_dir: str | None) -> Path | None:
     """The file, in the data folder or in its part for tables; None where there is no such file."""
     places = (folder(data_dir) / name_of_file, folder(data_dir) / "tabular" / name_of_file)
     return next((place for place in places if os.path.isfile(place)), None)
@@ -31,17 +31,17 @@ def located(name_of_file: str, data_dir: str | None) -> Path | None:
 
 def find(name_of_file: str, data_dir: str | None, get: str | None = None) -> Path:
     """The file, or the error that says where it was looked for; `get` is the name under which it can be fetched."""
-    path = located(name_of_file, data_dir)
+    path = locate(name_of_file, data_dir)
     if path is None:
-        fetched = f"type «consilience datasets get {get}», or " if get else ""
+        fetched = f"type `consilience datasets get {get}`, or " if get else ""
         raise InputError(
-            f"There is no {name_of_file} in «{folder(data_dir)}»: {fetched}pass the folder that has it with "
+            f"There is no {name_of_file} in '{folder(data_dir)}': {fetched}pass the folder that has it with "
             f"--data-dir, or set {VARIABLE} to it."
         )
     return path
 
 
-def decoded(path: Path, decode: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+def decode(path: Path, decode: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
     """What `decode` makes of a file, kept until the file changes; where nothing can be kept, decoded every time."""
     facts = path.stat()
     form = 1  # one more whenever `decode` returns something else, so that nothing stale is read

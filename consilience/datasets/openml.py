@@ -68,7 +68,7 @@ def download(name: str, folder: Path) -> Path:
     if _checksum(x, y) != source.checksum:
         raise InputError(
             f"What OpenML sent for {name} is not the published file, so nothing was kept: put {source.file} into "
-            f"«{folder}» yourself."
+            f"'{folder}' yourself."
         )
     partial = path.with_name(f"{os.getpid()}-{path.name}")  # renamed when complete
     try:
@@ -79,7 +79,7 @@ def download(name: str, folder: Path) -> Path:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise InputError(
-            f"{path.name} cannot be written to «{folder}» ({error.strerror}): choose another folder with --data-dir."
+            f"{path.name} cannot be written to '{folder}' ({error.strerror}): choose another folder with --data-dir."
         ) from None
     return path
 

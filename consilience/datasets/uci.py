@@ -18,7 +18,7 @@ from torch import Tensor
 
 from consilience.data.dataset import Dataset
 from consilience.datasets.folder import find
-from consilience.errors import InputError, unknown
+from consilience.errors import InputError, unknown_name
 
 Column = np.ndarray[Any, np.dtype[np.float64]]
 VARIANTS = ("hasan2023",)
@@ -203,7 +203,7 @@ def _regression(name: str, columns: dict[str, Column], target: str, variant: str
 
 def _check(variant: str | None) -> None:
     if variant is not None and variant not in VARIANTS:
-        raise unknown("variant", variant, VARIANTS)
+        raise unknown_name("variant", variant, VARIANTS)
 
 
 def _table(path: Path, delimiter: str = ",") -> dict[str, list[str]]:

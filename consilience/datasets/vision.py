@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from consilience.data.dataset import Dataset
-from consilience.datasets.folder import decoded, find
+from consilience.datasets.folder import decode, find
 from consilience.errors import InputError
 
 FASHION = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -47,7 +47,7 @@ def femnist(data_dir: str | None = None) -> Dataset:
     test image.
     """
     path = find("emnist62.npz", data_dir)
-    arrays = decoded(path, _decode)
+    arrays = decode(path, _decode)
     return _dataset(
         "femnist",
         arrays,
@@ -99,7 +99,7 @@ def decode_delta(planes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _images(
     name: str, file: str, data_dir: str | None, class_names: tuple[str, ...], get: str | None = None
 ) -> Dataset:
-    return _dataset(name, decoded(find(file, data_dir, get), _decode), class_names)
+    return _dataset(name, decode(find(file, data_dir, get), _decode), class_names)
 
 
 def _dataset(name: str, arrays: dict[str, Tensor], class_names: tuple[str, ...], **sites: Any) -> Dataset:

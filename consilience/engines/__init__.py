@@ -11,7 +11,7 @@ from consilience.engines.parallel import Parallel
 from consilience.engines.sequential import Sequential
 from consilience.engines.vectorised import FEW, Vectorised, even
 from consilience.engines.workers import small, threads_for, together, using_threads
-from consilience.errors import InputError, unknown
+from consilience.errors import InputError, unknown_name
 from consilience.task import Task
 
 __all__ = [
@@ -33,7 +33,7 @@ def flower(data: Sequence[Data], workers: int | None = None, memory: int | None 
     try:
         simulation = importlib.import_module("consilience.flower.simulation")  # a room above, there if Flower is
     except ImportError as error:
-        raise InputError("The engine «flower» needs Flower: pip install 'consilience[flower]'.") from error
+        raise InputError("The engine 'flower' needs Flower: pip install 'consilience[flower]'.") from error
     made: Engine = simulation.FlowerSimulation(data, workers, memory)
     return made
 
@@ -52,20 +52,20 @@ NUMBERED = {  # as in parallel:2 or flower:2,1000000000
 
 
 def engine(name: str, data: Sequence[Data]) -> Engine:
-    """An engine by its name; «vectorised:20» holds 20 sites at a time, «parallel:2» has two workers."""
+    """An engine by its name; `vectorised:20` holds 20 sites at a time, `parallel:2` has two workers."""
     kind, colon, text = name.partition(":")
     if kind not in ENGINES:
-        raise unknown("engine", kind, [*ENGINES, "auto"])
+        raise unknown_name("engine", kind, [*ENGINES, "auto"])
     if not colon:
         return ENGINES[kind](data)
     numbers, known = text.split(","), NUMBERED.get(kind, ())
     if len(numbers) > len(known) or not all(n.isdecimal() and int(n) for n in numbers):
         words = " or ".join(f"{known}:4 ({', '.join(what)})" for known, what in NUMBERED.items())
-        raise InputError(f"«{name}» is not an engine; a number can stand in {words}.")
+        raise InputError(f"'{name}' is not an engine; a number can stand in {words}.")
     return ENGINES[kind](data, *map(int, numbers))
 
 
-def chosen(name: str, task: Task, data: Sequence[Data]) -> str:
+def choose_engine(name: str, task: Task, data: Sequence[Data]) -> str:
     """The engine's name; `auto` is a rule on layers, parameters and sizes, never a timing, so it always picks the same.
 
     Networks without convolutions run side by side (vectorised) up to some size, if there are eight clients or more and

@@ -42,7 +42,7 @@ class Engine(Protocol):
 
 
 @contextmanager
-def ended(engine: Any) -> Iterator[None]:
+def closing(engine: Any) -> Iterator[None]:
     """Whatever an engine started, such as workers, ends with the run."""
     try:
         yield
@@ -52,7 +52,7 @@ def ended(engine: Any) -> Iterator[None]:
 
 
 @contextmanager
-def excused(engine: Engine, k: int) -> Iterator[None]:
+def excuse(engine: Engine, k: int) -> Iterator[None]:
     """Client k's share of the work: what goes wrong in it ends the run, unless the engine forgives."""
     try:
         yield

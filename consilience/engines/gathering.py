@@ -12,7 +12,7 @@ from consilience.engines.participation import Participation
 from consilience.errors import InputError
 from consilience.key import Key, Stream
 from consilience.method import Method
-from consilience.parties import Received, folded
+from consilience.parties import Received, fold
 from consilience.progress import track
 from consilience.task import Task
 from consilience.tree import Tree
@@ -45,7 +45,7 @@ class Gathering:
             for r in came:
                 ledger.record(round + 1, r.client, message, r.payload)
             self.lost |= {k: self.engine.lost.get(k, "no reply") for k in set(portion) - {r.client for r in came}}
-            replies = folded([*replies, *came]) if self.folding else came
+            replies = fold([*replies, *came]) if self.folding else came
         for k in sorted(self.lost):
             ledger.record(round + 1, k, message, ())
         if stop := part.shortfall(self.taking, self.lost, len(asked), round):

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 
 from consilience.data.sites import Data
-from consilience.engines.exchange import Turn, alone, client_view, excused
+from consilience.engines.exchange import Turn, alone, client_view, excuse
 from consilience.engines.workers import cores, pool_of
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply
@@ -40,7 +40,7 @@ class Parallel:
             views = {k: client_view(method, message, self.data[k], self.memories, k, turn) for k in cohort}
             jobs = [(k, pool.submit(work, k, view)) for k, view in views.items()]
             for k, job in track(jobs, "site"):
-                with excused(self, k):
+                with excuse(self, k):
                     reply = job.result()
                     self.memories[k] = reply.keep
                     received.append(Received(k, reply.size, reply.send))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from consilience.data.sites import Data
-from consilience.engines.exchange import Turn, alone, client_view, excused
+from consilience.engines.exchange import Turn, alone, client_view, excuse
 from consilience.method import Method
 from consilience.parties import Received
 from consilience.progress import track
@@ -30,7 +30,7 @@ class Sequential:
         received, self.lost = [], {}
         for k in track(cohort, "site"):
             client = client_view(method, message, self.data[k], self.memories, k, turn)
-            with excused(self, k):
+            with excuse(self, k):
                 reply = alone(method, task, message, client, k, turn.round)
                 self.memories[k] = reply.keep
                 received.append(Received(k, reply.size, reply.send))

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from consilience import tree
 from consilience.data.sites import Data
-from consilience.engines.exchange import Turn, alone, client_view, excused, not_finite
+from consilience.engines.exchange import Turn, alone, client_view, excuse, not_finite
 from consilience.engines.memory import keep_memory
 from consilience.engines.workers import cores, pool_of, small
 from consilience.errors import InputError
@@ -59,7 +59,7 @@ class Vectorised:
         views = {k: client_view(method, message, self.data[k], self.memories, k, turn) for k in cohort}
         came = self.arriving(method, task, message, [{k: views[k] for k in group} for group in groups])
         for k, reply in sorted(came, key=lambda pair: pair[0]):
-            with excused(self, k):
+            with excuse(self, k):
                 if reply is None:
                     alone(method, task, message, views[k], k, turn.round)  # the same again, to say where they left
                     raise not_finite(k, turn.round)
@@ -88,7 +88,7 @@ class Vectorised:
         return epochs * sum(math.ceil(rows / batch) for rows in longest)
 
     def worth_compiling(self, method: Method, task: Task, rounds: int) -> bool:
-        """Whether enough steps lie ahead, on one core, of a network whose slope is not written out already.
+        """Whether enough steps lie ahead, on one core, of a network whose gradient is not written out already.
 
         A compiled step stays on the core where it was made; uncompiled groups on two cores are faster.
         """
@@ -102,7 +102,7 @@ class Vectorised:
         for group in even(sizes):
             per_client = COPIES * nbytes(task.like) + 2 * nbytes(self.data[group[0]])  # padded rows, and their stack
             share = max(COMPANY if small(task) else FEW, math.ceil(len(group) / cores()))
-            made += cut(group, min(self.chunk or share, max(1, BUDGET // per_client)))
+            made += cut_evenly(group, min(self.chunk or share, max(1, BUDGET // per_client)))
         return made
 
     def replies(
@@ -124,7 +124,7 @@ class Vectorised:
             warnings.warn(
                 f"{len(group)} sites at a time do not fit into memory; going on with {self.chunk}.", stacklevel=2
             )
-            halves = [{k: views[k] for k in half} for half in cut(group, self.chunk)]
+            halves = [{k: views[k] for k in half} for half in cut_evenly(group, self.chunk)]
             return [pair for half in halves for pair in self.replies(method, task, message, half)]
         fine = finite(together.send, len(group))
         each = tree.unstack(together, len(group))
@@ -135,7 +135,7 @@ class Vectorised:
         if group in self.stacks:
             return self.stacks[group]
         longest = max(len(self.data[k].w) for k in group)
-        stacked: Data = tree.stack([padded(self.data[k], longest) for k in group])
+        stacked: Data = tree.stack([pad_rows(self.data[k], longest) for k in group])
         if self.everyone and nbytes(tuple(self.stacks.values())) + nbytes(stacked) <= KEPT:
             self.stacks[group] = stacked
         return stacked
@@ -154,14 +154,14 @@ def even(sizes: dict[int, int]) -> list[list[int]]:
     return groups
 
 
-def cut(group: Sequence[int], most: int) -> list[list[int]]:
+def cut_evenly(group: Sequence[int], most: int) -> list[list[int]]:
     """Parts of at most `most`, as equal as they can be."""
     parts = -(-len(group) // most)
     ends = [len(group) * i // parts for i in range(parts + 1)]
     return [list(group[a:b]) for a, b in pairwise(ends)]
 
 
-def padded(data: Data, length: int) -> Data:
+def pad_rows(data: Data, length: int) -> Data:
     """Rows of zeros with weight 0 at the end."""
     extra = length - len(data.w)
     return Data(*(pad(leaf, [0, 0] * (leaf.ndim - 1) + [0, extra]) for leaf in data)) if extra else data

@@ -18,7 +18,7 @@ from consilience.version import __version__
 
 MOST_BYTES = 10_000_000  # unpacked; ours are a few thousand
 PROJECT = """\
-# Written by «consilience study deploy». The app holds no code: server and sites run what they have installed.
+# Written by `consilience study deploy`. The app holds no code: server and sites run what they have installed.
 [project]
 name = "consilience-study"
 version = "{version}"
@@ -73,7 +73,7 @@ def content_hash(packed: bytes) -> str:
 
 
 def write_app(agreement: Agreement, folder: Path) -> Path:
-    """The app as a folder that «flwr run» takes."""
+    """The app as a folder that `flwr run` takes."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in app_files(agreement).items():

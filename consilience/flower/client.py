@@ -24,11 +24,11 @@ from consilience.flower.wire import (
     Refused,
     check_leaves_rows_behind,
     digest,
-    opened,
+    open_record,
     pack,
     record,
+    signed_text,
     unpack,
-    vouched,
     weight,
 )
 from consilience.formats.settings import describe, kept_types_of, types_of
@@ -69,46 +69,46 @@ def client_app(site_of: Callable[[Context], Site]) -> ClientApp:
 
     @app.query()
     def hello(message: Message, context: Context) -> Message:
-        return introduced(site_of(context), message, context)
+        return introduce(site_of(context), message, context)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return answered(site_of(context), message, context)
+        return answer(site_of(context), message, context)
 
     return app
 
 
-def introduced(site: Site, message: Message, context: Context) -> Message:
+def introduce(site: Site, message: Message, context: Context) -> Message:
     """Who this is, and with which version, before anything is computed."""
-    told(site, "in", message)
+    log_message(site, "in", message)
     signature = site.sign("node", f"{site.study} {context.node_id}".encode()) if site.sign else ""
     about = {"site": site.number, "study": site.study, "consilience": __version__, "signature": signature}
     said = RecordDict({"header": ConfigRecord({"about": json.dumps(about, sort_keys=True)})})
     reply = Message(said, reply_to=message)
-    told(site, "out", reply)
+    log_message(site, "out", reply)
     return reply
 
 
-def answered(site: Site, message: Message, context: Context) -> Message:
+def answer(site: Site, message: Message, context: Context) -> Message:
     """The reply to one message. What went wrong inside is told in our own words or by its kind, never with values."""
-    told(site, "in", message)
+    log_message(site, "in", message)
     try:
-        reply = Message(worked(site, message.content, context), reply_to=message)
+        reply = Message(reply_to(site, message.content, context), reply_to=message)
     except InputError as error:
         reply = Message(Error(RAISED, str(error)), reply_to=message)
     except Exception as error:  # a site always answers: silence would wedge its SuperNode
         logging.getLogger(__name__).exception("Site %s, round %s", site.name, message.metadata.group_id)
         reply = Message(Error(RAISED, f"{type(error).__name__}; the site's own log says more."), reply_to=message)
-    told(site, "out", reply)
+    log_message(site, "out", reply)
     return reply
 
 
 @torch.no_grad()
-def worked(site: Site, content: RecordDict, context: Context) -> RecordDict:
-    arrays, outline, about = opened(content, site.largest)
+def reply_to(site: Site, content: RecordDict, context: Context) -> RecordDict:
+    arrays, outline, about = open_record(content, site.largest)
     turn, asked = agree(site, about), "" if site.simulated else digest(content)
     signature = str(content.config_records["header"].get("signature", ""))
-    if site.verify is not None and not site.verify("request", vouched(site.study, asked), signature):
+    if site.verify is not None and not site.verify("request", signed_text(site.study, asked), signature):
         raise Refused("the request is not signed by the study's coordinator, or was changed on its way.")
     once(site, context, turn.round, asked)
     types = types_of(site.method)
@@ -116,9 +116,7 @@ def worked(site: Site, content: RecordDict, context: Context) -> RecordDict:
     if not isinstance(request, dict) or set(request) - {"message", "memory"}:
         raise Refused("the request is not put together as ours are.")
     t = turn.round
-    memories = (
-        {site.number: request["memory"]} if "memory" in request and site.simulated else recalled(site, context, t)
-    )
+    memories = {site.number: request["memory"]} if "memory" in request and site.simulated else recall(site, context, t)
     seeded = turn._replace(key=turn.key.tensor)
     client = client_view(site.method, request["message"], site.data, memories, site.number, seeded)
     reply = alone(site.method, site.task, request["message"], client, site.number, t)
@@ -129,7 +127,7 @@ def worked(site: Site, content: RecordDict, context: Context) -> RecordDict:
     kept = {"memory": reply.keep} if site.simulated and reply.keep != () else {}
     sent = record(*pack({"payload": reply.send, "size": reply.size, **kept}, types), {"round": t, "site": site.number})
     if site.sign is not None:
-        sent.config_records["header"]["signature"] = site.sign("reply", vouched(site.study, asked, digest(sent)))
+        sent.config_records["header"]["signature"] = site.sign("reply", signed_text(site.study, asked, digest(sent)))
     if weight(sent) > site.largest:
         raise Refused(f"the reply weighs {weight(sent):,} bytes, more than the {site.largest:,} the study allows.")
     if site.turns:
@@ -151,7 +149,7 @@ def agree(site: Site, about: dict[str, Any]) -> Turn:
         raise Refused("the request is for another study than the one this site agreed to.")
     if asked["site"] != site.number:
         raise Refused(f"the request is for site {asked['site']}; this is site {site.number}.")
-    if settings != described(site.method):
+    if settings != method_json(site.method):
         raise Refused(f"the server asks for another method or other settings than {name_of(site.method)} as agreed.")
     if site.turns and turn not in site.turns:
         raise Refused(f"the request is for no round of the study, which has {len(site.turns)} and its own seed.")
@@ -171,7 +169,7 @@ def once(site: Site, context: Context, t: int, asked: str) -> None:
         )
 
 
-def described(method: Method) -> Any:
+def method_json(method: Method) -> Any:
     """A method's settings as they look after a journey through JSON."""
     return json.loads(json.dumps(describe(method)))
 
@@ -191,7 +189,7 @@ def forget(context: Context, rounds: Sequence[int]) -> None:
         del context.state[f"memory {t}"], context.state[f"outline {t}"]
 
 
-def recalled(site: Site, context: Context, t: int) -> dict[int, Tree]:
+def recall(site: Site, context: Context, t: int) -> dict[int, Tree]:
     """What the site remembered when it was asked for round t the first time: the same question has the same answer."""
     before = [r for r in rounds_of(context) if r < t]
     if not before:
@@ -205,7 +203,7 @@ def rounds_of(context: Context) -> list[int]:
     return [int(name.split()[1]) for name in context.state if name.startswith("memory ")]
 
 
-def told(site: Site, way: str, message: Message) -> None:
+def log_message(site: Site, way: str, message: Message) -> None:
     """One line for every message, with its size and hash."""
     if site.log is None:
         return

@@ -18,18 +18,18 @@ from flwr.serverapp import Grid
 from consilience.data.sites import Data
 from consilience.engines.exchange import Turn
 from consilience.errors import InputError
-from consilience.flower.client import described
+from consilience.flower.client import method_json
 from consilience.flower.rehearsal import Rehearsal, check
 from consilience.flower.wire import (
     LARGEST,
     Refused,
     digest,
-    opened,
+    open_record,
     pack,
     record,
-    refusing,
+    refuse_errors,
+    signed_text,
     unpack,
-    vouched,
     weight,
 )
 from consilience.formats.settings import types_of
@@ -116,7 +116,7 @@ class Flower:
         types = types_of(method)
         common = pack({"message": message}, types)
         about = {
-            **{"study": self.study, "consilience": __version__, "method": described(method)},
+            **{"study": self.study, "consilience": __version__, "method": method_json(method)},
             **{"round": turn.round, "seed": int(torch.as_tensor(turn.key.seed)), "progress": turn.progress},
         }
         found = {}
@@ -131,7 +131,9 @@ class Flower:
             content = record(*own, {**about, "site": self.numbers[k]})
             self.asked[k] = "" if self.simulated else digest(content)
             if self.sign is not None:
-                content.config_records["header"]["signature"] = self.sign("request", vouched(self.study, self.asked[k]))
+                content.config_records["header"]["signature"] = self.sign(
+                    "request", signed_text(self.study, self.asked[k])
+                )
             self.wire["down_bytes"] += weight(content)
             found[k] = Message(
                 content, self.nodes[k], MessageType.TRAIN, group_id=str(turn.round + 1), ttl=self.deadline + TTL
@@ -174,21 +176,21 @@ class Flower:
         """A reply that is what it should be."""
         if reply.metadata.src_node_id != self.nodes[k]:
             raise Refused("the reply came from another node.")
-        arrays, outline, about = opened(reply.content, self.largest)
+        arrays, outline, about = open_record(reply.content, self.largest)
         self.wire["up_bytes"] += weight(reply.content)
         if about.get("round") != round:
             raise Refused(f"it answered for another round than {round + 1}.")
         if about.get("site") != self.numbers[k]:
             raise Refused("it answered in another site's name.")
         signature = str(reply.content.config_records["header"].get("signature", ""))
-        signed = b"" if self.verify is None else vouched(self.study, self.asked[k], digest(reply.content))
+        signed = b"" if self.verify is None else signed_text(self.study, self.asked[k], digest(reply.content))
         if self.verify is not None and not self.verify(k, "reply", signed, signature):
             raise Refused("its signature is not that site's, or what was signed has been changed.")
         value = unpack(arrays, outline, types_of(method))
         if not isinstance(value, dict) or not {"payload", "size"} <= set(value) <= {"payload", "size", "memory"}:
             raise Refused("the reply is not put together as ours are.")
         size, form = value["size"], self.rehearsal(method, task, message)
-        with refusing():
+        with refuse_errors():
             real = isinstance(size, torch.Tensor) and size.numel() == 1 and not size.is_complex()
             if not real or not 0 <= float(size) < 1e15:
                 raise Refused("its number of examples is not a number of examples.")

@@ -27,7 +27,7 @@ class Child:
         self.name, self.log = program, log
         with log.open("ab") as file:
             self.process = subprocess.Popen(
-                [found(program), *words],
+                [find_program(program), *words],
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -58,12 +58,12 @@ def _with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-def found(program: str) -> str:
+def find_program(program: str) -> str:
     """A program of Flower's, beside this Python or on the path."""
     beside = Path(sys.executable).parent / program
     path = str(beside) if beside.exists() else shutil.which(program)
     if path is None:
-        raise InputError(f"There is no «{program}»: pip install 'consilience[flower]'.")
+        raise InputError(f"There is no '{program}': pip install 'consilience[flower]'.")
     return path
 
 
@@ -73,11 +73,13 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def command(home: Path, *words: str) -> str:
-    """Run «flwr» and return what it printed."""
-    done = subprocess.run([found("flwr"), *words], env=environment(home), capture_output=True, text=True, check=False)
+    """Run `flwr` and return what it printed."""
+    done = subprocess.run(
+        [find_program("flwr"), *words], env=environment(home), capture_output=True, text=True, check=False
+    )
     if done.returncode:
         said = " ".join((done.stdout + done.stderr).split())[-600:]
-        raise InputError(f"«flwr {' '.join(words[:2])}» failed: {said}")
+        raise InputError(f"`flwr {' '.join(words[:2])}` failed: {said}")
     return done.stdout
 
 
@@ -106,7 +108,7 @@ def check_free(host: str, port: int, patience: float = PATIENCE) -> None:
 def split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise InputError(f"«{address}» is not an address: write it as host:port.")
+        raise InputError(f"'{address}' is not an address: write it as host:port.")
     return host, int(port)
 
 

@@ -14,14 +14,14 @@ server = ServerApp()
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
-    raise InputError("Start this site with «consilience site serve», which runs the site's own code only.")
+    raise InputError("Start this site with `consilience site serve`, which runs the site's own code only.")
 
 
 @client.query()
 def query(message: Message, context: Context) -> Message:
-    raise InputError("Start this site with «consilience site serve», which runs the site's own code only.")
+    raise InputError("Start this site with `consilience site serve`, which runs the site's own code only.")
 
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    raise InputError("Start the study with «consilience study serve».")
+    raise InputError("Start the study with `consilience study serve`.")

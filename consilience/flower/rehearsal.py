@@ -14,7 +14,7 @@ from consilience.flower.wire import Refused
 from consilience.formats.settings import encode
 from consilience.key import Key
 from consilience.method import Method
-from consilience.study.admission import admit_gaussian, drawn
+from consilience.study.admission import admit_gaussian, draw_rows
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -74,7 +74,7 @@ class Rehearsal:
 
     def rows(self, task: Task, count: int) -> Data:
         classes = 0 if self.row.y.is_floating_point() else task.classes(self.row.x)
-        made = drawn(count, self.row.x.shape[1:], classes)
+        made = draw_rows(count, self.row.x.shape[1:], classes)
         return Data(*(leaf.to(like) for leaf, like in zip(made, self.row, strict=True)))
 
 
@@ -85,13 +85,13 @@ def check(value: Tree, form: Form | None) -> None:
         missing, extra = sorted(set(form.leaves) - set(got.leaves)), sorted(set(got.leaves) - set(form.leaves))
         if missing or extra:
             raise Refused(
-                f"its names are wrong: «{(missing or extra)[0]}» is {'missing' if missing else 'not expected'}."
+                f"its names are wrong: '{(missing or extra)[0]}' is {'missing' if missing else 'not expected'}."
             )
         for name, (kind, shape) in form.leaves.items():
             its_kind, its_shape = got.leaves[name]
             fits = len(its_shape) == len(shape) and all(b in (-1, a) for a, b in zip(its_shape, shape, strict=True))
             if its_kind != kind or not fits:
-                raise Refused(f"«{name}» has the shape {its_shape} of {its_kind}; {shape} of {kind} was expected.")
+                raise Refused(f"'{name}' has the shape {its_shape} of {its_kind}; {shape} of {kind} was expected.")
         if got.outline != form.outline:
             raise Refused("it is put together in another way than this method's replies.")
     if not tree.all_finite(value):

@@ -25,7 +25,7 @@ from consilience.flower.processes import Child, check_free, command, reach
 from consilience.formats.signature import sign, verifies
 from consilience.runs.result import Result
 from consilience.runs.run import run
-from consilience.study.admission import invented
+from consilience.study.admission import invent_rows
 from consilience.study.agreement import Agreement, Study
 
 START = 180.0  # seconds a SuperLink may take to start
@@ -39,7 +39,7 @@ address = "{address}"
 
 
 @contextmanager
-def connected(
+def connect(
     agreement: Agreement,
     folder: Path,
     host: str,
@@ -107,7 +107,7 @@ def rounds(
     What is asked is signed with the coordinator's key; sites answer nobody else.
     """
     agreement, sites = study.agreement, study.active
-    method, task, rows = agreement.build_method(), agreement.build_task(), invented(agreement)
+    method, task, rows = agreement.build_method(), agreement.build_task(), invent_rows(agreement)
     nothing = Data(*(leaf[:0] for leaf in rows))
 
     def verify(k: int, purpose: str, message: bytes, signature: str) -> bool:
@@ -149,7 +149,7 @@ def register(home: Path, node_keys: Mapping[str, Path]) -> None:
     """Let the SuperLink know the sites' keys; one it knows from before stays as it is."""
     for name, path in node_keys.items():
         if not path.is_file():
-            raise InputError(f"There is no node key of «{name}» at {path}: ask the site for its public half.")
+            raise InputError(f"There is no node key of '{name}' at {path}: ask the site for its public half.")
         try:
             command(home, "supernode", "register", str(path), "study", "--name", name)
         except InputError as error:
@@ -158,11 +158,11 @@ def register(home: Path, node_keys: Mapping[str, Path]) -> None:
 
 
 def run_of(said: str) -> int:
-    """The number of the run that «flwr run» started, so that nobody else's is taken for it."""
+    """The number of the run that `flwr run` started, so that nobody else's is taken for it."""
     try:
         return int(json.loads(said[said.index("{") :])["run-id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"«flwr run» did not say which run it started: {said.strip()[-300:]}") from error
+        raise InputError(f"`flwr run` did not say which run it started: {said.strip()[-300:]}") from error
 
 
 def _started(child: Child, address: str, certificates: Certificates | None) -> None:

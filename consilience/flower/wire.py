@@ -40,7 +40,7 @@ def pack(value: Tree, types: Mapping[str, type]) -> tuple[ArrayRecord, str]:
 
 def unpack(arrays: ArrayRecord, outline: str, types: Mapping[str, type]) -> Tree:
     """The inverse of `pack`; whatever is wrong with the bytes or the outline is `Refused`."""
-    with refusing():
+    with refuse_errors():
         about = json.loads(outline)
         halves = set(about["bfloat16"])
         tensors = {n: _as_tensor(a, n in halves) for n, a in arrays.items()}
@@ -48,7 +48,7 @@ def unpack(arrays: ArrayRecord, outline: str, types: Mapping[str, type]) -> Tree
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
+def refuse_errors() -> Iterator[None]:
     """While a stranger's bytes are read: any error is theirs, and `Refused`."""
     try:
         yield
@@ -64,7 +64,7 @@ def record(arrays: ArrayRecord, outline: str, about: Mapping[str, Any]) -> Recor
     return RecordDict({"arrays": arrays, "header": header})
 
 
-def opened(content: RecordDict, largest: int) -> tuple[ArrayRecord, str, dict[str, Any]]:
+def open_record(content: RecordDict, largest: int) -> tuple[ArrayRecord, str, dict[str, Any]]:
     """The parts of `record` and nothing beside them, with the size checked before anything is decoded."""
     arrays, header = content.get("arrays"), content.get("header")
     if not isinstance(arrays, ArrayRecord) or not isinstance(header, ConfigRecord) or len(content) != 2:
@@ -114,7 +114,7 @@ def digest(content: RecordDict) -> str:
     return found.hexdigest()
 
 
-def vouched(study: str, *digests: str) -> bytes:
+def signed_text(study: str, *digests: str) -> bytes:
     """What is signed: a question in this study, or this question and its answer; so it serves for no other."""
     return " ".join((study, *digests)).encode()
 
@@ -135,7 +135,7 @@ def _only(value: Tree, types: Mapping[str, type]) -> None:
     elif isinstance(value, tuple):
         kind = type(value)
         if kind is not tuple and types.get(kind.__name__) is not kind:
-            raise Refused(f"a «{kind.__name__}» may not leave a site.")
+            raise Refused(f"a '{kind.__name__}' may not leave a site.")
         for child in value:
             _only(child, types)
     elif not isinstance(value, Tensor):

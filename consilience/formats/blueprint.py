@@ -13,10 +13,10 @@ from torch import nn
 
 from consilience.data.sites import Sites
 from consilience.errors import InputError
-from consilience.formats.settings import describe, restored
+from consilience.formats.settings import describe, restore
 from consilience.models import MODELS
 from consilience.models.batchnorm import BatchNorm
-from consilience.models.controlled import controlled
+from consilience.models.controlled import control
 from consilience.models.mobilenet import Inverted
 from consilience.models.resnet import Residual
 from consilience.models.seeded import Dropout
@@ -75,7 +75,7 @@ def built(layers: Json) -> nn.Module:
             made.add_module(inner, built(child))
         return made
     if name not in NAMED or not set(given) <= set(LAYERS[NAMED[name]]):
-        raise InputError(f"The file holds a layer «{name}» that is not known here; hand the task in with task=.")
+        raise InputError(f"The file holds a layer '{name}' that is not known here; hand the task in with task=.")
     whole = {k: built(v) if isinstance(v, dict) else tuple(v) if isinstance(v, list) else v for k, v in given.items()}
     return NAMED[name](**whole)
 
@@ -102,8 +102,8 @@ def task_from(plan: Json, model: str = "") -> Task:
             "co.load(folder, task=task)."
         )
     bare = built(plan["network"]) if plan["network"] else MODELS[model](plan["features"], plan["classes"])
-    moved = controlled(bare).to(getattr(torch, plan["dtype"]))
-    return Task(moved, restored(plan["likelihood"]), restored(plan["prior"]), draws=plan["draws"])
+    moved = control(bare).to(getattr(torch, plan["dtype"]))
+    return Task(moved, restore(plan["likelihood"]), restore(plan["prior"]), draws=plan["draws"])
 
 
 def sites_from(plan: Json) -> Sites:

@@ -35,7 +35,7 @@ class Header(NamedTuple):
     kind: str  # reply, message, model, state, statistics, sums
     study: str  # the agreement's hash
     study_name: str
-    sender: str  # a site's name, or «server»
+    sender: str  # a site's name, or 'server'
     round: int = 1
     about: dict[str, Any] = {}  # noqa: RUF012 — plain facts, by kind; never changed
 
@@ -65,7 +65,7 @@ class Envelope(NamedTuple):
             raise InputError(f"{self.path} does not hold what a {self.header.kind} holds: ask for it again.") from error
 
 
-def sealed(value: Tree, header: Header, key: Ed25519PrivateKey) -> bytes:
+def seal(value: Tree, header: Header, key: Ed25519PrivateKey) -> bytes:
     """A tree and its header as the bytes of one signed file; equal input gives equal bytes."""
     tensors, outline = encode(value)
     head = {**header._asdict(), "format": FORMAT, "version": __version__, "outline": outline}
@@ -79,7 +79,7 @@ def sealed(value: Tree, header: Header, key: Ed25519PrivateKey) -> bytes:
     return save(tensors, metadata={KEY: _sorted(outer)})
 
 
-def opened(path: Path, kind: str | None = None, most: int = MOST_BYTES) -> Envelope:
+def open_envelope(path: Path, kind: str | None = None, most: int = MOST_BYTES) -> Envelope:
     """Read a file of one kind, or of any; damage, another format or another kind is refused by name."""
     raw = bytes_of(path, most)
     try:
@@ -122,7 +122,7 @@ def bytes_of(path: Path, most: int) -> bytes:
         with path.open("rb") as file:
             return file.read(found.st_size)
     except FileNotFoundError:
-        raise InputError(f"There is no file «{path}»: check the name.") from None
+        raise InputError(f"There is no file '{path}': check the name.") from None
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.") from error
 

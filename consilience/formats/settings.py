@@ -13,7 +13,7 @@ from torch import Tensor
 
 from consilience import inference, likelihood, method, payload, posterior, predictive, prior
 from consilience.data.sites import Data
-from consilience.errors import InputError, unknown
+from consilience.errors import InputError, unknown_name
 from consilience.inference.coreset import BPCfKL, Learned
 from consilience.inference.hmc import HMC
 from consilience.inference.unrolled import Distillation, Lessons
@@ -77,19 +77,19 @@ def describe(value: Any) -> Any:
     return value.__name__ if callable(value) else value
 
 
-def restored(value: Any) -> Any:
+def restore(value: Any) -> Any:
     """The inverse of `describe`; a type that is neither a method nor known here is refused."""
     if isinstance(value, dict):
         kinds: dict[Any, Any] = {**KNOWN, **{kind.__name__: kind for kind in (*METHODS.values(), *PROBLEM)}}
         name = value.get("type")
         if name not in kinds:
-            raise InputError(f"«{name}» is not known here: hand the method in with method=, or the task with task=.")
+            raise InputError(f"'{name}' is not known here: hand the method in with method=, or the task with task=.")
         fields = {f.name for f in dataclasses.fields(kinds[name])}
         if not set(value) <= {"type", *fields}:
-            raise InputError(f"«{name}» has other settings than here: it was saved by another version.")
-        return kinds[name](**{k: restored(v) for k, v in value.items() if k != "type"})
+            raise InputError(f"'{name}' has other settings than here: it was saved by another version.")
+        return kinds[name](**{k: restore(v) for k, v in value.items() if k != "type"})
     if isinstance(value, list):
-        return tuple(restored(v) for v in value)
+        return tuple(restore(v) for v in value)
     return KNOWN[value] if isinstance(value, str) and value in KNOWN else value
 
 
@@ -101,7 +101,7 @@ def configure(settings: T, changes: Sequence[str]) -> T:
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals:
-            raise InputError(f"«{change}» is not a setting; write field=value, for example inference.epochs=20.")
+            raise InputError(f"`{change}` is not a setting; write field=value, for example inference.epochs=20.")
         settings = _replaced(settings, path.strip().split("."), text.strip(), change)
     return settings
 
@@ -111,7 +111,7 @@ def _replaced(settings: T, path: list[str], text: str, change: str) -> T:
     if path[0] not in fields and "inner" in fields and hasattr(settings.inner, path[0]):  # type: ignore[attr-defined]
         path = ["inner", *path]
     if path[0] not in fields:
-        raise unknown(f"setting of {type(settings).__name__}", path[0], fields or ["none"])
+        raise unknown_name(f"setting of {type(settings).__name__}", path[0], fields or ["none"])
     old = getattr(settings, path[0])
     new = _parsed(text, old, change) if len(path) == 1 else _replaced(old, path[1:], text, change)
     return dataclasses.replace(settings, **{path[0]: new})  # type: ignore[type-var]
@@ -121,7 +121,7 @@ def _parsed(text: str, old: Any, change: str) -> Any:
     """The value a text stands for, of the same kind as the one it replaces."""
     if isinstance(old, method.Method):
         if text not in METHODS:
-            raise unknown("method", text, METHODS)
+            raise unknown_name("method", text, METHODS)
         return METHODS[text]()
     if text in KNOWN:
         return KNOWN[text]() if isinstance(KNOWN[text], type) else KNOWN[text]
@@ -133,7 +133,7 @@ def _parsed(text: str, old: Any, change: str) -> Any:
         value = float(value)
     if old is not None and value is not None and type(value) is not type(old):
         kind = f"one of {', '.join(sorted(KNOWN))}" if callable(old) else f"of type {type(old).__name__}"
-        raise InputError(f"In «{change}» the value should be {kind}.")
+        raise InputError(f"In `{change}` the value should be {kind}.")
     return value
 
 
@@ -171,7 +171,7 @@ def decode(tensors: Mapping[str, Tensor], outline: str, types: Mapping[str, type
             if node["type"] == "tuple":
                 return tuple(items)
             if node["type"] not in types:
-                raise InputError(f"The file holds a «{node['type']}», which this method does not know.")
+                raise InputError(f"The file holds a '{node['type']}', which this method does not know.")
             return types[node["type"]](*items)
         return node["value"]
 

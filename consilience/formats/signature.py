@@ -42,11 +42,11 @@ def read_key(path: Path) -> Ed25519PrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except FileNotFoundError:
-        raise InputError(f"There is no key file «{path}»: say where it is with --key.") from None
+        raise InputError(f"There is no key file '{path}': say where it is with --key.") from None
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{path} is not a private key of consilience: say which file is with --key.") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise InputError(f"{path} holds a key of another kind than Ed25519: make one with «consilience site join».")
+        raise InputError(f"{path} holds a key of another kind than Ed25519: make one with `consilience site join`.")
     return key
 
 

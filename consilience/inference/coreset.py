@@ -20,10 +20,10 @@ from consilience.key import Key
 from consilience.parties import Client
 from consilience.payload import Coreset
 from consilience.privacy.exposure import Nearness, nearness
-from consilience.privacy.exposure import warning as exposed
+from consilience.privacy.exposure import exposure_warning as exposed
 from consilience.progress import track
-from consilience.task import Task, gradient, label_counts
-from consilience.training.many import check_exact, each, slopes_of
+from consilience.task import Task, grad, label_counts
+from consilience.training.many import check_exact, each, gradients_of
 from consilience.training.optimisers import AdamSteps, Optimiser
 from consilience.tree import Params
 
@@ -81,7 +81,7 @@ class BPCfKL:
         kept, apart = self.pretrained(task, seed, client)  # 1
         first = initial(task, data, self.rows, self.spread, client.key.fold(1))  # 2
         coreset, scale, halved = first, torch.ones_like(data.size), torch.zeros_like(data.size)
-        later, slopes = round(self.data_steps / apart), slopes_of(task, like, data.size)
+        later, gradients = round(self.data_steps / apart), gradients_of(task, like, data.size)
         for i in track(range(self.updates), "update"):
             key = client.key.fold(2).fold(i)
             chosen = key.fold(0).uniform(2 * self.draws, data.w)
@@ -90,10 +90,10 @@ class BPCfKL:
             theta, theta_data = kept[which, start], kept[which, start + later]  # 3
             state, rows = self.chain.init(theta), Data(*coreset)
             for _ in range(self.coreset_steps):
-                theta, state = self.chain.step(theta, slopes(theta, rows), state, self.chain.rate)  # 4
+                theta, state = self.chain.step(theta, gradients(theta, rows), state, self.chain.rate)  # 4
             sides = [self.perturbed(side, key.fold(j + 1)) for j, side in enumerate((theta_data, theta))]
             new = self.moved(coreset, contrast(task, like, coreset, *sides), scale)  # 5, 6
-            left = departed(new, first, data)
+            left = departure(new, first, data)
             coreset = Coreset(*(torch.where(left, a, b) for a, b in zip(coreset, new, strict=True)))
             scale, halved = torch.where(left, 0.5 * scale, scale), halved + left.to(halved)
         return Learned(coreset, halved, nearness(coreset, data))
@@ -103,11 +103,11 @@ class BPCfKL:
         data, like = client.data, task.like
         theta = starts(task, seed, self.trajectories)
         apart = self.apart(theta)
-        state, slopes, kept = self.chain.init(theta), slopes_of(task, like, data.size), [theta]
+        state, gradients, kept = self.chain.init(theta), gradients_of(task, like, data.size), [theta]
         for t in track(range(self.steps), "step"):
             order = client.key.fold(0).fold(t).order(data.w)[: self.batch]  # one batch for all trajectories
             rows = Data(*(leaf[order] for leaf in data))
-            theta, state = self.chain.step(theta, slopes(theta, rows), state, self.chain.rate)
+            theta, state = self.chain.step(theta, gradients(theta, rows), state, self.chain.rate)
             if (t + 1) % apart == 0:
                 kept.append(theta)
         return torch.stack(kept, dim=1), apart
@@ -134,12 +134,12 @@ class BPCfKL:
         noise = key.normal((self.noises, *vectors.shape), vectors)
         return (vectors + self.noise * noise).flatten(0, 1)
 
-    def moved(self, coreset: Coreset, slope: Coreset, scale: Tensor) -> Coreset:
+    def moved(self, coreset: Coreset, gradient: Coreset, scale: Tensor) -> Coreset:
         """One step downhill, in units of one pseudo-row."""
-        x = coreset.x - scale * self.rate_x * slope.x / coreset.w.mean()
+        x = coreset.x - scale * self.rate_x * gradient.x / coreset.w.mean()
         if not coreset.y.is_floating_point():
             return coreset._replace(x=x)
-        return coreset._replace(x=x, y=coreset.y - scale * self.rate_y * slope.y / coreset.w.mean())
+        return coreset._replace(x=x, y=coreset.y - scale * self.rate_y * gradient.y / coreset.w.mean())
 
 
 def caution(learned: Sequence[Learned], classes: int | None) -> None:
@@ -185,7 +185,7 @@ def initial(task: Task, data: Data, rows: int, spread: float, key: Key) -> Cores
 def contrast(task: Task, like: Params, coreset: Coreset, data_side: Tensor, coreset_side: Tensor) -> Coreset:
     """∇_C KL(p(θ|D) ‖ q(θ|C)) = E_{p(θ|D)} ∇_C Σ w·nll − E_{q(θ|C)} ∇_C Σ w·nll, over weights drawn from each [M, P].
 
-    The slope in the inputs and in the targets of a regression; labels and weights have none.
+    The gradient in the inputs and in the targets of a regression; labels and weights have none.
     """
     numbers = [leaf for leaf in (coreset.x, coreset.y) if leaf.is_floating_point()]
     flat = torch.cat([leaf.flatten() for leaf in numbers])
@@ -194,20 +194,20 @@ def contrast(task: Task, like: Params, coreset: Coreset, data_side: Tensor, core
         x = vector[: coreset.x.numel()].reshape(coreset.x.shape)
         return x, vector[coreset.x.numel() :].reshape(coreset.y.shape) if len(numbers) > 1 else coreset.y
 
-    def slope(theta: Tensor) -> Tensor:
+    def gradient(theta: Tensor) -> Tensor:
         params = tree.unravel(theta, like)
 
         def loss(vector: Tensor) -> Tensor:
             x, y = rebuilt(vector)
             return (coreset.w * task.likelihood.nll(task.outputs(params, x), y, params)).sum()
 
-        return gradient(loss, flat)
+        return grad(loss, flat)
 
-    x, y = rebuilt(each(task, slope, data_side).mean(0) - each(task, slope, coreset_side).mean(0))
+    x, y = rebuilt(each(task, gradient, data_side).mean(0) - each(task, gradient, coreset_side).mean(0))
     return Coreset(x, y if len(numbers) > 1 else torch.zeros_like(coreset.x[:, 0]), torch.zeros_like(coreset.w))
 
 
-def departed(new: Coreset, first: Coreset, data: Data) -> Tensor:
+def departure(new: Coreset, first: Coreset, data: Data) -> Tensor:
     """Whether a coreset has left the finite numbers or the neighbourhood of the data and of its own beginning."""
     left = torch.zeros((), dtype=torch.bool, device=new.x.device)
     for moved, begun, rows in zip(new[:2], first[:2], data[:2], strict=True):

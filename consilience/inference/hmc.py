@@ -18,7 +18,7 @@ from consilience.posterior import Posterior, Samples, centre
 from consilience.progress import track
 from consilience.task import Task
 from consilience.training.chain import Inference
-from consilience.training.many import check_exact, each, slopes_of
+from consilience.training.many import check_exact, each, gradients_of
 from consilience.tree import Params
 
 LOW = 0.2  # an acceptance below this wastes most of the work
@@ -63,7 +63,7 @@ class HMC:
         check_exact(task, "HMC")
         like, data = centre(start, task.like).params, client.data
         vector, size = tree.ravel(like), data.size
-        slopes = slopes_of(task, like, size)
+        gradients = gradients_of(task, like, size)
 
         def energy(vectors: Tensor) -> Tensor:
             return each(task, lambda v: task.potential(tree.unravel(v, like), data, size), vectors)
@@ -77,7 +77,7 @@ class HMC:
             varied = 1 + self.jitter * (2 * key.fold(2).uniform(self.chains, vector) - 1)
             rate = self.rate * log_rate.exp() * varied
             momentum = key.fold(0).normal_like(theta) / self.inverse_mass**0.5
-            new, p = self.leap(theta, momentum, rate, lambda v: size * slopes(v, data))
+            new, p = self.leap(theta, momentum, rate, lambda v: size * gradients(v, data))
             after = energy(new)
             change = after - before + 0.5 * self.inverse_mass * ((p**2).sum(-1) - (momentum**2).sum(-1))
             chance = torch.nan_to_num(torch.exp(-change.clamp(min=0)), nan=0.0)
@@ -103,13 +103,15 @@ class HMC:
             theta = torch.cat([part.gather(-1, order.argsort(-1)) for part, order in pairs], -1)
         return theta + self.spread * key.fold(1).normal((self.chains, vector.numel()), vector)
 
-    def leap(self, theta: Tensor, p: Tensor, rate: Tensor, slope: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    def leap(
+        self, theta: Tensor, p: Tensor, rate: Tensor, gradient: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """L leapfrog steps for every chain; half steps of the momentum at both ends."""
         step = rate.unsqueeze(-1)
-        p = p - 0.5 * step * slope(theta)
+        p = p - 0.5 * step * gradient(theta)
         for i in range(self.leapfrogs):
             theta = theta + step * self.inverse_mass * p
-            p = p - (step if i < self.leapfrogs - 1 else 0.5 * step) * slope(theta)
+            p = p - (step if i < self.leapfrogs - 1 else 0.5 * step) * gradient(theta)
         return theta, p
 
 
@@ -125,7 +127,7 @@ def complain(found: Sampled, settings: HMC) -> None:
             )
 
 
-def inferred(inference: Inference, task: Task, start: Posterior, client: Client) -> tuple[Posterior, Tensor]:
+def infer(inference: Inference, task: Task, start: Posterior, client: Client) -> tuple[Posterior, Tensor]:
     """A posterior, and the share of proposals accepted on the way: 1 where nothing is ever rejected."""
     if not isinstance(inference, HMC):
         return inference(task, start, client), torch.ones(())

@@ -31,8 +31,8 @@ def fisher(task: Task, params: Params, rows: Data) -> Tensor:
         weights = {**fixed, **tree.unravel(vector, own)}
         return task.likelihood.nll(task.outputs(weights, x.unsqueeze(0)), y.unsqueeze(0), weights).squeeze(0)
 
-    slopes: Tensor = torch.func.vmap(torch.func.grad(nll), (None, 0, 0))(tree.ravel(own), rows.x, rows.y)
-    return slopes * rows.w.sqrt().unsqueeze(-1)
+    gradients: Tensor = torch.func.vmap(torch.func.grad(nll), (None, 0, 0))(tree.ravel(own), rows.x, rows.y)
+    return gradients * rows.w.sqrt().unsqueeze(-1)
 
 
 def ggn(task: Task, params: Params, rows: Data) -> Tensor:

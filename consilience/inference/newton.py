@@ -36,14 +36,14 @@ class Newton:
         vector = tree.ravel(wide)
         sizes = torch.tensor([2.0**-i for i in range(self.halvings)] + [0.0], dtype=torch.float64)
         for _ in track(range(self.steps), "step"):
-            slope, curvature = torch.func.grad(loss)(vector), torch.func.hessian(loss)(vector)
+            gradient, curvature = torch.func.grad(loss)(vector), torch.func.hessian(loss)(vector)
             ridge = 1e-10 * curvature.diagonal().abs().mean() * torch.eye(len(vector), dtype=torch.float64)
-            direction, _ = torch.linalg.solve_ex(curvature + ridge, slope)
+            direction, _ = torch.linalg.solve_ex(curvature + ridge, gradient)
             tried = vector - sizes.unsqueeze(1) * direction
             values = torch.stack([loss(candidate) for candidate in tried])
             best = torch.where(torch.isfinite(values), values, torch.inf).argmin()
             new = tried.index_select(0, best.reshape(1)).squeeze(0)
-            if not tree.vectorised() and bool((new - vector).abs().max() < 1e-12):
+            if not tree.under_vmap() and bool((new - vector).abs().max() < 1e-12):
                 break
             vector = new
         return Point({k: v.to(like[k]) for k, v in tree.unravel(vector, wide).items()})

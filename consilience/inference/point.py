@@ -36,7 +36,7 @@ class SGD:
     augment: Augment | None = None  # changes every batch's inputs, for example CropAndFlip()
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
-        return fitted(self, Descent(self.rate, self.momentum), task, start, client)
+        return fit_point(self, Descent(self.rate, self.momentum), task, start, client)
 
     def steps(self, client: Client) -> Tensor:
         """How many steps a client takes."""
@@ -45,9 +45,9 @@ class SGD:
         return (self.epochs if own is None else own) * ((rows + self.batch - 1) // self.batch)
 
     def length(self, client: Client) -> Tensor:
-        """How far those steps go along a slope of 1: the sum of their rates, which momentum widens by 1 / (1 − m)."""
+        """How far those steps go along a gradient of 1: the sum of their rates; momentum widens it by 1 / (1 − m)."""
         steps, each = self.steps(client), self.rate * self.decay(client.progress) / (1 - self.momentum)
-        if not tree.vectorised():
+        if not tree.under_vmap():
             n = int(steps)
             return torch.as_tensor(each * sum(float(self.schedule(i / n)) for i in range(n)))
         turn = torch.arange(self.epochs * math.ceil(len(client.data.w) / self.batch), device=steps.device).double()
@@ -73,10 +73,10 @@ class Adam:
     augment: Augment | None = None  # changes every batch's inputs, for example CropAndFlip()
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
-        return fitted(self, AdamSteps(self.rate, self.beta1, self.beta2), task, start, client)
+        return fit_point(self, AdamSteps(self.rate, self.beta1, self.beta2), task, start, client)
 
 
-def fitted(settings: SGD | Adam, optimiser: Optimiser, task: Task, start: Posterior, client: Client) -> Point:
+def fit_point(settings: SGD | Adam, optimiser: Optimiser, task: Task, start: Posterior, client: Client) -> Point:
     """Where the optimiser ends."""
     if settings.weight_decay:
         task = task.tilted(decay(settings.weight_decay))

@@ -12,7 +12,7 @@ from consilience.errors import InputError
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples
 from consilience.task import Task
-from consilience.training.chain import At, sampled
+from consilience.training.chain import At, sample
 from consilience.training.optimisers import less
 from consilience.training.schedules import cosine
 from consilience.tree import Tree
@@ -44,7 +44,7 @@ class CyclicalSGHMC:
             )
         whole = min(self.cycles, self.keep) > 0
         kept = [epoch for epoch in range(self.epochs) if self.sampling(epoch)][-self.keep :] if whole else []
-        return sampled(task, start, client, self, self.epochs, self.batch, kept)
+        return sample(task, start, client, self, self.epochs, self.batch, kept)
 
     def sampling(self, epoch: int) -> bool:
         """Whether an epoch is among the last of its cycle."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples
 from consilience.task import Task
-from consilience.training.chain import At, after_burning, sampled
+from consilience.training.chain import At, keep_after_burn_in, sample
 from consilience.training.optimisers import less
 from consilience.tree import Tree
 
@@ -32,8 +32,8 @@ class SGLD:
     temperature: float = 1.0  # 1: the posterior; 0: optimisation
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
-        kept = after_burning(self.epochs, self.burn, self.every)
-        return sampled(task, start, client, self, self.epochs, self.batch, kept)
+        kept = keep_after_burn_in(self.epochs, self.burn, self.every)
+        return sample(task, start, client, self, self.epochs, self.batch, kept)
 
     def init(self, vector: Tensor) -> Tree:
         return ()

@@ -45,7 +45,9 @@ class SWA:
         trace = chain(task, start, client, self, self.epochs, self.batch, augment=self.augment)
         _, _, mean, count = trace.state
         vector = torch.where(count > 0, mean, trace.vector)
-        return Point(restated(task, tree.unravel(vector, centre(start, task.like).params), client.data, self.batch))
+        return Point(
+            refresh_statistics(task, tree.unravel(vector, centre(start, task.like).params), client.data, self.batch)
+        )
 
     def init(self, vector: Tensor) -> Tree:
         zero = torch.zeros((), dtype=vector.dtype)
@@ -66,7 +68,7 @@ class SWA:
 
 
 @torch.no_grad()
-def restated(task: Task, params: Params, data: Data, batch: int) -> Params:
+def refresh_statistics(task: Task, params: Params, data: Data, batch: int) -> Params:
     """The same weights with the running statistics of these rows: the mean over batches, counted by their rows."""
     if not task.statistics:
         return params

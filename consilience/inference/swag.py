@@ -12,7 +12,7 @@ from consilience.errors import InputError
 from consilience.parties import Client
 from consilience.posterior import Gaussian, Posterior, centre
 from consilience.task import Task
-from consilience.training.chain import Optimise, after_burning, chain
+from consilience.training.chain import Optimise, chain, keep_after_burn_in
 from consilience.training.optimisers import Descent
 from consilience.training.schedules import constant
 
@@ -35,7 +35,7 @@ class SWAG:
     floor: float = -20.0  # smallest log σ²
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Gaussian:
-        kept = after_burning(self.epochs, self.burn, self.every)
+        kept = keep_after_burn_in(self.epochs, self.burn, self.every)
         if len(kept) < 2:
             raise InputError("SWAG needs at least two snapshots: raise epochs or lower burn.")
         kernel = Optimise(Descent(self.rate, self.momentum), constant)

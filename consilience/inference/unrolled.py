@@ -13,7 +13,7 @@ from consilience.data.sites import Data
 from consilience.inference.coreset import initial, starts
 from consilience.parties import Client
 from consilience.progress import track
-from consilience.task import Task, gradient, mean_nll
+from consilience.task import Task, grad, mean_nll
 from consilience.training.many import check_exact
 from consilience.training.optimisers import AdamSteps, Descent
 from consilience.tree import Params
@@ -67,7 +67,7 @@ class Distillation:
             return Lessons(*(next(parts) if leaf.is_floating_point() else leaf for leaf in whole))
 
         def outcome(vector: Tensor) -> Tensor:
-            params = tree.unravel(taught(task, like, start, rebuilt(vector), self.epochs), like)
+            params = tree.unravel(train_on_lessons(task, like, start, rebuilt(vector), self.epochs), like)
             return mean_nll(task.likelihood.nll(task.outputs(params, data.x), data.y, params), data.w)
 
         vector = torch.cat([leaf.flatten() for leaf in leaves])
@@ -76,14 +76,16 @@ class Distillation:
         rows, rates = Descent(1.0, 0.9), AdamSteps(self.rate_rate)
         moving, tuning = rows.init(vector[:cut]), rates.init(vector[cut:])
         for _ in track(range(self.updates), "update"):
-            slope = torch.nan_to_num(gradient(outcome, vector), nan=0.0, posinf=0.0, neginf=0.0)
-            moved, moving = rows.step(vector[:cut], rate * slope[:cut], moving, 1.0)
-            tuned, tuning = rates.step(vector[cut:], slope[cut:], tuning, self.rate_rate)
+            gradient = torch.nan_to_num(grad(outcome, vector), nan=0.0, posinf=0.0, neginf=0.0)
+            moved, moving = rows.step(vector[:cut], rate * gradient[:cut], moving, 1.0)
+            tuned, tuning = rates.step(vector[cut:], gradient[cut:], tuning, self.rate_rate)
             vector = torch.cat([moved, tuned.clamp(min=0.0)])
         return rebuilt(vector)
 
 
-def taught(task: Task, like: Params, start: Tensor, lessons: Lessons, epochs: int, w: Tensor | None = None) -> Tensor:
+def train_on_lessons(
+    task: Task, like: Params, start: Tensor, lessons: Lessons, epochs: int, w: Tensor | None = None
+) -> Tensor:
     """Weights after the lessons, differentiable in them; `w` counts the rows of a batch."""
 
     def loss(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -98,7 +100,7 @@ def taught(task: Task, like: Params, start: Tensor, lessons: Lessons, epochs: in
     return theta
 
 
-def joined(every: list[Lessons], weights: Tensor) -> tuple[Lessons, Tensor]:
+def join_lessons(every: list[Lessons], weights: Tensor) -> tuple[Lessons, Tensor]:
     """All clients' lessons step by step, with the mean rate, and how much each row of a batch counts."""
     x, y = (torch.cat([getattr(lessons, name) for lessons in every], dim=1) for name in ("x", "y"))
     rates = torch.stack([lessons.rates for lessons in every])

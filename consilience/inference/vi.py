@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.errors import unknown
+from consilience.errors import unknown_name
 from consilience.key import Key
 from consilience.models.variational import log_variances, variational
 from consilience.parties import Client
@@ -36,7 +36,7 @@ class MeanField:
     """Maximise E_q[log p(D|θ)] − KL(q‖p) over q = N(μ, σ²), a variance for every weight of the Bayesian layers.
 
     The other weights are points at their most probable value. `variant="ozer2022"` is the released program: log σ²
-    starts at −9 and acts as −8 wherever it is smaller, where it has no slope either, so that it stays there.
+    starts at −9 and acts as −8 wherever it is smaller, where it has no gradient either, so that it stays there.
     """
 
     moves_statistics: ClassVar[bool] = True
@@ -44,18 +44,18 @@ class MeanField:
     optimiser: Optimiser = AdamSteps(rate=5e-3)  # of means and log-variances alike
     epochs: int = 10  # passes over the client's rows
     batch: int = 50  # rows a step
-    layers: str = "linear"  # which are Bayesian: «linear», «all» or names with commas between
+    layers: str = "linear"  # which are Bayesian: 'linear', 'all' or names with commas between
     kl: float = 1.0  # weight of the KL divergence; below 1 the posterior is cold
     warm_up: float = 0.0  # the share of the rounds over which that weight grows from 0
     start: float = -6.0  # log σ² before the first round
     floor: float = -20.0  # smallest log σ²; how many are there is in the report
     weight_decay: float = 0.0  # λ of (λ/2)‖·‖² on means and log-variances, added to the mean loss
     schedule: Schedule = constant  # factor of the rate over a client's training
-    variant: str = "printed"  # or «ozer2022»
+    variant: str = "printed"  # or 'ozer2022'
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Gaussian:
         if self.variant not in VARIANTS:
-            raise unknown("variant", self.variant, VARIANTS)
+            raise unknown_name("variant", self.variant, VARIANTS)
         released = self.variant == "ozer2022"
         first, low = (-9.0, -8.0) if released else (self.start, self.floor)
         form = variational(task.model, self.layers, first, low, biases=not released)
@@ -96,11 +96,11 @@ class Divergence:
     precision: Tensor  # Λ, in the order of the log-variances
     weights: Tensor  # of every mean: `weight` where it is a Gaussian's, 1 where it is a point
     weight: Tensor
-    low: float  # log-variances below act as this, and have no slope
+    low: float  # log-variances below act as this, and have no gradient
 
-    def slope(self, vector: Tensor) -> Tensor:
+    def gradient(self, vector: Tensor) -> Tensor:
         m, a = vector.split([len(self.weights), len(self.precision)])
-        pull = self.prior.slope(m)
+        pull = self.prior.gradient(m)
         narrow = 0.5 * self.weight * (a.clamp(min=self.low).exp() * self.precision - 1) * (a >= self.low)
         return torch.cat([torch.zeros_like(m) if pull is None else self.weights * pull, narrow])
 

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import pkgutil
 
-from consilience.errors import unknown
+from consilience.errors import unknown_name
 from consilience.method import Method, name
 
 
@@ -26,5 +26,5 @@ METHODS = _found()
 def method(text: str) -> Method:
     """A method by its name, with its default settings."""
     if text not in METHODS:
-        raise unknown("method", text, METHODS)
+        raise unknown_name("method", text, METHODS)
     return METHODS[text]()

@@ -11,7 +11,7 @@ from torch import Tensor
 from consilience.inference import CyclicalSGHMC, Inference
 from consilience.method import Method, Needs, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.distil import Distil, distilled
+from consilience.pooling.distil import Distil, distil_pool
 from consilience.posterior import Posterior
 from consilience.predictive import Distribution, Predictive, geometric, maximise, mixture, precise, product, score
 from consilience.task import Task
@@ -54,7 +54,7 @@ class BetaPredictiveBayes(Method):
         if rows is not None:
             both = [precise(p) for p in self.pools(task, pooled, rows.x)]
             pooled = pooled._replace(beta=maximise(lambda b: score(geometric(b, *both), rows.y), 0.0, 1.0))  # 4
-        return distilled(self.distil, task, pooled, self.teacher(task, pooled), server)  # 5
+        return distil_pool(self.distil, task, pooled, self.teacher(task, pooled), server)  # 5
 
     def predictive(self, task: Task, state: Interpolated) -> Predictive:
         return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)

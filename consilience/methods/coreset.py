@@ -9,10 +9,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.data.sites import Data, joined
+from consilience.data.sites import Data, concatenate
 from consilience.inference import SGD, Inference
 from consilience.inference.coreset import BPCfKL, Learned, caution
-from consilience.inference.hmc import inferred
+from consilience.inference.hmc import infer
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.posterior import Posterior
@@ -61,11 +61,11 @@ class CoresetFL(Method):
         union = self.union(learned)
         caution(learned, None if union.y.is_floating_point() else task.classes(union.x))
         rows = Client(union, (), server.key)
-        posterior, accepted = inferred(self.downstream, task, state.posterior, rows)  # 3
+        posterior, accepted = infer(self.downstream, task, state.posterior, rows)  # 3
         return CoresetState(posterior, state.seed, learned, accepted)
 
     def union(self, learned: Sequence[Learned]) -> Data:
-        rows = joined(each.coreset for each in learned)  # 2
+        rows = concatenate(each.coreset for each in learned)  # 2
         return rows if self.mass is None else rows._replace(w=rows.w * self.mass / rows.size)
 
     def diagnose(self, task: Task, state: CoresetState, x: Tensor) -> dict[str, Any]:

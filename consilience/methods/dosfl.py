@@ -11,7 +11,7 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.inference.coreset import starts
-from consilience.inference.unrolled import Distillation, Lessons, joined, taught
+from consilience.inference.unrolled import Distillation, Lessons, join_lessons, train_on_lessons
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point
@@ -49,7 +49,7 @@ class DOSFL(Method):
 
     def aggregate(self, task: Task, state: Taught, replies: Sequence[Received], server: Server) -> Taught:
         ordered = sorted(replies, key=lambda r: r.client)
-        lessons, w = joined(list(payloads(ordered)), weights(ordered))
+        lessons, w = join_lessons(list(payloads(ordered)), weights(ordered))
         start = starts(task, state.seed, 1)[0]
-        theta = taught(task, task.like, start, lessons, self.learn.epochs, w).detach()  # 2
+        theta = train_on_lessons(task, task.like, start, lessons, self.learn.epochs, w).detach()  # 2
         return Taught(Point(tree.unravel(theta, task.like)), state.seed, payloads(ordered))

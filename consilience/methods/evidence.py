@@ -12,11 +12,11 @@ from torch import Tensor
 from consilience.inference import SGD, Inference
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.distil import Distil, distilled
+from consilience.pooling.distil import Distil, distil_pool
 from consilience.pooling.evidence import class_log_probs, class_scores, diagnosis, strengths
 from consilience.posterior import Posterior
 from consilience.predictive import Categorical, Predictive
-from consilience.task import Task, label_counts, smoothed
+from consilience.task import Task, label_counts, smooth
 
 
 class Evidence(NamedTuple):
@@ -56,13 +56,13 @@ class EvidencePooling(Method):
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         counts = label_counts(client.data, task.classes(client.data.x))
-        posterior = self.inference(task.adjusted(smoothed(counts).log()), message, client)  # 1
+        posterior = self.inference(task.adjusted(smooth(counts).log()), message, client)  # 1
         return Reply(Evidence(posterior, counts), client.data.size)  # 2
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> EvidenceState:
         posteriors, counts = zip(*payloads(replies), strict=True)
         pooled = EvidenceState(state.posterior, posteriors, weights(replies), torch.stack(counts))
-        return distilled(self.distil, task, pooled, self.teacher(task, pooled), server)
+        return distil_pool(self.distil, task, pooled, self.teacher(task, pooled), server)
 
     def predictive(self, task: Task, state: EvidenceState) -> Predictive:
         return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
@@ -72,7 +72,7 @@ class EvidencePooling(Method):
 
     def teacher(self, task: Task, state: EvidenceState, frequencies: Tensor | None = None) -> Predictive:
         total = state.counts.sum(0)
-        target = smoothed(total) if frequencies is None else frequencies
+        target = smooth(total) if frequencies is None else frequencies
         scores = class_scores(strengths(state.counts, self.exponent), self.penalty)  # 4
         return lambda x: Categorical(class_log_probs(scores(self.views(task, state, x)), target, total > 0))  # 5
 

@@ -19,7 +19,7 @@ from consilience.pooling.distil import Distil, at_random
 from consilience.pooling.evidence import class_log_probs, class_scores, strengths
 from consilience.posterior import Point
 from consilience.predictive import Categorical, Predictive
-from consilience.task import Task, smoothed
+from consilience.task import Task, smooth
 
 
 class Agreed(NamedTuple):
@@ -72,7 +72,7 @@ class EvidenceLogits(Method):
         z = torch.stack([r.payload.logits.values for r in replies])
         counts = torch.stack([scored.counts for scored in payloads(replies)])
         s = class_scores(strengths(counts, self.exponent), self.penalty)(z)
-        pooled = Categorical(class_log_probs(s, smoothed(counts.sum(0)), counts.sum(0) > 0))  # 2
+        pooled = Categorical(class_log_probs(s, smooth(counts.sum(0)), counts.sum(0) > 0))  # 2
         return state._replace(posterior=self.distil.student(task, lambda x: pooled, [], state.inputs, server.key))  # 3
 
     def predictive(self, task: Task, state: Agreed) -> Predictive:

@@ -14,7 +14,7 @@ from consilience.inference import SGD, Inference
 from consilience.method import Method, Pooled, State
 from consilience.models.softmax import log_softmax
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.distil import Distil, distilled
+from consilience.pooling.distil import Distil, distil_pool
 from consilience.posterior import Point, Posterior, Samples
 from consilience.predictive import Categorical, Predictive
 from consilience.task import Task
@@ -51,7 +51,7 @@ class FedKT(Method):
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Pooled:
         pooled = Pooled(state.posterior, payloads(replies), weights(replies))
-        return distilled(self.distil, task, pooled, lambda x: winners(self.votes(task, pooled, x)), server)  # 4
+        return distil_pool(self.distil, task, pooled, lambda x: winners(self.votes(task, pooled, x)), server)  # 4
 
     def predictive(self, task: Task, state: Pooled) -> Predictive:
         if self.distil:

@@ -48,8 +48,8 @@ class FedPA(Method):
 
     def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
         before: Params = state.posterior.params
-        slope = tree.ravel(tree.mean(payloads(replies), weights(replies)))
-        theta, optimiser = self.optimiser.step(tree.ravel(before), slope, state.optimiser, self.optimiser.rate)  # 4
+        gradient = tree.ravel(tree.mean(payloads(replies), weights(replies)))
+        theta, optimiser = self.optimiser.step(tree.ravel(before), gradient, state.optimiser, self.optimiser.rate)  # 4
         return Stepped(Point(tree.unravel(theta, before)), optimiser)
 
     @property

@@ -12,7 +12,7 @@ from consilience.parties import Client, Received, Reply, Server, payloads, weigh
 from consilience.posterior import Point
 from consilience.task import Task
 from consilience.training.chain import Held, chain
-from consilience.training.gradient import whole_slope
+from consilience.training.gradient import full_gradient
 from consilience.training.optimisers import Descent, Optimiser
 from consilience.tree import Params, Tree
 
@@ -20,7 +20,7 @@ from consilience.tree import Params, Tree
 class Mimed(NamedTuple):
     posterior: Point
     optimiser: Tree  # its memory s
-    slope: Params | tuple[()]  # c; () until the clients have been asked
+    gradient: Params | tuple[()]  # c; () until the clients have been asked
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Mime(Method):
     5   θ ← Σₖ (nₖ / n) θₖ
     """
 
-    sends: ClassVar[str] = "its slope where the round began, then its weights"
+    sends: ClassVar[str] = "its gradient where the round began, then its weights"
     usual_rounds: ClassVar[int] = 20
     moves_statistics: ClassVar[bool] = True
 
@@ -50,20 +50,20 @@ class Mime(Method):
         return Mimed(start, self.optimiser.init(tree.ravel(start.params)), ())
 
     def broadcast(self, state: Mimed) -> Point | Mimed:
-        return state if state.slope else state.posterior
+        return state if state.gradient else state.posterior
 
     def local(self, task: Task, message: Point | Mimed, client: Client) -> Reply:
         if isinstance(message, Point):
-            return Reply(whole_slope(task, message.params, client.data, self.batch), client.data.size)  # 1
+            return Reply(full_gradient(task, message.params, client.data, self.batch), client.data.size)  # 1
         theta, held = message.posterior, Held(self.optimiser, message.optimiser)
-        common = task.anchored(theta.params, message.slope)  # type: ignore[arg-type]
+        common = task.anchored(theta.params, message.gradient)  # type: ignore[arg-type]
         trace = chain(common, theta, client, held, self.epochs, self.batch)
         return Reply(Point(tree.unravel(trace.vector, theta.params)), client.data.size)  # 3
 
     def aggregate(self, task: Task, state: Mimed, replies: Sequence[Received], server: Server) -> Mimed:
         mean = tree.mean(payloads(replies), weights(replies))
-        if not state.slope:
-            return state._replace(slope=mean)  # 2
-        theta, slope = tree.ravel(state.posterior.params), tree.ravel(state.slope)
-        _, memory = self.optimiser.step(theta, slope, state.optimiser, self.optimiser.rate)  # 4
+        if not state.gradient:
+            return state._replace(gradient=mean)  # 2
+        theta, gradient = tree.ravel(state.posterior.params), tree.ravel(state.gradient)
+        _, memory = self.optimiser.step(theta, gradient, state.optimiser, self.optimiser.rate)  # 4
         return Mimed(mean, memory, ())  # 5

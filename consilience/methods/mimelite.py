@@ -12,7 +12,7 @@ from consilience.parties import Client, Received, Reply, Server, payloads, weigh
 from consilience.posterior import Point, average
 from consilience.task import Task
 from consilience.training.chain import Held, chain
-from consilience.training.gradient import whole_slope
+from consilience.training.gradient import full_gradient
 from consilience.training.optimisers import Descent, Optimiser
 
 
@@ -29,7 +29,7 @@ class MimeLite(Method):
     """
 
     name: ClassVar[str] = "mimelite"
-    sends: ClassVar[str] = "its weights and its slope where the round began"
+    sends: ClassVar[str] = "its weights and its gradient where the round began"
     moves_statistics: ClassVar[bool] = True
 
     optimiser: Optimiser = Descent(rate=0.01, momentum=0.9)  # whose steps the clients mimic
@@ -47,10 +47,10 @@ class MimeLite(Method):
         theta, held = message.posterior, Held(self.optimiser, message.optimiser)
         trace = chain(task, theta, client, held, self.epochs, self.batch)
         point = Point(tree.unravel(trace.vector, theta.params))  # 1
-        return Reply((point, whole_slope(task, theta.params, client.data, self.batch)), client.data.size)  # 2
+        return Reply((point, full_gradient(task, theta.params, client.data, self.batch)), client.data.size)  # 2
 
     def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
-        points, slopes = zip(*payloads(replies), strict=True)
-        theta, slope = tree.ravel(state.posterior.params), tree.ravel(tree.mean(slopes, weights(replies)))
-        _, memory = self.optimiser.step(theta, slope, state.optimiser, self.optimiser.rate)  # 3
+        points, gradients = zip(*payloads(replies), strict=True)
+        theta, gradient = tree.ravel(state.posterior.params), tree.ravel(tree.mean(gradients, weights(replies)))
+        _, memory = self.optimiser.step(theta, gradient, state.optimiser, self.optimiser.rate)  # 3
         return Stepped(average(points, weights(replies)), memory)  # 4

@@ -9,7 +9,7 @@ from typing import ClassVar
 from consilience.inference import CyclicalSGHMC, Inference
 from consilience.method import Method, Pooled, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.distil import Distil, distilled
+from consilience.pooling.distil import Distil, distil_pool
 from consilience.posterior import Posterior
 from consilience.predictive import Predictive, mixture
 from consilience.task import Task
@@ -39,7 +39,7 @@ class Mixture(Method):
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Pooled:
         pooled = Pooled(state.posterior, payloads(replies), weights(replies))
-        return distilled(self.distil, task, pooled, self.teacher(task, pooled), server)  # 4
+        return distil_pool(self.distil, task, pooled, self.teacher(task, pooled), server)  # 4
 
     def predictive(self, task: Task, state: Pooled) -> Predictive:
         return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)

@@ -11,7 +11,7 @@ import torch
 from consilience.inference import SGD, Inference
 from consilience.method import Method, Pooled, State
 from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.pooling.distil import Distil, distilled
+from consilience.pooling.distil import Distil, distil_pool
 from consilience.posterior import Posterior
 from consilience.predictive import Predictive, logarithmic
 from consilience.task import Task
@@ -41,7 +41,7 @@ class OneShotFL(Method):
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Pooled:
         equal = torch.full((len(replies),), 1 / len(replies))
         pooled = Pooled(state.posterior, payloads(replies), equal)
-        return distilled(self.distil, task, pooled, self.teacher(task, pooled), server)  # 3
+        return distil_pool(self.distil, task, pooled, self.teacher(task, pooled), server)  # 3
 
     def predictive(self, task: Task, state: Pooled) -> Predictive:
         return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)

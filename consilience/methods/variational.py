@@ -9,11 +9,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.errors import InputError, unknown
+from consilience.errors import InputError, unknown_name
 from consilience.inference import Inference, MeanField
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.merging import Released, Rule, aalv, as_gaussian, clamped, merge, population, ppa, spread
+from consilience.pooling.merging import Released, Rule, aalv, as_gaussian, clamp, merge, population, ppa, spread
 from consilience.posterior import Posterior
 from consilience.predictive import Predictive
 from consilience.task import Task
@@ -45,11 +45,11 @@ class VariationalAveraging(Method):
     rule: Rule = aalv  # eaa, gaa, aalv, ppa or cf
     equal: bool = False  # count every client the same (FVBA)
     population: int = 0  # of eq. 7, with the rule ppa: so many draws; 0: their exact moments
-    variant: str = "printed"  # «ozer2022»: the released program's clamped sums
+    variant: str = "printed"  # 'ozer2022': the released program's clamped sums
 
     def init(self, task: Task, server: Server) -> Merged:
         if self.variant not in VARIANTS:
-            raise unknown("variant", self.variant, VARIANTS)
+            raise unknown_name("variant", self.variant, VARIANTS)
         if self.population and self.rule is not ppa:
             raise InputError("A population belongs to the rule ppa: set rule=ppa, or population=0.")
         return Merged(task.init(server.key), torch.zeros((), dtype=torch.int64))
@@ -67,7 +67,7 @@ class VariationalAveraging(Method):
         return Merged(merged, torch.stack([(v <= floor).sum() for g in gaussians for v in g.var.values()]).sum())
 
     def predictive(self, task: Task, state: Merged) -> Predictive:
-        return task.predictive(clamped(state.posterior) if self.variant == "ozer2022" else state.posterior)
+        return task.predictive(clamp(state.posterior) if self.variant == "ozer2022" else state.posterior)
 
     def diagnose(self, task: Task, state: Merged, x: Tensor) -> dict[str, Any]:
         """The degree of spread, and how many client variances had reached the floor."""

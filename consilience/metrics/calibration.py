@@ -53,7 +53,7 @@ class View(NamedTuple):
     edges: Tensor  # [M − 1]
 
 
-def aligned(p: D, y: Tensor) -> tuple[D, Tensor]:
+def align(p: D, y: Tensor) -> tuple[D, Tensor]:
     """The distribution and its labels in double precision on the CPU; what cannot be scored is refused."""
     first = p[0]
     if len(y) != len(first) or len(y) == 0:
@@ -143,31 +143,31 @@ def once(y: Tensor) -> Tensor:
 
 def ece(p: Categorical, y: Tensor, bins: int = BINS) -> float:
     """Expected calibration error: the mean gap between top-label confidence and accuracy over bins of equal width."""
-    p, y = aligned(p, y)
+    p, y = align(p, y)
     return float(gaps(top_label(p, bins), y, once(y))[0])
 
 
 def ece_debiased(p: Categorical, y: Tensor, bins: int = BINS) -> float:
     """The calibration error less its estimated bias; slightly negative values are possible."""
-    p, y = aligned(p, y)
+    p, y = align(p, y)
     return float(gaps(top_label(p, bins), y, once(y))[1])
 
 
 def ece_adaptive(p: Categorical, y: Tensor, bins: int = BINS) -> float:
     """The calibration error over bins of equal mass."""
-    p, y = aligned(p, y)
+    p, y = align(p, y)
     return float(gaps(adaptive(p, bins), y, once(y))[0])
 
 
 def ece_classwise(p: Categorical, y: Tensor, bins: int = BINS) -> float:
     """The calibration error of each class's probability, averaged over the classes."""
-    p, y = aligned(p, y)
+    p, y = align(p, y)
     return float(gaps(classwise(p, bins), y, once(y))[0])
 
 
 def expected_ece_if_calibrated(p: Categorical, bins: int = BINS, seed: int = 0, draws: int = 200) -> float:
     """The calibration error that a perfectly calibrated model with these confidences would show on so many rows."""
-    p, _ = aligned(p, torch.zeros(len(p.log_probs)))
+    p, _ = align(p, torch.zeros(len(p.log_probs)))
     views = top_label(p, bins)
     return float(
         torch.cat([gaps_if_calibrated(views, labels) for labels in labels_if_calibrated(p, draws, seed)]).mean()
@@ -176,7 +176,7 @@ def expected_ece_if_calibrated(p: Categorical, bins: int = BINS, seed: int = 0, 
 
 def reliability(p: Categorical, y: Tensor, bins: int = BINS) -> list[Bin]:
     """The reliability diagram as numbers."""
-    p, y = aligned(p, y)
+    p, y = align(p, y)
     (view,) = top_label(p, bins)
     where, hit = torch.bucketize(view.confidence, view.edges), y == view.label
     diagram = []
@@ -204,7 +204,7 @@ def intercept_and_slope(p: Categorical, y: Tensor) -> tuple[Estimate | None, Est
     The intercept is fitted with the slope held at 1 (calibration in the large), the slope with a free intercept. None
     where no finite value exists: one class alone, infinite or huge logits, classes that the model separates.
     """
-    p, y = aligned(p, y)
+    p, y = align(p, y)
     if p.log_probs.shape[1] != 2:
         raise InputError("Calibration intercept and slope are for two classes; use ece_classwise for more.")
     x, label = (p.log_probs[:, 1] - p.log_probs[:, 0]).numpy(), y.numpy().astype(float)
@@ -226,15 +226,15 @@ def intercept_and_slope(p: Categorical, y: Tensor) -> tuple[Estimate | None, Est
 
 def coverage_curve(p: Normal, y: Tensor, levels: Sequence[float] = (0.5, 0.8, 0.95)) -> list[Coverage]:
     """How often the central interval of each level holds the target; outputs of one row count as one observation."""
-    p, y = aligned(p, y)
+    p, y = align(p, y)
     curve = []
     for level in levels:
-        observed = float(covered(p, y, level).mean())
+        observed = float(coverage(p, y, level).mean())
         curve.append(Coverage(level, observed, wilson(observed, len(y))))
     return curve
 
 
-def covered(p: Normal, y: Tensor, level: float) -> Tensor:
+def coverage(p: Normal, y: Tensor, level: float) -> Tensor:
     """Whether the central interval holds the target [N]; a share when a row has several outputs."""
     reach = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))
     within: Tensor = ((y - p.mean).abs() <= reach * p.total.sqrt()).double()

@@ -30,13 +30,13 @@ def curve(report: Json) -> Curve:
     return points
 
 
-def sent(point: Json, unit: str) -> float:
+def bytes_sent(point: Json, unit: str) -> float:
     """Both ways together."""
     total: float = point[f"up_{unit}"] + point[f"down_{unit}"]
     return total
 
 
-def reached(points: Sequence[Json], key: str, target: float) -> Json | None:
+def bytes_to_reach(points: Sequence[Json], key: str, target: float) -> Json | None:
     """The first round that is at least as good on the validation rows; test rows never decide."""
     better = BETTER[key]
     for point in points:
@@ -52,16 +52,16 @@ def communication(rows: Sequence[Json], reference: str, key: str) -> dict[str, A
     if base is None or not base.get("curves") or not all(_scored(points, key) for points in base["curves"].values()):
         return None
     targets = {seed: points[-1][f"validation_{key}"] for seed, points in base["curves"].items()}
-    own = statistics.fmean(sent(points[-1], "floats") for points in base["curves"].values())
+    own = statistics.fmean(bytes_sent(points[-1], "floats") for points in base["curves"].values())
     found = []
     for row in rows:
         curves = {seed: points for seed, points in (row.get("curves") or {}).items() if seed in targets}
         if row["needs"] == "bound" or not curves:
             continue
-        at = [reached(points, key, targets[seed]) for seed, points in curves.items()]
+        at = [bytes_to_reach(points, key, targets[seed]) for seed, points in curves.items()]
         there = [point for point in at if point is not None]
         whole = len(there) == len(at)
-        means = {u: statistics.fmean(sent(p, u) for p in there) if whole else None for u in UNITS}
+        means = {u: statistics.fmean(bytes_sent(p, u) for p in there) if whole else None for u in UNITS}
         found.append(
             {
                 **{"row": row["row"], "name": row["name"], **means, "reached": len(there), "seeds": len(at)},

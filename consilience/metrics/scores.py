@@ -16,10 +16,10 @@ from torch import Tensor
 from consilience.metrics.calibration import (
     Estimate,
     adaptive,
-    aligned,
+    align,
     blocks,
     classwise,
-    covered,
+    coverage,
     gaps,
     gaps_if_calibrated,
     intercept_and_slope,
@@ -57,9 +57,9 @@ _COVERAGE = {"coverage50": 0.5, "coverage80": 0.8, "coverage95": 0.95}
 def scores(p: Distribution, y: Tensor) -> dict[str, float]:
     """Every score by its name; one that is undefined on these rows is left out."""
     if isinstance(p, Normal):
-        found = _normal(*aligned(p, y), once(y))
+        found = _normal(*align(p, y), once(y))
     else:
-        p, y = aligned(p, y)
+        p, y = align(p, y)
         found = _categorical(p, y, once(y))
         errors = {name: gaps(views(p), y, once(y)) for name, views in _VIEWS.items()}
         found |= {name: error for name, (error, _) in errors.items()} | {"ece_debiased": errors["ece"][1]}
@@ -74,9 +74,9 @@ def intervals(p: Distribution, y: Tensor, resamples: int = 1000, seed: int = 0) 
     interval of `_gap_interval`; `ece` and `ece_debiased` share it, as they estimate one quantity.
     """
     if isinstance(p, Normal):
-        normal, y = aligned(p, y)
+        normal, y = align(p, y)
         return _percentiles(_bootstrap(lambda counts: _normal(normal, y, counts), len(y), resamples, seed))
-    rows, y = aligned(p, y)
+    rows, y = align(p, y)
     views = {name: make(rows) for name, make in _VIEWS.items()}
 
     def resampled(counts: Tensor) -> dict[str, Tensor]:
@@ -129,7 +129,7 @@ def _normal(p: Normal, y: Tensor, counts: Tensor) -> dict[str, Tensor]:
         "rmse": _mean(_per_row((y - p.mean) ** 2), counts).sqrt(),
         "nll": _mean(-log_prob(p, y), counts),
         "crps": _mean(_per_row(crps), counts),
-        **{name: _mean(covered(p, y, level), counts) for name, level in _COVERAGE.items()},
+        **{name: _mean(coverage(p, y, level), counts) for name, level in _COVERAGE.items()},
         "sharpness": _mean(_per_row(sd), counts),
     }
 

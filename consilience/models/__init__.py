@@ -10,7 +10,7 @@ from typing import cast
 
 from torch import nn
 
-from consilience.errors import InputError, unknown
+from consilience.errors import InputError, unknown_name
 from consilience.models.cnn import cnn_chen, cnn_dhondt, cnn_hasan, cnn_hasan_released, cnn_ozer
 from consilience.models.mlp import linear, mlp, mlp_groupnorm, mlp_swish
 from consilience.models.mobilenet import mobilenetv2, mobilenetv2_batchnorm
@@ -36,7 +36,7 @@ MODELS: dict[str, Factory] = {
 
 
 def model(name: str, features: int | Sequence[int], outputs: int | None) -> nn.Module:
-    """A network by its name, residual ones of any depth 6n + 2 («resnet110_batchnorm») included, or from
+    """A network by its name, residual ones of any depth 6n + 2 ('resnet110_batchnorm') included, or from
     `package.module:factory`, called with (features, outputs)."""
     if name in MODELS:
         return MODELS[name](features, outputs)
@@ -44,13 +44,13 @@ def model(name: str, features: int | Sequence[int], outputs: int | None) -> nn.M
     if depth:
         return resnet(features, outputs, int(depth[1]), nn.BatchNorm2d if depth[2] else group_norm)
     if ":" not in name:
-        raise unknown("model", name, MODELS)
+        raise unknown_name("model", name, MODELS)
     module, _, attribute = name.partition(":")
     try:
         factory = cast(Factory, getattr(importlib.import_module(module), attribute))
     except (ImportError, AttributeError) as error:
-        raise InputError(f"Cannot load the model «{name}»: {error}.") from error
+        raise InputError(f"Cannot load the model '{name}': {error}.") from error
     built = factory(features, outputs)
     if not isinstance(built, nn.Module):
-        raise InputError(f"«{name}» returned {type(built).__name__}; a factory must return a torch nn.Module.")
+        raise InputError(f"'{name}' returned {type(built).__name__}; a factory must return a torch nn.Module.")
     return built

@@ -61,7 +61,7 @@ class BatchNorm(nn.Module):
         for name, new in (("running_mean", mean), ("running_var", var)):
             old = getattr(self, name)
             moved = (old + self.momentum * (new - old)).detach()
-            if tree.vectorised():
+            if tree.under_vmap():
                 setattr(self, name, moved)  # nothing may be written into what came from outside a vmap
             else:
                 old.copy_(moved)

@@ -43,7 +43,7 @@ def cnn_hasan_released(features: int | Sequence[int], outputs: int | None = None
 def cnn_ozer(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
     """Two convolutions of 5 × 5, each followed by max pooling, then layers of 120 and 84 (Özer et al. 2022, §6.1).
 
-    The 6 and 16 kernels are those of its source, Li et al. 2022; the text's «400» is what 3 × 32 × 32 images leave.
+    The 6 and 16 kernels are those of its source, Li et al. 2022; the text's '400' is what 3 × 32 × 32 images leave.
     """
     channels = image(features)[0]
     return cnn(features, outputs, [*_conv(channels, 6, 5), _pool(), *_conv(6, 16, 5), _pool()], hidden=(120, 84))

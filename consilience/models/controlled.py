@@ -16,7 +16,7 @@ _CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _STATELESS = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU)
 
 
-def controlled(model: nn.Module) -> nn.Module:
+def control(model: nn.Module) -> nn.Module:
     """A copy, in evaluation mode, whose dropout and batch normalisation are ours; names and weights stay."""
     copied = copy.deepcopy(model)
     ours = {layer: new for layer in copied.modules() if (new := _ours(layer)) is not None}
@@ -45,13 +45,13 @@ def refuse_uncontrolled(model: nn.Module) -> None:
     for name, layer in model.named_modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
             kind = type(layer).__name__
-            raise InputError(f"Layer «{name}» is {kind}, whose randomness no key controls; use Dropout or set p=0.")
+            raise InputError(f"Layer '{name}' is {kind}, whose randomness no key controls; use Dropout or set p=0.")
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise InputError(
-                f"Layer «{name}» needs running statistics and a fixed momentum; set both, or use GroupNorm."
+                f"Layer '{name}' needs running statistics and a fixed momentum; set both, or use GroupNorm."
             )
         if not isinstance(layer, BatchNorm) and getattr(layer, "running_mean", None) is not None:
-            raise InputError(f"Layer «{name}» keeps running statistics that do not move; use BatchNorm or GroupNorm.")
+            raise InputError(f"Layer '{name}' keeps running statistics that do not move; use BatchNorm or GroupNorm.")
 
 
 def _stir(model: nn.Module) -> None:
@@ -61,7 +61,7 @@ def _stir(model: nn.Module) -> None:
         weight.add_(torch.randn(weight.shape, generator=generator).to(weight), alpha=0.01)
 
 
-def hooked(model: nn.Module) -> bool:
+def has_hooks(model: nn.Module) -> bool:
     """Whether somebody listens to the network's passes, or has changed what a layer computes."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(layer, kind) for layer in model.modules() for kind in kinds)
@@ -70,7 +70,7 @@ def hooked(model: nn.Module) -> bool:
 @torch.no_grad()
 def refuse_hidden_state(model: nn.Module, x: Tensor) -> None:
     """Refuse a network that draws random numbers, or remembers what it saw, behind our back."""
-    if all(type(layer) in _STATELESS for layer in model.modules()) and not hooked(model):
+    if all(type(layer) in _STATELESS for layer in model.modules()) and not has_hooks(model):
         return
     for training in (False, True):
         copied = copy.deepcopy(model).train(training)
@@ -81,7 +81,7 @@ def refuse_hidden_state(model: nn.Module, x: Tensor) -> None:
         for name, buffer in copied.named_buffers():
             if name in before and not torch.equal(before[name], buffer):
                 raise InputError(
-                    f"The model changes its buffer «{name}» in training, and it would not move; remove it."
+                    f"The model changes its buffer '{name}' in training, and it would not move; remove it."
                 )
         if not torch.equal(first, again):
             raise InputError("The model gives different outputs for the same input: randomness inside is not allowed.")

@@ -27,7 +27,7 @@ class Inverted(nn.Module):
         return x + out if self.carries else out
 
 
-def inverted(before: int, after: int, stride: int, expansion: int, norm: Norm) -> Inverted:
+def inverted_block(before: int, after: int, stride: int, expansion: int, norm: Norm) -> Inverted:
     wide = before * expansion
     widen = [conv1(before, wide), norm(wide), nn.ReLU6()] if expansion > 1 else []
     each = nn.Conv2d(wide, wide, 3, stride, padding=1, groups=wide, bias=False)
@@ -44,7 +44,7 @@ def mobilenetv2(features: int | Sequence[int], outputs: int | None = None, norm:
     before = FIRST
     for expansion, width, blocks, stride in STAGES:
         for i in range(blocks):
-            layers.append(inverted(before, width, stride if i == 0 else 1, expansion, norm))
+            layers.append(inverted_block(before, width, stride if i == 0 else 1, expansion, norm))
             before = width
     layers += [conv1(before, LAST), norm(LAST), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     return nn.Sequential(*layers, nn.Linear(LAST, outputs or 1))

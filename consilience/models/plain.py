@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from consilience.models.controlled import hooked
+from consilience.models.controlled import has_hooks
 from consilience.tree import Params
 
 
@@ -28,7 +28,7 @@ class Perceptron(NamedTuple):
 
 def perceptron(model: nn.Module) -> Perceptron | None:
     """A network as a plain perceptron; None if it is anything else, or somebody listens to its passes."""
-    if type(model) is not nn.Sequential or hooked(model):
+    if type(model) is not nn.Sequential or has_hooks(model):
         return None
     named = list(model._modules.items())  # as they are called; named_children leaves a layer out the second time
     first = named[0][1] if named else None

@@ -14,7 +14,7 @@ _memory: ContextVar[dict[tuple[int, ...], tuple[Any, tuple[Any, ...]]] | None] =
 
 
 @contextmanager
-def remembering() -> Iterator[None]:
+def remember_values() -> Iterator[None]:
     """Within it, `remembered` values are kept; forgotten at its end."""
     token = _memory.set({})
     try:
@@ -23,10 +23,10 @@ def remembering() -> Iterator[None]:
         _memory.reset(token)
 
 
-def remembered(value: Callable[[], T], *made_from: Any) -> T:
+def remember(value: Callable[[], T], *made_from: Any) -> T:
     """value(), or what it was for these very objects; nobody changes tensors in place, so identity is enough."""
     memory = _memory.get()
-    if memory is None or tree.vectorised():
+    if memory is None or tree.under_vmap():
         return value()
     key = tuple(id(part) for part in made_from)
     if key not in memory:

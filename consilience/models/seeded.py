@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from consilience.key import Key
 
 
-def seeded(layer: nn.Module) -> None:
+def seed_draws(layer: nn.Module) -> None:
     """Give a layer its `seed`."""
     layer.register_buffer("seed", torch.zeros((), dtype=torch.int64), persistent=False)
 
@@ -39,7 +39,7 @@ class Dropout(nn.Module):
     def __init__(self, p: float = 0.5, channels: bool = False) -> None:
         super().__init__()
         self.p, self.channels = p, channels
-        seeded(self)
+        seed_draws(self)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from consilience.errors import InputError, unknown
-from consilience.models.seeded import normals, seeded
+from consilience.errors import InputError, unknown_name
+from consilience.models.seeded import normals, seed_draws
 
 LOG_VAR = "_log_var"  # a weight's log-variance is named for it
-TINY = 1e-16  # keeps the slope of √ finite where every input is 0
+TINY = 1e-16  # keeps the gradient of √ finite where every input is 0
 KINDS = {"linear": (nn.Linear,), "all": (nn.Linear, nn.Conv2d)}
 
 
@@ -27,7 +27,7 @@ class BayesianLinear(nn.Linear):
     """A linear layer with Gaussian weights."""
 
     seed: Tensor
-    low: float  # log-variances act as if they were no smaller, and have no slope below
+    low: float  # log-variances act as if they were no smaller, and have no gradient below
 
     def forward(self, x: Tensor) -> Tensor:
         mean = linear(x, self.weight, self.bias)
@@ -69,7 +69,7 @@ def variational(
 ) -> nn.Module:
     """A copy of a network with some of its layers Bayesian; names and weights stay.
 
-    `layers` is «linear», «all» (convolutions too) or the names of layers, in a list or with commas between. `start` is
+    `layers` is 'linear', 'all' (convolutions too) or the names of layers, in a list or with commas between. `start` is
     the first log-variance, `low` the smallest one that acts; without `biases` only weights are Gaussian. A network
     that has Bayesian layers already keeps those it has.
     """
@@ -105,12 +105,12 @@ def _chosen(model: nn.Module, layers: str | Sequence[str]) -> list[str]:
     if isinstance(layers, str) and layers in KINDS:
         names = [name for name, layer in possible.items() if isinstance(layer, KINDS[layers])]
         if not names:
-            raise InputError(f"The network has no layer of the kind «{layers}» to make Bayesian: choose other layers.")
+            raise InputError(f"The network has no layer of the kind '{layers}' to make Bayesian: choose other layers.")
         return names
     names = [part.strip() for part in layers.split(",")] if isinstance(layers, str) else list(layers)
     for name in names:
         if name not in possible:
-            raise unknown("linear or convolutional layer", name, possible)
+            raise unknown_name("linear or convolutional layer", name, possible)
     if not names:
         raise InputError("Name at least one layer to make Bayesian.")
     return names
@@ -126,7 +126,7 @@ def _bayesian(layer: nn.Module, start: float, biases: bool) -> nn.Module:
         own = layer._parameters.get(name)
         if own is not None:
             new.register_parameter(name + LOG_VAR, nn.Parameter(torch.full_like(own, start)))
-    seeded(new)
+    seed_draws(new)
     return cast(nn.Module, new)
 
 

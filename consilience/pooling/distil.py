@@ -19,7 +19,7 @@ from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.inference import Adam, Inference
 from consilience.key import Key
-from consilience.likelihood import LOG_NOISE, GaussianNoise, Heteroscedastic, Softmax, normal_slopes
+from consilience.likelihood import LOG_NOISE, GaussianNoise, Heteroscedastic, Softmax, normal_gradients
 from consilience.models.softmax import log_softmax, softmax
 from consilience.parties import Client, Server
 from consilience.posterior import Point, Posterior, average, centre, members
@@ -54,7 +54,7 @@ class MatchClasses(Softmax):
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
         return -(y * log_softmax(outputs)).sum(-1)
 
-    def slopes(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
+    def gradients(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
         return softmax(outputs) * y.sum(-1, keepdim=True) - y, {}
 
 
@@ -68,10 +68,10 @@ class MatchNormals(Heteroscedastic):
         per_output = 0.5 * ((var + (mean - student) ** 2) * torch.exp(-log_noise) + log_noise)
         return per_output.flatten(1).sum(-1) if per_output.ndim > 1 else per_output
 
-    def slopes(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
+    def gradients(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
         mean, var = y.unbind(-1)
         student, log_noise = (part.reshape(mean.shape) for part in outputs.chunk(2, dim=-1))
-        found = normal_slopes(student, log_noise, mean, var)
+        found = normal_gradients(student, log_noise, mean, var)
         return torch.cat([d.reshape(len(y), -1) for d in found], -1), {}
 
 
@@ -85,9 +85,9 @@ class MatchNoise(GaussianNoise):
         per_output = 0.5 * ((var + (mean - outputs.reshape(mean.shape)) ** 2) * torch.exp(-log_noise) + log_noise)
         return per_output.flatten(1).sum(-1) if per_output.ndim > 1 else per_output
 
-    def slopes(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
+    def gradients(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
         mean, var = y.unbind(-1)
-        by_mean, by_noise = normal_slopes(outputs.reshape(mean.shape), self.log_noise(params, outputs), mean, var)
+        by_mean, by_noise = normal_gradients(outputs.reshape(mean.shape), self.log_noise(params, outputs), mean, var)
         return by_mean.reshape(outputs.shape), {LOG_NOISE: by_noise.reshape(len(y), -1).sum(-1)}
 
 
@@ -109,7 +109,7 @@ class Distil:
                 return dataclasses.replace(same, likelihood=MatchNoise(noise, latent, full))
             case Heteroscedastic(latent):
                 return dataclasses.replace(same, likelihood=MatchNormals(latent))
-        return dataclasses.replace(same, model=widened(task.model), likelihood=MatchNormals())
+        return dataclasses.replace(same, model=widen(task.model), likelihood=MatchNormals())
 
     def keeps_shape(self, task: Task) -> bool:
         """Whether the student could be a client's model."""
@@ -135,7 +135,7 @@ class Distil:
         return self.student_task(task).predictive(student)
 
 
-def distilled(distil: Distil | None, task: Task, state: S, teacher: Predictive, server: Server) -> S:
+def distil_pool(distil: Distil | None, task: Task, state: S, teacher: Predictive, server: Server) -> S:
     """A pooling method's state, with a student for its posterior if there is a distiller."""
     if distil is None:
         return state
@@ -144,7 +144,7 @@ def distilled(distil: Distil | None, task: Task, state: S, teacher: Predictive, 
     return state._replace(posterior=student)  # type: ignore[attr-defined, no-any-return]
 
 
-def widened(model: nn.Module) -> nn.Module:
+def widen(model: nn.Module) -> nn.Module:
     """The same network with twice as many outputs."""
     copied = copy.deepcopy(model)
     found = [(name, layer) for name, layer in copied.named_modules() if isinstance(layer, nn.Linear)]

@@ -34,7 +34,7 @@ class GaussianModels:
     """Every weight by itself, from the Gaussian with the clients' weighted mean and variance (eq. 5)."""
 
     def __call__(self, points: Sequence[Point], weights: Tensor, key: Key, n: int) -> Samples:
-        return Samples(floored(draw(gaussian(points, weights), key, n).params))
+        return Samples(floor_var(draw(gaussian(points, weights), key, n).params))
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def dirichlet_shares(alpha: float, weights: Tensor, key: Key, n: int) -> Tensor:
     return counted / counted.sum(-1, keepdim=True)
 
 
-def floored(params: Params) -> Params:
+def floor_var(params: Params) -> Params:
     """Sampled running variances of BatchNorm kept positive; how many were not is said in a warning."""
     running = {k: v for k, v in params.items() if k.endswith("running_var")}
     low = sum(int((v < FLOOR).sum()) for v in running.values())

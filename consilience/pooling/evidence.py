@@ -77,7 +77,7 @@ def fit(z: Tensor, r: Tensor, penalty: float, solve: Tensor | None = None) -> Fi
 def sound(z: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
     """Scores and strengths as they are, or without the sites whose scores are not finite."""
     bad = ~torch.isfinite(z).flatten(1).all(1)
-    if tree.vectorised() or not bool(bad.any()):
+    if tree.under_vmap() or not bool(bad.any()):
         return z, r
     if bool(bad.all()):
         raise Diverged("No site's scores are finite: train again with a smaller rate.")
@@ -89,12 +89,12 @@ def sound(z: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
 def class_scores(r: Tensor, penalty: float | None) -> Callable[[Tensor], Tensor]:
     """The sites' scores [K, N, C] → class scores [N, C]; λ is estimated where None is given."""
     if penalty is None:
-        return lambda z: estimated(z, r)
+        return lambda z: estimate_penalty(z, r)
     solve = solver(r, penalty)
     return lambda z: fit(z, r, penalty, solve).scores
 
 
-def estimated(z: Tensor, r: Tensor) -> Tensor:
+def estimate_penalty(z: Tensor, r: Tensor) -> Tensor:
     """Class scores [N, C] averaged over λ, each λ counted by how well it explains the input's own scores."""
     z, r = sound(z, r)
     found = [fit(z, r, penalty) for penalty in PENALTIES]

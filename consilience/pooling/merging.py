@@ -94,7 +94,7 @@ class Released:
         return dot(w, m), total
 
 
-def clamped(posterior: Posterior) -> Posterior:
+def clamp(posterior: Posterior) -> Posterior:
     """How the released program predicts: with variances no smaller than e⁻⁸."""
     if not isinstance(posterior, Gaussian):
         return posterior
@@ -131,7 +131,7 @@ def merge(gaussians: Sequence[Gaussian], weights: Tensor, rule: Rule, sites: Seq
             v = torch.stack([each[part] for each in vs])
             if not bool((v > 0).all()):
                 k = named[int((~(v > 0)).any(1).int().argmax())]
-                raise InputError(f"Site {k} sent a variance of «{name}» that is not above 0: leave it out or refit it.")
+                raise InputError(f"Site {k} sent a variance of '{name}' that is not above 0: leave it out or refit it.")
             made[part], spread[part] = rule(m, v, share)
         mean[name] = made.reshape(like.shape)
         if spread is not None:
@@ -149,7 +149,7 @@ def same_leaves(gaussians: Sequence[Gaussian], sites: Sequence[int]) -> None:
         if own != shapes[0]:
             names = {n for a, b in zip(own, shapes[0], strict=True) for n, _ in a.items() ^ b.items()}
             raise InputError(
-                f"Site {k} and site {sites[0]} differ in «{min(names)}»: give all sites the same network and the same "
+                f"Site {k} and site {sites[0]} differ in '{min(names)}': give all sites the same network and the same "
                 "Bayesian layers."
             )
     if not gaussians[0].var:

@@ -34,7 +34,7 @@ def nearness(coreset: Coreset, data: Data) -> Nearness:
     return Nearness(away.amin(), away.median(), (away < 1).sum().to(x))
 
 
-def warning(found: Sequence[Nearness], rows: Sequence[int]) -> str:
+def exposure_warning(found: Sequence[Nearness], rows: Sequence[int]) -> str:
     """One sentence for the report."""
     closest = min(range(len(found)), key=lambda k: float(found[k].closest))
     copies = sum(int(n.copies) for n in found)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from consilience.report.plots import ACCENT, BYTES, MUTED, SECOND, drawn, score_axis, site_axis, site_height
+from consilience.report.plots import ACCENT, BYTES, MUTED, SECOND, score_axis, site_axis, site_height, svg
 from consilience.report.wording import Json, count, human_bytes, metric, score, value
 
 
@@ -32,7 +32,7 @@ def site_scores(per_site: Sequence[Json], overall: Json, keys: Sequence[str], we
 
     told = [f"site {n}: {', '.join(f'{metric(k).name} {score(k, value(s, k))}' for k in keys)}"
             for n, s in zip(names[:20], per_site, strict=False)]  # fmt: skip
-    return drawn("sites", f"Scores per site. {'; '.join(told)}.", site_height(len(names)), draw)
+    return svg("sites", f"Scores per site. {'; '.join(told)}.", site_height(len(names)), draw)
 
 
 def site_bytes(per_site: Sequence[Json]) -> str:
@@ -55,7 +55,7 @@ def site_bytes(per_site: Sequence[Json]) -> str:
 
     most = [human_bytes(max([*way, 0])) for way in (up, down)]
     alt = f"Bytes per site: at most {most[0]} sent and {most[1]} received by one site."
-    return drawn("bytes", alt, 20 + site_height(len(names)), draw)
+    return svg("bytes", alt, 20 + site_height(len(names)), draw)
 
 
 def site_rows(per_site: Sequence[Json]) -> str:
@@ -72,4 +72,4 @@ def site_rows(per_site: Sequence[Json]) -> str:
         axes.grid(True, axis="x")
 
     told = "; ".join(f"site {n}: {count(r) if r else 'withheld'}" for n, r in zip(names[:20], rows, strict=False))
-    return drawn("rows", f"Training rows per site. {told}.", site_height(len(names)), draw)
+    return svg("rows", f"Training rows per site. {told}.", site_height(len(names)), draw)

@@ -13,20 +13,20 @@ from consilience.report import wording as words
 from consilience.report.page import (
     Cell,
     Picture,
+    alert,
     caution,
     cell,
     details,
     flat,
-    greyed,
-    joined,
-    known,
+    is_greyed,
+    join_words,
+    known_fields,
     labels_picture,
     render,
     role_counts,
     seconds,
     seeds_words,
     tempered_note,
-    told,
 )
 from consilience.report.warnings import doubts
 from consilience.report.wording import Json, count, human_bytes, metric, score
@@ -42,7 +42,7 @@ def comparison_page(comparison: Json) -> str:
         lead="" if several else str(comparison.get("sentence") or ""),
         summary="",
         facts=_facts(comparison),
-        alerts=[*doubts(_problem(comparison)), *(told(w) for w in comparison.get("warnings") or [])],
+        alerts=[*doubts(_problem(comparison)), *(alert(w) for w in comparison.get("warnings") or [])],
         scores={},
         tables=[_table(part, several) for part in parts],
         notes=_notes(comparison),
@@ -65,11 +65,11 @@ def _facts(comparison: Json) -> list[tuple[str, str]]:
     sites = comparison.get("sites")
     model = comparison.get("model")
     size = f"{count(comparison['parameters'], 'parameter')}" if comparison.get("parameters") is not None else ""
-    return known(
-        ("Data", joined(comparison.get("data"), comparison.get("split"))),
+    return known_fields(
+        ("Data", join_words(comparison.get("data"), comparison.get("split"))),
         ("Sites", "" if sites is None else count(sites)),
         ("Rows", role_counts(comparison.get("rows_of_data"))),
-        ("Model", joined(model, size) if model else ""),
+        ("Model", join_words(model, size) if model else ""),
         ("Seed" if len(seeds) == 1 else "Seeds", seeds_words(seeds)),
         ("Time", seconds(comparison.get("seconds"))),
     )
@@ -92,7 +92,7 @@ def _table(part: Json, several: bool) -> dict[str, Any]:
             cells += [_difference(row, ranks[0], part)] if paired else []
             cells.append(cell(point, row))
             for key in beside:
-                cells += [_debiased(key, each, greyed(key, part)) for each in (row, soft)]
+                cells += [_debiased(key, each, is_greyed(key, part)) for each in (row, soft)]
             moved = Cell(human_bytes(row.get("up_bytes")), f"{human_bytes(row.get('down_bytes'))} down")
             cost = [Cell(count(row.get("rounds"))), moved if row.get("up_bytes") is not None else Cell("–")]
             lines.append({"name": str(row.get("name", "–")), "cells": [*cells, *cost]})
@@ -141,7 +141,7 @@ def _notes(comparison: Json) -> list[str]:
     notes.append(words.PAIRED if any(r.get("differences") for r in rows) else "")
     notes.append(tempered_note(comparison) if any(r.get("tempered") for r in rows) else "")
     notes.append("Bounds are references, not competitors." if any(r.get("needs") == "bound" for r in rows) else "")
-    if any("ece" in (r.get("metrics") or {}) for r in rows) and not greyed("ece", comparison):
+    if any("ece" in (r.get("metrics") or {}) for r in rows) and not is_greyed("ece", comparison):
         notes.append(words.ece_note(comparison))
     return [n.strip() for n in notes if n]
 

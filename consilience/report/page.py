@@ -44,21 +44,21 @@ def render(**content: Any) -> str:
     return environment.get_template("page.html.jinja").render(**content)
 
 
-def told(alert: Any) -> str:
-    return joined(*(f"{k}: {v}" for k, v in alert.items())) if isinstance(alert, dict) else str(alert)
+def alert(alert: Any) -> str:
+    return join_words(*(f"{k}: {v}" for k, v in alert.items())) if isinstance(alert, dict) else str(alert)
 
 
 def caution(page: Json, parts: Sequence[Json]) -> str:
     """The warning that stands below greyed ECEs."""
-    shown = [k for part in parts for k in part.get("metrics") or {} if greyed(k, page)]
+    shown = [k for part in parts for k in part.get("metrics") or {} if is_greyed(k, page)]
     return words.ece_note(page) if shown else ""
 
 
-def known(*facts: tuple[str, str]) -> list[tuple[str, str]]:
+def known_fields(*facts: tuple[str, str]) -> list[tuple[str, str]]:
     return [f for f in facts if f[1]]
 
 
-def joined(*parts: Any) -> str:
+def join_words(*parts: Any) -> str:
     return ", ".join(str(p) for p in parts if p not in {None, ""})
 
 
@@ -78,12 +78,12 @@ def seconds(s: float | None) -> str:
 
 
 def seeds_words(seeds: Sequence[int]) -> str:
-    """«0 to 9», or a list."""
+    """'0 to 9', or a list."""
     run = len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
     return f"{seeds[0]} to {seeds[-1]}" if run else ", ".join(str(s) for s in seeds)
 
 
-def greyed(key: str, page: Json) -> bool:
+def is_greyed(key: str, page: Json) -> bool:
     return "ece" in key and (words.test_rows(page) or FEW_ROWS) < FEW_ROWS
 
 

@@ -43,7 +43,7 @@ _PERCENT = FuncFormatter(lambda x, _: percent(x))
 BYTES = FuncFormatter(lambda x, _: human_bytes(x).replace(".0", ""))
 
 
-def drawn(name: str, alt: str, height: float, draw: Callable[[Figure], None]) -> str:
+def svg(name: str, alt: str, height: float, draw: Callable[[Figure], None]) -> str:
     """Run `draw` on an empty figure and return it as an element for the page."""
     out = io.StringIO()
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
@@ -59,7 +59,7 @@ def drawn(name: str, alt: str, height: float, draw: Callable[[Figure], None]) ->
     return f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{alt}">{inner}</svg>'
 
 
-def marked(of: str) -> str:
+def mark(of: str) -> str:
     """What keeps the ids of two figures of one kind apart."""
     return re.sub(r"\W", "-", of)
 
@@ -109,7 +109,7 @@ def reliability(bins: Sequence[Json]) -> str:
         lower.spines["left"].set_visible(False)
 
     pairs = "; ".join(f"said {percent(c)}, right {percent(a)}" for c, a, _ in _filled(bins))
-    return drawn("reliability", f"Reliability diagram. {pairs or 'No predictions'}.", 340, draw)
+    return svg("reliability", f"Reliability diagram. {pairs or 'No predictions'}.", 340, draw)
 
 
 def coverage(levels: Sequence[Json]) -> str:
@@ -122,7 +122,7 @@ def coverage(levels: Sequence[Json]) -> str:
         axes.set(xlabel="nominal coverage", ylabel="observed coverage")
 
     pairs = "; ".join(f"the {percent(x)} intervals hold {percent(y)} of the rows" for x, y, _ in points)
-    return drawn("coverage", f"Coverage curve. {pairs or 'No levels'}.", 300, draw)
+    return svg("coverage", f"Coverage curve. {pairs or 'No levels'}.", 300, draw)
 
 
 def reliabilities(rows: Sequence[Json]) -> str:
@@ -141,19 +141,19 @@ def reliabilities(rows: Sequence[Json]) -> str:
         figure.supylabel("right, %", fontsize=9)
 
     names = ", ".join(str(row.get("name", "–")) for row in rows)
-    return drawn("reliabilities", f"Reliability diagrams of {names}.", 30 + 128 * down, draw)
+    return svg("reliabilities", f"Reliability diagrams of {names}.", 30 + 128 * down, draw)
 
 
 def labels(counts: Sequence[Sequence[int]], sites: Sequence[str], classes: Sequence[str], of: str = "") -> str:
     """How many rows of each class every site holds: sites down, classes across."""
     many, top = len(sites), max([n for row in counts for n in row] + [1])
     alt = f"Rows per class at {count(many, 'site')} and {count(len(classes), 'class').replace('classs', 'classes')}; "
-    return shaded(
-        f"labels{marked(of)}", alt + f"the largest cell holds {count(top, 'row')}.", counts, sites, classes, count
+    return shade(
+        f"labels{mark(of)}", alt + f"the largest cell holds {count(top, 'row')}.", counts, sites, classes, count
     )
 
 
-def shaded(
+def shade(
     name: str,
     alt: str,
     values: Sequence[Sequence[float]],
@@ -186,7 +186,7 @@ def shaded(
         names = [_short(c, 14) for c in classes[::step]]
         axes.set_xticks(range(0, len(classes), step), names, rotation=90 if long and step == 1 else 0)
 
-    return drawn(name, alt, 60 + tall * max(many, 2), draw)
+    return svg(name, alt, 60 + tall * max(many, 2), draw)
 
 
 def _shade(n: float, top: float) -> int:
@@ -256,7 +256,7 @@ def rounds(history: Sequence[Json], keys: Sequence[str]) -> str:
         return f"{metric(key).name} from {score(key, history[0].get(key))} to {score(key, history[-1].get(key))}"
 
     alt = f"Scores over {count(len(history), 'round')}: {', '.join(told(k) for k in keys)}."
-    return drawn("rounds", alt, 40 + 120 * len(keys), draw)
+    return svg("rounds", alt, 40 + 120 * len(keys), draw)
 
 
 def ranking(groups: Sequence[tuple[str, str, Sequence[Json]]], key: str, of: str = "") -> str:
@@ -295,7 +295,7 @@ def ranking(groups: Sequence[tuple[str, str, Sequence[Json]]], key: str, of: str
                 panel.axhline(gap, color=MUTED, linewidth=0.6)
 
     told = "; ".join(f"{r.get('name', '–')} {score(key, value(r, key))}" for _, r in rows)
-    return drawn(f"ranking{marked(of)}", f"{metric(key).name} of every row: {told}.", 70 + 26 * max(len(rows), 2), draw)
+    return svg(f"ranking{mark(of)}", f"{metric(key).name} of every row: {told}.", 70 + 26 * max(len(rows), 2), draw)
 
 
 def around(row: Json, key: str) -> Sequence[float] | None:

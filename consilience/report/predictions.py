@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from consilience.report.plots import ACCENT, INK, MUTED, PAPER, RULE, SECOND, drawn
+from consilience.report.plots import ACCENT, INK, MUTED, PAPER, RULE, SECOND, svg
 from consilience.report.wording import Json, count, number, percent
 
 PARTS = {
@@ -41,10 +41,10 @@ def uncertainty(parts: Sequence[Json], unit: str) -> str:
         figure.legend(loc="outside upper left", ncols=1)
 
     told = "; ".join(f"{p['of']}: {', '.join(f'{key} {number(p[key])}' for key in PARTS)}" for p in shown)
-    return drawn("uncertainty", f"Mean uncertainty in {unit}. {told}.", 96 + 22 * max(len(shown), 2), draw)
+    return svg("uncertainty", f"Mean uncertainty in {unit}. {told}.", 96 + 22 * max(len(shown), 2), draw)
 
 
-def predicted(found: Json) -> str:
+def predicted_section(found: Json) -> str:
     """Predictions against the truth: means of bins with their intervals, and single rows where those may be shown."""
     bins, points = found["bins"], found.get("points") or []
 
@@ -67,7 +67,7 @@ def predicted(found: Json) -> str:
         axes.grid(True)
 
     told = "; ".join(f"said {number(b['said'])}, was {number(b['seen'])}" for b in bins)
-    return drawn(
+    return svg(
         "predicted", f"Predictions against the truth, in bins of {count(bins[0]['rows'])} rows. {told}.", 300, draw
     )
 
@@ -88,7 +88,7 @@ def examples(found: Sequence[Json], names: Sequence[str] | None) -> str:
             line[0].set_title(kind, fontsize=9)
 
     told = "; ".join(f"{e['kind']}: {_told(e, names)}" for e in found)
-    return drawn("examples", f"Single test rows. {told}.", 112 * len(kinds), draw)
+    return svg("examples", f"Single test rows. {told}.", 112 * len(kinds), draw)
 
 
 def _example(axes: Axes, e: Json, names: Sequence[str] | None) -> None:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from consilience.report import plots
-from consilience.report.page import Cell, Picture, known, render, seeds_words
+from consilience.report.page import Cell, Picture, known_fields, render, seeds_words
 from consilience.report.wording import Json, count, metric, number
 
 BESIDE = ("accuracy", "rmse", "nll", "brier", "crps")  # shown too, where an experiment keeps them
@@ -27,7 +27,7 @@ def reproduction_page(results: Json) -> str:
         title=str(results["title"]),
         lead=_lead(results, digits),
         summary="",
-        facts=known(
+        facts=known_fields(
             ("Experiment", str(results["experiment"])),
             ("Score", metric(results["score"]).name),
             ("Scale", str(results["scale"])),
@@ -53,7 +53,7 @@ def _lead(results: Json, digits: int) -> str:
             "" if any(c["paper"] is not None for c in cells) else "The paper prints no numbers to compare these with."
         )
     if results["scale"] != "full":
-        return f"{count(len(both), 'cell')} beside the paper's, at a smaller scale than its own: «{results['scale']}»."
+        return f"{count(len(both), 'cell')} beside the paper's, at a smaller scale than its own: '{results['scale']}'."
     apart = [abs(c["away_in_standard_errors"]) for c in both if c.get("away_in_standard_errors") is not None]
     middle = f"{statistics.median(abs(c['ours'] - c['paper']) for c in both):.{digits}f}"
     said = f"{count(len(both), 'cell')} can be compared with the paper's; half of them differ by at most {middle}"
@@ -64,7 +64,7 @@ def _lead(results: Json, digits: int) -> str:
 def _alerts(results: Json) -> list[str]:
     found, other = [], [c for c in results["cells"] if c["paper"] is not None and not c["comparable"]]
     if results["scale"] != "full":
-        found.append(f"Run at the scale «{results['scale']}», not at the paper's: distances to it say little.")
+        found.append(f"Run at the scale '{results['scale']}', not at the paper's: distances to it say little.")
     if len(results["seeds"]) < 3:
         found.append(f"Only {count(len(results['seeds']), 'seed')}: our own spread is unknown or a guess.")
     if other:
@@ -151,4 +151,4 @@ def _against(cells: Sequence[Json], name: str, digits: int) -> str:
     told = "; ".join(
         f"{c['row']}, {c['column']}: {c['ours']:.{digits}f} and {c['paper']:.{digits}f}" for c in cells[:20]
     )
-    return plots.drawn("against", f"Ours against the paper's. {told}.", 280, draw)
+    return plots.svg("against", f"Ours against the paper's. {told}.", 280, draw)

@@ -14,22 +14,22 @@ from consilience.report import wording as words
 from consilience.report.comparison_page import comparison_page
 from consilience.report.page import (
     Picture,
+    alert,
     both,
     caution,
     cell,
     details,
     flat,
-    greyed,
-    joined,
-    known,
+    is_greyed,
+    join_words,
+    known_fields,
     labels_picture,
     render,
     role_counts,
     seconds,
     tempered_note,
-    told,
 )
-from consilience.report.suppression import suppressed
+from consilience.report.suppression import suppress
 from consilience.report.warnings import doubts
 from consilience.report.wording import Json, count, human_bytes, interval, metric, number, percent, score
 
@@ -40,7 +40,7 @@ def run_page(run: Json) -> str:
     """The page of one run, from what `run.json` holds."""
     if run.get("kind") == "comparison":
         raise InputError("This is a comparison, not a run; render it with comparison_page.")
-    run = suppressed(run)
+    run = suppress(run)
     title = str(run.get("title") or run.get("method") or "Run")
     return render(
         kind="run",
@@ -49,7 +49,7 @@ def run_page(run: Json) -> str:
         summary=str(run.get("summary") or ""),
         facts=_run_facts(run),
         alerts=[
-            told(w) for w in [*words.losses(run.get("failures") or []), *doubts(run), *(run.get("warnings") or [])]
+            alert(w) for w in [*words.losses(run.get("failures") or []), *doubts(run), *(run.get("warnings") or [])]
         ],
         scores=_run_scores(run),
         tables=[],
@@ -67,14 +67,14 @@ def _run_facts(run: Json) -> list[tuple[str, str]]:
     threads = count(run["threads"], "thread") if run.get("threads") is not None else ""
     moved = [f"{human_bytes(ledger.get(f'{way}_bytes'))} {way}" for way in ("up", "down")] if ledger else []
     needs = {"nothing": "nothing", "inputs": "unlabelled inputs", "labels": "labelled rows"}
-    return known(
-        ("Data", joined(run.get("data"), run.get("split"))),
+    return known_fields(
+        ("Data", join_words(run.get("data"), run.get("split"))),
         ("Rows", role_counts(run.get("rows"))),
-        ("Model", joined(run.get("model"), parameters)),
+        ("Model", join_words(run.get("model"), parameters)),
         ("The server needs", needs.get(str(run.get("needs")), str(run.get("needs") or ""))),
-        ("Moved", joined(*moved)),
+        ("Moved", join_words(*moved)),
         ("HMC accepted", _accepted(run)),
-        ("Engine", joined(run.get("engine"), threads, seconds(run.get("seconds")))),
+        ("Engine", join_words(run.get("engine"), threads, seconds(run.get("seconds")))),
         ("Seed", "" if run.get("seed") is None else str(run["seed"])),
     )
 
@@ -93,8 +93,8 @@ def _run_scores(run: Json) -> dict[str, Any]:
         columns.append(("Tempered", words.temperature_name(run, run["tempered"]), run["tempered"]))
     columns += [(name, "bound", b) for _, name, b in words.bounds(run)]
     rows = []
-    for key in words.ordered(run.get("metrics") or {}):
-        grey = greyed(key, run)
+    for key in words.order(run.get("metrics") or {}):
+        grey = is_greyed(key, run)
         cells = [cell(key, part, grey=grey) for _, _, part in columns]
         rows.append({"name": metric(key).name, "proper": metric(key).proper, "grey": grey, "cells": cells})
     return {"columns": [(name, under) for name, under, _ in columns], "rows": rows}
@@ -103,7 +103,7 @@ def _run_scores(run: Json) -> dict[str, Any]:
 def _run_notes(run: Json) -> list[str]:
     bounds = {key for key, _, _ in words.bounds(run)}
     labelled = (run.get("rows") or {}).get("calibration")
-    told = {
+    alert = {
         "local_only": "Local only: each site's own model, averaged over the sites.",
         "server_only": f"Server only: trained on the server's {count(labelled)} labelled rows."
         if labelled
@@ -111,9 +111,9 @@ def _run_notes(run: Json) -> list[str]:
         "centralised": "Centralised: all training rows in one place.",
     }
     notes = ["Small figures are 95 % intervals." if run.get("intervals") else ""]
-    notes += [text for key, text in told.items() if key in bounds]
+    notes += [text for key, text in alert.items() if key in bounds]
     notes.append(tempered_note(run) if run.get("tempered") else "")
-    if "ece" in (run.get("metrics") or {}) and not greyed("ece", run):
+    if "ece" in (run.get("metrics") or {}) and not is_greyed("ece", run):
         notes.append(words.ece_note(run))
     return [n for n in notes if n]
 
@@ -183,7 +183,7 @@ def _predicted(found: Json) -> Picture:
     caption += "the mean truth."
     caption += " Grey: single rows, with their own 95 % intervals." if found.get("points") else ""
     headings = ["Rows", "Predicted", "± said", "True", "95 % interval"]
-    return Picture("Predicted and true", Markup(predictions.predicted(found)), caption, headings, rows)
+    return Picture("Predicted and true", Markup(predictions.predicted_section(found)), caption, headings, rows)
 
 
 def _repliers(run: Json) -> list[str]:
@@ -209,7 +209,7 @@ def _evidence(found: Json, sites: Sequence[str], names: Sequence[str] | None) ->
         [site, *("–" if v is None else f"{v:.2f}" for v in row), f"{found['offset_by_site'][k]:.2f}"]
         for k, (site, row) in enumerate(zip(sites, table, strict=True))
     ]
-    drawn = plots.shaded("evidence", alt, values, sites, classes, lambda v: f"{v:.1f}")
+    drawn = plots.shade("evidence", alt, values, sites, classes, lambda v: f"{v:.1f}")
     return Picture("Where the sites disagree", Markup(drawn), caption, ["Site", *classes, "Offset"], rows)
 
 

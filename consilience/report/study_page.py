@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from consilience.report import by_site as bysite
 from consilience.report import wording as words
-from consilience.report.page import Picture, both, cell, details, flat, joined, known, labels_picture, render
-from consilience.report.suppression import suppressed
+from consilience.report.page import Picture, both, cell, details, flat, join_words, known_fields, labels_picture, render
+from consilience.report.suppression import suppress
 from consilience.report.warnings import doubts
 from consilience.report.wording import Json, count, human_bytes, metric, number, score
 
@@ -25,7 +25,7 @@ HANDED = {
 
 def study_page(told: Json) -> str:
     """The page of a pooled model, from what stands beside it as JSON."""
-    told = suppressed(told)
+    told = suppress(told)
     return render(
         kind="run",
         title=f"{told['study']}: {told['title']}",
@@ -61,10 +61,10 @@ def _lead(told: Json) -> str:
 def _facts(told: Json) -> list[tuple[str, str]]:
     kind = ", ".join(told["class_names"]) if told.get("class_names") else str(told.get("unit") or "a number")
     rounds = f"{count(told['rounds'])} of {count(told['of'])}" if told["of"] > 1 else ""
-    return known(
+    return known_fields(
         ("Predicts", f"{told['target']} ({kind})"),
         ("From", count(len(told.get("columns") or {}), "column")),
-        ("Model", joined(told["model"], count(told["parameters"], "parameter"))),
+        ("Model", join_words(told["model"], count(told["parameters"], "parameter"))),
         ("Leaves a site", str(told["sends"])),
         ("Sites get back", HANDED[str(told["hand_out"])]),
         ("Chosen by the sites", _chosen(told)),
@@ -78,7 +78,7 @@ def _chosen(told: Json) -> str:
     if told.get("temperature") is None:
         return ""
     knob = f"{KNOBS[told['knob']]} = {words.scalar(told['value'])}" if told.get("knob") else ""
-    return joined(knob, words.temperature_name(told, told))
+    return join_words(knob, words.temperature_name(told, told))
 
 
 def _scores(told: Json) -> dict[str, object]:
@@ -86,7 +86,7 @@ def _scores(told: Json) -> dict[str, object]:
     columns = [("As chosen", _chosen(told), told)]
     columns += [("As pooled", "before choosing", told["pooled"])] if told.get("pooled") else []
     rows = []
-    for key in words.ordered(told.get("metrics") or {}):
+    for key in words.order(told.get("metrics") or {}):
         cells = [cell(key, part) for _, _, part in columns]
         rows.append({"name": metric(key).name, "proper": metric(key).proper, "grey": False, "cells": cells})
     return {"columns": [(name, under) for name, under, _ in columns], "rows": rows}
@@ -96,7 +96,7 @@ def _notes(told: Json) -> list[str]:
     return [
         "From sums of log-probabilities over rows that each site set aside: one mean each, no intervals.",
         "The same rows chose what is in the heading, so the score flatters a little.",
-        "Each site's test rows are scored there, with «consilience site evaluate», and those scores stay there.",
+        "Each site's test rows are scored there, with `consilience site evaluate`, and those scores stay there.",
     ]
 
 

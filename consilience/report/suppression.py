@@ -7,7 +7,7 @@ from typing import Any
 from consilience.report.wording import Json
 
 
-def suppressed(run: Json) -> dict[str, Any]:
+def suppress(run: Json) -> dict[str, Any]:
     """The run as it may be shown where no cell below `smallest_count` rows may be: without single rows, without the
     scores of sites with few test rows, label counts as None, and bins with few rows without their rates. Sums from
     which a cell left out could be found by subtraction are left out too."""

@@ -28,7 +28,7 @@ from consilience.report.wording import (
     interval,
     losses,
     metric,
-    ordered,
+    order,
     parts,
     regression,
     score,
@@ -72,7 +72,7 @@ def run_table(run: Json) -> RenderableType:
 def _run_grid(run: Json, columns: Sequence[tuple[str, Json]]) -> Table:
     """Scores down, these columns across."""
     few = (test_rows(run) or FEW_ROWS) < FEW_ROWS
-    keys = [key for key in ordered(run.get("metrics") or {}) if key in IN_TERMINAL]
+    keys = [key for key in order(run.get("metrics") or {}) if key in IN_TERMINAL]
     style = {key: "dim" if few and key.startswith("ece") else "bold" if metric(key).proper else "" for key in keys}
     cells = [[_cell(key, part, style[key]) for key in keys] for _, part in columns]
     table = _plain_table()

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from consilience.metrics.communication import mean_curve, sent
+from consilience.metrics.communication import bytes_sent, mean_curve
 from consilience.report.plots import (
     ACCENT,
     INK,
@@ -20,9 +20,9 @@ from consilience.report.plots import (
     WIDTH,
     around,
     bytes_axis,
-    drawn,
     log_ticks,
-    marked,
+    mark,
+    svg,
 )
 from consilience.report.wording import Json, human_bytes, metric, score, value
 
@@ -32,7 +32,7 @@ ACROSS = 3  # panels in a row
 
 
 def degree(split: str) -> tuple[str, float] | None:
-    """(«h», 0.3) for «heterogeneous:0.3», («α», 0.1) for «dirichlet:0.1»; an even split has h = 0."""
+    """('h', 0.3) for `heterogeneous:0.3`, ('α', 0.1) for `dirichlet:0.1`; an even split has h = 0."""
     kind, _, number = split.partition("@")[0].partition(":")
     if kind == "iid":
         return "h", 0.0
@@ -98,7 +98,7 @@ def heterogeneity(parts: Sequence[Json], key: str) -> str:
     told = "; ".join(
         f"{name}: {', '.join(f'{score(key, v)} at {x:g}' for x, v, _ in line)}" for name, line in lines.items()
     )
-    return drawn("heterogeneity", f"{metric(key).name} against heterogeneity. {told}.", 34 + 118 * down, draw)
+    return svg("heterogeneity", f"{metric(key).name} against heterogeneity. {told}.", 34 + 118 * down, draw)
 
 
 def _logarithmic(axes: Axes) -> None:
@@ -136,7 +136,9 @@ def curves(rows: Sequence[Json], key: str, of: str = "") -> str:
     for row in rows:
         points = [p for p in mean_curve(row["curves"]) if p.get(key) is not None]
         if points:
-            lines.append((str(row.get("name", "–")), [sent(p, "floats") for p in points], [p[key] for p in points]))
+            lines.append(
+                (str(row.get("name", "–")), [bytes_sent(p, "floats") for p in points], [p[key] for p in points])
+            )
     lines.sort(key=lambda line: -line[2][-1])
 
     def draw(figure: Figure) -> None:
@@ -151,7 +153,7 @@ def curves(rows: Sequence[Json], key: str, of: str = "") -> str:
 
     told = "; ".join(f"{name} ends at {score(key, y[-1])} after {x[-1]:.3g} floats" for name, x, y in lines)
     alt = f"{metric(key).name} against floats sent. {told}."
-    return drawn(f"curves-{key}{marked(of)}", alt, _height(len(lines)), draw)
+    return svg(f"curves-{key}{mark(of)}", alt, _height(len(lines)), draw)
 
 
 def _float_axis(axes: Axes, values: Sequence[float]) -> None:
@@ -180,4 +182,4 @@ def cost(rows: Sequence[Json], key: str, of: str = "") -> str:
         _named_beside(axes, [(str(r.get("name", "–")), n, v) for n, v, r in points])
 
     told = "; ".join(f"{r.get('name', '–')} {score(key, v)} for {human_bytes(n)}" for n, v, r in points)
-    return drawn(f"cost{marked(of)}", f"{metric(key).name} against bytes. {told}.", _height(len(points)), draw)
+    return svg(f"cost{mark(of)}", f"{metric(key).name} against bytes. {told}.", _height(len(points)), draw)

@@ -54,14 +54,14 @@ def metric(key: str) -> Metric:
     return METRICS.get(key, Metric(key.replace("_", " ").capitalize(), percent=key.startswith("ece")))
 
 
-def ordered(keys: Iterable[str]) -> list[str]:
+def order(keys: Iterable[str]) -> list[str]:
     """Metric keys in the order of reading, the undescribed ones last."""
     known = list(METRICS)
     return sorted(set(keys), key=lambda k: (known.index(k) if k in METRICS else len(known), k))
 
 
 def human_bytes(n: float | None) -> str:
-    """1234567 → «1.2 MB», in powers of 1000."""
+    """1234567 → '1.2 MB', in powers of 1000."""
     if n is None or not math.isfinite(n):
         return "–"
     for unit in ("B", "kB", "MB", "GB"):
@@ -72,7 +72,7 @@ def human_bytes(n: float | None) -> str:
 
 
 def count(n: float | None, thing: str = "") -> str:
-    """17510 → «17 510»; with a thing, «1 site» and «5 sites»."""
+    """17510 → '17 510'; with a thing, '1 site' and '5 sites'."""
     digits = "–" if n is None else f"{n:,.0f}".replace(",", "\u00a0")
     return f"{digits} {thing}{'' if n == 1 else 's'}" if thing else digits
 
@@ -89,7 +89,7 @@ def number(x: float | None) -> str:
 
 
 def percent(x: float | None, digits: int = 0) -> str:
-    """0.942 → «94 %»; never rounds to 0 or 100 what is neither, rounding errors apart."""
+    """0.942 → '94 %'; never rounds to 0 or 100 what is neither, rounding errors apart."""
     if x is None or not math.isfinite(x):
         return "–"
     while digits < 3 and 1e-5 < x < 1 - 1e-5 and float(f"{100 * x:.{digits}f}") in {0.0, 100.0}:
@@ -103,7 +103,7 @@ def score(key: str, value: float | None) -> str:
 
 
 def interval(key: str, pair: Sequence[float | None] | None) -> str:
-    """«92.1–96.0», or nothing where there is no interval."""
+    """'92.1–96.0', or nothing where there is no interval."""
     if pair is None or len(pair) != 2 or any(p is None or not math.isfinite(p) for p in pair):
         return ""
     low, high = (score(key, p).removesuffix(" %") for p in pair)
@@ -152,7 +152,7 @@ def comparison_keys(comparison: Json) -> tuple[str, list[str], list[str]]:
 
 
 def error(part: Json, key: str) -> str:
-    """«±0.012», the standard error over seeds, or nothing."""
+    """'±0.012', the standard error over seeds, or nothing."""
     found = (part.get("errors") or {}).get(key)
     return "" if found is None else f"±{score(key, found).removesuffix(' %')}"
 
@@ -163,7 +163,7 @@ def arrow(part: Json, key: str) -> str:
 
 
 def spread(row: Json, key: str, tempered: bool = False) -> str:
-    """A row's score with its standard error and its arrow: «0.231 ± 0.012 ↑»."""
+    """A row's score with its standard error and its arrow: '0.231 ± 0.012 ↑'."""
     part = (row.get("tempered") or {}) if tempered else row
     near = error(part, key).replace("±", "± ")
     return " ".join(text for text in (score(key, value(row, key, tempered)), near, arrow(part, key)) if text)

@@ -23,21 +23,21 @@ def device(name: str) -> torch.device:
     try:
         found = torch.device(name)
     except RuntimeError as error:
-        raise InputError(f"There is no device called «{name}»; use cpu, cuda or cuda:0.") from error
+        raise InputError(f"There is no device called '{name}'; use cpu, cuda or cuda:0.") from error
     there = {"cpu": 1, "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0}.get(found.type, 0)
     if (found.index or 0) >= there:
-        raise InputError(f"This machine has no «{name}» that torch can use; use --device cpu.")
+        raise InputError(f"This machine has no '{name}' that torch can use; use --device cpu.")
     return found
 
 
-def placed(task: Task, sites: Sites, where: torch.device) -> tuple[Task, Sites]:
+def place_on(task: Task, sites: Sites, where: torch.device) -> tuple[Task, Sites]:
     """The task and everyone's rows on a device; as they are on the processor."""
     if where.type == "cpu":
         return task, sites
     return dataclasses.replace(task, model=copy.deepcopy(task.model).to(where)), sites.to(where)
 
 
-def moved(value: Tree, where: torch.device) -> Any:
+def move(value: Tree, where: torch.device) -> Any:
     """The same tree with its tensors on a device."""
     return tree.map(lambda leaf: leaf.to(where) if isinstance(leaf, Tensor) else leaf, value)
 

@@ -68,7 +68,7 @@ def evaluate(method: Method, task: Task, state: Tree, sites: Sites) -> dict[str,
         found["tempered"] = {"temperature": t, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
     found["diagnostics"] = method.diagnose(task, state, rows.x)
     found["uncertainty"] = split_uncertainty(method, task, state, p, sites)
-    found["predicted"] = None if isinstance(p, Categorical) else predicted(p, y, sites.public)
+    found["predicted"] = None if isinstance(p, Categorical) else predicted_bins(p, y, sites.public)
     found["examples"] = examples(p, y, sites) if isinstance(p, Categorical) and sites.public else None
     return {**found, **per_site([model] * len(sites), sites)}
 
@@ -112,7 +112,7 @@ def split_uncertainty(
     ]
 
 
-def predicted(p: Normal, y: Tensor, public: bool) -> dict[str, Any] | None:
+def predicted_bins(p: Normal, y: Tensor, public: bool) -> dict[str, Any] | None:
     """Predictions against the truth, in bins of the prediction; single rows only where those may be shown."""
     if p.mean.ndim > 1 or len(y) < 2 * PREDICTED_BINS:
         return None

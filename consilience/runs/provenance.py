@@ -46,7 +46,7 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
     if task.statistics and not moves_statistics(method):
         raise InputError(
             f"{name(method)} as it is set cannot move the running statistics of batch normalisation "
-            f"(«{task.statistics[0]}»): use GroupNorm in the model, or a method that averages weights."
+            f"('{task.statistics[0]}'): use GroupNorm in the model, or a method that averages weights."
         )
     task.check(sites.train[0], sites.classes)
 
@@ -121,7 +121,7 @@ def identity(
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def identity_told(report: dict[str, Any], method: Method, task: Task, sites: Sites) -> str:
+def reported_identity(report: dict[str, Any], method: Method, task: Task, sites: Sites) -> str:
     """The same hash, from what run.json says about seed, engine, device and who took part."""
     taking = Participation(**report.get("participation", {})).fingerprint()
     return identity(method, task, sites, report["seed"], on(report["engine"], report.get("device", "cpu")), taking)

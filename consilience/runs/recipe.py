@@ -37,7 +37,7 @@ class Recipe:
     seed: int = 0
     test: float = 0.2
     calibration: int = 30
-    inputs: float | str = 0  # how many, a share below 1, or another data set, as «cifar100:2000»
+    inputs: float | str = 0  # how many, a share below 1, or another data set, as `cifar100:2000`
     validation: float = 0.0
     settings: tuple[str, ...] = ()
     data_dir: str | None = None
@@ -92,10 +92,10 @@ class Recipe:
 
 
 def elsewhere(sites: Sites, text: str, seed: int, data_dir: str | None) -> Sites:
-    """The sites with the server's inputs from another data set: «cifar100», or «cifar100:2000» for so many rows."""
+    """The sites with the server's inputs from another data set: 'cifar100', or `cifar100:2000` for so many rows."""
     name, colon, number = text.partition(":")
     if colon and not number.isdecimal():
-        raise InputError(f"«{text}» does not say how many rows: type for example {name}:2000.")
+        raise InputError(f"'{text}' does not say how many rows: type for example {name}:2000.")
     return inputs_from(sites, dataset(name, data_dir), int(number) if colon else None, seed)
 
 

@@ -29,7 +29,7 @@ from consilience.posterior import Dense, Gaussian, Point, Samples
 from consilience.predictive import Categorical, Normal, tempered
 from consilience.report.table import run_table
 from consilience.runs.evaluate import evaluate, fitted_temperature, uncertainty
-from consilience.runs.provenance import check, facts, identity_told
+from consilience.runs.provenance import check, facts, reported_identity
 from consilience.runs.store import FORMAT, Checkpoint, Store
 from consilience.task import Task
 from consilience.tree import Tree
@@ -114,7 +114,7 @@ class Result:
         if self.store is None or self.store.folder.resolve() != store.folder.resolve():
             if store.exists:
                 raise InputError(f"{folder} already holds a run; choose another folder.")
-            fingerprint = identity_told(self.report, self.method, self.task, self.sites)
+            fingerprint = reported_identity(self.report, self.method, self.task, self.sites)
             rounds, history = self.report["rounds"], self.report.get("history", [])
             store.save(self.checkpoint or Checkpoint(rounds, self.state, {}, history, Ledger(), fingerprint), replies)
             store.write_json("task.json", {"format": FORMAT, **blueprint(self.task, self.sites)})

@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from consilience.data.sites import Data, Sites
-from consilience.engines import Engine, Vectorised, chosen, threads_for, using_threads
+from consilience.engines import Engine, Vectorised, choose_engine, threads_for, using_threads
 from consilience.engines import engine as named_engine
 from consilience.engines import participation as part
-from consilience.engines.exchange import ended
+from consilience.engines.exchange import closing
 from consilience.engines.gathering import Gathering
 from consilience.engines.ledger import Ledger
 from consilience.engines.participation import Participation
 from consilience.errors import InputError
 from consilience.formats.blueprint import blueprint, sites_from, task_from
-from consilience.formats.settings import restored
+from consilience.formats.settings import restore
 from consilience.key import Key, Stream
 from consilience.method import Method, usual_rounds
 from consilience.parties import Received, Server
 from consilience.progress import track
-from consilience.runs.device import CPU, moved, on, placed
+from consilience.runs.device import CPU, move, on, place_on
 from consilience.runs.device import device as named_device
 from consilience.runs.evaluate import evaluate, quick
-from consilience.runs.provenance import check, facts, identity, identity_told
+from consilience.runs.provenance import check, facts, identity, reported_identity
 from consilience.runs.result import Result
 from consilience.runs.start import start_from
 from consilience.runs.store import FORMAT, Checkpoint, Store
@@ -74,7 +74,7 @@ def run(
     taking = part.participation(participation)
     part.check(taking, method, len(sites))
     place = named_device(device)
-    there, rows = placed(task, sites, place)
+    there, rows = place_on(task, sites, place)
     engine_name, where = _engine(engine, task, sites, rows)
     store = None if out is None else Store(out, keep_replies)
     if store is not None and store.exists and not resume:
@@ -94,8 +94,8 @@ def run(
     saved = _saved(store, method, fingerprint, rounds) if store is not None and resume else None
     spent = _spent(store) if store is not None and saved is not None else 0.0
     at = saved or Checkpoint(0, first, {}, [], Ledger(), fingerprint)
-    where.memories.update(moved(at.memories, place))
-    state = moved(at.state, place)
+    where.memories.update(move(at.memories, place))
+    state = move(at.state, place)
     used = threads or threads_for(task)
     header = {
         **{"consilience": __version__, "format": FORMAT},
@@ -117,7 +117,7 @@ def run(
     folding = keep_replies == "none" and method.averages
     gather = Gathering(where, taking, [len(d.w) for d in sites.train], folding, rounds, key)
     replies = list[Received]()
-    with ended(where), using_threads(used), warnings.catch_warnings(record=True) as heard:
+    with closing(where), using_threads(used), warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         for t in track(range(at.rounds, rounds), "round"):
             message = method.broadcast(state)
@@ -130,7 +130,7 @@ def run(
                 raise
             failures = (*at.failures, *_failed(gather.lost, sites, t))
             state = method.aggregate(there, state, replies, server._replace(key=key.fold(Stream.AGGREGATE).fold(t)))
-            known, replies, memories = moved((state, replies, where.memories), CPU)
+            known, replies, memories = move((state, replies, where.memories), CPU)
             scores = quick(method, task, known, sites) if scored else {}
             row = {"round": t + 1, **scores, **at.ledger.moved(t + 1)}
             told = _told(at.warnings, heard)
@@ -162,7 +162,7 @@ def _engine(
     """Its name, and the engine over the rows, wherever they lie."""
     if not isinstance(engine, str):
         return getattr(engine, "__name__", "custom"), engine(rows.train)
-    name = chosen(engine, task, sites.train)
+    name = choose_engine(engine, task, sites.train)
     return name, named_engine(name, rows.train)
 
 
@@ -213,7 +213,7 @@ def load(
     store = Store(folder)
     report = store.read_report()
     plan = {} if task is not None and sites is not None else store.read_json("task.json")
-    method = restored(report["settings"]) if method is None else method
+    method = restore(report["settings"]) if method is None else method
     assert isinstance(method, Method)
     task = task_from(plan, report["model"]) if task is None else task
     saved = store.load(method)
@@ -221,7 +221,7 @@ def load(
         raise InputError(f"{folder} holds no state: start the run again.")
     if sites is not None:
         sites = sites.pooled() if method.pooled else sites
-        if saved.fingerprint != identity_told(report, method, task, sites):
+        if saved.fingerprint != reported_identity(report, method, task, sites):
             raise InputError(f"{folder} was made with another method, model or data than these.")
     known = sites_from(plan) if sites is None else sites
     server = Server(known.inputs, known.calibration, Key(report["seed"]).fold(Stream.INIT), len(known.names))

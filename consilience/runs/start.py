@@ -28,7 +28,7 @@ def start_from(folder: str | Path, task: Task) -> Start:
     report = store.read_report()
     saved = store.load(method(report["method"]))
     if saved is None:
-        raise InputError(f"{folder} holds no state to start from: it was written by «pool»; name the run's own folder.")
+        raise InputError(f"{folder} holds no state to start from: it was written by `pool`; name the run's own folder.")
     posterior: Posterior = saved.state.posterior
     found, wanted = centre(posterior, task.like).params, task.like
     if [(k, v.shape) for k, v in found.items()] != [(k, v.shape) for k, v in wanted.items()]:

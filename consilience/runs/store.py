@@ -43,7 +43,7 @@ class Checkpoint(NamedTuple):
 class Store:
     def __init__(self, folder: str | Path, keep_replies: str = "last") -> None:
         if keep_replies not in ("last", "all", "none"):
-            raise InputError(f"keep_replies is «{keep_replies}»; it can be last, all or none.")
+            raise InputError(f"keep_replies is '{keep_replies}'; it can be last, all or none.")
         self.folder = Path(folder)
         self.keep_replies = keep_replies
 
@@ -58,7 +58,7 @@ class Store:
         extra |= {"failures": c.failures} if c.failures else {}
         extra |= {"warnings": c.warnings} if c.warnings else {}
         memories = tuple(sorted(c.memories.items()))
-        self.write("state.safetensors", packed({"state": c.state, "memories": memories}, extra))
+        self.write("state.safetensors", pack({"state": c.state, "memories": memories}, extra))
         self.write("history.csv", _csv(c.history))
 
     def load(self, method: Method) -> Checkpoint | None:
@@ -66,7 +66,7 @@ class Store:
         path = self.folder / "state.safetensors"
         if not path.exists():
             return None
-        tree, extra = unpacked(path, method)
+        tree, extra = unpack(path, method)
         memories = dict(tree["memories"])
         ledger = Ledger(extra["ledger"])
         found = (extra["rounds"], tree["state"], memories, extra["history"], ledger, extra["fingerprint"])
@@ -78,7 +78,7 @@ class Store:
         folder = Path("replies") / f"round-{rounds:04d}"
         for r in replies:
             value = {"payload": r.payload, "size": torch.as_tensor(r.size)}
-            self.write(folder / f"site-{r.client:04d}.safetensors", packed(value, {"site": r.client, "round": rounds}))
+            self.write(folder / f"site-{r.client:04d}.safetensors", pack(value, {"site": r.client, "round": rounds}))
         if self.keep_replies == "last":
             for old in (self.folder / "replies").glob("round-*"):
                 if old.name != folder.name:
@@ -89,7 +89,7 @@ class Store:
         files = sorted((self.folder / "replies" / f"round-{rounds:04d}").glob("site-*.safetensors"))
         if not files:
             raise InputError(f"{self.folder} holds no replies of round {rounds}; run again with --keep-replies last.")
-        read = [unpacked(file, method) for file in files]
+        read = [unpack(file, method) for file in files]
         return [Received(extra["site"], tree["size"], tree["payload"]) for tree, extra in read]
 
     def write(self, name: str | Path, content: bytes) -> None:
@@ -129,7 +129,7 @@ class Store:
         """What a finished run says about itself."""
         report = self.read_json()
         if not report.get("finished"):
-            typed = f"«consilience run --resume {self.folder}»"
+            typed = f"`consilience run --resume {self.folder}`"
             how = typed if "recipe" in report else "co.run(…, resume=True), as it was started from Python"
             raise InputError(f"The run in {self.folder} has not finished; go on with {how}.")
         return report
@@ -148,14 +148,14 @@ def as_json(value: Any) -> str:
     return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def packed(value: Tree, extra: dict[str, Any]) -> bytes:
+def pack(value: Tree, extra: dict[str, Any]) -> bytes:
     """A tree as one safetensors file. Several metadata keys would come in random order: one key, equal bytes."""
     tensors, outline = encode(value)
     header = json.dumps({"format": FORMAT, "outline": outline, **extra})
     return save(tensors, metadata={"consilience": header})
 
 
-def unpacked(path: Path, method: Method) -> tuple[Tree, dict[str, Any]]:
+def unpack(path: Path, method: Method) -> tuple[Tree, dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})["consilience"])

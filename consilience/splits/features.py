@@ -33,7 +33,7 @@ class Rotation(Shift):
     degrees: float
 
     def __call__(self, x: Tensor, place: float, key: Key) -> Tensor:
-        return rotated(x, (2 * place - 1) * self.degrees)
+        return rotate(x, (2 * place - 1) * self.degrees)
 
     def __str__(self) -> str:
         return f"rotate:{self.degrees:g}"
@@ -87,7 +87,7 @@ def shifted(split: Split, *shifts: Shift) -> Shifted:
     return Shifted(split, shifts)
 
 
-def rotated(x: Tensor, degrees: float) -> Tensor:
+def rotate(x: Tensor, degrees: float) -> Tensor:
     """Square images turned about their middle, with linear interpolation and zeros from outside; rows may be flat."""
     side = math.isqrt(x[0].numel()) if x.ndim == 2 else x.shape[-1]
     if x.ndim not in (2, 4) or x.shape[-1] != (side**2 if x.ndim == 2 else x.shape[-2]):

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from consilience.errors import InputError, unknown
+from consilience.errors import InputError, unknown_name
 from consilience.key import Key
 from consilience.splits.split import (
     Rows,
@@ -197,7 +197,7 @@ def heterogeneous(h: float, variant: str | None = None) -> Heterogeneous | Heter
     """A share h of the rows is handed out by class, the rest at random; `variant="hasan2023"`: as in that paper's
     tables, with rows at several sites."""
     if variant not in (None, "hasan2023"):
-        raise unknown("variant of the split", str(variant), ["hasan2023"])
+        raise unknown_name("variant of the split", str(variant), ["hasan2023"])
     return Heterogeneous(h) if variant is None else HeterogeneousHasan2023(h)
 
 

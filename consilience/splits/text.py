@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from consilience.errors import InputError, unknown
+from consilience.errors import InputError, unknown_name
 from consilience.splits.features import Noise, Rotation, Shift, Shifted
 from consilience.splits.labels import dirichlet, heterogeneous, iid, natural, sorted_feature
 from consilience.splits.skew import dominant, step
@@ -54,13 +54,13 @@ def _parse_split(text: str) -> Split:
     if name in SKEWED:
         return _parse_skewed(name, rest)
     if name not in NUMBERED:
-        raise unknown("split", name, [*PLAIN, *NUMBERED, *SKEWED])
+        raise unknown_name("split", name, [*PLAIN, *NUMBERED, *SKEWED])
     return _parse_numbered(text, name, rest)
 
 
 def _parse_sorted(text: str, number: str) -> Split:
     if not number.isdecimal():
-        raise InputError(f"The split «{text}» needs the number of a feature: type for example sorted_feature:0.")
+        raise InputError(f"The split '{text}' needs the number of a feature: type for example sorted_feature:0.")
     return sorted_feature(int(number))
 
 
@@ -69,7 +69,7 @@ def _parse_numbered(text: str, name: str, rest: str) -> Split:
     try:
         value = float(number)
     except ValueError:
-        raise InputError(f"The split «{text}» needs a number: type for example {name}:0.5.") from None
+        raise InputError(f"The split '{text}' needs a number: type for example {name}:0.5.") from None
     if not at:
         return NUMBERED[name](value)
     if name != "heterogeneous":
@@ -85,7 +85,7 @@ def _parse_skewed(name: str, rest: str) -> Split:
     except ValueError:
         numbers = []
     if not 0 < len(numbers) <= most:
-        raise InputError(f"The split «{name}:{rest}» cannot be read: type for example {example}.")
+        raise InputError(f"The split '{name}:{rest}' cannot be read: type for example {example}.")
     return SKEWED[name](*numbers)
 
 
@@ -93,9 +93,9 @@ def _parse_shift(text: str) -> Shift:
     """ "rotate:30" or "noise:0.3"."""
     name, _, number = (part.strip() for part in text.partition(":"))
     if name not in SHIFTS:
-        raise unknown("shift", name, SHIFTS)
+        raise unknown_name("shift", name, SHIFTS)
     try:
         value = float(number)
     except ValueError:
-        raise InputError(f"The shift «{text}» needs a number: type for example {name}:0.5.") from None
+        raise InputError(f"The shift '{text}' needs a number: type for example {name}:0.5.") from None
     return SHIFTS[name](value)

@@ -35,7 +35,7 @@ class Judged(NamedTuple):
     pooled: float | None  # and as the model was pooled; None where the grid lacks that value
 
 
-def crossed(received: Sequence[Received], names: tuple[str, ...], message: Tree, round: int) -> dict[str, Any]:
+def bytes_crossed(received: Sequence[Received], names: tuple[str, ...], message: Tree, round: int) -> dict[str, Any]:
     """What a round moved, by site; a message of () is one that every site computes for itself."""
     ledger = Ledger()
     for at, reply in enumerate(received):

@@ -29,25 +29,25 @@ def server_of(agreement: Agreement, clients: int, inputs: Tensor | None = None) 
     return Server(inputs, None, agreement.key.fold(Stream.INIT), clients)
 
 
-def drawn(count: int, features: Sequence[int], classes: int) -> Data:
+def draw_rows(count: int, features: Sequence[int], classes: int) -> Data:
     """Rows made up from their shape alone; `classes` is 0 where numbers are predicted."""
     y = torch.arange(count) % classes if classes else Key(1).normal((count,))
     return Data.of(Key(0).normal((count, *features)), y)
 
 
-def invented(agreement: Agreement) -> Data:
+def invent_rows(agreement: Agreement) -> Data:
     """Rows drawn from nothing but the agreement's columns."""
-    return drawn(PRETENDED, (len(agreement.feature_names),), len(agreement.target.classes))
+    return draw_rows(PRETENDED, (len(agreement.feature_names),), len(agreement.target.classes))
 
 
 @torch.no_grad()
-def rehearsed(agreement: Agreement, message: Tree = None, round: int = 1, inputs: Tensor | None = None) -> Reply:
+def rehearse(agreement: Agreement, message: Tree = None, round: int = 1, inputs: Tensor | None = None) -> Reply:
     """A reply to the message as an invented site would give it; its shapes are everybody's.
 
     Without a message the study's own first one is used. Later rounds are reached by pretending the first.
     """
     method, task = agreement.build_method(), agreement.build_task()
-    rows, server = invented(agreement), server_of(agreement, 1, inputs)
+    rows, server = invent_rows(agreement), server_of(agreement, 1, inputs)
     server = server if inputs is not None else server._replace(inputs=rows.x)
     state = method.init(task, server)
     sent = method.broadcast(state)
@@ -93,7 +93,7 @@ def kinds_of(value: Tree) -> tuple[str, ...]:
 
 def would_leave(agreement: Agreement) -> tuple[tuple[str, ...], int]:
     """The kinds of value that a site sends in any round, and the bytes of the largest reply's numbers."""
-    sent = [rehearsed(agreement, round=t).send for t in range(1, min(agreement.rounds, 2) + 1)]
+    sent = [rehearse(agreement, round=t).send for t in range(1, min(agreement.rounds, 2) + 1)]
     return tuple(sorted({kind for send in sent for kind in kinds_of(send)})), max(map(nbytes, sent))
 
 
@@ -106,7 +106,7 @@ def admit(value: Tree, expected: Tree, where: str) -> None:
     elif isinstance(expected, dict):
         if list(value) != list(expected):
             strange = sorted(set(value) ^ set(expected)) or ["their order"]
-            raise InputError(f"{where} has other names than the study's model («{strange[0]}»): not used.")
+            raise InputError(f"{where} has other names than the study's model ('{strange[0]}'): not used.")
         for name, child in expected.items():
             admit(value[name], child, f"{where}, {name}")
     elif isinstance(expected, tuple):

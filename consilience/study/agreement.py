@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from consilience.errors import InputError, unknown
+from consilience.errors import InputError, unknown_name
 from consilience.formats.settings import configure
 from consilience.formats.signature import verifies
 from consilience.key import Key
@@ -35,7 +35,7 @@ LONGEST_NAME = 64
 SCRIPTS = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "IDEOGRAPHIC": "CJK"}  # written together
 COMPOSED = {"LATIN", "GREEK", "CYRILLIC"}  # where a mark beside a letter is part of it; elsewhere it may be a vowel
 HAND_OUTS = ("mixture", "student", "ensemble")
-SITES = "# Sites, written by «consilience study add» and «study leave». Not part of what is signed.\n"
+SITES = "# Sites, written by `consilience study add` and `study leave`. Not part of what is signed.\n"
 
 
 @dataclass(frozen=True)
@@ -90,18 +90,18 @@ class Agreement:
     def check(self) -> None:
         """Refuse what cannot work, before anybody signs it."""
         if self.method not in METHODS:
-            raise unknown("method", self.method, METHODS)
+            raise unknown_name("method", self.method, METHODS)
         if self.model not in MODELS:
-            raise unknown("model", self.model, MODELS)
+            raise unknown_name("model", self.model, MODELS)
         kind, method = "classification" if self.target.classes else "regression", self.build_method()
         if METHODS[self.method].bound or kind not in method.tasks:
-            raise InputError(f"{self.method} cannot serve a {kind} study: choose another of «consilience methods».")
+            raise InputError(f"{self.method} cannot serve a {kind} study: choose another of `consilience methods`.")
         if method.one_shot and self.rounds != 1:
             raise InputError(f"{self.method} is a one-round method: write rounds = 1.")
         if self.hand_out not in HAND_OUTS:
-            raise unknown("way to hand the model out", self.hand_out, HAND_OUTS)
+            raise unknown_name("way to hand the model out", self.hand_out, HAND_OUTS)
         if self.scaling not in ("agreed", "sums"):
-            raise unknown("scaling", self.scaling, ["agreed", "sums"])
+            raise unknown_name("scaling", self.scaling, ["agreed", "sums"])
         if self.hand_out == "student" and not getattr(method, "distil", None):
             raise InputError('hand_out = "student" needs a distilling method: add "distil=Distil" to its settings.')
         if not 0 <= self.choose < 1 or not 0 <= self.test < 1 or self.choose + self.test >= 1 or self.rounds < 1:
@@ -116,15 +116,15 @@ class Agreement:
 def _check_column(column: Column) -> None:
     name = column.name
     if column.type not in ("number", "category"):
-        raise unknown(f"type of column «{name}»", column.type, ["number", "category"])
+        raise unknown_name(f"type of column '{name}'", column.type, ["number", "category"])
     if column.missing not in ("refuse", "mark"):
-        raise unknown(f"way with missing values of «{name}»", column.missing, ["refuse", "mark"])
+        raise unknown_name(f"way with missing values of '{name}'", column.missing, ["refuse", "mark"])
     if column.type == "category" and len(set(column.levels)) < 2:
-        raise InputError(f"Column «{name}» is a category: list at least two different levels.")
+        raise InputError(f"Column '{name}' is a category: list at least two different levels.")
     if column.type == "number":
         numbers = (*column.range, column.centre, column.spread, column.fill)
         if not all(map(math.isfinite, numbers)) or column.range[0] >= column.range[1] or column.spread <= 0:
-            raise InputError(f"Column «{name}»: write range = [low, high], finite constants and a spread above 0.")
+            raise InputError(f"Column '{name}': write range = [low, high], finite constants and a spread above 0.")
 
 
 @dataclass(frozen=True)
@@ -163,16 +163,18 @@ class Study:
             if site.name == name and not site.left:
                 return site
         if any(site.name == name for site in self.sites):
-            raise InputError(f"The site «{name}» has left the study «{self.agreement.name}».")
-        raise unknown(f"site in the study «{self.agreement.name}»", name, [s.name for s in self.active] or ["none"])
+            raise InputError(f"The site '{name}' has left the study '{self.agreement.name}'.")
+        raise unknown_name(
+            f"site in the study '{self.agreement.name}'", name, [s.name for s in self.active] or ["none"]
+        )
 
     def with_member(self, name: str, key: str, signature: str) -> Study:
         """A site more, with a number of its own; its name and its signature of the agreement are checked."""
         check_name(name)
         if any(site.name.casefold() == name.casefold() for site in self.active):
-            raise InputError(f"The site «{name}» is in the study already: a second one needs another name.")
+            raise InputError(f"The site '{name}' is in the study already: a second one needs another name.")
         if any(site.key == key and not site.left for site in self.sites):
-            raise InputError(f"The key of «{name}» belongs to another site already: let it make one of its own.")
+            raise InputError(f"The key of '{name}' belongs to another site already: let it make one of its own.")
         new = Member(name, max((s.number for s in self.sites), default=-1) + 1, key, signature)
         _check_signature(self.agreement, new)
         return replace(self, sites=(*self.sites, new))
@@ -202,7 +204,7 @@ def check_name(name: str) -> None:
     if not (plain and whole and len(scripts) <= 1) or name.casefold() == "server":
         raise InputError(
             f"{name!r} cannot be a site's name: choose one of at most {LONGEST_NAME} letters of one script, digits, "
-            "spaces and -._,()&' that begins with a letter or digit, ends with one or with ), and is not «server»."
+            "spaces and -._,()&' that begins with a letter or digit, ends with one or with ), and is not 'server'."
         )
 
 
@@ -214,9 +216,9 @@ def signed_words(agreement_hash: str, name: str) -> bytes:
 def _check_signature(agreement: Agreement, site: Member) -> None:
     if not verifies(site.key, "agreement", signed_words(agreement.hash, site.name), site.signature):
         raise InputError(
-            f"The signature of «{site.name}» is not for this agreement and this name: one was changed after that site "
+            f"The signature of '{site.name}' is not for this agreement and this name: one was changed after that site "
             "signed, an older version wrote it, or the key is wrong: let the coordinator delete the sites' part of the "
-            "study's file, and every site sign again with «consilience site join»."
+            "study's file, and every site sign again with `consilience site join`."
         )
 
 
@@ -225,7 +227,7 @@ def _parsed(path: Path) -> tuple[str, dict[str, Any]]:
         text = path.read_text(encoding="utf-8")
         return text, tomllib.loads(text)
     except FileNotFoundError:
-        raise InputError(f"There is no file «{path}»: check the name; «consilience study new» makes one.") from None
+        raise InputError(f"There is no file '{path}': check the name; `consilience study new` makes one.") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(f"{path} cannot be read as TOML: {error}.") from error
 
@@ -302,9 +304,9 @@ def _typed(kind: type, value: dict[str, Any]) -> dict[str, Any]:
         wanted = {"str": str, "float": float, "int": int, "bool": bool, "tuple[str, ...]": tuple}.get(str(f.type))
         texts = given if wanted is tuple and isinstance(given, tuple) else ()
         if (wanted is not None and type(given) is not wanted) or not all(isinstance(t, str) for t in texts):
-            raise ValueError(f"«{f.name} = {given!r}»")
+            raise ValueError(f"'{f.name} = {given!r}'")
         made[f.name] = given
     strange = [name for name in value if name not in {f.name for f in dataclasses.fields(kind)}]
     if strange:
-        raise ValueError(f"«{strange[0]}»")
+        raise ValueError(f"'{strange[0]}'")
     return made

@@ -42,7 +42,7 @@ def knob(method: Method, state: Any) -> Knob:
     return Knob("", (0.0,))
 
 
-def turned(method: Method, state: Any, value: float) -> tuple[Method, Tree]:
+def turn(method: Method, state: Any, value: float) -> tuple[Method, Tree]:
     """The same pool with its knob at a value."""
     if isinstance(state, Interpolated):
         return method, state._replace(beta=value)
@@ -51,7 +51,7 @@ def turned(method: Method, state: Any, value: float) -> tuple[Method, Tree]:
     return method, state
 
 
-def turning(method: Method, state: Any) -> float | None:
+def knob_value(method: Method, state: Any) -> float | None:
     """Where the knob stands."""
     if not knob(method, state).name:
         return 0.0
@@ -61,7 +61,7 @@ def turning(method: Method, state: Any) -> float | None:
     return method.penalty
 
 
-def undistilled(method: Method, state: Any) -> Method:
+def without_student(method: Method, state: Any) -> Method:
     """The pool itself rather than its student, where the pool is at hand: what is chosen belongs to the pool."""
     if getattr(state, "posteriors", ()) and getattr(method, "distil", None):
         return dataclasses.replace(method, distil=None)  # type: ignore[type-var]
@@ -70,7 +70,7 @@ def undistilled(method: Method, state: Any) -> Method:
 
 def log_scores(method: Method, task: Task, state: Any, rows: Data) -> Tensor:
     """Σ log p(y|x) over the rows for every value of the knob and every temperature, [V, T]."""
-    found = [precise(p) for p in _pools(undistilled(method, state), task, state, rows.x)]
+    found = [precise(p) for p in _pools(without_student(method, state), task, state, rows.x)]
     y = rows.y if rows.y.dtype == torch.int64 else rows.y.double()
     return torch.stack([torch.stack([log_prob(tempered(p, t), y).sum() for t in TEMPERATURES]) for p in found])
 
@@ -80,11 +80,11 @@ def _pools(method: Method, task: Task, state: Any, x: Tensor) -> list[Distributi
     if isinstance(method, BetaPredictiveBayes) and len(values) > 1:
         both = [precise(p) for p in method.pools(task, state, x)]  # once for all β
         return [geometric(value, *both) for value in values]
-    turned_ = [turned(method, state, value) for value in values]
+    turned_ = [turn(method, state, value) for value in values]
     return [own.predictive(task, new)(x) for own, new in turned_]
 
 
-def chosen(total: Tensor, of: Knob) -> tuple[float, float]:
+def choose_value(total: Tensor, of: Knob) -> tuple[float, float]:
     """The knob's value and the temperature with the largest sum, under log t ~ N(0, 1) as everywhere."""
     penalised = total - torch.tensor([0.5 * math.log(t) ** 2 for t in TEMPERATURES], dtype=total.dtype)
     row, column = divmod(int(penalised.argmax()), len(TEMPERATURES))

@@ -103,7 +103,7 @@ class Inspection(NamedTuple):
     def sound(self) -> Inspection:
         """Itself, or the first thing that is wrong."""
         if self.problems:
-            more = f" {len(self.problems) - 1} more: see «consilience site check»." if len(self.problems) > 1 else ""
+            more = f" {len(self.problems) - 1} more: see `consilience site check`." if len(self.problems) > 1 else ""
             raise InputError(self.problems[0] + more)
         return self
 
@@ -117,8 +117,8 @@ def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimi
     for column in wanted:
         if column.name not in cells:
             near = [name for name in cells if name.strip().lower() == column.name.lower()]
-            hint = f"; «{near[0]}» is spelt otherwise" if near else ""
-            problems.append(f"{path.name} has no column «{column.name}»{hint}: add it as the study describes it.")
+            hint = f"; '{near[0]}' is spelt otherwise" if near else ""
+            problems.append(f"{path.name} has no column '{column.name}'{hint}: add it as the study describes it.")
             continue
         problems += _problems(column, cells[column.name], column.missing == "refuse")
     known = [c for c in wanted if c.name in cells]
@@ -146,29 +146,29 @@ def _problems(column: Column, cells: Sequence[Cell], needed: bool) -> list[str]:
     gaps = [cell for cell in cells if column.empty(cell)]
     if gaps and needed:
         found.append(
-            f"Column «{column.name}» is missing in {len(gaps)} of {len(cells)} rows (first: {gaps[0]}) and the study "
+            f"Column '{column.name}' is missing in {len(gaps)} of {len(cells)} rows (first: {gaps[0]}) and the study "
             "refuses gaps: fill them in or leave those rows out."
         )
     strange = [cell for cell in cells if column.strange(cell)]
     if not strange:
         return found
-    examples = ", ".join(dict.fromkeys(f"«{cell.text}»" for cell in strange[:50]))
+    examples = ", ".join(dict.fromkeys(f"'{cell.text}'" for cell in strange[:50]))
     examples = ", ".join(examples.split(", ")[:EXAMPLES])
     count = f"{len(strange)} of {len(cells)} values"
     if column.type == "category":
         found.append(
-            f"Column «{column.name}»: {count} are none of the agreed {', '.join(column.levels)} (such as {examples}, "
+            f"Column '{column.name}': {count} are none of the agreed {', '.join(column.levels)} (such as {examples}, "
             f"{strange[0]}): correct or recode them."
         )
     elif all(number(cell.text) is None for cell in strange):
         found.append(
-            f"Column «{column.name}»: {count} are not numbers (such as {examples}, {strange[0]}): correct them, with a "
+            f"Column '{column.name}': {count} are not numbers (such as {examples}, {strange[0]}): correct them, with a "
             "point for decimals."
         )
     else:
         low, high = column.range
         found.append(
-            f"Column «{column.name}»: {count} lie outside {low:g} to {high:g} {column.unit}".rstrip()
+            f"Column '{column.name}': {count} lie outside {low:g} to {high:g} {column.unit}".rstrip()
             + f" (such as {examples}, {strange[0]}): is this another unit? Convert or correct them."
         )
     return found
@@ -180,7 +180,7 @@ def features(columns: Sequence[Column], found: Inspection) -> Tensor:
     return torch.cat([column.features(found.cells[column.name]) for column in columns], 1).float()
 
 
-def labelled(columns: Sequence[Column], target: Target, found: Inspection) -> Data:
+def labelled_rows(columns: Sequence[Column], target: Target, found: Inspection) -> Data:
     """The rows of a sound table."""
     return Data.of(features(columns, found), target.values(found.cells[target.name]))
 

@@ -12,20 +12,20 @@ from torch import Tensor
 
 from consilience.engines import threads_for, using_threads
 from consilience.errors import InputError
-from consilience.formats.envelope import Header, sealed
+from consilience.formats.envelope import Header, seal
 from consilience.formats.settings import TYPES, types_of
 from consilience.formats.signature import public
 from consilience.key import Stream
 from consilience.method import Method, Needs
 from consilience.parties import Received, Server
-from consilience.pooling.distil import distilled
-from consilience.study.account import Judged, account, chosen_account, crossed
-from consilience.study.admission import admit, rehearsed, server_of
+from consilience.pooling.distil import distil_pool
+from consilience.study.account import Judged, account, bytes_crossed, chosen_account
+from consilience.study.admission import admit, rehearse, server_of
 from consilience.study.agreement import Agreement, Study
-from consilience.study.choice import TEMPERATURES, at, chosen, knob, turned, turning, undistilled
+from consilience.study.choice import TEMPERATURES, at, choose_value, knob, knob_value, turn, without_student
 from consilience.study.columns import features, inspect
-from consilience.study.files import checked, collect, from_sites, message_file
-from consilience.study.model import Facts, Model, handed_out, model_file
+from consilience.study.files import collect, from_sites, message_file, open_file
+from consilience.study.model import Facts, Model, hand_out, model_file
 from consilience.tree import Tree
 
 
@@ -74,30 +74,30 @@ def pool(
         if done >= agreement.rounds:
             raise InputError(f"The study's {agreement.rounds} rounds are done.")
         message = method.broadcast(state)
-        found = collect(study, paths, done + 1, rehearsed(agreement, message, done + 1, inputs))
+        found = collect(study, paths, done + 1, rehearse(agreement, message, done + 1, inputs))
         if not found.received:
             raise InputError(f"No reply can be used. {' '.join(found.refused)}".strip())
         state = method.aggregate(
             task, state, found.received, server._replace(key=agreement.key.fold(Stream.AGGREGATE).fold(done))
         )
     replies = dict(zip(found.names, found.received, strict=True))
-    rows, about, more = heard(study, before or {}, replies), {}, []
+    rows, about, more = rows_heard(study, before or {}, replies), {}, []
     if before is None:
         more.append(f"Who replied before round {done + 1} is not known: an older version wrote the state.")
     else:
         about["rows"] = rows
-    model, facts = modelled(study, method, state, rows, found.names, done + 1, key, more=more)
+    model, facts = write_model(study, method, state, rows, found.names, done + 1, key, more=more)
     left = agreement.rounds - done - 1
     header = Header("state", agreement.hash, agreement.name, "server", done + 1, about)
-    kept = sealed({"state": state}, header, key) if left else None
+    kept = seal({"state": state}, header, key) if left else None
     sent = message_file(agreement, method.broadcast(state), done + 2, key) if left else None
     carried = message if done or method.needs is Needs.INPUTS else ()  # the first is as a rule everybody's own
-    moved = crossed(found.received, found.names, carried, done + 1)
+    moved = bytes_crossed(found.received, found.names, carried, done + 1)
     told = account(study, facts, rows, replies, moved, left_out(found.refused))
     return PooledFiles(model, kept, sent, facts, found.refused, told)
 
 
-def modelled(
+def write_model(
     study: Study,
     method: Method,
     state: Tree,
@@ -114,7 +114,7 @@ def modelled(
     rows fitted β; `more` is to be noted besides.
     """
     agreement = study.agreement
-    name, how, out = handed_out(agreement, method, state)
+    name, how, out = hand_out(agreement, method, state)
     notes = (*_of_beta(agreement, state, labelled), *_notes(study, rows, names, rounds), *more)
     together = sum(rows.values()) if all(rows.values()) else 0
     sites = tuple(sorted(rows) if agreement.hand_out == "mixture" else rows)
@@ -122,7 +122,7 @@ def modelled(
     return model_file(Model(agreement, facts, how, out), key), facts
 
 
-def heard(study: Study, before: Mapping[str, int], replies: Mapping[str, Received]) -> dict[str, int]:
+def rows_heard(study: Study, before: Mapping[str, int], replies: Mapping[str, Received]) -> dict[str, int]:
     """Whose reply of any round is in a model, by number, and how many rows stand behind it (0: not told)."""
     rows = {**before, **{name: int(reply.size) for name, reply in replies.items()}}
     return {name: rows[name] for name in (*(site.name for site in study.sites), *rows) if name in rows}
@@ -135,7 +135,7 @@ def senders(ledger: Mapping[str, Any]) -> dict[str, int]:
 
 def _previous(study: Study, path: Path) -> tuple[Tree, int, dict[str, int] | None]:
     """The state, its round, and the rows of everyone heard so far; None where an older version did not say."""
-    envelope = checked(study, path, "state", most=2**30)
+    envelope = open_file(study, path, "state", most=2**30)
     header, state = envelope.header, envelope.value(types_of(study.agreement.build_method()))["state"]
     return state, header.round, header.about.get("rows")
 
@@ -215,15 +215,15 @@ def choose(
         rows.append(int(value["count"]))
     if not tables:
         raise InputError(f"No statistics can be used. {' '.join(refused)}".strip())
-    value, temperature = chosen(torch.stack(tables).sum(0), of)
-    method, state = turned(model.method, model.state, value)
+    value, temperature = choose_value(torch.stack(tables).sum(0), of)
+    method, state = turn(model.method, model.state, value)
     state = _student(agreement, method, state, inputs)
     missing = [name for name in model.facts.sites if name not in names]
     notes = (f"Chosen without statistics of {', '.join(missing)}.",) if missing else ()
     facts = model.facts._replace(
         knob=of.name, value=value, temperature=temperature, statistics_from=tuple(names), notes=notes
     )
-    before = turning(model.method, model.state)
+    before = knob_value(model.method, model.state)
     judged = [
         Judged(name, n, at(t, of, value, temperature), at(t, of, before, 1.0) if before in of.values else None)
         for name, n, t in zip(names, rows, tables, strict=True)
@@ -233,7 +233,7 @@ def choose(
 
 
 def _student(agreement: Agreement, method: Method, state: Any, inputs: Tensor | None) -> Tree:
-    distil, pool_ = getattr(method, "distil", None), undistilled(method, state)
+    distil, pool_ = getattr(method, "distil", None), without_student(method, state)
     if distil is None or pool_ is method:
         return state
     if inputs is None:
@@ -241,7 +241,7 @@ def _student(agreement: Agreement, method: Method, state: Any, inputs: Tensor | 
     task = agreement.build_task()
     server = Server(inputs, None, agreement.key.fold(Stream.AGGREGATE).fold(0), 1)
     with torch.no_grad(), using_threads(threads_for(task)):
-        return distilled(distil, task, state, pool_.predictive(task, state), server)
+        return distil_pool(distil, task, state, pool_.predictive(task, state), server)
 
 
 def left_out(refused: Sequence[str]) -> list[str]:

@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.engines.exchange import Turn
 from consilience.errors import InputError
-from consilience.formats.envelope import Envelope, Header, opened, sealed
+from consilience.formats.envelope import Envelope, Header, open_envelope, seal
 from consilience.formats.settings import types_of
 from consilience.key import Stream
 from consilience.method import Method
 from consilience.parties import Received, Reply
-from consilience.study.admission import admit, admit_size, kinds_of, rehearsed
+from consilience.study.admission import admit, admit_size, kinds_of, rehearse
 from consilience.study.agreement import Agreement, Study
 from consilience.task import Task
 from consilience.tree import Tree
@@ -38,17 +38,17 @@ class Collected(NamedTuple):
 
 def message_file(agreement: Agreement, message: Tree, round: int, key: Ed25519PrivateKey) -> bytes:
     """What the coordinator hands to the sites; `round` counts from 1."""
-    return sealed(message, Header("message", agreement.hash, agreement.name, "server", round), key)
+    return seal(message, Header("message", agreement.hash, agreement.name, "server", round), key)
 
 
-def checked(study: Study, path: Path, kind: str, most: int | None = None) -> Envelope:
+def open_file(study: Study, path: Path, kind: str, most: int | None = None) -> Envelope:
     """A file of this study, signed by the site or the server that it names."""
     agreement = study.agreement
-    envelope = opened(path, kind, most or agreement.most_bytes + SLACK)
+    envelope = open_envelope(path, kind, most or agreement.most_bytes + SLACK)
     header = envelope.header
     if header.study != agreement.hash:
         raise InputError(
-            f"{path} belongs to the study «{header.study_name}» ({header.study[:8]}), not to «{agreement.name}» "
+            f"{path} belongs to the study '{header.study_name}' ({header.study[:8]}), not to '{agreement.name}' "
             f"({agreement.hash[:8]}): make it again with this study's file."
         )
     try:
@@ -56,7 +56,7 @@ def checked(study: Study, path: Path, kind: str, most: int | None = None) -> Env
     except InputError as error:
         raise InputError(f"{path} is not used: {str(error)[0].lower()}{str(error)[1:]}") from None
     if not envelope.signed_by(key):
-        raise InputError(f"{path} is not signed with the key of «{header.sender}» in the study: it is not used.")
+        raise InputError(f"{path} is not signed with the key of '{header.sender}' in the study: it is not used.")
     return envelope
 
 
@@ -66,7 +66,7 @@ def from_sites(study: Study, paths: Sequence[Path], kind: str, round: int = 1) -
     refused = []
     for path in paths:
         try:
-            envelope = checked(study, path, kind)
+            envelope = open_file(study, path, kind)
             if envelope.header.sender == "server":
                 raise InputError(f"{path} comes from the server and a site's {kind} is needed: it is not used.")
             if envelope.header.round != round:
@@ -81,7 +81,7 @@ def from_sites(study: Study, paths: Sequence[Path], kind: str, round: int = 1) -
     for name, several in found.items():
         if len(several) > 1:
             files = ", ".join(e.path for e in several)
-            refused.append(f"There are {len(several)} different files of «{name}» ({files}): keep the right one.")
+            refused.append(f"There are {len(several)} different files of '{name}' ({files}): keep the right one.")
     return [several[0] for several in found.values() if len(several) == 1], refused
 
 
@@ -109,7 +109,7 @@ def collect(study: Study, paths: Sequence[Path], round: int, expected: Reply) ->
 def _allowed(agreement: Agreement, send: Tree, path: str) -> None:
     strange = [kind for kind in kinds_of(send) if kind not in agreement.leaves]
     if strange:
-        raise InputError(f"{path} holds a «{strange[0]}», which the study does not let leave a site: it is not used.")
+        raise InputError(f"{path} holds a '{strange[0]}', which the study does not let leave a site: it is not used.")
 
 
 class Files:
@@ -148,7 +148,7 @@ class Files:
         path.write_bytes(message_file(agreement, message, number, self.key))
         self.handed_over(path)
         here = sorted(self.folder.glob("*.reply"))
-        found = collect(self.study, here, number, rehearsed(agreement, message, number))
+        found = collect(self.study, here, number, rehearse(agreement, message, number))
         self.refused = found.refused
         wanted = [site for site in self.study.active if site.number in cohort and site.name not in found.names]
         self.lost = {site.number: "no sound reply file" for site in wanted}

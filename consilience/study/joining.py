@@ -12,7 +12,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.errors import InputError
-from consilience.formats.envelope import Header, bytes_of, opened, sealed
+from consilience.formats.envelope import Header, bytes_of, open_envelope, seal
 from consilience.formats.settings import TYPES
 from consilience.formats.signature import public, sign
 from consilience.study.admission import admit
@@ -33,7 +33,7 @@ def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey) -> str:
     return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
 
-def joined(study: Study, path: Path) -> Study:
+def add_member(study: Study, path: Path) -> Study:
     """The study with the site that wrote this file."""
     try:
         value = json.loads(bytes_of(path, most=100_000))
@@ -44,7 +44,7 @@ def joined(study: Study, path: Path) -> Study:
     except (ValueError, KeyError, TypeError, RecursionError):
         texts = False
     if not texts:
-        raise InputError(f"{path} is not what «consilience site join» writes: ask the site for it again.")
+        raise InputError(f"{path} is not what `consilience site join` writes: ask the site for it again.")
     if of != study.agreement.hash:
         raise InputError(f"{path} was signed for another agreement ({of[:8]}) than this ({study.agreement.hash[:8]}).")
     return study.with_member(name, key, signature)
@@ -57,7 +57,7 @@ def draft_hash(agreement: Agreement) -> str:
     return dataclasses.replace(agreement, columns=columns, target=target).hash
 
 
-def scaled(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement, tuple[str, ...]]:
+def with_scaling(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement, tuple[str, ...]]:
     """The agreement with the constants that the sites' sums give, and the sites they came from."""
     if agreement.scaling != "sums":
         raise InputError('This study\'s constants are agreed in advance (scaling = "agreed"): nothing is to be found.')
@@ -65,12 +65,12 @@ def scaled(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement, tupl
     total = torch.zeros(len(columns), 3, dtype=torch.float64)
     names: list[str] = []
     for path in paths:
-        envelope = opened(path, "sums", most=10_000_000)
+        envelope = open_envelope(path, "sums", most=10_000_000)
         name = envelope.header.sender
         if envelope.header.study != draft_hash(agreement):
-            raise InputError(f"{path} belongs to another study («{envelope.header.study_name}»).")
+            raise InputError(f"{path} belongs to another study ('{envelope.header.study_name}').")
         if not envelope.signed_by(envelope.key) or name in names:
-            raise InputError(f"{path} is not signed by its sender, or a second file of «{name}»: ask for it again.")
+            raise InputError(f"{path} is not signed by its sender, or a second file of '{name}': ask for it again.")
         check_name(name)
         value = envelope.value(TYPES)
         admit(value, total, str(path))
@@ -92,4 +92,4 @@ def sums_file(agreement: Agreement, name: str, found: Inspection, key: Ed25519Pr
     """A site's counts, sums and sums of squares, signed with its key."""
     check_name(name)
     value = sums(agreement.columns, agreement.target, found, agreement.smallest)
-    return sealed(value, Header("sums", draft_hash(agreement), agreement.name, name), key)
+    return seal(value, Header("sums", draft_hash(agreement), agreement.name, name), key)

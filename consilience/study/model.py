@@ -14,7 +14,7 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.errors import InputError
-from consilience.formats.envelope import Header, opened, sealed
+from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.formats.settings import types_of
 from consilience.key import Key
 from consilience.method import Method, Pooled
@@ -84,12 +84,12 @@ class Model:
 def model_file(model: Model, key: Ed25519PrivateKey) -> bytes:
     a, facts = model.agreement, model.facts
     about = {"agreement": dataclasses.asdict(a), "facts": facts._asdict(), "settings": _settings(model.method)}
-    return sealed({"state": model.state}, Header("model", a.hash, a.name, "server", facts.rounds, about), key)
+    return seal({"state": model.state}, Header("model", a.hash, a.name, "server", facts.rounds, about), key)
 
 
 def read_model(path: Path, study: Study | None = None) -> Model:
     """A model from its file, signed by the coordinator of the study it was made in, or of the study given."""
-    envelope = opened(path, "model")
+    envelope = open_envelope(path, "model")
     about: Any = envelope.header.about
     try:
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["facts"].items()}
@@ -100,10 +100,10 @@ def read_model(path: Path, study: Study | None = None) -> Model:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path} is not a model that this version of consilience wrote.") from error
     if agreement.hash != envelope.header.study or not envelope.signed_by(agreement.server):
-        raise InputError(f"{path} is not signed by the coordinator of «{agreement.name}»: it is not used.")
+        raise InputError(f"{path} is not signed by the coordinator of '{agreement.name}': it is not used.")
     if study is not None and agreement.hash != study.agreement.hash:
         raise InputError(
-            f"{path} belongs to the study «{agreement.name}» ({agreement.hash[:8]}), not to «{study.agreement.name}» "
+            f"{path} belongs to the study '{agreement.name}' ({agreement.hash[:8]}), not to '{study.agreement.name}' "
             f"({study.agreement.hash[:8]})."
         )
     method = agreement.build_method()
@@ -119,7 +119,7 @@ def _settings(method: Method) -> dict[str, float | None]:
     return {"penalty": method.penalty} if hasattr(method, "penalty") else {}
 
 
-def handed_out(agreement: Agreement, method: Method, state: Any) -> tuple[str, Method, Tree]:
+def hand_out(agreement: Agreement, method: Method, state: Any) -> tuple[str, Method, Tree]:
     """What the study lets sites and users have of a pool: its name, how it predicts, and its state."""
     if not getattr(state, "posteriors", ()) or agreement.hand_out == "student":
         return agreement.method, method, _only(state, ONE)
@@ -130,7 +130,7 @@ def handed_out(agreement: Agreement, method: Method, state: Any) -> tuple[str, M
             f"{agreement.method} pools by site, so it cannot be handed out as a mixture without names: write "
             'hand_out = "ensemble", or "student" with a distilling method.'
         )
-    return "mixture", Mixture(), unnamed(agreement, state.posterior, state.posteriors, state.weights)
+    return "mixture", Mixture(), unnamed_mixture(agreement, state.posterior, state.posteriors, state.weights)
 
 
 def _only(state: Any, fields: tuple[str, ...]) -> Tree:
@@ -138,7 +138,9 @@ def _only(state: Any, fields: tuple[str, ...]) -> Tree:
     return state._replace(**{name: () for name in state._fields if name not in fields})
 
 
-def unnamed(agreement: Agreement, start: Posterior, posteriors: tuple[Posterior, ...], weights: Tensor) -> Pooled:
+def unnamed_mixture(
+    agreement: Agreement, start: Posterior, posteriors: tuple[Posterior, ...], weights: Tensor
+) -> Pooled:
     """The same mixture as samples in an order that tells nothing, each with its share of its site's weight.
 
     The order comes from the samples' own numbers and from nothing else: whose they are cannot be read off it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from consilience.errors import InputError, unknown
+from consilience.errors import InputError, unknown_name
 from consilience.method import usual_rounds
 from consilience.methods import METHODS
 from consilience.study.admission import would_leave
@@ -41,7 +41,7 @@ def proposal(
     linear = model in (None, "linear") and bool(target.classes)  # else a full Gaussian is too large, or has no noise
     chosen = method or (Agreement.method if linear else "mixture")
     if chosen not in METHODS:
-        raise unknown("method", chosen, METHODS)
+        raise unknown_name("method", chosen, METHODS)
     draft = Agreement(
         name,
         server,

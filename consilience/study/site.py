@@ -14,7 +14,7 @@ from consilience.data.sites import Data
 from consilience.engines import threads_for, using_threads
 from consilience.engines.exchange import Turn, alone, client_view
 from consilience.errors import InputError
-from consilience.formats.envelope import Header, sealed
+from consilience.formats.envelope import Header, seal
 from consilience.formats.settings import kept_types_of, types_of
 from consilience.key import Stream
 from consilience.method import Method, Needs
@@ -24,8 +24,8 @@ from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
 from consilience.study.admission import kinds_of, leaves_of, server_of
 from consilience.study.agreement import Agreement, Member, Study
 from consilience.study.choice import knob, log_scores
-from consilience.study.columns import Inspection, inspect, labelled
-from consilience.study.files import checked
+from consilience.study.columns import Inspection, inspect, labelled_rows
+from consilience.study.files import open_file
 from consilience.tree import Tree
 
 
@@ -51,10 +51,10 @@ def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[
     present = [label for label, count in found.classes.items() if count]
     if len(present) == 1 and not one_class:
         raise InputError(
-            f"«{agreement.target.name}» is «{present[0]}» in every row of {path.name}: check the column, or add "
+            f"'{agreement.target.name}' is '{present[0]}' in every row of {path.name}: check the column, or add "
             "--one-class if that is so."
         )
-    return labelled(agreement.columns, agreement.target, found), found
+    return labelled_rows(agreement.columns, agreement.target, found), found
 
 
 def parts(agreement: Agreement, number: int, data: Data) -> Parts:
@@ -96,7 +96,7 @@ def read_message(study: Study, path: Path | None) -> tuple[Tree, int]:
     """The coordinator's message and its round, or the study's own first one."""
     if path is None:
         return first_message(study), 1
-    envelope = checked(study, path, "message", most=2**30)
+    envelope = open_file(study, path, "message", most=2**30)
     if envelope.header.sender != "server":
         raise InputError(f"{path} does not come from the coordinator: it is not used.")
     return envelope.value(types_of(study.agreement.build_method())), envelope.header.round
@@ -130,10 +130,10 @@ def fit(
     held = {str(round_ - 1): memories[number]} if memories else {}  # so that a lost reply can be made again
     held |= {str(round_): reply.keep}
     kept = header._replace(kind="memory", about={"rows": fingerprint(rows.train), "rounds": [*map(int, held)]})
-    made = sealed({"send": reply.send, "size": reply.size}, header, key)
+    made = seal({"send": reply.send, "size": reply.size}, header, key)
     if len(made) > agreement.most_bytes:
         raise InputError(f"The reply has {len(made):,} bytes; the study lets {agreement.most_bytes:,} leave a site.")
-    return Fitted(made, sealed(held, kept, key), reply.send)
+    return Fitted(made, seal(held, kept, key), reply.send)
 
 
 def _memories(study: Study, member: Member, path: Path | None, round_: int, rows: Parts) -> dict[int, Tree]:
@@ -141,12 +141,12 @@ def _memories(study: Study, member: Member, path: Path | None, round_: int, rows
         return {}
     if path is None or not path.exists():
         raise InputError(f"Round {round_} goes on from what round {round_ - 1} left here: give it with --memory.")
-    envelope = checked(study, path, "memory", most=2**30)
+    envelope = open_file(study, path, "memory", most=2**30)
     header, held = envelope.header, envelope.value(kept_types_of(study.agreement.build_method()))
     if "rounds" not in header.about:
         held = {str(header.round): held}  # files of older versions hold one round
     if header.sender != member.name or str(round_ - 1) not in held:
-        raise InputError(f"{path} is not what «{member.name}» kept in round {round_ - 1}: give the right file.")
+        raise InputError(f"{path} is not what '{member.name}' kept in round {round_ - 1}: give the right file.")
     if header.about.get("rows") != fingerprint(rows.train):
         raise InputError(f"The rows are not those of round {round_ - 1}: use the same table in all rounds.")
     return {member.number: held[str(round_ - 1)]}
@@ -156,7 +156,7 @@ def may_leave(agreement: Agreement, reply: Reply) -> None:
     """Refuse a reply of another kind than agreed, or that tells about fewer rows than agreed."""
     strange = [kind for kind in kinds_of(reply.send) if kind not in agreement.leaves]
     if strange:
-        raise InputError(f"The method would send a «{strange[0]}», which the study does not let leave a site.")
+        raise InputError(f"The method would send a '{strange[0]}', which the study does not let leave a site.")
     if 0 < (fewest := int(agreement.build_method().fewest(reply))) < agreement.smallest:
         raise InputError(
             f"{agreement.method} sends sums over no more than {fewest} rows here, and the study shows no count below "
@@ -189,9 +189,9 @@ def check_unseen(study: Study, memory: Path | None, rows: Parts) -> bool:
     """Whether the rows that were trained on are still the same, so that those set aside were not; None was kept: no."""
     if memory is None or not memory.exists():
         return False
-    kept = checked(study, memory, "memory", most=2**30).header.about.get("rows")
+    kept = open_file(study, memory, "memory", most=2**30).header.about.get("rows")
     if kept != fingerprint(rows.train):
-        raise InputError("The table has changed since «site fit»: rows set aside may have been trained on.")
+        raise InputError("The table has changed since `site fit`: rows set aside may have been trained on.")
     return True
 
 
@@ -210,7 +210,7 @@ def statistics(
         table = log_scores(method, task, state, rows)
     about = {"model": of, "knob": knob(method, state).name}
     header = Header("statistics", agreement.hash, agreement.name, member.name, 1, about)
-    return sealed({"log_scores": table, "count": torch.tensor(len(rows.y))}, header, key)
+    return seal({"log_scores": table, "count": torch.tensor(len(rows.y))}, header, key)
 
 
 def ranges(value: Tree) -> list[tuple[str, tuple[int, ...], str, int, float, float]]:

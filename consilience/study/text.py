@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.data.tables import MOST_CLASSES, is_empty, number, read_table
-from consilience.errors import InputError, unknown
+from consilience.errors import InputError, unknown_name
 from consilience.study.agreement import SITES, Agreement, Study
 from consilience.study.columns import Column, Target
 
@@ -17,14 +17,14 @@ MOST_LEVELS = 20  # of a column of text
 
 AGREEMENT = """\
 # A study of consilience: what all sites agree on before anything is computed.
-# Read it, change what is not right, and only then let the sites sign it with «consilience site join».
+# Read it, change what is not right, and only then let the sites sign it with `consilience site join`.
 # Any later change of the agreement has another hash, and every signature and file made before is refused.
 
 format = {format}
 name = {name}
 server = {server}  # the coordinator's public key
 seed = {seed}  # decides every random number
-scaling = {scaling}  # agreed: by the constants below; sums: the constants come from «site sums» and «study scale»
+scaling = {scaling}  # agreed: by the constants below; sums: the constants come from `site sums` and `study scale`
 
 [target]  # classes = ["no", "yes"], or a number with unit, range, centre and spread
 {target}
@@ -35,13 +35,13 @@ scaling = {scaling}  # agreed: by the constants below; sums: the constants come 
 [columns]
 {columns}
 
-[model]  # see «consilience run --help»
+[model]  # see `consilience run --help`
 model = {model}
 prior_var = {prior_var}  # variance of every weight before any data; the same at all sites
 noise = {noise}  # of a number: variance of an observation on the scaled target, 0 if it is learned
 draws = {draws}  # members that stand for a Gaussian when predicting
 
-[method]  # see «consilience methods {method_name}»
+[method]  # see `consilience methods {method_name}`
 method = {method}
 settings = {settings}
 rounds = {rounds}  # hand-overs; 1 for one-round methods
@@ -116,14 +116,14 @@ def _target_fields(t: Target) -> dict[str, Any]:
     return {"name": t.name, "unit": t.unit, "range": t.range, "centre": t.centre, "spread": t.spread}
 
 
-def proposed(path: Path, target: str) -> tuple[Target, tuple[Column, ...]]:
+def propose_columns(path: Path, target: str) -> tuple[Target, tuple[Column, ...]]:
     """Columns as an example table suggests them, with ranges rounded outwards: to be checked by people who know.
 
     A few odd texts among numbers are taken to mean missing. Texts that could name single rows are refused.
     """
     table = read_table(path, fewest=1)
     if target not in table.columns:
-        raise unknown("column", target, table.columns)
+        raise unknown_name("column", target, table.columns)
     columns = []
     for name, cells in table.columns.items():
         known = [cell.text for cell in cells if not is_empty(cell)]
@@ -150,7 +150,7 @@ def _check_levels(name: str, levels: int, rows: int) -> None:
     """Levels are written into the study, which goes to every site."""
     if levels > MOST_LEVELS or (levels > 2 and 2 * levels > rows):
         raise InputError(
-            f"Column «{name}» has {levels} different texts in {rows} rows, which the study's file would show to every "
+            f"Column '{name}' has {levels} different texts in {rows} rows, which the study's file would show to every "
             "site: leave the column out of the table, or describe it with --columns."
         )
 

@@ -112,7 +112,7 @@ def chain(
     follow the passes, not the kernel.
     """
     like = centre(start, task.like).params
-    vector, data, several = tree.ravel(like), client.data, tree.vectorised()
+    vector, data, several = tree.ravel(like), client.data, tree.under_vmap()
     state, samples = kernel.init(vector), []
     uneven = several and bool((tree.below(data.w) <= 0).any())  # some client of the group has fewer rows
     rows_in_all = len(data.w) if several else int((data.w > 0).sum())
@@ -128,8 +128,8 @@ def chain(
         for i, taken in enumerate(batches(data, order[: steps * batch], batch)):
             rows = taken if augment is None else taken._replace(x=augment(taken.x, key.fold(i).fold(-1)))
             at = At(epoch, (epoch + i / own_steps) / passes, size, key, i, overwrite)
-            moved, slope = learn(vector, rows, key, i)
-            new = kernel.step(moved, slope, state, at)
+            moved, gradient = learn(vector, rows, key, i)
+            new = kernel.step(moved, gradient, state, at)
             if still is not None:
                 new = torch.where(still, moved, new[0]), new[1]
             if uneven or (several and own_epochs is not None):
@@ -159,7 +159,7 @@ def batches(data: Data, order: Tensor, batch: int) -> Iterator[Data]:
         )
 
 
-def sampled(
+def sample(
     task: Task, start: Posterior, client: Client, kernel: Kernel, epochs: int, batch: int, kept: Collection[int]
 ) -> Samples:
     """The chain's vectors at the end of the `kept` epochs as a posterior; none of them is a mistake in the settings."""
@@ -171,7 +171,7 @@ def sampled(
     return Samples(tree.unravel(torch.stack(trace.samples), centre(start, task.like).params))
 
 
-def after_burning(epochs: int, burn: int, every: int) -> range:
+def keep_after_burn_in(epochs: int, burn: int, every: int) -> range:
     """The last epoch and every so many before it, as long as they are not burned."""
     if every < 1 or burn < 0:
         raise InputError(

@@ -33,7 +33,7 @@ def worthwhile(steps: int) -> bool:
     return steps >= WORTH and compiler()
 
 
-def compiled(model: nn.Module, about: Any, f: Function) -> Function:
+def compile_step(model: nn.Module, about: Any, f: Function) -> Function:
     """f for tensors that a vmap has batched; compiled once for a network and what else (`about`) decides f."""
     known = _made.setdefault(model, {})
 

@@ -1,7 +1,7 @@
-"""The slope of U/n, which every chain steps along: as fast as bare torch for one client, `torch.func` under vmap.
+"""The gradient of U/n, which every chain steps along: as fast as bare torch for one client, `torch.func` under vmap.
 
-The prior and the usual tilts know their slopes in closed form; only the likelihood goes through autograd. Running
-statistics are among the weights: a pass moves them, their slope is 0.
+The prior and the usual tilts know their gradients in closed form; only the likelihood goes through autograd. Running
+statistics are among the weights: a pass moves them, their gradient is 0.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from torch.func import functional_call
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.key import Key
-from consilience.task import Task, gradient, mean_nll
-from consilience.training.backprop import perceptron_slope
-from consilience.training.compiled import compiled
+from consilience.task import Task, grad, mean_nll
+from consilience.training.backprop import perceptron_gradient
+from consilience.training.compiled import compile_step
 from consilience.tree import Params
 
-Slope: TypeAlias = Callable[[Tensor, Data], Tensor]  # weights as one vector, a batch → ∇(U/n) as one vector
+Gradient: TypeAlias = Callable[[Tensor, Data], Tensor]  # weights as one vector, a batch → ∇(U/n) as one vector
 # The same with the step's key, for layers that draw → the weights with their running statistics moved, and ∇(U/n).
 Pass: TypeAlias = Callable[[Tensor, Data, Key, int], tuple[Tensor, Tensor]]
 
 
-def slope_of(task: Task, like: Params, size: Tensor) -> Slope:
-    """The slope for a client with `size` examples; what it returns may be overwritten by the next call."""
+def gradient_of(task: Task, like: Params, size: Tensor) -> Gradient:
+    """The gradient for a client with `size` examples; what it returns may be overwritten by the next call."""
     learn = pass_of(task, like, size)
     return lambda vector, batch: learn(vector, batch, Key(0), 0)[1]
 
 
 def pass_of(task: Task, like: Params, size: Tensor) -> Pass:
     """A training pass for a client with `size` examples, given the epoch's key and the number of the step in it."""
-    likelihood = _written_out(task, like) or (_functional if tree.vectorised() else _private_copy)(task, like)
+    likelihood = _written_out(task, like) or (_functional if tree.under_vmap() else _private_copy)(task, like)
     still = statistics_in(task, like)
 
     def own(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
         moved, found = likelihood(vector, batch, key, step)
-        prior = task.prior.slope(vector)
+        prior = task.prior.gradient(vector)
         return moved, found if prior is None else found.add_(prior / size)
 
     def learn(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
         anchor = task.anchor
-        away = None if anchor is None else anchor.slope - own(anchor.point, batch, key, step)[1]
+        away = None if anchor is None else anchor.gradient - own(anchor.point, batch, key, step)[1]
         moved, found = own(vector, batch, key, step)
         found = found if away is None else found + away
         for tilt in task.tilts:
             if hasattr(tilt, "onto"):
                 found = tilt.onto(found, vector)
             else:
-                found = found + gradient(lambda v, t=tilt: t(tree.unravel(v, like)), vector)  # type: ignore[misc]
+                found = found + grad(lambda v, t=tilt: t(tree.unravel(v, like)), vector)  # type: ignore[misc]
         if still is None:
             return vector, found
         return torch.where(still, moved, vector), torch.where(still, 0.0, found)
@@ -60,11 +60,11 @@ def pass_of(task: Task, like: Params, size: Tensor) -> Pass:
     return learn
 
 
-def whole_slope(task: Task, params: Params, data: Data, batch: int) -> Params:
+def full_gradient(task: Task, params: Params, data: Data, batch: int) -> Params:
     """∇(U/n) over all of a client's rows, `batch` of them at a time."""
-    vector, slope = tree.ravel(params), slope_of(task, params, data.size)
+    vector, gradient = tree.ravel(params), gradient_of(task, params, data.size)
     parts = [Data(*(leaf[i : i + batch] for leaf in data)) for i in range(0, len(data.w), batch)]
-    total = sum((part.size * slope(vector, part) for part in parts), torch.zeros_like(vector))
+    total = sum((part.size * gradient(vector, part) for part in parts), torch.zeros_like(vector))
     return tree.unravel(total / data.size, params)
 
 
@@ -78,8 +78,8 @@ def statistics_in(task: Task, like: Params) -> Tensor | None:
 
 def _written_out(task: Task, like: Params) -> Pass | None:
     """Plain perceptrons need no autograd; None for other networks, and where the step is compiled anyway."""
-    slope = None if task.compiled else perceptron_slope(task, like)
-    return None if slope is None else lambda vector, batch, key, step: (vector, slope(vector, batch))
+    gradient = None if task.compiled else perceptron_gradient(task, like)
+    return None if gradient is None else lambda vector, batch, key, step: (vector, gradient(vector, batch))
 
 
 def _functional(task: Task, like: Params) -> Pass:
@@ -100,7 +100,7 @@ def _functional(task: Task, like: Params) -> Pass:
         def value(vector: Tensor, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
             return loss(vector, Data(x, y, w), {})[0]
 
-        fast = compiled(task.model, repr(task.likelihood), torch.func.grad(value))
+        fast = compile_step(task.model, repr(task.likelihood), torch.func.grad(value))
 
         def quick(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
             return vector, fast(vector, *batch)
@@ -121,8 +121,8 @@ def _private_copy(task: Task, like: Params) -> Pass:
     A step is then a plain forward and backward pass, whatever the network, and no other thread sees the copy.
     """
     model, theta = copy.deepcopy(task.model).train(), tree.ravel(like).clone()
-    slope = torch.zeros_like(theta)
-    weights, slopes = tree.unravel(theta, like), tree.unravel(slope, like)
+    gradient = torch.zeros_like(theta)
+    weights, gradients = tree.unravel(theta, like), tree.unravel(gradient, like)
     own: Params = dict(model.named_parameters())
     moving = task.statistics
     for name, view in weights.items():
@@ -132,7 +132,7 @@ def _private_copy(task: Task, like: Params) -> Pass:
             continue
         leaf = own.get(name, view.detach())
         leaf.data, leaf.grad = view, None
-        leaf.requires_grad_().grad = slopes[name]
+        leaf.requires_grad_().grad = gradients[name]
         own[name] = leaf
     layers = [model.get_submodule(name) for name in _named(model, "seed")]
     counting = [model.get_submodule(name) for name in _named(model, "rows")]
@@ -140,7 +140,7 @@ def _private_copy(task: Task, like: Params) -> Pass:
 
     def bare(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
         theta.copy_(vector)
-        slope.zero_()
+        gradient.zero_()
         for i, layer in enumerate(layers):
             layer.seed = _seed(key, step, i)
         if counting:
@@ -151,7 +151,7 @@ def _private_copy(task: Task, like: Params) -> Pass:
         x = batch.x.contiguous(memory_format=torch.channels_last) if pooling and batch.x.ndim == 4 else batch.x
         with torch.enable_grad():
             mean_nll(task.likelihood.nll(model(x), batch.y, own), batch.w).backward()
-        return theta, slope
+        return theta, gradient
 
     return bare
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.task import Task
-from consilience.training.gradient import Slope, slope_of
+from consilience.training.gradient import Gradient, gradient_of
 from consilience.tree import Params
 
 
@@ -26,16 +26,16 @@ def each(task: Task, f: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:
     return torch.stack([f(vector).clone() for vector in vectors])
 
 
-def slopes_of(task: Task, like: Params, size: Tensor) -> Callable[[Tensor, Data], Tensor]:
+def gradients_of(task: Task, like: Params, size: Tensor) -> Callable[[Tensor, Data], Tensor]:
     """∇(U/n) for many sets of weights [M, P] on the same rows."""
-    built: list[Slope] = []  # by the first call, which knows whether a vmap is running
+    built: list[Gradient] = []  # by the first call, which knows whether a vmap is running
 
-    def slope(vector: Tensor, rows: Data) -> Tensor:
+    def gradient(vector: Tensor, rows: Data) -> Tensor:
         if not built:
-            built.append(slope_of(task, like, size))
+            built.append(gradient_of(task, like, size))
         return built[0](vector, rows)
 
-    return lambda vectors, rows: each(task, lambda vector: slope(vector, rows), vectors)
+    return lambda vectors, rows: each(task, lambda vector: gradient(vector, rows), vectors)
 
 
 def check_exact(task: Task, who: str) -> None:

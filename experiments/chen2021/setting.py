@@ -1,6 +1,6 @@
 """What the tables of Chen and Chao 2021 share: data, networks, training, and how a row is scored.
 
-A column is a split and a network, «step:convnet». A row is a function from a `Job` to results. Every row has its
+A column is a split and a network, `step:convnet`. A row is a function from a `Job` to results. Every row has its
 weight decay chosen in {1e-3, 1e-4} on validation rows in a third of the rounds, where the scale says so; NLL, Brier and
 a temperature from 30 labelled rows, none of which the paper has, stand beside the accuracy.
 """
@@ -171,7 +171,7 @@ def table(
     clients: int = 10,
     incomparable: Sequence[str] = (),
 ) -> Experiment:
-    """A table whose columns are «split:network»; `few` rows are run where the scale has time for no more."""
+    """A table whose columns are `split:network`; `few` rows are run where the scale has time for no more."""
 
     def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         kind, _, network = column.partition(":")
@@ -280,7 +280,7 @@ def _mean(each: list[dict[str, float]]) -> dict[str, float]:
 
 
 def printed(text: str, columns: Sequence[str]) -> dict[str, dict[str, tuple[float, float]]]:
-    """A paper's table: a row's name, then «mean±deviation» for every column; «–» where there is none."""
+    """A paper's table: a row's name, then 'mean±deviation' for every column; '–' where there is none."""
     rows = {}
     for line in text.strip().splitlines():
         name, _, cells = line.partition("|")

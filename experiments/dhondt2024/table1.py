@@ -22,7 +22,7 @@ import consilience as co
 from consilience.comparison.reproduce import Experiment, Values, module
 from consilience.data.dataset import Dataset
 from consilience.datasets import dataset
-from consilience.metrics.communication import Curve, curve, reached, sent
+from consilience.metrics.communication import Curve, bytes_sent, bytes_to_reach, curve
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn
 from consilience.runs.result import Result
@@ -120,7 +120,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
             "each site alone, SGD": ran(co.LocalOnly(co.SGD(0.1, 0.0, size.rounds, batch))),
         }
     targets = {k: first.report["history"][-1][f"validation_{k}"] for k in ("nll", "accuracy")}
-    own = sent(curve(first.report)[-1], "floats")
+    own = bytes_sent(curve(first.report)[-1], "floats")
     curves = {row: curve(r.report) for row, r in found.items() if not r.method.bound and r.replies is not first.replies}
     curves["BPC-FL + SGD"] = curve(first.report)
     values: Values = {}
@@ -133,8 +133,8 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         kept = {k: sum(s[k] for s in each) / len(each) for k in ("nll", "accuracy", "ece", "brier")}
         values[row] = {**kept, "nll_own_writers": result.metrics["nll"], "seconds": result.report["seconds"]}
         for key, target in targets.items():
-            point = reached(curves.get(row, []), key, target)
-            floats = None if point is None else sent(point, "floats")
+            point = bytes_to_reach(curves.get(row, []), key, target)
+            floats = None if point is None else bytes_sent(point, "floats")
             values[row] |= {f"floats_to_{key}": floats, f"times_to_{key}": None if floats is None else floats / own}
     values["BPC-FL + SGD"] |= exposure(first, sites)
     values["_drawing"] = {"curves": curves, "pictures": pictures(first, sites)}  # type: ignore[dict-item]
@@ -199,7 +199,7 @@ def draw(results: dict[str, Any], folder: Path) -> None:
 
 def mean_of(curves: list[Curve], key: str) -> tuple[list[float], list[float]]:
     """Floats and scores, averaged over seeds."""
-    pairs = [[(sent(p, "floats"), p[key]) for p in same] for same in zip(*curves, strict=False)]
+    pairs = [[(bytes_sent(p, "floats"), p[key]) for p in same] for same in zip(*curves, strict=False)]
     return [sum(x for x, _ in s) / len(s) for s in pairs], [sum(y for _, y in s) / len(s) for s in pairs]
 
 

@@ -14,7 +14,7 @@ from consilience.metrics.scores import scores
 from consilience.pooling.evidence import class_log_probs, class_scores, strengths
 from consilience.predictive import Categorical
 from consilience.splits.text import parse
-from consilience.task import smoothed
+from consilience.task import smooth
 
 BUDGET = {"digits": (50, 50), "heart_disease": (50, 20)}  # epochs, batch; 15 and 100 for the others
 PENALTIES: tuple[float | None, ...] = (0.1, 0.3, 1.0, 3.0, 10.0, None)
@@ -38,7 +38,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         for exponent in (0.5, 1.0):
             for penalty in PENALTIES:
                 found = class_scores(strengths(state.counts, exponent), penalty)(z)
-                p = Categorical(class_log_probs(found, smoothed(total), total > 0))
+                p = Categorical(class_log_probs(found, smooth(total), total > 0))
                 row = f"{label}, exponent {exponent}, λ {'estimated' if penalty is None else penalty}"
                 values[row] = {k: scores(p, rows.y)[k] for k in ("nll", "accuracy", "brier")}
     return values

@@ -88,7 +88,7 @@ def pairs(folder: Path, columns: Sequence[str], ours: str, rivals: Rows, score: 
 
 def page(folder: Path) -> str:
     fair = OURS | RIVALS | {"pooled data": "Centralised"}
-    return f"""**As they come** (β alone uses the server's 30 labels; one-shot FL, FedKT and «distilled» use unlabelled
+    return f"""**As they come** (β alone uses the server's 30 labels; one-shot FL, FedKT and 'distilled' use unlabelled
 rows there).
 
 {means(folder, MAIN, OURS | RIVALS | BOUNDS)}

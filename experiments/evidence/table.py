@@ -3,7 +3,7 @@
 A column is data/split/sites, optionally followed by /labels:N (labelled rows at the server), /rotate:DEGREES or
 /noise:DEVIATION (a shift of the features from site to site, where the method's assumption fails). All rows share
 split, start, passes over the data and server rows; λ = 1 and exponent ½ throughout unless the row says otherwise, and
-nothing is chosen on test rows. «As it comes» is the method's default, which `defaults` chose on validation rows.
+nothing is chosen on test rows. 'As it comes' is the method's default, which `defaults` chose on validation rows.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from consilience.comparison.reproduce import Experiment, Values
 from consilience.datasets import dataset
 from consilience.metrics.scores import scores
 from consilience.models import model
-from consilience.models.remembered import remembering
+from consilience.models.remembered import remember_values
 from consilience.pooling.evidence import class_log_probs, fit, solver, strengths
 from consilience.predictive import Categorical, Distribution, Predictive, mixture, temperature, tempered
 from consilience.runs.result import Result
 from consilience.splits.text import parse
-from consilience.task import label_counts, smoothed
+from consilience.task import label_counts, smooth
 
 SHOWN = ("accuracy", "nll", "brier", "ece", "ece_debiased")
 
@@ -49,7 +49,7 @@ SMOKE = Size(epochs=10, batch=50, inputs=40, distilled=3)
 
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
-    with remembering():  # many rows pool the same replies
+    with remember_values():  # many rows pool the same replies
         return scored(column, seed, scale, data_dir)
 
 
@@ -136,9 +136,9 @@ def divided_afterwards(task: co.Task, sites: co.Sites, sampled: Result) -> Predi
     solve, total = solver(r, 1.0), counts.sum(0)
 
     def predict(x: Tensor) -> Categorical:
-        logs = [p(x)[0] - smoothed(n).log() for p, n in zip(clients, counts, strict=True)]
+        logs = [p(x)[0] - smooth(n).log() for p, n in zip(clients, counts, strict=True)]
         z = torch.stack([z.log_softmax(-1) for z in logs])
-        return Categorical(class_log_probs(fit(z, r, 1.0, solve).scores, smoothed(total), total > 0))
+        return Categorical(class_log_probs(fit(z, r, 1.0, solve).scores, smooth(total), total > 0))
 
     return predict
 
@@ -146,7 +146,7 @@ def divided_afterwards(task: co.Task, sites: co.Sites, sampled: Result) -> Predi
 def mixed_evidence(task: co.Task, evidence: Result) -> Predictive:
     """The adjusted likelihood without the fit: a mixture of posteriors under the pooled frequencies."""
     state = evidence.state
-    prior = smoothed(state.counts.sum(0)).log()
+    prior = smooth(state.counts.sum(0)).log()
     clients = [task.predictive(p) for p in state.posteriors]
     return lambda x: mixture([Categorical((p(x)[0] + prior).log_softmax(-1)) for p in clients], state.weights)
 

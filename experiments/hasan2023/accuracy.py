@@ -107,7 +107,7 @@ def prepared(name: str, h: float, scale: str, seed: int, data_dir: str | None) -
 
 
 def sampler(sites: co.Sites, scale: str, rate: float, epochs: int) -> co.CyclicalSGHMC:
-    """«1/|D|»: their noise √(2εα/N²) is ours, √(2εαT/nₖ), with T = nₖ/N²."""
+    """'1/|D|': their noise √(2εα/N²) is ours, √(2εαT/nₖ), with T = nₖ/N²."""
     n, cycles = sum(len(d.x) for d in sites.train), min(5, epochs)
     samples, keep = min(2, epochs // cycles), 2 if scale == "smoke" else 6
     return co.CyclicalSGHMC(rate, FRICTION, epochs, cycles, samples, keep, BATCH, (n / CLIENTS) / n**2)

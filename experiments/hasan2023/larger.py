@@ -1,7 +1,7 @@
 """Hasan 2023, Tables 3.1 and B.5–B.7: the larger sets, by the trial of `hasan2023/accuracy`.
 
 EMNIST with the MLP as MNIST, CIFAR with the CNN, 50 epochs and 10 rounds. Our EMNIST is a part of LEAF's FEMNIST (the
-paper's released program used «bymerge» with 47 classes) and our CIFAR-100 is a part of it: both are other data. A full
+paper's released program used 'bymerge' with 47 classes) and our CIFAR-100 is a part of it: both are other data. A full
 column of CIFAR-10 is hours on one core, so that 2 000 rows and 10 epochs are the default.
 """
 
@@ -53,7 +53,7 @@ PAPER = {  # rows × (EMNIST, CIFAR-10, CIFAR-100) at h = 0.0, 0.3, 0.6, 0.9: Ta
 
 
 def printed(row: str, cells: list[tuple[float, float]]) -> dict[str, dict[str, tuple[float, float]]]:
-    """«many» is five rounds on EMNIST, ten on CIFAR."""
+    """'many' is five rounds on EMNIST, ten on CIFAR."""
     by_column = dict(zip(COLUMNS, cells, strict=True))
     if not row.endswith("many"):
         return {row: by_column}

@@ -64,7 +64,7 @@ def trained(kind: str, rate: float, epochs: int) -> co.Inference:
 
 
 def sampler(s: dict, n: int, n_k: float, epochs: int, rate: float) -> co.CyclicalSGHMC:
-    """Their noise is √(2εαT/N) on a mean loss, ours √(2εαT/nₖ): T = T_paper · nₖ/N, with T_paper = 1/N for «1/|D|»."""
+    """Their noise is √(2εαT/N) on a mean loss, ours √(2εαT/nₖ): T = T_paper · nₖ/N, with T_paper = 1/N for '1/|D|'."""
     printed = s["temperature"] if s["temperature"] is not None else 1 / n
     cycles = min(s["cycles"], epochs)
     samples = min(s["samples"], epochs // cycles)

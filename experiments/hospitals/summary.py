@@ -126,7 +126,7 @@ def tables(found: dict[str, Any], kind: str) -> str:
     gaps = [
         [row, *(interval(rows[row][p]["nll_difference"]) for p in HOSPITALS)] for row in ranked if " + t" not in row
     ]
-    parts += [f"NLL against «{found['reference']}»", lined(HOSPITALS, gaps)]
+    parts += [f"NLL against '{found['reference']}'", lined(HOSPITALS, gaps)]
     for s in SHOWN[1:]:
         each = [[row, *(f"{rows[row][p][s]:.3f}" if s in rows[row][p] else "" for p in PLACES)] for row in plain]
         parts += [s, lined(PLACES, each)]

@@ -18,8 +18,8 @@ from consilience.key import Key
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.predictive import tempered
 from consilience.study.agreement import read_columns
-from consilience.study.choice import chosen, knob, log_scores, turned
-from consilience.study.columns import inspect, labelled
+from consilience.study.choice import choose_value, knob, log_scores, turn
+from consilience.study.columns import inspect, labelled_rows
 
 HERE = Path(__file__).parent
 DICTIONARY = HERE.parent.parent / "examples" / "hospitals" / "columns.toml"
@@ -32,7 +32,7 @@ Predictions = dict[str, Tensor]  # row of the table → p(yes) of every test row
 
 def hospital(name: str, folder: Path) -> Data:
     target, columns = read_columns(DICTIONARY)
-    return labelled(columns, target, inspect(folder / name / "patients.csv", columns, target))
+    return labelled_rows(columns, target, inspect(folder / name / "patients.csv", columns, target))
 
 
 def folds(data: Data, number: int, key: Key) -> Tensor:
@@ -72,8 +72,8 @@ def compared(train: list[Data], choose: list[Data], test: Tensor, seed: int, pre
         total = torch.stack([log_scores(own, result.task, state, rows) for rows in choose]).sum(0)
         of = knob(own, state)
         found[row] = own.predictive(result.task, state)(test)[0].exp()[:, 1]
-        value, t = chosen(total, of)
-        best, new = turned(own, state, value)
+        value, t = choose_value(total, of)
+        best, new = turn(own, state, value)
         label = {"beta": "β and temperature", "penalty": "λ and temperature", "": "temperature"}[of.name]
         found[f"{row} + {label}"] = tempered(best.predictive(result.task, new)(test), t)[0].exp()[:, 1]
 
@@ -113,7 +113,9 @@ def alone(train: Data, choose: Data, test: Tensor, seed: int) -> Predictions:
             co.Centralised(inference), co.classification(network(sites.features, 2)), sites, seed=seed, scored=False
         )
         p = result.method.predictive(result.task, result.state)(test)
-        _, t = chosen(log_scores(result.method, result.task, result.state, choose), knob(result.method, result.state))
+        _, t = choose_value(
+            log_scores(result.method, result.task, result.state, choose), knob(result.method, result.state)
+        )
         found[row], found[f"{row} + temperature"] = p[0].exp()[:, 1], tempered(p, t)[0].exp()[:, 1]
     return found
 

@@ -2,7 +2,7 @@
 
 Two convolutions that are points, three linear layers that are Gaussian; SGD at 0.01 with momentum 0.9 and weight decay
 1e-5, batches of 64, 10 local epochs; N(0, 1) prior; 10 draws at prediction; ECE with 100 bins. Rows as printed (eq.
-4–8) start at log σ² = −9 and are not clamped above −20; «released» rows follow the released program's clamps and
+4–8) start at log σ² = −9 and are not clamped above −20; 'released' rows follow the released program's clamps and
 running sums. Beside the paper's rows: the bounds, and every row with a temperature from the same 100 labels.
 """
 

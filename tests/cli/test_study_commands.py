@@ -12,8 +12,8 @@ import torch
 from places import COLUMNS, SHORT, Place
 from tiny import Invoke
 
-from consilience.cli.site import parts_shown
-from consilience.formats.envelope import Header, opened, sealed
+from consilience.cli.site import show_parts
+from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.formats.signature import new_key
 from consilience.posterior import Dense, multiply
 from consilience.study.agreement import read
@@ -86,14 +86,14 @@ def test_what_files_say_is_shown_as_it_stands_and_moves_no_cursor(place: Place) 
     studies.table(place.root / "north" / "data.csv", records)
     key = new_key(place.root / "north" / "x.key")
     header = Header("reply", "0" * 64, "\x1b[2J\x1b]0;evil\x07\u202efake\nname", "north")
-    (place.root / "north" / "x.reply").write_bytes(sealed({"send": torch.ones(1)}, header, key))
+    (place.root / "north" / "x.reply").write_bytes(seal({"send": torch.ones(1)}, header, key))
 
     checked = place.at("north", "site", "check", "sepsis.toml", "data.csv")
     shown = place.at("north", "site", "show", "x.reply")
     code, _, err = place.tried("server", "study", "pool", "sepsis.toml", "../north/x.reply")
 
     assert "[mg/dl]" in checked and "[/red] = no: " in checked
-    assert code == 2 and "«[2J]0;evilfake name»" in shown and "«[2J]0;evilfake name»" in " ".join(err.split())
+    assert code == 2 and "'[2J]0;evilfake name'" in shown and "'[2J]0;evilfake name'" in " ".join(err.split())
     assert not {"\x1b", "\x07", "\u202e"} & {*shown, *err}
 
 
@@ -109,7 +109,7 @@ def test_what_files_say_is_shown_as_it_stands_and_moves_no_cursor(place: Place) 
     ],
 )
 def test_a_small_count_does_not_follow_from_the_others(counts: list[int], told: list[str]) -> None:
-    assert parts_shown(counts, 10) == told
+    assert show_parts(counts, 10) == told
 
 
 def test_a_check_does_not_give_a_small_class_away(place: Place) -> None:
@@ -132,7 +132,7 @@ def test_the_default_study_multiplies_linear_posteriors(place: Place) -> None:
     pooled = read_model(place.root / "server" / "sepsis.model")
     study = read(place.root / "server" / "sepsis.toml")
     task, like = study.agreement.build_task(), study.agreement.build_task().like
-    factors = [opened(place.root / "server" / f).value({"Dense": Dense})["send"] for f in place.files]
+    factors = [open_envelope(place.root / "server" / f).value({"Dense": Dense})["send"] for f in place.files]
     product = multiply(factors, task.prior.dense(like))
     assert "120 rows" in told and isinstance(pooled.state.posterior, Dense)
     signed = f"key {study.agreement.server[8:20]}… in the study {study.agreement.hash[:12]}"
@@ -196,7 +196,7 @@ def test_many_rounds_by_hand_over(place: Place) -> None:
     assert "one.message" in first and "one.state" in first
     assert "message" not in second.replace("statistics", "")
     code, _, err = place.tried("server", "study", "pool", "sepsis.toml", *place.files, "--after", "two.state")
-    assert code == 2 and "no file «two.state»" in err
+    assert code == 2 and "no file 'two.state'" in err
     code, _, err = place.tried("server", "study", "pool", "sepsis.toml", *place.files)
     assert code == 2 and "round 2; round 1 is collected" in err
 
@@ -235,7 +235,7 @@ def test_a_pool_that_cannot_write_its_message_can_be_run_again(place: Place) -> 
     place.at(*again)
 
     assert code == 2 and "Cannot write sepsis.message" in err
-    assert opened(place.root / "server" / "sepsis.message").header.round == 3
+    assert open_envelope(place.root / "server" / "sepsis.message").header.round == 3
 
 
 def test_a_memory_stays_in_the_folder_when_the_reply_goes_elsewhere(place: Place) -> None:
@@ -310,11 +310,11 @@ def older(text: str) -> str:
 
 
 BAD_TABLES: list[tuple[Callable[[str], str], str]] = [
-    (lambda text: text.replace("age", "years", 1), "has no column «age»"),
+    (lambda text: text.replace("age", "years", 1), "has no column 'age'"),
     (lambda text: text.splitlines()[0], "has 0 rows under its header"),
     (lambda text: "\n".join(text.splitlines()[:2]), "has 1 rows"),
     (lambda text: "", "has 0 rows"),
-    (lambda text: text.replace("yes", "no"), "«died» is «no» in every row"),
+    (lambda text: text.replace("yes", "no"), "'died' is 'no' in every row"),
     (lambda text: text.replace(",a,", ",7,"), "none of the agreed a, b, c"),
     (lambda text: text.replace(",", ";"), "delimiter"),
     (older, "120 of 120 values lie outside 18 to 100 years"),
@@ -369,7 +369,7 @@ def test_keys_and_files_of_others_are_refused(place: Place) -> None:
         (wrong, "not the key of a site in the study"),
         (theirs, "not the key of the study's coordinator"),
         (again, "already exists"),
-        (none, "no file «none.toml»"),
+        (none, "no file 'none.toml'"),
         (shown, "damaged or was not written"),
         (changed, "has changed since"),
     ):

@@ -18,7 +18,7 @@ from tiny import Invoke
 import consilience as co
 from consilience.comparison.cells import Plan, compare, outcomes, parse_seeds
 from consilience.comparison.rows import PRESETS, Row, has, read_settings, row
-from consilience.comparison.summary import csv_text, joined, markdown, over_seeds, pair
+from consilience.comparison.summary import csv_text, join_seeds, markdown, over_seeds, pair
 from consilience.errors import InputError
 from consilience.formats.settings import describe
 from consilience.methods import METHODS
@@ -229,7 +229,7 @@ def test_reliability_bins_of_seeds_are_joined_by_their_counts() -> None:
     def one(n: int, confidence: float | None, accuracy: float | None) -> list[dict[str, Any]]:
         return [{"low": 0, "high": 1, "count": n, "confidence": confidence, "accuracy": accuracy, "interval": [0, 1]}]
 
-    both = joined([one(10, 0.5, 0.4), one(30, 0.7, 0.8), one(0, None, None)])[0]
+    both = join_seeds([one(10, 0.5, 0.4), one(30, 0.7, 0.8), one(0, None, None)])[0]
     assert both["count"] == 40 and both["interval"] is None
     assert both["confidence"] == pytest.approx(0.65)  # (10·0.5 + 30·0.7) / 40
     assert both["accuracy"] == pytest.approx(0.7)  # (10·0.4 + 30·0.8) / 40
@@ -331,26 +331,26 @@ def test_the_data_sets_are_still_listed(invoke: Invoke) -> None:
     ("words", "sentence"),
     [
         ("compare", "Say what to compare"),
-        ("compare bta", "Did you mean «beta»?"),
+        ("compare bta", "Did you mean 'beta'?"),
         ("compare beta[rounds=x]", "whole number"),
-        ("compare beta[inference.epoch=3]", "Did you mean «epochs»?"),
+        ("compare beta[inference.epoch=3]", "Did you mean 'epochs'?"),
         ("compare beta[inference.epochs]", "field=value"),
         ("compare beta[", "is not a row"),
         ("compare beta beta", "Two rows are the same"),
         ("compare mixture[rounds=3]", "one-round"),
-        ("compare beta --set inference.epoch=3", "Did you mean «inference.epochs»?"),
+        ("compare beta --set inference.epoch=3", "Did you mean 'inference.epochs'?"),
         ("compare beta --seeds 3-1", "are no seeds"),
         ("compare beta --seeds a", "are no seeds"),
         ("compare beta --seeds 1,1", "a seed twice"),
         ("compare beta --split iid,iid", "named twice"),
-        ("compare beta --split dirichle:1", "Did you mean «dirichlet»?"),
-        ("compare beta --reference bcm", "There is no row called «bcm»"),
+        ("compare beta --split dirichle:1", "Did you mean 'dirichlet'?"),
+        ("compare beta --reference bcm", "There is no row called 'bcm'"),
         ("compare beta --engine gpu", "There is no engine"),
         ("compare beta --calibration 0", "needs labelled rows"),
         ("compare beta --settings nowhere", "no preset of that name; presets:"),
         ("compare beta --settings hasan2024", "holds nothing for digits"),
         ("compare beta --settings wrong.json", "should hold"),
-        ("datasets get digit", "Did you mean «digits»?"),
+        ("datasets get digit", "Did you mean 'digits'?"),
     ],
 )
 def test_mistakes_get_one_sentence_and_exit_code_2(invoke: Invoke, tmp_path: Path, words: str, sentence: str) -> None:

@@ -158,9 +158,9 @@ def test_a_mistake_ends_all_workers_and_keeps_what_is_finished(toy: Path) -> Non
 
 
 def test_unknown_names_are_told(toy: Path) -> None:
-    with pytest.raises(InputError, match="Did you mean «papers/toy»"):
+    with pytest.raises(InputError, match="Did you mean 'papers/toy'"):
         load("papers/toi")
-    with pytest.raises(InputError, match=r"no scale called «huge». Known: full, quick"):
+    with pytest.raises(InputError, match=r"no scale called 'huge'. Known: full, quick"):
         reproduce("papers/toy", [0], "huge", toy / "out", None)
 
 
@@ -178,9 +178,9 @@ def test_the_command_lists_runs_draws_and_says_where(toy: Path, invoke: Invoke) 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("papers/toi", "Did you mean «papers/toy»?"),
+        ("papers/toi", "Did you mean 'papers/toy'?"),
         ("papers/toy --scale huge", "Known: full, quick."),
-        ("papers/toy --seeds 3-1", "«3-1» are no seeds"),
+        ("papers/toy --seeds 3-1", "'3-1' are no seeds"),
     ],
 )
 def test_mistakes_get_one_sentence_and_exit_code_2(toy: Path, invoke: Invoke, words: str, sentence: str) -> None:

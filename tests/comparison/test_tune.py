@@ -18,11 +18,11 @@ from consilience.comparison.rows import row
 from consilience.comparison.tune import (
     Search,
     Trial,
-    drawn,
+    draw_points,
     on_validation,
     papers,
     points_of,
-    ranked,
+    rank,
     read_grid,
     tune,
     write,
@@ -133,21 +133,21 @@ def test_several_methods_share_one_settings_file(tmp_path: Path, rates: str) -> 
 
 def test_the_budget_draws_points_without_replacement() -> None:
     grids = [{"a": [1, 2, 3], "b": [1, 2, 3]}, {"a": [3], "b": [3]}]  # nine points; one comes twice
-    points = drawn(grids, 4, 0)
+    points = draw_points(grids, 4, 0)
     assert len(points_of(grids)) == 9 and len(points) == 4
     assert len({json.dumps(p) for p in points}) == 4 and all(p in points_of(grids) for p in points)
-    assert drawn(grids, 4, 0) == points != drawn(grids, 4, 1)
-    assert drawn(grids, 20, 0) == points_of(grids)
+    assert draw_points(grids, 4, 0) == points != draw_points(grids, 4, 1)
+    assert draw_points(grids, 20, 0) == points_of(grids)
     with pytest.raises(InputError, match="empty"):
-        drawn([{}], 4, 0)
+        draw_points([{}], 4, 0)
     with pytest.raises(InputError, match="empty"):
-        drawn([{"a": []}], 4, 0)
+        draw_points([{"a": []}], 4, 0)
 
 
 def test_best_first_whichever_way_the_score_points() -> None:
     trials = [Trial({"a": i}, [m], m) for i, m in enumerate([0.5, None, 0.9])]
-    assert [t.point["a"] for t in ranked(trials, "nll")] == [0, 2, 1]
-    assert [t.point["a"] for t in ranked(trials, "accuracy")] == [2, 0, 1]
+    assert [t.point["a"] for t in rank(trials, "nll")] == [0, 2, 1]
+    assert [t.point["a"] for t in rank(trials, "accuracy")] == [2, 0, 1]
 
 
 def test_the_papers_grid_has_their_numbers_of_points() -> None:
@@ -161,7 +161,7 @@ def test_the_papers_grid_has_their_numbers_of_points() -> None:
     student = row("beta[distil=Distil]").method
     assert len(points_of(papers(student, sites))) == 4 * 3 * 3 * 3 * 3  # optimisers, rates and epochs of the student
     for word, problem in (("fedprox", sites), ("fedyogi", sites), ("fedpa", numbers), ("beta[distil=Distil]", numbers)):
-        for point in drawn(papers(row(word).method, problem), 5, 0):
+        for point in draw_points(papers(row(word).method, problem), 5, 0):
             search(word, "papers").row(point)  # every point can be set
 
 
@@ -185,15 +185,15 @@ def test_tuned_settings_are_what_compare_reads(invoke: Invoke, tmp_path: Path, r
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("tune fedavgg", "Did you mean «fedavg»?"),
+        ("tune fedavgg", "Did you mean 'fedavg'?"),
         ("tune fedavg --grid nowhere.json", "There is no grid"),
         ("tune fedavg --grid empty.json", "The grid is empty"),
         ("tune fedavg --grid broken.json", "cannot be read"),
         ("tune fedavg --grid flat.json", "should hold"),
-        ("tune fedavg --grid wrong.json", "Did you mean «rate»?"),
+        ("tune fedavg --grid wrong.json", "Did you mean 'rate'?"),
         ("tune fedavg --validation 0", "no validation rows"),
         ("tune fedavg --budget 0", "at least one"),
-        ("tune fedavg --score nl", "Did you mean «nll»?"),
+        ("tune fedavg --score nl", "Did you mean 'nll'?"),
         ("tune fedavg --seeds x", "are no seeds"),
         ("tune fedavg --grid huge.json --rounds 1", "Every trial of fedavg failed"),
         ("tune fedavg --grid tiny.json --rounds 1 --score rmse", "no score for this problem"),

@@ -307,7 +307,7 @@ def test_images_are_scaled_by_channel() -> None:
         ({"x": torch.tensor([[0.0], [float("nan")], [float("inf")], [1.0]])}, r"column 0 is NaN or infinite in 2 rows"),
         (
             {"x": torch.tensor([[0.0, 1.0], [0.0, float("nan")]]).repeat(2, 1), "feature_names": ("age", "dose")},
-            "column 1 («dose») is NaN or infinite in 2 rows",
+            "column 1 ('dose') is NaN or infinite in 2 rows",
         ),
         ({"x": torch.zeros(4)}, "floating-point"),
         ({"x": torch.zeros(4, 1, dtype=torch.int64)}, "floating-point"),
@@ -418,7 +418,7 @@ def test_a_users_array_is_copied() -> None:
         ([[1], [2]], [0.5, 1.0], {"classes": 2}, "whole numbers"),
         ([[1], [2]], [0, 2], {"classes": 2}, "from 0 to 1"),
         ([[1], [2]], [3, 3], {}, "at least two classes"),
-        ([[1], [2]], [0, 1], {"x_test": [[1]], "y_test": [5]}, "«5» in y"),
+        ([[1], [2]], [0, 1], {"x_test": [[1]], "y_test": [5]}, "'5' in y"),
         ([[1], [2]], [0, 1, 1], {}, "2 rows and 3 labels"),
     ],
 )
@@ -483,7 +483,7 @@ def test_sine_follows_the_paper() -> None:
 
 def test_data_sets_by_name() -> None:
     assert all(dataset(name).name == name for name in DATASETS)
-    with pytest.raises(InputError, match="Did you mean «digits»"):
+    with pytest.raises(InputError, match="Did you mean 'digits'"):
         dataset("digit")
 
 

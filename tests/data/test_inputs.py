@@ -10,26 +10,26 @@ import tiny
 import torch
 
 import consilience as co
-from consilience.data.inputs import shaped
+from consilience.data.inputs import reshape
 from consilience.errors import InputError
 from consilience.key import Key
 
 
 def test_grey_becomes_colour_and_colour_its_luminance() -> None:
     grey = torch.rand(2, 1, 8, 8)
-    assert torch.equal(shaped(grey, (3, 8, 8)), grey.expand(-1, 3, -1, -1))
+    assert torch.equal(reshape(grey, (3, 8, 8)), grey.expand(-1, 3, -1, -1))
     red = torch.zeros(1, 3, 4, 4)
     red[:, 0] = 1.0
-    assert torch.allclose(shaped(red, (1, 4, 4)), torch.full((1, 1, 4, 4), 0.299))  # ITU-R BT.601
+    assert torch.allclose(reshape(red, (1, 4, 4)), torch.full((1, 1, 4, 4), 0.299))  # ITU-R BT.601
 
 
 def test_images_are_resized_without_aliasing() -> None:
     stripes = (torch.arange(64) % 2).float().expand(1, 3, 64, 64)
-    small = shaped(stripes, (3, 32, 32))
+    small = reshape(stripes, (3, 32, 32))
     assert small.shape == (1, 3, 32, 32)
     # a pixel of the smaller image covers as much black as white; taking every second pixel would leave one of them
     assert small[..., 1:-1].sub(0.5).abs().max() < 0.13
-    flat = shaped(torch.full((2, 1, 28, 28), 0.25), (3, 32, 32))
+    flat = reshape(torch.full((2, 1, 28, 28), 0.25), (3, 32, 32))
     assert torch.allclose(flat, torch.full((2, 3, 32, 32), 0.25))
 
 
@@ -41,7 +41,7 @@ def test_what_cannot_be_matched_is_refused_with_the_shape_needed(
 ) -> None:
     wanted = (features,) if isinstance(features, int) else features
     with pytest.raises(InputError) as error:
-        shaped(torch.zeros(shape), features)
+        reshape(torch.zeros(shape), features)
     assert str(shape[1:]) in str(error.value) and str(wanted) in str(error.value)
 
 

@@ -152,7 +152,7 @@ def test_rows_are_not_sorted_by_gaps(tmp_path: Path, column: int | None) -> None
     lines = [f"{i},{'' if i % 4 == 0 else 200 + i},{i % 2}" for i in range(40)]
     pattern = written(tmp_path, {"ulm": "\n".join(["age,chol,t", *lines])})
 
-    with pytest.raises(InputError, match="«chol» has gaps"):
+    with pytest.raises(InputError, match="'chol' has gaps"):
         from_csv(pattern, "t", split=sorted_feature(column), sites=2, missing="mean", calibration=0)
     sites = from_csv(pattern, "t", split=sorted_feature(0), sites=2, missing="mean", calibration=0)
     assert sites.train[0].x[:, 0].max() < sites.train[1].x[:, 0].min()
@@ -174,36 +174,36 @@ GOOD = hospital(0)
     ("files", "more", "says"),
     [
         ({}, {}, "No file matches"),
-        ({"a": GOOD}, {"target": "diseas"}, "Did you mean «disease»"),
-        ({"a": GOOD}, {"drop": ["agge"]}, "Did you mean «age»"),
+        ({"a": GOOD}, {"target": "diseas"}, "Did you mean 'disease'"),
+        ({"a": GOOD}, {"drop": ["agge"]}, "Did you mean 'age'"),
         ({"a": GOOD}, {"drop": ["disease"]}, "cannot be dropped"),
         ({"a": GOOD}, {"drop": ["age", "sex"]}, "no column beside the target"),
         ({"a": hospital(0, rows=4)}, {}, "a.csv has 4 rows under its header: a site needs at least 5"),
         ({"a": ""}, {}, "a.csv has 0 rows"),
-        ({"a": GOOD, "b": hospital(0, header="age,disease")}, {}, "b.csv has no column «sex»"),
-        ({"a": hospital(0, header="age,disease"), "b": GOOD}, {}, "b.csv has a column «sex»"),
-        ({"a": GOOD.replace("\n7,", "\nseven,")}, {}, "a.csv, line 9: «seven» in column «age» is not a finite number"),
-        ({"a": GOOD.replace("\n7,", "\ninf,")}, {}, "a.csv, line 9: «inf» in column «age» is not a finite number"),
-        ({"a": GOOD.replace("\n7,", "\n,")}, {}, "a.csv, line 9: the cell in column «age» is missing"),
+        ({"a": GOOD, "b": hospital(0, header="age,disease")}, {}, "b.csv has no column 'sex'"),
+        ({"a": hospital(0, header="age,disease"), "b": GOOD}, {}, "b.csv has a column 'sex'"),
+        ({"a": GOOD.replace("\n7,", "\nseven,")}, {}, "a.csv, line 9: 'seven' in column 'age' is not a finite number"),
+        ({"a": GOOD.replace("\n7,", "\ninf,")}, {}, "a.csv, line 9: 'inf' in column 'age' is not a finite number"),
+        ({"a": GOOD.replace("\n7,", "\n,")}, {}, "a.csv, line 9: the cell in column 'age' is missing"),
         ({"a": GOOD.replace("\n7,m", "\n7,")}, {}, "delete the row or column, or in Python pass missing='mean'"),
         (
             {"a": GOOD.replace("\n7,m,no", "\n7,m,")},
             {"missing": "mean"},
-            "a.csv, line 9: the target «disease» is missing",
+            "a.csv, line 9: the target 'disease' is missing",
         ),
         ({"a": GOOD.replace("\n7,m,no", "\n7,m")}, {}, "a.csv, line 9 has 2 cells and the header 3"),
         ({"a": GOOD.replace("\n7,m", '\n7,"m')}, {}, "a.csv is no readable CSV from line 9 on"),
         ({"a": GOOD.replace("\n7,m", '\n7,"m').replace("\n9,m", '\n9,"m"')}, {}, "from line 9 on"),
         ({"a": GOOD.replace(",", ";")}, {}, "save it with commas, or in Python pass delimiter=';'"),
         ({"a": GOOD.replace("sex", "age", 1)}, {}, "name every column once"),
-        ({"a": GOOD.replace("yes", "no")}, {}, "«no» in every row"),
+        ({"a": GOOD.replace("yes", "no")}, {}, "'no' in every row"),
         ({"a": GOOD}, {"task": "regression"}, "not a finite number"),
-        ({"a": GOOD}, {"task": "classify"}, "Did you mean «classification»"),
-        ({"a": GOOD}, {"missing": "drop"}, "no way with missing cells called «drop»"),
+        ({"a": GOOD}, {"task": "classify"}, "Did you mean 'classification'"),
+        ({"a": GOOD}, {"missing": "drop"}, "no way with missing cells called 'drop'"),
         ({"a": GOOD}, {"calibration": 20}, "ask for fewer"),
         ({"a": "x,t\n" + "".join(f'"{i},5",{i % 2}\n' for i in range(9))}, {"target": "t"}, "has a comma"),
         ({"a": "x,t\n" + "".join(f'"{i}.000,5",{i % 2}\n' for i in range(9))}, {"target": "t"}, "has a comma"),
-        ({"a": "x,t\n" + "".join(f'{i},"37,{i}"\n' for i in range(9))}, {"target": "t"}, "«37,0» in column «t» has a"),
+        ({"a": "x,t\n" + "".join(f'{i},"37,{i}"\n' for i in range(9))}, {"target": "t"}, "'37,0' in column 't' has a"),
         (
             {"a": "x,t\n" + "".join(f",{i % 2}\n" for i in range(9))},
             {"target": "t"},
@@ -228,7 +228,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="not UTF-8"):
         from_csv(tmp_path / "latin.csv", "disease")
-    with pytest.raises(InputError, match="Two files are called «latin»"):
+    with pytest.raises(InputError, match="Two files are called 'latin'"):
         from_csv([tmp_path / "latin.csv", tmp_path / "sub" / "latin.csv"], "disease")
     with pytest.raises(InputError, match="There is no file"):
         from_csv([tmp_path / "other.csv"], "disease")

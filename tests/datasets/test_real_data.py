@@ -20,7 +20,7 @@ from torch import Tensor
 from consilience.cli.catalogue import dataset_table
 from consilience.data.dataset import Dataset
 from consilience.datasets import DATASETS, FACTS, dataset, describe_dataset, fetch
-from consilience.datasets.folder import VARIABLE, decoded, find
+from consilience.datasets.folder import VARIABLE, decode, find
 from consilience.datasets.openml import SOURCES
 from consilience.datasets.uci import air_quality, beijing_air, bike, forest_fire, heart_disease, real_estate, wine
 from consilience.datasets.vision import CIFAR100, cifar10, cifar100, decode_delta, encode_delta, femnist, mnist, svhn
@@ -89,7 +89,7 @@ def test_a_missing_file_says_where_and_what_to_type(empty: Path) -> None:
         dataset("mnist", str(empty))
     with pytest.raises(InputError, match=r"no svhn\.npz in .*--data-dir") as other:
         dataset("svhn", str(empty))
-    with pytest.raises(InputError, match=r"no mnist\.npz in .*consilience»"):
+    with pytest.raises(InputError, match=r"no mnist\.npz in .*consilience'"):
         dataset("mnist")
 
     assert str(empty) in str(fetchable.value)
@@ -100,7 +100,7 @@ def test_a_missing_file_says_where_and_what_to_type(empty: Path) -> None:
 
 
 def counted(path: Path, calls: list[Path]) -> dict[str, Tensor]:
-    return decoded(path, lambda p: calls.append(p) or {"x": torch.tensor(list(p.read_bytes()))})  # type: ignore[func-returns-value]
+    return decode(path, lambda p: calls.append(p) or {"x": torch.tensor(list(p.read_bytes()))})  # type: ignore[func-returns-value]
 
 
 def test_a_file_is_decoded_once_until_it_changes(empty: Path) -> None:
@@ -419,9 +419,9 @@ def test_listing_reads_no_file(empty: Path) -> None:
 
 
 def test_names_that_cannot_be_read(empty: Path) -> None:
-    with pytest.raises(InputError, match="Did you mean «mnist»"):
+    with pytest.raises(InputError, match="Did you mean 'mnist'"):
         dataset("mnits", str(empty))
-    with pytest.raises(InputError, match="Did you mean «hasan2023»"):
+    with pytest.raises(InputError, match="Did you mean 'hasan2023'"):
         dataset("wine@hasan", str(empty))
     with pytest.raises(InputError, match="mnist has no variants"):
         dataset("mnist@hasan2023", str(empty))
@@ -469,7 +469,7 @@ def test_what_cannot_be_fetched(empty: Path) -> None:
         fetch("digits", str(empty))
     with pytest.raises(InputError, match=r"put heart_disease\.csv into"):
         fetch("heart_disease", str(empty))
-    with pytest.raises(InputError, match="Did you mean «wine»"):
+    with pytest.raises(InputError, match="Did you mean 'wine'"):
         fetch("wines", str(empty))
 
 

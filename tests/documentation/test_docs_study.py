@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from consilience.datasets.folder import located
+from consilience.datasets.folder import locate
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    located("heart_disease.csv", None) is None, reason="the heart disease table is not in the data folder"
+    locate("heart_disease.csv", None) is None, reason="the heart disease table is not in the data folder"
 )
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "study.md").read_text()
@@ -34,6 +34,6 @@ def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-e"], check=False, **words)  # type: ignore[call-overload]
 
     assert done.returncode == 0, done.stderr
-    assert "Left out" in done.stdout and "switzerland» has left" in done.stdout
+    assert "Left out" in done.stdout and "switzerland' has left" in done.stdout
     assert "old model: it holds switzerland" in done.stdout
     assert len((tmp_path / "work" / "va" / "predictions.csv").read_text().splitlines()) == 201

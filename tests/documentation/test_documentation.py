@@ -60,8 +60,8 @@ def test_every_block_says_what_it_is() -> None:
             )
             if block.kind == "console" and not block.text.startswith(NOT_RUN):
                 commands = re.findall(r"^\$ (\S+)", block.text, re.MULTILINE)
-                assert commands, f"{where}: a console block's commands begin with «$ »"
-                assert set(commands) == {"consilience"}, f"{where}: only consilience runs here; say «{NOT_RUN} …»"
+                assert commands, f"{where}: a console block's commands begin with '$ '"
+                assert set(commands) == {"consilience"}, f"{where}: only consilience runs here; say '{NOT_RUN} …'"
 
 
 WITH_CODE = [p for p in PAGES if any(b.kind in ("python", "console") for b in blocks(p))]
@@ -96,10 +96,10 @@ def run_console(block: Block, page: Path, invoke: Invoke) -> None:
         if words[0] in ("run", "compare") and "inference.epochs" not in command and "--resume" not in command:
             words += ["--set", "inference.epochs=10"]
         code, out, err = invoke(*words)
-        assert code == 0, f"{page.name}:{block.line}: «{command}» failed: {err}"
+        assert code == 0, f"{page.name}:{block.line}: '{command}' failed: {err}"
         printed = " ".join(out.split())
         for line in below.splitlines():
-            assert " ".join(line.split()) in printed, f"{page.name}:{block.line}: «{command}» does not print «{line}»"
+            assert " ".join(line.split()) in printed, f"{page.name}:{block.line}: '{command}' does not print '{line}'"
 
 
 @pytest.fixture(scope="module")

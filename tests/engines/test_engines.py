@@ -17,12 +17,12 @@ import consilience as co
 from consilience import engines, tree
 from consilience.engines import vectorised
 from consilience.engines.memory import keep_memory
-from consilience.engines.vectorised import WASTE, cut, even
+from consilience.engines.vectorised import WASTE, cut_evenly, even
 from consilience.engines.workers import cores
 from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.models.cnn import cnn_ozer
-from consilience.parties import folded
+from consilience.parties import fold
 from consilience.training.compiled import WORTH, compiler, worthwhile
 
 SIZES = (200, 9, 31, 30, 90, 100, 3, 10, 33, 95)
@@ -56,7 +56,7 @@ def test_groups_hold_everyone_once_and_waste_little() -> None:
 
 @pytest.mark.parametrize(("count", "most"), [(10, 3), (10, 10), (1, 4), (7, 1), (100, 33)])
 def test_parts_are_as_equal_as_they_can_be(count: int, most: int) -> None:
-    parts = cut(range(count), most)
+    parts = cut_evenly(range(count), most)
     assert [k for part in parts for k in part] == list(range(count))
     assert max(map(len, parts)) <= most and max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -138,8 +138,8 @@ def test_folded_replies_give_the_same_state(name: str) -> None:
 
     state = method.init(task, server)
     whole = method.aggregate(task, state, kept.replies, server)
-    pairs = [*folded(kept.replies[:3]), *kept.replies[3:]]
-    parts = method.aggregate(task, state, folded(pairs), server)
+    pairs = [*fold(kept.replies[:3]), *kept.replies[3:]]
+    parts = method.aggregate(task, state, fold(pairs), server)
 
     for a, b in zip(tree.leaves(whole), tree.leaves(parts), strict=True):
         torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)  # sums in another order, in double precision
@@ -165,7 +165,7 @@ def test_an_engine_can_be_given_a_number() -> None:
     task, data = problem()
     assert engines.engine("parallel:2", data).workers == 2
     assert engines.engine("vectorised:3", data).chunk == 3
-    assert engines.chosen("parallel:2", task, data) == "parallel:2"
+    assert engines.choose_engine("parallel:2", task, data) == "parallel:2"
     for bad in ("sequential:2", "parallel:0", "parallel:many", "vectorised:"):
         with pytest.raises(co.InputError, match="is not an engine"):
             engines.engine(bad, data)
@@ -189,17 +189,19 @@ def test_auto_is_a_rule() -> None:
     small, equal = problem([50] * 6)
     medium, wide = (co.classification(co.mlp(6, 3, hidden=(n, n))) for n in (400, 800))
     pictures = co.classification(cnn_ozer((1, 28, 28), 3))
-    assert engines.chosen("auto", small, equal + equal) == "vectorised"
-    assert engines.chosen("auto", small, equal[:1]) == "sequential"
-    assert engines.chosen("auto", small, equal) == "sequential", "six are too few to be worth a vmap"
-    assert engines.chosen("auto", small, problem([2, 4, 9, 20, 50, 100, 300, 1000])[1]) == "sequential", "too unequal"
-    assert engines.chosen("auto", medium, equal) == "sequential"
-    assert engines.chosen("auto", medium, equal + equal) == "vectorised"
+    assert engines.choose_engine("auto", small, equal + equal) == "vectorised"
+    assert engines.choose_engine("auto", small, equal[:1]) == "sequential"
+    assert engines.choose_engine("auto", small, equal) == "sequential", "six are too few to be worth a vmap"
+    assert engines.choose_engine("auto", small, problem([2, 4, 9, 20, 50, 100, 300, 1000])[1]) == "sequential", (
+        "too unequal"
+    )
+    assert engines.choose_engine("auto", medium, equal) == "sequential"
+    assert engines.choose_engine("auto", medium, equal + equal) == "vectorised"
     pairs = problem([10, 10, 100, 100, 1000, 1000, 10000, 10000])[1]
-    assert engines.chosen("auto", small, pairs) == "vectorised"
-    assert engines.chosen("auto", medium, pairs) == "sequential", "two at a time gain nothing"
-    assert engines.chosen("auto", wide, equal + equal) == "parallel"
-    assert engines.chosen("auto", pictures, equal) == "parallel"
+    assert engines.choose_engine("auto", small, pairs) == "vectorised"
+    assert engines.choose_engine("auto", medium, pairs) == "sequential", "two at a time gain nothing"
+    assert engines.choose_engine("auto", wide, equal + equal) == "parallel"
+    assert engines.choose_engine("auto", pictures, equal) == "parallel"
 
 
 def test_rows_are_stacked_once_where_everyone_takes_part_in_every_round() -> None:
@@ -230,7 +232,7 @@ def test_compiling_is_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for count, network, rounds, wanted in (
         (1, curved, WORTH, compiler()),
         (1, curved, 1, False),
-        (1, task, WORTH, False),  # its slope is written out
+        (1, task, WORTH, False),  # its gradient is written out
         (2, curved, WORTH, False),  # a compiled step would keep to one core
     ):
         monkeypatch.setattr(vectorised, "cores", lambda count=count: count)

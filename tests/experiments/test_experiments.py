@@ -63,7 +63,7 @@ def test_the_first_scale_is_the_whole_experiment_unless_that_takes_days() -> Non
 def test_many_rounds_are_five_on_letters_and_ten_on_photographs() -> None:
     paper = load("hasan2023/larger").paper
     assert paper is not None
-    assert paper["FedAvg, 5 rounds"]["femnist:0.3"] == (84.02, 0.05)  # Table 3.1, «≥ 5»
+    assert paper["FedAvg, 5 rounds"]["femnist:0.3"] == (84.02, 0.05)  # Table 3.1, '≥ 5'
     assert paper["FedAvg, 10 rounds"]["cifar10:0.3"] == (40.49, 0.33)
     assert "cifar10:0.3" not in paper["FedAvg, 5 rounds"]
 

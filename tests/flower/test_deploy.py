@@ -43,7 +43,7 @@ from consilience.study.text import study_text
 
 @pytest.fixture
 def written(invoke: Invoke, tmp_path: Path) -> Invoke:
-    """The command line in a folder with a signed study, «study.toml», and everybody's keys and rows."""
+    """The command line in a folder with a signed study, `study.toml`, and everybody's keys and rows."""
     made = studies.study(tmp_path)
     (tmp_path / "study.toml").write_text(study_text(made))
     for k, name in enumerate(studies.NAMES):

@@ -26,7 +26,7 @@ from consilience.data.sites import Data
 from consilience.engines import engine as engine_of
 from consilience.errors import InputError
 from consilience.flower import wire
-from consilience.flower.client import Site, answered, recalled, remember
+from consilience.flower.client import Site, answer, recall, remember
 from consilience.flower.engine import Flower
 from consilience.flower.rehearsal import Rehearsal, check
 from consilience.formats.settings import kept_types_of, types_of
@@ -236,7 +236,7 @@ def test_a_site_refuses_what_it_did_not_agree_to(what: str) -> None:
     about, why = REQUESTS[what]
     one, message, context = site()
 
-    reply = answered(one, changed(message, **about), context)
+    reply = answer(one, changed(message, **about), context)
 
     assert reply.has_error() and why in reply.error.reason
 
@@ -254,10 +254,10 @@ OUTSIDE: dict[str, dict[str, Any]] = {
 def test_a_site_answers_the_rounds_of_its_study_only(what: str) -> None:
     one, message, context = site(turns=TURNS)
 
-    reply = answered(one, changed(message, **OUTSIDE[what]), context)
+    reply = answer(one, changed(message, **OUTSIDE[what]), context)
 
     assert reply.has_error() and "no round of the study" in reply.error.reason
-    assert answered(one, message, context).has_content()
+    assert answer(one, message, context).has_content()
 
 
 def test_a_site_answers_a_round_once_or_the_same_question_again() -> None:
@@ -268,11 +268,11 @@ def test_a_site_answers_a_round_once_or_the_same_question_again() -> None:
     other = engine.requests(METHOD, task.init(Key(8)), [1], TURN)[1]
     later = engine.requests(METHOD, task.init(Key(8)), [1], TURNS[1])[1]
 
-    first, again = (answered(one, message, context) for _ in range(2))
+    first, again = (answer(one, message, context) for _ in range(2))
     assert wire.digest(first.content) == wire.digest(again.content)
-    assert "for a second run, the site starts with another --out" in answered(one, other, context).error.reason
-    assert answered(one, later, context).has_content()
-    assert "has answered round 2" in answered(one, message, context).error.reason
+    assert "for a second run, the site starts with another --out" in answer(one, other, context).error.reason
+    assert answer(one, later, context).has_content()
+    assert "has answered round 2" in answer(one, message, context).error.reason
 
 
 def test_a_site_refuses_kinds_and_sizes_outside_its_study() -> None:
@@ -281,22 +281,22 @@ def test_a_site_refuses_kinds_and_sizes_outside_its_study() -> None:
             raise InputError(f"a {type(reply.send).__name__} may not leave")
 
     one, message, context = site(permit=only_samples)
-    assert answered(one, message, context).error.reason == "a Point may not leave"
+    assert answer(one, message, context).error.reason == "a Point may not leave"
 
     one, message, context = site(largest=100)
-    assert "more than the 100 agreed" in answered(one, message, context).error.reason
+    assert "more than the 100 agreed" in answer(one, message, context).error.reason
 
 
 def test_a_site_logs_both_ways_with_size_and_hash() -> None:
     lines: list[dict[str, Any]] = []
     one, message, context = site(log=lines.append)
 
-    reply = answered(one, message, context)
+    reply = answer(one, message, context)
 
     assert [line["way"] for line in lines] == ["in", "out"]
     assert [line["bytes"] for line in lines] == [wire.weight(m.content) for m in (message, reply)]
     assert [line["sha256"] for line in lines] == [wire.digest(m.content) for m in (message, reply)]
-    answered(one, changed(message, study="x"), context)
+    answer(one, changed(message, study="x"), context)
     assert "another study" in lines[-1]["refused"]
 
 
@@ -314,7 +314,7 @@ def test_an_unexpected_error_at_a_site_is_answered_without_its_text() -> None:
     one, message, context = site()
     broken = one.data._replace(x=one.data.x[:, :1])  # torch's complaint would name shapes, and might name values
 
-    reply = answered(Site(1, "b", METHOD, one.task, broken), message, context)
+    reply = answer(Site(1, "b", METHOD, one.task, broken), message, context)
 
     assert reply.error.reason == "RuntimeError; the site's own log says more."
 
@@ -333,21 +333,21 @@ def test_what_a_methods_file_imports_does_not_cross() -> None:
 def test_a_method_that_replies_with_rows_is_refused_at_the_site() -> None:
     one, message, context = site(SendsRows())
 
-    reply = answered(one, message, context)
+    reply = answer(one, message, context)
 
-    assert reply.error.reason == "a «Data» may not leave a site."
+    assert reply.error.reason == "a 'Data' may not leave a site."
 
 
 def test_rows_cannot_be_packed_or_rebuilt() -> None:
     _, sites, _ = problem()
     types = types_of(METHOD)
 
-    with pytest.raises(wire.Refused, match="«Data» may not leave"):
+    with pytest.raises(wire.Refused, match="'Data' may not leave"):
         wire.pack(sites.train[0], types)
-    with pytest.raises(wire.Refused, match="«Data» may not leave"):
+    with pytest.raises(wire.Refused, match="'Data' may not leave"):
         wire.pack({"payload": (sites.train[0],)}, {**types, "Leaky": Leaky})
     packed = wire.pack(sites.train[0], {"Data": co.Data})  # what a tampered site might send
-    with pytest.raises(wire.Refused, match="«Data»"):
+    with pytest.raises(wire.Refused, match="'Data'"):
         wire.unpack(*packed, types)
 
 
@@ -410,7 +410,7 @@ def test_a_second_run_in_the_same_folder_remembers_its_own_rounds() -> None:
     found = []
     for run in (0, 1):
         for t in range(6):
-            found.append(recalled(one, context, t))
+            found.append(recall(one, context, t))
             remember(one, context, t, torch.tensor(float(10 * run + t)))
 
     before = [float(kept[1]) if kept else None for kept in found]
@@ -581,7 +581,7 @@ def test_a_request_is_answered_only_as_the_coordinator_signed_it(what: str) -> N
     elif what == "changed on its way":
         content["arrays"] = wire.pack({"message": task.init(Key(8))}, types_of(METHOD))[0]
 
-    reply = answered(one, Message(content, 100, "train", group_id="1"), Context(1, 100, {}, RecordDict(), {}))
+    reply = answer(one, Message(content, 100, "train", group_id="1"), Context(1, 100, {}, RecordDict(), {}))
 
     assert reply.has_content() if what == "as signed" else "not signed by" in reply.error.reason
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from damage import damaged
 
-from consilience.cli.handed import written as written_whole
+from consilience.cli.handed import write_files as written_whole
 from consilience.errors import InputError
-from consilience.formats.envelope import FORMAT, Envelope, Header, opened, sealed
+from consilience.formats.envelope import FORMAT, Envelope, Header, open_envelope, seal
 from consilience.formats.settings import TYPES
 from consilience.formats.signature import new_key, public, read_key
 from consilience.posterior import Samples
@@ -29,25 +29,25 @@ def content() -> dict[str, object]:
 def written(folder: Path) -> tuple[Path, str]:
     key = new_key(folder / "north.key")
     path = folder / "north.reply"
-    path.write_bytes(sealed(content(), HEADER, key))
+    path.write_bytes(seal(content(), HEADER, key))
     return path, public(key)
 
 
 def test_what_goes_in_comes_out(tmp_path: Path) -> None:
     path, key = written(tmp_path)
 
-    envelope = opened(path, "reply")
+    envelope = open_envelope(path, "reply")
     value = envelope.value(TYPES)
 
     assert envelope.header == HEADER and envelope.signed_by(key)
     assert isinstance(value["send"], Samples) and value["nothing"] == ()
     assert torch.equal(value["send"].params["0.weight"], torch.arange(12.0).reshape(2, 3, 2))
-    assert path.read_bytes() == sealed(content(), HEADER, read_key(tmp_path / "north.key"))
+    assert path.read_bytes() == seal(content(), HEADER, read_key(tmp_path / "north.key"))
 
 
 def test_only_the_owner_of_the_key_can_sign(tmp_path: Path) -> None:
     path, _ = written(tmp_path)
-    envelope = opened(path, "reply")
+    envelope = open_envelope(path, "reply")
 
     assert not envelope.signed_by(public(new_key(tmp_path / "other.key")))
     assert not envelope.signed_by("ed25519:nonsense")
@@ -60,8 +60,8 @@ def test_only_the_owner_of_the_key_can_sign(tmp_path: Path) -> None:
 def test_types_outside_the_allow_list_are_refused(tmp_path: Path) -> None:
     path, _ = written(tmp_path)
 
-    with pytest.raises(InputError, match="holds a «Samples»"):
-        opened(path, "reply").value({})
+    with pytest.raises(InputError, match="holds a 'Samples'"):
+        open_envelope(path, "reply").value({})
 
 
 @pytest.mark.parametrize("content", [b"", b"\0", b"x" * 7, b"\xff" * 100, b"(2\x1e0", b'{"a": 1}'])
@@ -70,21 +70,21 @@ def test_what_is_no_envelope_is_refused(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
     with pytest.raises(InputError, match="damaged or was not written"):
-        opened(path, "reply")
+        open_envelope(path, "reply")
 
 
 def test_other_kinds_formats_and_sizes_are_named(tmp_path: Path) -> None:
     path, _ = written(tmp_path)
 
     with pytest.raises(InputError, match="is a reply file and a model is needed"):
-        opened(path, "model")
+        open_envelope(path, "model")
     with pytest.raises(InputError, match=r"bytes, more than the 100 that are read"):
-        opened(path, "reply", most=100)
+        open_envelope(path, "reply", most=100)
     with pytest.raises(InputError, match="There is no file"):
-        opened(tmp_path / "none", "reply")
+        open_envelope(tmp_path / "none", "reply")
     path.write_bytes(path.read_bytes().replace(b'\\"format\\":1', b'\\"format\\":9'))
     with pytest.raises(InputError, match=f"format 9 .* reads {FORMAT}"):
-        opened(path, "reply")
+        open_envelope(path, "reply")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
@@ -96,8 +96,8 @@ def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
 
     for name in ("x.reply", "y.reply"):
         with pytest.raises(InputError, match="not a plain file"):
-            opened(tmp_path / name, "reply")
-    assert opened(tmp_path / "z.reply", "reply").header == HEADER
+            open_envelope(tmp_path / name, "reply")
+    assert open_envelope(tmp_path / "z.reply", "reply").header == HEADER
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="links need rights here")
@@ -122,13 +122,13 @@ def test_a_header_that_is_nested_too_deeply(tmp_path: Path) -> None:
     path.write_bytes(deeply(100_000))
 
     with pytest.raises(InputError, match="damaged"):
-        opened(path, "reply")
+        open_envelope(path, "reply")
 
 
 def outcome(path: Path, key: str) -> Envelope | None:
     """The file if it is let in."""
     try:
-        envelope = opened(path, "reply")
+        envelope = open_envelope(path, "reply")
         return envelope if envelope.signed_by(key) else None
     except InputError:
         return None
@@ -137,10 +137,10 @@ def outcome(path: Path, key: str) -> Envelope | None:
 def survives_damage(folder: Path, trials: int) -> int:
     """Refused, or harmless: what is let in is what was written. Returns how many were let in."""
     path, key = written(folder)
-    raw, kept = path.read_bytes(), opened(path, "reply")
+    raw, kept = path.read_bytes(), open_envelope(path, "reply")
     theirs = new_key(folder / "south.key")
     changed = {**content(), "size": torch.tensor(43.0)}
-    other = sealed(changed, HEADER._replace(sender="south"), theirs)
+    other = seal(changed, HEADER._replace(sender="south"), theirs)
     draw, let_in = random.Random(0), 0
     for _ in range(trials):
         path.write_bytes(damaged(raw, other, draw))

@@ -96,7 +96,7 @@ class Deployment:
     def until(self, name: str, words: str, seconds: float = 600.0) -> None:
         end = time.monotonic() + seconds
         while words not in self.said(name):
-            assert time.monotonic() < end, f"{name} never said «{words}» but: {self.said(name)[-2000:]}"
+            assert time.monotonic() < end, f"{name} never said '{words}' but: {self.said(name)[-2000:]}"
             time.sleep(0.2)
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""A server whose app holds code: «evil_server.py study serve …» in a folder with evil.py."""
+"""A server whose app holds code: 'evil_server.py study serve …' in a folder with evil.py."""
 
 from __future__ import annotations
 

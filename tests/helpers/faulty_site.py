@@ -1,4 +1,4 @@
-"""A site that does something wrong: «faulty_site.py FAULT site serve …»."""
+"""A site that does something wrong: 'faulty_site.py FAULT site serve …'."""
 
 from __future__ import annotations
 

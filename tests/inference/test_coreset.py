@@ -16,7 +16,7 @@ from consilience.comparison.cells import outcomes
 from consilience.comparison.rows import Row
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.inference.coreset import contrast, departed, initial
+from consilience.inference.coreset import contrast, departure, initial
 from consilience.key import Key
 from consilience.parties import Client
 from consilience.payload import Coreset
@@ -56,7 +56,7 @@ def sigma_points(mean: Tensor, covariance: Tensor) -> Tensor:
     return torch.cat([mean + root.T, mean - root.T])
 
 
-def exact_slope(task: co.Task, data: Data, coreset: Coreset) -> Coreset:
+def exact_gradient(task: co.Task, data: Data, coreset: Coreset) -> Coreset:
     """The gradient of line 5 with exact expectations: ∇nll is quadratic in the weights."""
     return contrast(task, task.like, coreset, sigma_points(*posterior(*data)), sigma_points(*posterior(*coreset)))
 
@@ -69,7 +69,7 @@ def some_coreset(rows: int, behind: float) -> Coreset:
 def test_the_gradient_is_that_of_the_divergence() -> None:
     (task, data), coreset, h = conjugate(12, 0), some_coreset(3, 12.0), 1e-6
 
-    slope = exact_slope(task, data, coreset)
+    gradient = exact_gradient(task, data, coreset)
 
     for name in ("x", "y"):
         leaf = getattr(coreset, name)
@@ -80,7 +80,9 @@ def test_the_gradient_is_that_of_the_divergence() -> None:
                 divergence(data, coreset._replace(**{name: leaf + s * bump.reshape(leaf.shape)})) for s in (1, -1)
             )
             # Central differences of the closed form: exact to h² and to rounding, 1e-16 · KL / h.
-            assert getattr(slope, name).flatten()[i].item() == pytest.approx(((up - down) / (2 * h)).item(), abs=1e-6)
+            assert getattr(gradient, name).flatten()[i].item() == pytest.approx(
+                ((up - down) / (2 * h)).item(), abs=1e-6
+            )
 
 
 def test_the_divergence_falls_along_the_steps() -> None:
@@ -89,7 +91,7 @@ def test_the_divergence_falls_along_the_steps() -> None:
     seen = [divergence(data, coreset).item()]
 
     for _ in range(150):
-        coreset = learn.moved(coreset, exact_slope(task, data, coreset), torch.ones((), dtype=torch.float64))
+        coreset = learn.moved(coreset, exact_gradient(task, data, coreset), torch.ones((), dtype=torch.float64))
         seen.append(divergence(data, coreset).item())
 
     assert all(b < a for a, b in itertools.pairwise(seen))
@@ -99,9 +101,9 @@ def test_the_divergence_falls_along_the_steps() -> None:
 def test_the_data_themselves_are_stationary() -> None:
     task, data = conjugate(6, 0)
 
-    slope = exact_slope(task, data, Coreset(*data))
+    gradient = exact_gradient(task, data, Coreset(*data))
 
-    assert max(slope.x.abs().max(), slope.y.abs().max()) < 1e-12
+    assert max(gradient.x.abs().max(), gradient.y.abs().max()) < 1e-12
 
 
 def test_the_whole_algorithm_leaves_the_data_where_they_are() -> None:
@@ -114,13 +116,13 @@ def test_the_whole_algorithm_leaves_the_data_where_they_are() -> None:
     assert (kept.shape, apart) == ((10, 5, 2), 2)
     theta, rows = kept[:, 0], Data(*data)
     for _ in range(4):
-        slopes = torch.stack([rows.x.T @ (rows.x @ t - rows.y) / (6 * NOISE) + t / PRIOR / 6 for t in theta])
-        theta = theta - 0.05 * slopes
+        gradients = torch.stack([rows.x.T @ (rows.x @ t - rows.y) / (6 * NOISE) + t / PRIOR / 6 for t in theta])
+        theta = theta - 0.05 * gradients
 
     # Four steps by hand, ∇(U/n) = Xᵀ(Xθ − y)/(nσ²) + θ/(nv), end at the second kept weights.
     torch.testing.assert_close(theta, kept[:, 2], atol=1e-12, rtol=0)
-    slope = contrast(task, task.like, Coreset(*data), kept[:, 2], theta)
-    assert max(slope.x.abs().max(), slope.y.abs().max()) < 1e-10
+    gradient = contrast(task, task.like, Coreset(*data), kept[:, 2], theta)
+    assert max(gradient.x.abs().max(), gradient.y.abs().max()) < 1e-10
 
 
 def test_learning_brings_the_coresets_posterior_mean_to_the_datas() -> None:
@@ -185,7 +187,7 @@ def test_a_coreset_that_runs_away_is_put_back_and_its_step_halved() -> None:
     assert float(tame_found.halved) == 0 and float(wild_found.halved) >= 3
     assert wild_found.coreset.y.abs().max() <= 10 * data.y.abs().max()
     lost = Coreset(torch.full((3, 2), torch.nan), torch.zeros(3), torch.ones(3))
-    assert bool(departed(lost, lost, data))
+    assert bool(departure(lost, lost, data))
 
 
 def test_a_site_that_ran_away_is_reported_and_others_are_not() -> None:

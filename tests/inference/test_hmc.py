@@ -12,7 +12,7 @@ import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.inference.hmc import inferred
+from consilience.inference.hmc import infer
 from consilience.key import Key
 from consilience.parties import Client
 
@@ -97,10 +97,8 @@ def test_a_low_acceptance_is_told_on_every_engine(aim: float) -> None:
 
 def test_a_share_is_told_for_every_inference() -> None:
     task, client = nothing_learned(1.0)
-    point, always = inferred(co.SGD(epochs=1), task, task.init(Key(0)), client)
-    samples, share = inferred(
-        co.HMC(rate=0.1, leapfrogs=3, burn=5, samples=2, every=1), task, task.init(Key(0)), client
-    )
+    point, always = infer(co.SGD(epochs=1), task, task.init(Key(0)), client)
+    samples, share = infer(co.HMC(rate=0.1, leapfrogs=3, burn=5, samples=2, every=1), task, task.init(Key(0)), client)
     assert isinstance(point, co.Point) and float(always) == 1
     assert isinstance(samples, co.Samples) and 0.2 < float(share) <= 1
 

@@ -8,7 +8,7 @@ import torch
 import consilience as co
 from consilience.data.sites import Data
 from consilience.inference.coreset import starts
-from consilience.inference.unrolled import Lessons, joined, taught
+from consilience.inference.unrolled import Lessons, join_lessons, train_on_lessons
 from consilience.key import Key
 from consilience.parties import Client
 
@@ -30,7 +30,7 @@ def test_lessons_are_plain_gradient_steps() -> None:
         torch.tensor([0.1, 0.2]),
     )
 
-    theta = taught(task, task.like, start, lessons, 1)
+    theta = train_on_lessons(task, task.like, start, lessons, 1)
 
     # ∇ = x(xᵀθ − y): first (1, 0)·(0.5 − 2), a rate of 0.1; then (0, 2)·(0 − 1), a rate of 0.2.
     torch.testing.assert_close(theta, torch.tensor([0.65, 0.4], dtype=torch.float64))
@@ -45,7 +45,7 @@ def test_distilling_makes_the_start_fit_the_rows() -> None:
     def error(theta: torch.Tensor) -> float:
         return float(((data.x @ theta - data.y) ** 2).mean())
 
-    assert error(taught(task, task.like, start, lessons, 1)) < 0.05 * error(start)
+    assert error(train_on_lessons(task, task.like, start, lessons, 1)) < 0.05 * error(start)
     assert (lessons.rates >= 0).all() and lessons.rates.std() > 0
 
 
@@ -53,7 +53,7 @@ def test_a_batch_counts_each_client_by_its_rows() -> None:
     one = Lessons(torch.zeros(2, 3, 1), torch.zeros(2, 3), torch.tensor([0.1, 0.3]))
     two = Lessons(torch.ones(2, 1, 1), torch.ones(2, 1), torch.tensor([0.3, 0.1]))
 
-    lessons, w = joined([one, two], torch.tensor([0.25, 0.75], dtype=torch.float64))
+    lessons, w = join_lessons([one, two], torch.tensor([0.25, 0.75], dtype=torch.float64))
 
     assert lessons.x.shape == (2, 4, 1)
     assert w.tolist() == pytest.approx([0.25] * 3 + [0.75])

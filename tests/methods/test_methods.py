@@ -16,7 +16,7 @@ from consilience.key import Key
 from consilience.methods.scaffold import Controlled
 from consilience.parties import Client, Server
 from consilience.predictive import geometric, score, temperature, tempered
-from consilience.training.gradient import whole_slope
+from consilience.training.gradient import full_gradient
 
 
 def quadratic(centre: float, rows: int = 4) -> tuple[co.Task, Data]:
@@ -212,7 +212,7 @@ def test_a_users_method_runs_without_being_registered() -> None:
 
 
 @pytest.mark.parametrize(("schedule", "decay"), [(co.constant, co.stepwise), (co.cosine, co.constant)])
-def test_scaffolds_control_is_the_slope_whatever_the_schedule(schedule: object, decay: object) -> None:
+def test_scaffolds_control_is_the_gradient_whatever_the_schedule(schedule: object, decay: object) -> None:
     data = Data.of(Key(0).normal((20, 3)).double(), Key(1).normal((20,)).double())
     task = co.regression(torch.nn.Linear(3, 1).double(), noise=1.0, prior=co.Flat())
     inference = co.SGD(1e-5, momentum=0.0, epochs=4, batch=20, schedule=schedule, decay=decay)  # type: ignore[arg-type]
@@ -222,9 +222,9 @@ def test_scaffolds_control_is_the_slope_whatever_the_schedule(schedule: object, 
 
     control = method.local(task, Controlled(start, zero), client).keep
 
-    # With c = cₖ = 0 and steps too short to change the slope, option II gives the slope itself.
-    slope = tree.ravel(whole_slope(task, start.params, data, 20))
-    torch.testing.assert_close(tree.ravel(control), slope, atol=1e-3, rtol=1e-3)
+    # With c = cₖ = 0 and steps too short to change the gradient, option II gives the gradient itself.
+    gradient = tree.ravel(full_gradient(task, start.params, data, 20))
+    torch.testing.assert_close(tree.ravel(control), gradient, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("method", [co.EPMCMC(co.SGD(epochs=1)), co.EPMCMC(co.Laplace(co.SGD(epochs=1)))])

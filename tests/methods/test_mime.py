@@ -11,7 +11,7 @@ from consilience import tree
 from consilience.data.sites import Data
 from consilience.key import Key
 from consilience.parties import Server
-from consilience.training.gradient import slope_of, whole_slope
+from consilience.training.gradient import full_gradient, gradient_of
 
 CURVES, CENTRES, SIZES = (1.0, 4.0), (0.0, 3.0), (2, 6)  # fₖ(θ) = hₖ (θ − cₖ)²/2
 
@@ -36,7 +36,7 @@ def after(method: co.Method, exchanges: int, engine: type = co.Sequential) -> fl
     return float(state.posterior.params["weight"])
 
 
-def slope(k: int, x: float) -> float:
+def gradient(k: int, x: float) -> float:
     return CURVES[k] * (x - CENTRES[k])
 
 
@@ -44,12 +44,12 @@ def by_hand(rounds: int, rate: float, momentum: float, corrected: bool) -> float
     """Two full-batch steps a round; sizes 2 and 6 of 8."""
     x, v = 0.5, 0.0
     for _ in range(rounds):
-        c = 0.25 * slope(0, x) + 0.75 * slope(1, x)
+        c = 0.25 * gradient(0, x) + 0.75 * gradient(1, x)
         ends = []
         for k in (0, 1):
             y = x
             for _ in range(2):
-                g = slope(k, y) - slope(k, x) + c if corrected else slope(k, y)
+                g = gradient(k, y) - gradient(k, x) + c if corrected else gradient(k, y)
                 y -= rate * (momentum * v + g)
             ends.append(y)
         x, v = 0.25 * ends[0] + 0.75 * ends[1], momentum * v + c
@@ -90,10 +90,10 @@ def test_mime_stands_still_at_the_common_optimum_where_mimelite_drifts() -> None
     assert after(co.MimeLite(still, epochs=3, batch=10), 40) == pytest.approx(drifted, abs=1e-4)
 
 
-def test_the_slope_over_all_rows_does_not_depend_on_the_pieces() -> None:
+def test_the_gradient_over_all_rows_does_not_depend_on_the_pieces() -> None:
     g = torch.Generator().manual_seed(0)
     task = co.classification(co.mlp(3, 2, hidden=(4,)))
     data = Data.of(torch.randn(23, 3, generator=g), torch.randint(2, (23,), generator=g))
     like = task.init(Key(0)).params
-    whole = slope_of(task, like, data.size)(tree.ravel(like), data)
-    torch.testing.assert_close(tree.ravel(whole_slope(task, like, data, 5)), whole, atol=1e-6, rtol=1e-5)
+    whole = gradient_of(task, like, data.size)(tree.ravel(like), data)
+    torch.testing.assert_close(tree.ravel(full_gradient(task, like, data, 5)), whole, atol=1e-6, rtol=1e-5)

@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 import consilience as co
-from consilience.metrics.communication import communication, csv_text, curve, mean_curve, reached, sentence
+from consilience.metrics.communication import bytes_to_reach, communication, csv_text, curve, mean_curve, sentence
 
 
 def point(round_: int, floats: int, validation: float, test: float = 0.0) -> dict[str, Any]:
@@ -42,9 +42,9 @@ def test_a_curve_adds_up_what_was_sent() -> None:
 def test_validation_rows_decide_and_test_rows_do_not() -> None:
     points = [point(1, 10, 2.0, test=0.1), point(2, 20, 0.9, test=5.0), point(3, 30, 0.5)]
 
-    assert reached(points, "nll", 1.0) == points[1]  # the first round was better on test rows only
-    assert reached(points, "accuracy", -1.0) == points[1]  # higher is better
-    assert reached(points, "nll", 0.4) is None
+    assert bytes_to_reach(points, "nll", 1.0) == points[1]  # the first round was better on test rows only
+    assert bytes_to_reach(points, "accuracy", -1.0) == points[1]  # higher is better
+    assert bytes_to_reach(points, "nll", 0.4) is None
 
 
 def test_communication_is_told_as_a_multiple_of_the_references() -> None:

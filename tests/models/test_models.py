@@ -199,5 +199,5 @@ def test_networks_that_cannot_be() -> None:
         cnn_hasan((1, 8, 8), 10)
     with pytest.raises(InputError, match="not 6n"):
         resnet(CIFAR, 10, depth=18)
-    with pytest.raises(InputError, match="Did you mean «mobilenetv2»"):
+    with pytest.raises(InputError, match="Did you mean 'mobilenetv2'"):
         model("mobilenet", CIFAR, 10)

@@ -7,7 +7,7 @@ import torch
 
 import consilience as co
 from consilience.key import Key
-from consilience.models.remembered import remembered, remembering
+from consilience.models.remembered import remember, remember_values
 
 
 def test_the_same_objects_are_computed_once_and_then_forgotten() -> None:
@@ -18,14 +18,14 @@ def test_the_same_objects_are_computed_once_and_then_forgotten() -> None:
         asked.append(1)
         return len(asked)
 
-    with remembering():
-        assert [remembered(value, x), remembered(value, x), remembered(value, y), remembered(value, x, y)] == [
+    with remember_values():
+        assert [remember(value, x), remember(value, x), remember(value, y), remember(value, x, y)] == [
             1,
             1,
             2,
             3,
         ]
-    assert [remembered(value, x), remembered(value, x)] == [4, 5]
+    assert [remember(value, x), remember(value, x)] == [4, 5]
 
 
 def test_predictions_are_the_same_with_and_without() -> None:
@@ -33,7 +33,7 @@ def test_predictions_are_the_same_with_and_without() -> None:
     x, points = sites.all_test.x, [task.init(Key(i)) for i in range(3)]
     before = [task.predictive(p)(x).log_probs for p in points]
 
-    with remembering():
+    with remember_values():
         first = [task.predictive(p)(x).log_probs for p in points]
         again = [task.predictive(p)(x).log_probs for p in points]
         tempered = task.predictive(points[0])(x.clone()).log_probs
@@ -47,5 +47,5 @@ def test_pools_of_the_same_replies_give_the_same_scores() -> None:
     task, sites = tiny.classification()
     result = co.run(tiny.method("mixture"), task, sites)
     alone = [result.pool(tiny.method(name)).metrics for name in ("mixture", "bcm", "beta")]
-    with remembering():
+    with remember_values():
         assert [result.pool(tiny.method(name)).metrics for name in ("mixture", "bcm", "beta")] == alone

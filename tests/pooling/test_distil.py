@@ -16,7 +16,7 @@ from consilience.key import Key
 from consilience.methods.fedpa import delta
 from consilience.parties import Client, Server
 from consilience.payload import nbytes
-from consilience.pooling.distil import MatchNormals, widened
+from consilience.pooling.distil import MatchNormals, widen
 from consilience.posterior import dense_moments
 from consilience.predictive import Categorical, Normal, logarithmic, product, robust, shared
 from consilience.training.chain import At
@@ -80,9 +80,9 @@ def test_the_divergence_between_normals_is_the_closed_form() -> None:
 
 def test_widening_doubles_the_last_layer_alone() -> None:
     model = co.mlp(3, 2, hidden=(4,))
-    shapes = [tuple(p.shape) for p in widened(model).parameters()]
+    shapes = [tuple(p.shape) for p in widen(model).parameters()]
     assert shapes == [(4, 3), (4,), (4, 4), (4,)]
-    assert widened(nn.Linear(3, 1)).out_features == 2
+    assert widen(nn.Linear(3, 1)).out_features == 2
     assert [tuple(p.shape) for p in model.parameters()][-2:] == [(2, 4), (2,)]
 
 

@@ -14,13 +14,13 @@ import consilience as co
 from consilience import tree
 from consilience.comparison.rows import read_settings, row
 from consilience.errors import InputError
-from consilience.inference.swa import restated
+from consilience.inference.swa import refresh_statistics
 from consilience.key import Key
 from consilience.method import Needs, needs
 from consilience.models.mobilenet import mobilenetv2
 from consilience.models.resnet import resnet
 from consilience.parties import Server
-from consilience.pooling.ensembles import FLOOR, dirichlet_shares, floored, gaussian
+from consilience.pooling.ensembles import FLOOR, dirichlet_shares, floor_var, gaussian
 from consilience.posterior import Point, Samples
 
 POINTS = [Point({"a": torch.tensor([0.0, 1.0]).double()}), Point({"a": torch.tensor([4.0, 1.0]).double()})]
@@ -89,7 +89,7 @@ def test_sampled_running_variances_are_floored_and_counted() -> None:
         "n.running_mean": torch.tensor([[-1.0], [1.0]]),
     }
     with pytest.warns(UserWarning, match="2 of 4 sampled running variances"):
-        kept = floored(params)
+        kept = floor_var(params)
     assert torch.allclose(kept["n.running_var"], torch.tensor([[0.5, FLOOR], [FLOOR, 0.2]]))
     assert torch.equal(kept["n.running_mean"], params["n.running_mean"])
 
@@ -170,9 +170,9 @@ def test_v_distillation_squares_the_pseudo_labels() -> None:
     q = p**2 / (p**2).sum(-1, keepdim=True)
     theta = {k: v.clone().requires_grad_() for k, v in average.items()}
     loss = -(q * torch.log_softmax(task.outputs(theta, sites.inputs), -1)).sum(-1).mean()  # type: ignore[arg-type]
-    slopes = torch.autograd.grad(loss, list(theta.values()))
-    for (k, before), slope in zip(average.items(), slopes, strict=True):
-        assert torch.allclose(result.state.posterior.params[k], before - 0.1 * slope, atol=1e-12), k
+    gradients = torch.autograd.grad(loss, list(theta.values()))
+    for (k, before), gradient in zip(average.items(), gradients, strict=True):
+        assert torch.allclose(result.state.posterior.params[k], before - 0.1 * gradient, atol=1e-12), k
 
 
 def mirrored(x: torch.Tensor, key: Key) -> torch.Tensor:
@@ -190,8 +190,8 @@ def test_pseudo_labels_are_predicted_without_augmentation_and_distilled_with_it(
     theta = {k: v.clone().requires_grad_() for k, v in average.items()}
     target = torch.softmax(task.outputs(average, x), -1).detach()
     loss = -(target * torch.log_softmax(task.outputs(theta, -x), -1)).sum(-1).mean()
-    for (k, before), slope in zip(average.items(), torch.autograd.grad(loss, list(theta.values())), strict=True):
-        assert torch.allclose(result.state.posterior.params[k], before - 0.1 * slope, atol=1e-12), k
+    for (k, before), gradient in zip(average.items(), torch.autograd.grad(loss, list(theta.values())), strict=True):
+        assert torch.allclose(result.state.posterior.params[k], before - 0.1 * gradient, atol=1e-12), k
 
 
 def test_a_regression_student_learns_the_ensembles_mean_and_spread() -> None:
@@ -203,9 +203,9 @@ def test_a_regression_student_learns_the_ensembles_mean_and_spread() -> None:
     zero = torch.zeros_like(mean)
     student = distil.student(task, lambda _: co.Normal(mean, var, zero), [task.init(Key(0))], x, Key(1)).params
     design = torch.cat([x, torch.ones_like(x)], 1)
-    slope, shift = torch.linalg.lstsq(design, mean).solution
-    left = (mean - design @ torch.stack([slope, shift])) ** 2
-    assert student["0.weight"].item() == pytest.approx(slope.item(), abs=1e-6)
+    gradient, shift = torch.linalg.lstsq(design, mean).solution
+    left = (mean - design @ torch.stack([gradient, shift])) ** 2
+    assert student["0.weight"].item() == pytest.approx(gradient.item(), abs=1e-6)
     assert student["0.bias"].item() == pytest.approx(shift.item(), abs=1e-6)
     assert student["likelihood.log_noise"].exp().item() == pytest.approx((var + left).mean().item(), rel=1e-6)
 
@@ -306,7 +306,7 @@ def test_statistics_are_taken_anew_after_swa() -> None:
     rows = sites.train[0]
     params = task.init(Key(3)).params
     for batch in (len(rows.x), 7):
-        found = restated(task, params, rows, batch)
+        found = refresh_statistics(task, params, rows, batch)
         each = [(rows.x @ params["0.weight"].T + params["0.bias"])[i : i + batch] for i in range(0, len(rows.x), batch)]
         mean = torch.cat([part.mean(0).expand(len(part), -1) for part in each]).mean(0)
         assert torch.allclose(found["1.running_mean"], mean)

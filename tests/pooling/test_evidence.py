@@ -19,13 +19,13 @@ from consilience.pooling.evidence import (
     PENALTIES,
     class_log_probs,
     components,
-    estimated,
+    estimate_penalty,
     fit,
     restricted_log_likelihood,
     solver,
     strengths,
 )
-from consilience.task import label_counts, smoothed
+from consilience.task import label_counts, smooth
 
 CLASSES, FEATURES, ROWS = 4, 3, 60
 
@@ -102,8 +102,10 @@ def test_the_map_is_the_minimiser(table: list[list[int]], penalty: float, seed: 
         return square + penalty * (r.sum(1, keepdim=True) * a**2).sum()
 
     s, a = found.scores.clone().requires_grad_(), found.offsets.clone().requires_grad_()
-    slopes = torch.autograd.grad(loss(s, a), (s, a))
-    assert max(float(slope.abs().max()) for slope in slopes) < 1e-8  # a convex quadratic: no slope, the minimum
+    gradients = torch.autograd.grad(loss(s, a), (s, a))
+    assert (
+        max(float(gradient.abs().max()) for gradient in gradients) < 1e-8
+    )  # a convex quadratic: no gradient, the minimum
 
 
 def test_the_plausibility_of_a_penalty_is_the_restricted_likelihood() -> None:
@@ -130,7 +132,7 @@ def test_the_plausibility_of_a_penalty_is_the_restricted_likelihood() -> None:
 
     weights = (expected - expected.logsumexp(0)).exp()
     by_hand = sum(w * fit(z, r, p).scores for w, p in zip(weights, PENALTIES, strict=True))
-    torch.testing.assert_close(estimated(z, r), by_hand, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(estimate_penalty(z, r), by_hand, rtol=1e-8, atol=1e-8)
 
 
 @given(st.integers(0, 1000), st.sampled_from([0.0, 1.0, 5.0]))
@@ -174,7 +176,7 @@ def test_one_site_is_logit_adjustment() -> None:
     result = co.run(tiny.method("evidence"), task, alone)
     counts = label_counts(alone.train[0], 2)
     z = task.predictive(result.state.posteriors[0])(alone.all_test.x)[0]
-    expected = (z + smoothed(counts).log()).softmax(-1)
+    expected = (z + smooth(counts).log()).softmax(-1)
     torch.testing.assert_close(
         result.method.predictive(task, result.state)(alone.all_test.x)[0].exp(), expected, atol=1e-5, rtol=0
     )
@@ -196,7 +198,7 @@ def test_the_adjusted_likelihood_changes_the_target_only() -> None:
 def test_a_class_nobody_has_seen_keeps_its_prior() -> None:
     counts = torch.tensor([[5.0, 3.0, 0.0], [2.0, 9.0, 0.0]])
     z = Key(0).normal((2, 7, 3)).double()
-    frequencies = smoothed(counts.sum(0))
+    frequencies = smooth(counts.sum(0))
     found = class_log_probs(fit(z, strengths(counts, 0.5), 1.0).scores, frequencies, counts.sum(0) > 0).exp()
     torch.testing.assert_close(found[:, 2], frequencies[2].double().expand(7))
     torch.testing.assert_close(found.sum(-1), torch.ones(7, dtype=torch.float64))
@@ -343,8 +345,8 @@ def test_a_site_whose_scores_are_not_finite_is_named_and_left_out() -> None:
 def test_a_site_left_out_is_left_out_of_the_estimate_of_the_penalty_too() -> None:
     counts = torch.tensor(SKEWED, dtype=torch.float64)
     z = site_view(discriminant(True)[1], counts)
-    expected = estimated(z[:2], strengths(counts[:2], 0.5))
+    expected = estimate_penalty(z[:2], strengths(counts[:2], 0.5))
     z[2, 0, 0] = torch.nan
     with pytest.warns(UserWarning, match="Scores of site 2 are not finite"):
-        found = estimated(z, strengths(counts, 0.5))
+        found = estimate_penalty(z, strengths(counts, 0.5))
     torch.testing.assert_close(found, expected)

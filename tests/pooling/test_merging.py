@@ -167,17 +167,17 @@ def test_merging_in_slices_is_merging_at_once_and_points_are_averaged(rule: obje
 def test_a_variance_that_is_none_is_refused_with_its_site(bad: float) -> None:
     gaussians = some(3)
     gaussians[1].var["fc"][1, 5] = bad
-    with pytest.raises(co.InputError, match="Site 7 sent a variance of «fc»"):
+    with pytest.raises(co.InputError, match="Site 7 sent a variance of 'fc'"):
         merge(gaussians, torch.ones(3), eaa, sites=[4, 7, 9])
 
 
 def test_clients_with_other_layers_are_refused() -> None:
     first, second = some(2)
     wide = second._replace(mean={**second.mean, "fc": torch.zeros(2, 3)}, var={"fc": torch.ones(2, 3)})
-    with pytest.raises(co.InputError, match="Site 1 and site 0 differ in «fc»"):
+    with pytest.raises(co.InputError, match="Site 1 and site 0 differ in 'fc'"):
         merge([first, wide], torch.ones(2), eaa)
     bayesian = second._replace(var={**second.var, "conv": torch.ones(3)})
-    with pytest.raises(co.InputError, match="differ in «conv»"):
+    with pytest.raises(co.InputError, match="differ in 'conv'"):
         merge([first, bayesian], torch.ones(2), eaa)
 
 
@@ -201,7 +201,7 @@ def test_the_printed_spreads_follow_from_the_released_start_decay_and_clamp() ->
     rows = (60_000, 50_000, 73_257)
     for p, n, gaa_printed, aalv_printed in zip(weights, rows, (3.93, 4.68, 4.67), (2.81, 3.22, 3.48), strict=True):
         steps = 50 * 10 * math.ceil(n / 10 / 64)
-        # rate 0.01 / (1 − momentum 0.9) · decay 1e-5 shrinks log σ² = −9 by 1e-6 a step; below −8 it has no other slope
+        # rate 0.01 / (1 − momentum 0.9) · decay 1e-5 shrinks log σ² = −9 by 1e-6 a step; below −8 nothing else pulls
         log_var = -9 * math.exp(-1e-6 * steps)
         below = torch.full((10, 1), math.exp(log_var), dtype=torch.float64)
         m, w = torch.zeros_like(below), torch.full((10,), 0.1, dtype=torch.float64)

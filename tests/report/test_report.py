@@ -189,8 +189,8 @@ def test_comparison_groups_rows_and_marks_the_best_of_each_group() -> None:
         "The server needs labelled rows",
         "Bounds, for reference",
     ]
-    # «nothing»: FedAvg with 10 rounds, NLL 0.552, tempered 0.552 × (1 − 0.12 × 0.6) = 0.512, Brier 1.45 × 0.129 = 0.187
-    # and 1.38 × 0.129 = 0.178. «inputs» has one row: nothing to win. «labels»: 0.462, 0.462 × (1 − 0.012) = 0.456,
+    # 'nothing': FedAvg with 10 rounds, NLL 0.552, tempered 0.552 × (1 − 0.12 × 0.6) = 0.512, Brier 1.45 × 0.129 = 0.187
+    # and 1.38 × 0.129 = 0.178. 'inputs' has one row: nothing to win. 'labels': 0.462, 0.462 × (1 − 0.012) = 0.456,
     # 1.45 × 0.1 and 1.38 × 0.1. Bounds do not compete.
     assert best == ["0.552", "0.512", "0.187", "0.178", "0.462", "0.456", "0.145", "0.138"]
 

@@ -30,7 +30,7 @@ def test_a_smaller_scale_and_few_seeds_are_told() -> None:
     page = reproduction_page(results(scale="quick", seeds=[0]))
 
     assert "can be compared" not in page and "at a smaller scale" in page
-    assert "Run at the scale «quick»" in page and "Only 1 seed" in page
+    assert "Run at the scale 'quick'" in page and "Only 1 seed" in page
 
 
 def test_without_a_paper_ours_stand_alone() -> None:

@@ -13,9 +13,9 @@ from reports import classification, read, regression, reliability
 import consilience as co
 from consilience.predictive import Categorical, Normal
 from consilience.report.run_page import run_page
-from consilience.report.suppression import suppressed
+from consilience.report.suppression import suppress
 from consilience.report.warnings import doubts
-from consilience.runs.evaluate import examples, picture, predicted
+from consilience.runs.evaluate import examples, picture, predicted_bins
 
 
 def calm() -> dict[str, Any]:
@@ -96,7 +96,7 @@ def test_predictions_and_truth_in_bins() -> None:
     y = mean + 1
     p = Normal(mean, torch.full((100,), 3.0), torch.full((100,), 1.0))  # a deviation of √(3 + 1) = 2
 
-    found = predicted(p, y, public=False)
+    found = predicted_bins(p, y, public=False)
 
     assert found is not None and found["points"] is None
     first = found["bins"][0]
@@ -104,7 +104,7 @@ def test_predictions_and_truth_in_bins() -> None:
     half = 1.96 * torch.arange(10.0).std().item() / 10**0.5
     assert first["interval"] == pytest.approx([5.5 - half, 5.5 + half])
     assert found["spread"] == pytest.approx(mean.std().item())
-    shown = predicted(p, y, public=True)
+    shown = predicted_bins(p, y, public=True)
     assert shown is not None and shown["points"][0] == [0.0, 2.0, 1.0]
 
 
@@ -143,11 +143,11 @@ def test_small_cells_are_left_out_of_a_study() -> None:
     }
     run["per_site"][0] |= {"test": 9, "labels": [0, 1, 9, 10, 50, 0, 0, 0, 0, 0]}
 
-    shown = suppressed(run)
+    shown = suppress(run)
 
     assert shown["examples"] is None and shown["uncertainty"] == []
     assert shown["per_site"][0]["labels"] == [0, None, None, 10, 50, 0, 0, 0, 0, 0]
     assert shown["per_site"][0]["metrics"] == {}
     assert [b["count"] for b in shown["reliability"] if b["count"]] == [11, 13, 14, 19, 26, 47, 200]
     assert read(run_page(run)).open == []
-    assert suppressed(classification()) == classification()
+    assert suppress(classification()) == classification()

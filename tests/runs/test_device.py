@@ -17,7 +17,7 @@ no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no G
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"), [("cuda:99", "has no «cuda:99»"), ("abacus", "no device called «abacus»")]
+    ("name", "sentence"), [("cuda:99", "has no `cuda:99`"), ("abacus", "no device called 'abacus'")]
 )
 def test_a_device_that_is_not_there_is_one_sentence(name: str, sentence: str) -> None:
     task, sites = tiny.classification()

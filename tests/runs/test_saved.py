@@ -12,11 +12,11 @@ from torch import nn
 
 import consilience as co
 from consilience.formats.blueprint import LAYERS, built, network
-from consilience.formats.settings import describe, restored
+from consilience.formats.settings import describe, restore
 from consilience.methods import METHODS
 from consilience.models import MODELS
 from consilience.models.batchnorm import BatchNorm
-from consilience.models.controlled import controlled
+from consilience.models.controlled import control
 from consilience.models.mobilenet import Inverted
 from consilience.models.resnet import Residual, resnet
 from consilience.models.seeded import Dropout
@@ -29,7 +29,7 @@ def same(a: co.Prediction, b: co.Prediction) -> bool:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_comes_back_from_its_description(name: str) -> None:
     method = tiny.method(name)
-    assert restored(json.loads(json.dumps(describe(method)))) == method
+    assert restore(json.loads(json.dumps(describe(method)))) == method
 
 
 @pytest.mark.parametrize(("name", "problem"), [(n, p) for n, p in tiny.CASES if n not in ("local_only", "server_only")])
@@ -196,19 +196,19 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_file_names_no_code_of_its_own() -> None:
-    with pytest.raises(co.InputError, match=r"layer «os\.system»"):
+    with pytest.raises(co.InputError, match=r"layer 'os\.system'"):
         built({"os.system": {"command": "true"}})
-    with pytest.raises(co.InputError, match="layer «Linear»"):
+    with pytest.raises(co.InputError, match="layer 'Linear'"):
         built({"Linear": {"device": "cuda"}})
-    with pytest.raises(co.InputError, match="«system» is not known here"):
-        restored({"type": "system"})
+    with pytest.raises(co.InputError, match="'system' is not known here"):
+        restore({"type": "system"})
     with pytest.raises(co.InputError, match="other settings"):
-        restored({"type": "FedAvg", "colour": 1})
+        restore({"type": "FedAvg", "colour": 1})
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_networks_come_back_layer_by_layer(name: str) -> None:
-    model = controlled(MODELS[name]((3, 32, 32), 10))
+    model = control(MODELS[name]((3, 32, 32), 10))
     again = built(json.loads(json.dumps(network(model))))
     assert repr(again) == repr(model)
     assert {k: v.shape for k, v in again.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}

@@ -8,7 +8,7 @@ import torch
 import consilience as co
 from consilience.data.dataset import Dataset
 from consilience.errors import InputError
-from consilience.splits.features import rotated
+from consilience.splits.features import rotate
 from consilience.splits.text import parse
 
 
@@ -20,9 +20,9 @@ def images(rows: int = 600, side: int = 8, channels: int = 1) -> Dataset:
 
 def test_a_quarter_turn_moves_every_pixel_to_its_place() -> None:
     x = torch.randn(4, 2, 6, 6, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(rotated(x, 90.0), torch.rot90(x, 1, (2, 3)), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(rotate(x, 90.0), torch.rot90(x, 1, (2, 3)), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(
-        rotated(x.flatten(1)[:, :36], -90.0), torch.rot90(x[:, 0], -1, (1, 2)).flatten(1), atol=1e-5, rtol=1e-5
+        rotate(x.flatten(1)[:, :36], -90.0), torch.rot90(x[:, 0], -1, (1, 2)).flatten(1), atol=1e-5, rtol=1e-5
     )
 
 

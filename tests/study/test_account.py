@@ -15,10 +15,10 @@ from reports import read
 from rounds import replies, rows, server_key
 from tiny import Invoke
 
-from consilience.formats.envelope import opened
+from consilience.formats.envelope import open_envelope
 from consilience.predictive import log_prob
 from consilience.report.study_page import study_page
-from consilience.report.suppression import suppressed
+from consilience.report.suppression import suppress
 from consilience.study.coordinator import pool
 from consilience.study.model import read_model
 
@@ -32,7 +32,7 @@ def test_counts_and_bytes_are_those_that_were_sent(tmp_path: Path) -> None:
     for site, own, path in zip(told["per_site"], rows(study, tmp_path).values(), files, strict=True):
         assert site["labels"] == torch.bincount(own.train.y, minlength=2).tolist()  # from the site's own table
         assert site["train"] == len(own.train.y)
-        held = {k: t for k, t in opened(path).tensors.items() if not k.endswith("size")}
+        held = {k: t for k, t in open_envelope(path).tensors.items() if not k.endswith("size")}
         moved = next(s for s in told["ledger"]["per_site"] if s["site"] == site["site"])
         assert moved["up_bytes"] == sum(t.numel() * t.element_size() for t in held.values())
         assert moved["down_bytes"] == 0  # a first message that sites compute for themselves
@@ -84,9 +84,9 @@ def test_no_small_count_is_shown_or_found_by_subtraction(tmp_path: Path) -> None
     assert "&lt; 9" in page and "4\u00a0321" in page  # the large cell stays
     assert ">7<" not in page and "4\u00a0328" not in page  # 4328 − 4321 would tell
     assert "4\u00a0412" not in page  # and so would the sum over sites
-    assert suppressed(told)["rows"] == {"set aside": told["rows"]["set aside"]}
+    assert suppress(told)["rows"] == {"set aside": told["rows"]["set aside"]}
     told["per_site"][1]["test"] = 8
-    assert suppressed(told)["per_site"][1]["test"] is None and suppressed(told)["per_site"][1]["metrics"] == {}
+    assert suppress(told)["per_site"][1]["test"] is None and suppress(told)["per_site"][1]["metrics"] == {}
 
 
 def test_the_commands_write_a_report_beside_the_model(
@@ -110,5 +110,5 @@ def test_the_commands_write_a_report_beside_the_model(
     )
     assert "NLL" in final and "Site by site" in final and "Who holds how much" in final
     told = json.loads((tmp_path / "server" / "sepsis-chosen.json").read_text())
-    assert told["checksum"] == opened(tmp_path / "server" / "sepsis-chosen.model").checksum
+    assert told["checksum"] == open_envelope(tmp_path / "server" / "sepsis-chosen.model").checksum
     assert told["rows"] == {"train": 168, "set aside": 24}  # 2 sites × 120 rows, of which 0.7 and 0.1

@@ -15,12 +15,12 @@ from consilience.data.tables import Cell
 from consilience.errors import InputError
 from consilience.formats.signature import new_key, public, sign
 from consilience.posterior import Dense, Gaussian
-from consilience.study.admission import admit, rehearsed, would_leave
+from consilience.study.admission import admit, rehearse, would_leave
 from consilience.study.agreement import Study, check_name, from_fields, read, read_columns, signed_words
-from consilience.study.columns import Column, features, inspect, labelled, sums
-from consilience.study.joining import joined
+from consilience.study.columns import Column, features, inspect, labelled_rows, sums
+from consilience.study.joining import add_member
 from consilience.study.proposal import EXAMPLE, consistent, proposal
-from consilience.study.text import proposed, study_text
+from consilience.study.text import propose_columns, study_text
 
 
 def test_a_study_survives_its_file_and_its_layout(tmp_path: Path) -> None:
@@ -40,10 +40,10 @@ def test_a_study_survives_its_file_and_its_layout(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("seed = 0", "seed = 1", "signature of «north» is not for this agreement"),
+        ("seed = 0", "seed = 1", "signature of 'north' is not for this agreement"),
         ("format = 1", "format = 2", "format 2"),
-        ('method = "mixture"', 'method = "mixtur"', "Did you mean «mixture»"),
-        ('type = "number"', 'type = "numbers"', "Did you mean «number»"),
+        ('method = "mixture"', 'method = "mixtur"', "Did you mean 'mixture'"),
+        ('type = "number"', 'type = "numbers"', "Did you mean 'number'"),
         ("rounds = 1", "rounds = 2", "one-round method"),
         ("smallest = 10", "smallest = true", "smallest"),
         ("seed = 0", "sede = 0", "sede"),
@@ -111,7 +111,7 @@ def test_what_is_not_a_plain_name_is_no_name_of_a_site(tmp_path: Path, name: str
     path.write_text(study_text(study).replace('name = "north"', f"name = {json.dumps(name)}"), newline="")
 
     with pytest.raises(InputError, match="cannot be a site's name"):
-        joined(study, tmp_path / "x.join")
+        add_member(study, tmp_path / "x.join")
     with pytest.raises(InputError):
         read(path)
 
@@ -126,7 +126,7 @@ def test_a_name_changed_in_the_study_is_noticed(tmp_path: Path) -> None:
     text = study_text(studies.study(tmp_path))
 
     path.write_text(text.replace('name = "north"', 'name = "east"'))
-    with pytest.raises(InputError, match="«east» is not for this agreement and this name"):
+    with pytest.raises(InputError, match="'east' is not for this agreement and this name"):
         read(path)
     path.write_text(text + text[text.index("[[sites]]") :])
     with pytest.raises(InputError, match="the same name"):
@@ -143,7 +143,7 @@ def test_features_are_what_the_agreement_says(tmp_path: Path) -> None:
     )
 
     found = inspect(path, studies.COLUMNS, studies.agreement(tmp_path).target)
-    data = labelled(studies.COLUMNS, studies.agreement(tmp_path).target, found)
+    data = labelled_rows(studies.COLUMNS, studies.agreement(tmp_path).target, found)
 
     # (65 − 50) / 15 = 1, (4 − 2) / 2 = 1; a gap is the fill, (1 − 2) / 2 = −0.5, and marked; or none of the levels
     assert data.x.tolist() == [[1, 1, 0, 0, 1, 0], [0, -0.5, 1, 0, 0, 0]]
@@ -173,11 +173,11 @@ def test_sums_leave_out_what_is_known_too_seldom(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("age", "850", r"1 of 60 values lie outside 18 to 100 years \(such as «850», a.csv, line 2\)"),
+        ("age", "850", r"1 of 60 values lie outside 18 to 100 years \(such as '850', a.csv, line 2\)"),
         ("age", "", "missing in 1 of 60 rows"),
         ("age", "old", "are not numbers"),
         ("ward", "z", "none of the agreed a, b, c"),
-        ("died", "", "«died» is missing in 1"),
+        ("died", "", "'died' is missing in 1"),
         ("died", "perhaps", "none of the agreed no, yes"),
         ("lactate", "1,5", "are not numbers"),
     ],
@@ -201,14 +201,14 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
     found = inspect(studies.table(tmp_path / "a.csv", records), made.columns, made.target)
 
     assert len(found.problems) == 2
-    with pytest.raises(InputError, match=r"no column «age»; «Age» is spelt otherwise.* 1 more"):
+    with pytest.raises(InputError, match=r"no column 'age'; 'Age' is spelt otherwise.* 1 more"):
         found.sound()
 
 
 def test_columns_are_proposed_from_an_example(tmp_path: Path) -> None:
     path = studies.table(tmp_path / "a.csv", studies.rows(0))
 
-    target, columns = proposed(path, "died")
+    target, columns = propose_columns(path, "died")
 
     assert target.classes == ("no", "yes")
     assert [c.type for c in columns] == [
@@ -226,8 +226,8 @@ def test_texts_that_may_name_patients_are_not_proposed(tmp_path: Path, names: in
     records = [{"patient": f"p{i % names}", **row} for i, row in enumerate(studies.rows(0, count))]
     path = studies.table(tmp_path / "a.csv", records)
 
-    with pytest.raises(InputError, match=f"«patient» has {names} different texts in {count} rows"):
-        proposed(path, "died")
+    with pytest.raises(InputError, match=f"'patient' has {names} different texts in {count} rows"):
+        propose_columns(path, "died")
 
 
 def test_the_hospitals_data_dictionary_can_be_agreed_on(tmp_path: Path) -> None:
@@ -244,8 +244,8 @@ def test_the_hospitals_data_dictionary_can_be_agreed_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"method": "mixtur"}, "Did you mean «mixture»"),
-        ({"model": "mpl"}, "Did you mean «mlp»"),
+        ({"method": "mixtur"}, "Did you mean 'mixture'"),
+        ({"model": "mpl"}, "Did you mean 'mlp'"),
         ({"method": "centralised"}, "cannot serve"),
         ({"method": "mixture", "rounds": 3}, "one-round"),
         ({"method": "mixture", "hand_out": "student"}, "distil=Distil"),
@@ -268,7 +268,7 @@ def test_an_agreement_must_say_what_its_method_sends() -> None:
 
 def test_what_a_reply_must_look_like(tmp_path: Path) -> None:
     made = studies.agreement(tmp_path)
-    expected = rehearsed(made).send
+    expected = rehearse(made).send
     params = expected.params
 
     admit(expected, expected, "x")

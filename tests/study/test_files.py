@@ -15,9 +15,9 @@ from rounds import pooled_model, replies, rows, same_numbers, server_key, statis
 import consilience as co
 from consilience.data.sites import Data, Sites
 from consilience.errors import InputError
-from consilience.formats.envelope import Header, opened, sealed
+from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.formats.signature import new_key, read_key
-from consilience.study.admission import rehearsed
+from consilience.study.admission import rehearse
 from consilience.study.agreement import Study
 from consilience.study.choice import BETAS, TEMPERATURES, log_scores
 from consilience.study.coordinator import choose, pool
@@ -124,27 +124,27 @@ def test_a_bad_file_is_named_and_the_rest_go_on(tmp_path: Path) -> None:
     study = studies.study(tmp_path)
     north, south, west = replies(study, tmp_path)
     key = read_key(tmp_path / "west.key")
-    value = opened(west).value({"Samples": co.Samples})
-    header = opened(west).header
+    value = open_envelope(west).value({"Samples": co.Samples})
+    header = open_envelope(west).header
     stranger = new_key(tmp_path / "stranger.key")
     nan = {**value, "send": value["send"]._replace(params={k: v * torch.nan for k, v in value["send"].params.items()})}
     bad = {
         "cut": (west.read_bytes()[:500], "damaged"),
-        "stranger": (sealed(value, header, stranger), "not signed with the key of «west»"),
-        "unlisted": (sealed(value, header._replace(sender="east"), key), "no site in the study"),
-        "other-study": (sealed(value, header._replace(study="0" * 64), key), "belongs to the study «sepsis»"),
-        "round": (sealed(value, header._replace(round=2), key), "round 2; round 1 is collected"),
-        "nan": (sealed(nan, header, key), "not finite"),
-        "few": (sealed({**value, "size": torch.tensor(3.0)}, header, key), "claims 3 rows"),
-        "half": (sealed({"send": value["send"]}, header, key), "other names"),
-        "kind": (sealed(value, header._replace(kind="message"), key), "message file and a reply is needed"),
-        "large": (sealed({**value, "more": torch.zeros(300_000)}, header, key), "more than the"),
+        "stranger": (seal(value, header, stranger), "not signed with the key of 'west'"),
+        "unlisted": (seal(value, header._replace(sender="east"), key), "no site in the study"),
+        "other-study": (seal(value, header._replace(study="0" * 64), key), "belongs to the study 'sepsis'"),
+        "round": (seal(value, header._replace(round=2), key), "round 2; round 1 is collected"),
+        "nan": (seal(nan, header, key), "not finite"),
+        "few": (seal({**value, "size": torch.tensor(3.0)}, header, key), "claims 3 rows"),
+        "half": (seal({"send": value["send"]}, header, key), "other names"),
+        "kind": (seal(value, header._replace(kind="message"), key), "message file and a reply is needed"),
+        "large": (seal({**value, "more": torch.zeros(300_000)}, header, key), "more than the"),
     }
     for name, (content, said) in bad.items():
         path = tmp_path / f"{name}.reply"
         path.write_bytes(content)
 
-        found = collect(study, [north, path, south], 1, rehearsed(study.agreement))
+        found = collect(study, [north, path, south], 1, rehearse(study.agreement))
 
         assert found.names == ("north", "south"), name
         assert len(found.refused) == 1 and said in found.refused[0] and path.name in found.refused[0]
@@ -157,14 +157,14 @@ def test_a_bad_file_is_named_and_the_rest_go_on(tmp_path: Path) -> None:
 def test_a_site_answers_once(tmp_path: Path) -> None:
     study = studies.study(tmp_path)
     north, south, west = replies(study, tmp_path)
-    value, other = opened(west).value({"Samples": co.Samples}), tmp_path / "other.reply"
+    value, other = open_envelope(west).value({"Samples": co.Samples}), tmp_path / "other.reply"
     changed = {**value, "size": value["size"] + 1}
-    other.write_bytes(sealed(changed, opened(west).header, read_key(tmp_path / "west.key")))
+    other.write_bytes(seal(changed, open_envelope(west).header, read_key(tmp_path / "west.key")))
 
-    found = collect(study, [north, west, other], 1, rehearsed(study.agreement))
-    copied = collect(study, [north, north, south], 1, rehearsed(study.agreement))  # the same file twice does no harm
+    found = collect(study, [north, west, other], 1, rehearse(study.agreement))
+    copied = collect(study, [north, north, south], 1, rehearse(study.agreement))  # the same file twice does no harm
 
-    assert found.names == ("north",) and "2 different files of «west»" in found.refused[0]
+    assert found.names == ("north",) and "2 different files of 'west'" in found.refused[0]
     assert copied.names == ("north", "south") and not copied.refused
 
 
@@ -172,7 +172,7 @@ def survives_damage(folder: Path, trials: int) -> None:
     """A damaged reply is left out, or what comes in is what was written; the others always come in."""
     study = studies.study(folder)
     north, south, _ = replies(study, folder)
-    expected = rehearsed(study.agreement)
+    expected = rehearse(study.agreement)
     whole = collect(study, [north, south], 1, expected).received
     raw, other, draw = north.read_bytes(), south.read_bytes(), random.Random(1)
     for _ in range(trials):
@@ -196,8 +196,8 @@ def test_thousands_of_damaged_replies_never_give_another_model(tmp_path: Path) -
 def test_signed_nonsense_is_refused_too(tmp_path: Path) -> None:
     study = studies.study(tmp_path)
     north, south, west = replies(study, tmp_path)
-    key, header = read_key(tmp_path / "west.key"), opened(west).header
-    value = opened(west).value({"Samples": co.Samples})
+    key, header = read_key(tmp_path / "west.key"), open_envelope(west).header
+    value = open_envelope(west).value({"Samples": co.Samples})
     params = value["send"].params
     nonsense: list[Any] = [
         (),
@@ -217,9 +217,9 @@ def test_signed_nonsense_is_refused_too(tmp_path: Path) -> None:
         {"size": value["size"], "send": value["send"], "more": torch.zeros(1)},
     ]
     for content in nonsense:
-        west.write_bytes(sealed(content, header, key))
+        west.write_bytes(seal(content, header, key))
 
-        found = collect(study, [north, south, west], 1, rehearsed(study.agreement))
+        found = collect(study, [north, south, west], 1, rehearse(study.agreement))
 
         assert found.names == ("north", "south") and len(found.refused) == 1, content
 
@@ -340,7 +340,7 @@ def test_what_another_study_kept_is_not_taken_for_a_changed_table(tmp_path: Path
     study, other = studies.study(tmp_path), studies.study(tmp_path, seed=1)
     replies(other, tmp_path)
 
-    with pytest.raises(InputError, match=r"north\.memory belongs to the study «sepsis»"):
+    with pytest.raises(InputError, match=r"north\.memory belongs to the study 'sepsis'"):
         check_unseen(study, tmp_path / "north.memory", rows(study, tmp_path)["north"])
     assert check_unseen(other, tmp_path / "north.memory", rows(other, tmp_path)["north"])
 
@@ -351,10 +351,10 @@ def test_what_an_older_version_kept_can_be_gone_on_from(tmp_path: Path) -> None:
     first = pool(study, replies(study, tmp_path), server_key(tmp_path))
     message, memory = tmp_path / "one.message", tmp_path / "north.memory"
     message.write_bytes(first.message or b"")
-    now, key, own = opened(memory), read_key(tmp_path / "north.key"), rows(study, tmp_path)["north"]
+    now, key, own = open_envelope(memory), read_key(tmp_path / "north.key"), rows(study, tmp_path)["north"]
     header = now.header._replace(about={"rows": now.header.about["rows"]})
     older = tmp_path / "older.memory"
-    older.write_bytes(sealed(now.value({})["1"], header, key))
+    older.write_bytes(seal(now.value({})["1"], header, key))
 
     made = [fit(study, study.member("north"), key, own, message, path) for path in (memory, older)]
 
@@ -365,7 +365,7 @@ def test_a_message_must_come_from_the_coordinator(tmp_path: Path) -> None:
     study = studies.study(tmp_path, method="fedavg", settings=("inference.epochs=1",), rounds=2)
     forged = tmp_path / "forged.message"
     header = Header("message", study.agreement.hash, "sepsis", "server", 1)
-    forged.write_bytes(sealed(study.agreement.build_task().init(co.Key(0)), header, read_key(tmp_path / "north.key")))
+    forged.write_bytes(seal(study.agreement.build_task().init(co.Key(0)), header, read_key(tmp_path / "north.key")))
 
-    with pytest.raises(InputError, match="not signed with the key of «server»"):
+    with pytest.raises(InputError, match="not signed with the key of 'server'"):
         replies(study, tmp_path, forged)

@@ -12,17 +12,17 @@ from rounds import pooled_model, replies, rows, same_numbers, server_key, statis
 
 import consilience as co
 from consilience.errors import InputError
-from consilience.formats.envelope import opened, sealed
+from consilience.formats.envelope import open_envelope, seal
 from consilience.formats.settings import types_of
 from consilience.formats.signature import read_key
 from consilience.parties import Received
 from consilience.posterior import Point, Samples
-from consilience.study.admission import invented, leaves_of, rehearsed, server_of
+from consilience.study.admission import invent_rows, leaves_of, rehearse, server_of
 from consilience.study.choice import TEMPERATURES
-from consilience.study.columns import inspect, labelled
-from consilience.study.coordinator import choose, modelled, pool
+from consilience.study.columns import inspect, labelled_rows
+from consilience.study.coordinator import choose, pool, write_model
 from consilience.study.files import collect
-from consilience.study.model import Facts, Model, handed_out, model_file, read_model, unnamed
+from consilience.study.model import Facts, Model, model_file, read_model, unnamed_mixture
 
 TAUGHT = ("distil=Distil", "distil.inference.epochs=1")
 QUICK = ("learn.trajectories=2", "learn.steps=4", "learn.data_steps=2", "learn.updates=1", "learn.coreset_steps=1")
@@ -53,13 +53,13 @@ def test_a_model_says_where_beta_stands_and_why(tmp_path: Path, hand_out: str, l
     study = studies.study(tmp_path, method="beta", hand_out=hand_out, settings=(*studies.SHORT, *taught))
     agreement, own = study.agreement, rows(study, tmp_path)
     method, task = agreement.build_method(), agreement.build_task()
-    received = collect(study, replies(study, tmp_path), 1, rehearsed(agreement)).received
+    received = collect(study, replies(study, tmp_path), 1, rehearse(agreement)).received
     known = own["north"].train if labels else None
     server = server_of(agreement, len(received), own["west"].train.x)._replace(calibration=known)
     state = method.aggregate(task, method.init(task, server), received, server)
 
     trained = dict.fromkeys(studies.NAMES, 42)
-    made, facts = modelled(study, method, state, trained, studies.NAMES, 1, server_key(tmp_path), labels)
+    made, facts = write_model(study, method, state, trained, studies.NAMES, 1, server_key(tmp_path), labels)
 
     assert facts.notes[0].startswith(said.format(state.beta)) and (state.beta > 0) == labels
     (tmp_path / "one.model").write_bytes(made)
@@ -89,9 +89,9 @@ def test_a_model_of_several_rounds_names_everyone_in_it(tmp_path: Path) -> None:
     model.write_bytes(second.model)
     with pytest.raises(InputError, match="holds north, who left the study: pool anew, from the first round"):
         choose(study.without("north"), read_model(model), [], server_key(tmp_path))
-    old = opened(state)
+    old = open_envelope(state)
     value = old.value(types_of(study.agreement.build_method()))
-    state.write_bytes(sealed(value, old.header._replace(about={}), server_key(tmp_path)))  # as older versions did
+    state.write_bytes(seal(value, old.header._replace(about={}), server_key(tmp_path)))  # as older versions did
     unsaid = pool(study, south, server_key(tmp_path), after=state)
     assert unsaid.facts.sites == ("south",) and "before round 2 is not known" in unsaid.facts.notes[-1]
 
@@ -132,8 +132,8 @@ def test_the_mixture_handed_out_is_the_same_whoever_sent_what(tmp_path: Path) ->
     )
     weights = torch.tensor([0.5, 0.3, 0.2])
 
-    one = unnamed(agreed, start, sent, weights)
-    two = unnamed(agreed, start, sent[::-1], weights.flip(0))
+    one = unnamed_mixture(agreed, start, sent, weights)
+    two = unnamed_mixture(agreed, start, sent[::-1], weights.flip(0))
 
     assert same_numbers(one, two) and len(one.posteriors) == 9
 
@@ -147,9 +147,9 @@ def test_names_are_listed_by_the_alphabet_where_samples_have_none(tmp_path: Path
 def test_weights_tell_no_size_where_one_was_withheld(tmp_path: Path) -> None:
     study = studies.study(tmp_path)
     files = replies(study, tmp_path)
-    value = opened(files[0]).value(types_of(study.agreement.build_method()))
-    header = opened(files[0]).header
-    files[0].write_bytes(sealed({**value, "size": torch.zeros(())}, header, read_key(tmp_path / "north.key")))
+    value = open_envelope(files[0]).value(types_of(study.agreement.build_method()))
+    header = open_envelope(files[0]).header
+    files[0].write_bytes(seal({**value, "size": torch.zeros(())}, header, read_key(tmp_path / "north.key")))
 
     model = read_model(pooled_model(study, tmp_path, files))
 
@@ -177,13 +177,13 @@ def test_a_student_is_one_set_of_weights(tmp_path: Path) -> None:
 def test_a_model_holds_what_predicting_needs_and_nothing_else(tmp_path: Path, name: str) -> None:
     settings, hand_out, expected = HANDED[name]
     agreed = studies.agreement(tmp_path, method=name, settings=settings, hand_out=hand_out)
-    method, task, rows = agreed.build_method(), agreed.build_task(), invented(agreed)
-    server, reply = server_of(agreed, 2, rows.x), rehearsed(agreed)
+    method, task, rows = agreed.build_method(), agreed.build_task(), invent_rows(agreed)
+    server, reply = server_of(agreed, 2, rows.x), rehearse(agreed)
     with torch.no_grad():
         received = [Received(i, reply.size, reply.send) for i in range(2)]
         state = method.aggregate(task, method.init(task, server), received, server)
 
-        called, how, out = handed_out(agreed, method, state)
+        called, how, out = hand_out(agreed, method, state)
 
         ours = method.predictive(task, state)(rows.x)[0]
     made = model_file(Model(agreed, Facts(("north", "south"), 64, 1, called), how, out), server_key(tmp_path))
@@ -210,7 +210,7 @@ def test_numbers_are_predicted_in_their_unit(tmp_path: Path) -> None:
     model.write_bytes(made)
 
     found = inspect(tmp_path / "north.csv", study.agreement.columns, target)
-    data = labelled(study.agreement.columns, target, found)
+    data = labelled_rows(study.agreement.columns, target, found)
     p = read_model(model)(data.x)
 
     truth = torch.tensor([float(cell.text) for cell in found.cells["died"]])

@@ -16,7 +16,7 @@ from consilience.likelihood import Softmax
 from consilience.models.plain import perceptron
 from consilience.pooling.distil import MatchClasses, MatchNoise, MatchNormals
 from consilience.task import mean_nll
-from consilience.training.backprop import perceptron_slope
+from consilience.training.backprop import perceptron_gradient
 
 ROWS, FEATURES = 7, 4
 SHARES = torch.tensor([[0.2, 0.3, 0.5]] * ROWS, dtype=torch.float64)
@@ -49,9 +49,9 @@ def cases() -> dict[str, tuple[co.Task, torch.Tensor]]:
 
 
 def built_inside(task: co.Task, like: tree.Params) -> Callable[[torch.Tensor, co.Data], torch.Tensor]:
-    slope = perceptron_slope(task, like)
-    assert slope is not None
-    return slope
+    gradient = perceptron_gradient(task, like)
+    assert gradient is not None
+    return gradient
 
 
 @pytest.mark.parametrize("name", cases())
@@ -61,16 +61,16 @@ def test_equals_autograd(name: str) -> None:
     batch = co.Data(x, y, torch.tensor([1.0, 1, 0, 1, 2, 1, 0], dtype=torch.float64))  # padding and weights
     like = {k: v.double() for k, v in task.init(Key(1)).params.items()}
     vector = tree.ravel(like)
-    slope = built_inside(task, like)
+    gradient = built_inside(task, like)
 
     v = vector.clone().requires_grad_()
     params = tree.unravel(v, like)
     mean_nll(task.likelihood.nll(task.outputs(params, x), y, params), batch.w).backward()
 
-    torch.testing.assert_close(slope(vector, batch), v.grad, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(gradient(vector, batch), v.grad, atol=1e-12, rtol=1e-12)
     stacked = torch.stack([vector, 2 * vector])
     together = torch.func.vmap(lambda v: built_inside(task, like)(v, batch))(stacked)
-    alone = torch.stack([slope(vector, batch).clone(), slope(2 * vector, batch)])
+    alone = torch.stack([gradient(vector, batch).clone(), gradient(2 * vector, batch)])
     torch.testing.assert_close(together, alone, atol=1e-12, rtol=1e-12)
 
 
@@ -94,7 +94,7 @@ def test_only_plain_perceptrons_are_written_out() -> None:
 
 def test_a_layer_without_bias_goes_the_general_way() -> None:
     task = co.classification(nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU(), nn.Linear(3, 2)))
-    assert perceptron_slope(task, task.like) is None
+    assert perceptron_gradient(task, task.like) is None
 
 
 @pytest.mark.parametrize("features", [4, (2, 2)])

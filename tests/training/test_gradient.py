@@ -1,4 +1,4 @@
-"""Slopes in closed form and through a private copy of the network, against autograd on the definition."""
+"""Gradients in closed form and through a private copy of the network, against autograd on the definition."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 import consilience as co
 from consilience import tree
 from consilience.key import Key
-from consilience.task import Task, decay, gradient, linear, proximal, proximal_norm
-from consilience.training.gradient import slope_of
+from consilience.task import Task, decay, grad, linear, proximal, proximal_norm
+from consilience.training.gradient import gradient_of
 
 
 def tasks() -> dict[str, tuple[Task, co.Data]]:
@@ -33,15 +33,15 @@ def tasks() -> dict[str, tuple[Task, co.Data]]:
 
 
 @pytest.mark.parametrize("name", sorted(tasks()))
-def test_slope_is_the_gradient_of_the_loss(name: str) -> None:
+def test_gradient_is_the_gradient_of_the_loss(name: str) -> None:
     task, data = tasks()[name]
     like = task.init(Key(1)).params
     vector, size = tree.ravel(like), torch.tensor(37.0, dtype=torch.float64)
     weighted = data._replace(w=torch.linspace(0.5, 2, len(data.w), dtype=torch.float64))
 
-    expected = gradient(lambda v: task.loss(tree.unravel(v, like), weighted, size), vector)
-    found = slope_of(task, like, size)(vector, weighted)
-    vmapped = torch.func.vmap(lambda v: slope_of(task, like, size)(v, weighted))(vector.unsqueeze(0))[0]
+    expected = grad(lambda v: task.loss(tree.unravel(v, like), weighted, size), vector)
+    found = gradient_of(task, like, size)(vector, weighted)
+    vmapped = torch.func.vmap(lambda v: gradient_of(task, like, size)(v, weighted))(vector.unsqueeze(0))[0]
 
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(vmapped, expected, rtol=1e-9, atol=1e-10)
@@ -50,8 +50,8 @@ def test_slope_is_the_gradient_of_the_loss(name: str) -> None:
 def test_the_users_network_is_never_touched() -> None:
     task, data = tasks()["regression"]
     before = copy.deepcopy(task.model.state_dict())
-    slope = slope_of(task, task.init(Key(1)).params, data.size)
-    slope(tree.ravel(task.init(Key(2)).params), data)
+    gradient = gradient_of(task, task.init(Key(1)).params, data.size)
+    gradient(tree.ravel(task.init(Key(2)).params), data)
     assert all(torch.equal(before[k], v) for k, v in task.model.state_dict().items())
     assert all(p.grad is None for p in task.model.parameters())
 
@@ -72,5 +72,5 @@ def test_tied_weights_move_together() -> None:
     data = co.Data.of(torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3)
     like = task.init(Key(0)).params
     vector = tree.ravel(like)
-    expected = gradient(lambda v: task.loss(tree.unravel(v, like), data, data.size), vector)
-    torch.testing.assert_close(slope_of(task, like, data.size)(vector, data), expected, atol=1e-6, rtol=1e-5)
+    expected = grad(lambda v: task.loss(tree.unravel(v, like), data, data.size), vector)
+    torch.testing.assert_close(gradient_of(task, like, data.size)(vector, data), expected, atol=1e-6, rtol=1e-5)

@@ -17,7 +17,7 @@ from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.models.batchnorm import BatchNorm
 from consilience.models.resnet import resnet
-from consilience.models.seeded import Dropout, normals, seeded, uniforms
+from consilience.models.seeded import Dropout, normals, seed_draws, uniforms
 from consilience.parties import Client, Server
 from consilience.training.chain import drawn_epochs
 from consilience.training.gradient import pass_of
@@ -57,7 +57,7 @@ class Noisy(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        seeded(self)
+        seed_draws(self)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + normals(self.seed, x.shape, x) if self.training else x
@@ -113,9 +113,9 @@ def test_dropout_draws_anew_at_every_step_and_in_every_layer() -> None:
     task, data = co.classification(dropout_mlp()), rows(30)
     like = task.like
     vector, learn = tree.ravel(like), pass_of(task, task.like, data.size)
-    slopes = [learn(vector, data, key, step)[1].clone() for key in (Key(0), Key(1)) for step in (0, 1)]
-    assert all(not torch.equal(a, b) for i, a in enumerate(slopes) for b in slopes[:i])
-    assert torch.equal(slopes[0], learn(vector, data, Key(0), 0)[1])
+    gradients = [learn(vector, data, key, step)[1].clone() for key in (Key(0), Key(1)) for step in (0, 1)]
+    assert all(not torch.equal(a, b) for i, a in enumerate(gradients) for b in gradients[:i])
+    assert torch.equal(gradients[0], learn(vector, data, Key(0), 0)[1])
     # The same p, one after the other: equal seeds would give equal masks, and 0.5² of the ones would come through.
     twice = co.classification(nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5), nn.Linear(400, 2, bias=False)))
     ones = Data.of(torch.ones(1, 400), torch.zeros(1, dtype=torch.int64))
@@ -208,7 +208,7 @@ def spectral(steps: int = 1) -> nn.Module:
 
 UNCONTROLLED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "alpha dropout": (lambda: nn.AlphaDropout(0.5), "no key controls"),
-    "random slopes": (nn.RReLU, "different outputs"),
+    "random gradients": (nn.RReLU, "different outputs"),
     "no statistics": (lambda: nn.BatchNorm1d(5, track_running_stats=False), "running statistics and a fixed momentum"),
     "no momentum": (lambda: nn.BatchNorm1d(5, momentum=None), "running statistics and a fixed momentum"),
     "spectral norm": (spectral, "would not move"),
