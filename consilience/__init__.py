@@ -34,7 +34,7 @@ from consilience.key import Key
 from consilience.method import Method, Needs, Pooled, State
 from consilience.methods.bcm import BCM
 from consilience.methods.beta import BetaPredictiveBayes
-from consilience.methods.centralised import Centralised
+from consilience.methods.bounds import Centralised, LocalOnly, ServerOnly
 from consilience.methods.coreset import CoresetFL
 from consilience.methods.dosfl import DOSFL
 from consilience.methods.ensembles import one_ensemble, v_distillation
@@ -42,23 +42,18 @@ from consilience.methods.ep_mcmc import EPMCMC
 from consilience.methods.evidence import EvidencePooling
 from consilience.methods.evidence_logits import EvidenceLogits
 from consilience.methods.evidence_tuned import EvidenceTuned
-from consilience.methods.fedadam import FedAdam
 from consilience.methods.fedavg import FedAvg
-from consilience.methods.fedavgm import FedAvgM
 from consilience.methods.fedbe import FedBE
 from consilience.methods.fedkt import FedKT
+from consilience.methods.fedopt import FedAdam, FedAvgM, FedYogi
 from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx
-from consilience.methods.fedyogi import FedYogi
 from consilience.methods.gaussian_product import GaussianProduct
-from consilience.methods.local_only import LocalOnly
-from consilience.methods.mime import Mime
-from consilience.methods.mimelite import MimeLite
+from consilience.methods.mime import Mime, MimeLite
 from consilience.methods.mixture import Mixture
 from consilience.methods.oneshot import OneShotFL
 from consilience.methods.pvi import PVI
 from consilience.methods.scaffold import Scaffold
-from consilience.methods.server_only import ServerOnly
 from consilience.methods.variational import VariationalAveraging
 from consilience.models.mlp import linear, mlp
 from consilience.models.variational import variational

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from consilience import tree
 from consilience.errors import InputError
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point, Posterior, average
-from consilience.predictive import Predictive
+from consilience.predictive import Distribution, Predictive
 from consilience.task import Task
 from consilience.training.optimisers import Optimiser
 from consilience.tree import Tree
@@ -29,41 +29,108 @@ class Needs(enum.Enum):
 
 
 class State(NamedTuple):
-    """What the server knows between rounds; `.posterior` comes first: the model, and the next round's start."""
+    """What the server knows between rounds; every state has `.posterior` first.
+
+    Attributes:
+        posterior: The model, and the next round's start.
+    """
 
     posterior: Posterior
 
 
 class Pooled(NamedTuple):
-    """The state of a method that keeps its clients' posteriors and pools their predictions."""
+    """The state of a method that keeps its clients' posteriors and pools their predictions.
 
-    posterior: Posterior  # what the round started from
+    Attributes:
+        posterior: What the round started from, or the student.
+        posteriors: One for each client that replied.
+        weights: nₖ / n.
+    """
+
+    posterior: Posterior
     posteriors: tuple[Posterior, ...]
-    weights: Tensor  # nₖ / n
+    weights: Tensor
 
 
 class Stepped(NamedTuple):
-    """The state of a method whose server takes steps of an optimiser."""
+    """The state of a method whose server takes steps of an optimiser.
+
+    Attributes:
+        posterior: The weights θ.
+        optimiser: What the optimiser remembers.
+    """
 
     posterior: Point
-    optimiser: Tree  # its memory
+    optimiser: Tree
+
+
+class Knob(NamedTuple):
+    """A setting of a pool that sites can choose after the round, by their summed log-scores.
+
+    Attributes:
+        name: As in files, for example `beta`.
+        symbol: As in reports, for example β.
+        values: The grid that is tried.
+        value: Where it stands.
+    """
+
+    name: str
+    symbol: str
+    values: tuple[float, ...]
+    value: float | None
 
 
 def server_step(task: Task, state: Stepped, optimiser: Optimiser, replies: Sequence[Received]) -> Stepped:
-    """One step of the server's optimiser along θ − Σₖ (nₖ/n) θₖ, the clients' average step taken as a gradient."""
-    before, mean = state.posterior.params, average(payloads(replies), weights(replies))
+    """Take one step of the server's optimiser along θ − Σₖ (nₖ/n) θₖ, the clients' average step as a gradient.
+
+    Args:
+        task: The task, for the running statistics of its network.
+        state: The server's state before the step.
+        optimiser: Whose step is taken.
+        replies: The clients' weights.
+
+    Returns:
+        The state after the step.
+    """
+    before = state.posterior.params
+    mean = average(payloads(replies), weights(replies))
     theta = tree.ravel(before)
     theta, memory = optimiser.step(theta, theta - tree.ravel(mean.params), state.optimiser, optimiser.rate)
     return Stepped(with_statistics(task, Point(tree.unravel(theta, before)), mean), memory)
 
 
 def with_statistics(task: Task, point: Point, mean: Point) -> Point:
-    """The point with the clients' mean running statistics: an optimiser's step could make a variance negative."""
-    return Point({**point.params, **{k: mean.params[k] for k in task.statistics}})
+    """Give a point the clients' mean running statistics: an optimiser's step could make a variance negative.
+
+    Args:
+        task: The task, which knows which parameters are statistics.
+        point: The weights after a step.
+        mean: The clients' average.
+
+    Returns:
+        The weights of `point` with the statistics of `mean`.
+    """
+    statistics = {name: mean.params[name] for name in task.statistics}
+    return Point({**point.params, **statistics})
+
+
+def keep_fields(state: Any, fields: Sequence[str]) -> Tree:
+    """Empty every field of a state but these.
+
+    Args:
+        state: A named tuple.
+        fields: The names of the fields to keep; names that the state lacks are ignored.
+
+    Returns:
+        The state with () in the other fields.
+    """
+    return state._replace(**{name: () for name in state._fields if name not in fields})
 
 
 class Method(ABC):
-    """Final subclasses are frozen dataclasses whose fields are the settings. A complete one:
+    """What a federated method is: `local` at a client, `aggregate` at the server.
+
+    Final subclasses are frozen dataclasses whose fields are the settings. A complete one:
 
         @dataclass(frozen=True)
         class FedAvg(Method):
@@ -77,107 +144,370 @@ class Method(ABC):
 
     `local` runs where the data are and must give the same on every engine: tensors in, tensors out, no reading of
     their values. `aggregate` runs at the server. Neither changes what it was given.
+
+    The class variables say what a method is. All have defaults; most methods state two or three.
+
+    Attributes:
+        name: On the command line; the class's name in lower case if empty.
+        title: In words, with `source` its paper; both from the first line of the method's file if empty.
+        source: The paper.
+        sends: What leaves a site, in words.
+        needs: What the server must hold.
+        tasks: What it can learn: classification, regression.
+        one_shot: A second round would repeat the first.
+        usual_rounds: How many rounds, unless asked otherwise; 1 if `one_shot`.
+        everyone: It needs a reply from every client in every round.
+        moves_statistics: Batch normalisation's statistics are averaged or kept whole.
+        shares: A first reply is the inference's posterior on the untouched task, which other methods can pool.
+        by_site: The pool must know whose posterior is whose, so it cannot be handed out as unnamed samples.
+        multiplies: Densities or predictions are multiplied, so that the errors of overconfident clients multiply too.
+        carries: Named tuples of other files that its messages, replies or states hold.
+        bound: Not a federated method, but what to compare one with.
+        pooled: A bound that runs on all sites' rows in one place.
+        silent: A bound that sends nothing outside a simulation.
+        tempers: False where the calibration rows were trained on.
     """
 
-    name: ClassVar[str] = ""  # on the command line; the class's name in lower case if empty
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    sends: ClassVar[str] = "its weights"
     needs: ClassVar[Needs] = Needs.NOTHING
-    sends: ClassVar[str] = "its weights"  # what leaves a site, in words
     tasks: ClassVar[tuple[str, ...]] = ("classification", "regression")
-    one_shot: ClassVar[bool] = False  # a second round would repeat the first
-    bound: ClassVar[bool] = False  # not a federated method, but what to compare one with
-    usual_rounds: ClassVar[int] = 10  # unless asked otherwise; 1 if one_shot
-    tempers: ClassVar[bool] = True  # False where the calibration rows were trained on
-    shares: ClassVar[bool] = False  # a first reply is the inference's posterior on the untouched task: usable by others
-    pooled: ClassVar[bool] = False  # runs on all sites' rows in one place
-    everyone: ClassVar[bool] = False  # needs a reply from every client in every round
-    carries: ClassVar[tuple[type, ...]] = ()  # named tuples of other files that its messages, replies or states hold
-    moves_statistics: ClassVar[bool] = False  # True where batch normalisation's statistics are averaged or kept whole
+    one_shot: ClassVar[bool] = False
+    usual_rounds: ClassVar[int] = 10
+    everyone: ClassVar[bool] = False
+    moves_statistics: ClassVar[bool] = False
+    shares: ClassVar[bool] = False
+    by_site: ClassVar[bool] = False
+    multiplies: ClassVar[bool] = False
+    carries: ClassVar[tuple[type, ...]] = ()
+    bound: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
+    silent: ClassVar[bool] = False
+    tempers: ClassVar[bool] = True
 
     @abstractmethod
     def local(self, task: Task, message: Any, client: Client) -> Reply:
-        """At the site."""
+        """Answer a message, at the site.
+
+        Args:
+            task: The statistical problem.
+            message: What the server sent.
+            client: The client's rows, memory and key.
+
+        Returns:
+            What is sent, how many rows stand behind it, and what the client keeps.
+        """
 
     @abstractmethod
     def aggregate(self, task: Task, state: Any, replies: Sequence[Received], server: Server) -> Any:
-        """At the server."""
+        """Pool the replies, at the server.
+
+        Args:
+            task: The statistical problem.
+            state: The state before the round.
+            replies: One for each client that replied.
+            server: The server's rows and key.
+
+        Returns:
+            The state after the round.
+        """
 
     def init(self, task: Task, server: Server) -> Any:
-        """The state before the first round."""
+        """Make the state before the first round.
+
+        Args:
+            task: The statistical problem.
+            server: The server's rows and key.
+
+        Returns:
+            The state.
+        """
         return State(task.init(server.key))
 
     def broadcast(self, state: Any) -> Tree:
-        """What is sent to the clients."""
+        """Make the message to the clients.
+
+        Args:
+            state: The server's state.
+
+        Returns:
+            What is sent.
+        """
         return state.posterior
 
     def memory(self, message: Any) -> Tree:
-        """What a client remembers before its first round."""
+        """Make what a client remembers before its first round.
+
+        Args:
+            message: What the server sent.
+
+        Returns:
+            The memory; () for none.
+        """
         return ()
 
     def predictive(self, task: Task, state: Any) -> Predictive:
-        """The model."""
+        """Make the model.
+
+        Args:
+            task: The statistical problem.
+            state: The server's state.
+
+        Returns:
+            A function from inputs to a distribution.
+        """
         return task.predictive(state.posterior)
 
+    def personal(self, task: Task, state: Any) -> Sequence[Predictive] | None:
+        """Make one model a site, where a method has no common one.
+
+        Args:
+            task: The statistical problem.
+            state: The server's state.
+
+        Returns:
+            The sites' models in their order, or None.
+        """
+        return None
+
     def members(self, state: Any) -> tuple[tuple[Posterior, ...], Tensor]:
-        """The posteriors behind the model and their weights: whose disagreement is uncertainty."""
+        """List the posteriors whose disagreement is uncertainty.
+
+        Args:
+            state: The server's state.
+
+        Returns:
+            The posteriors behind the model, and their weights.
+        """
         if isinstance(state, State) or not hasattr(state, "posteriors"):
             return (state.posterior,), torch.ones(1)
         return state.posteriors, state.weights
 
     def diagnose(self, task: Task, state: Any, x: Tensor) -> dict[str, Any]:
-        """What a method can say about itself at these inputs, for the report."""
+        """Say what a method can say about itself, for the report.
+
+        Args:
+            task: The statistical problem.
+            state: The server's state.
+            x: The inputs to say it at.
+
+        Returns:
+            Values by name, as JSON has them.
+        """
         return {}
 
     def monitored(self, task: Task, state: Any) -> dict[str, Predictive]:
-        """Further models whose scores belong in the history of the rounds, by name."""
+        """Make further models whose scores belong in the history of the rounds.
+
+        Args:
+            task: The statistical problem.
+            state: The server's state.
+
+        Returns:
+            Models by name.
+        """
         return {}
 
     def points(self, replies: Sequence[Received]) -> tuple[Point, ...]:
-        """The clients' weights among what they sent, for methods that go around this one."""
+        """Find the clients' weights among what they sent, for methods that go around this one.
+
+        Args:
+            replies: The clients' replies.
+
+        Returns:
+            Their weights.
+
+        Raises:
+            InputError: The clients send no weights.
+        """
         if not all(isinstance(reply.payload, Point) for reply in replies):
             raise InputError(
-                f"Clients of {name(self)} do not send their weights: choose another inner method, as fedavg."
+                f"Clients of {name(self)} do not send their weights: choose another inner method, for example fedavg."
             )
         return payloads(replies)
 
     @property
     def averages(self) -> bool:
-        """Whether `aggregate` uses Σₖ (nₖ/n) payloadₖ alone, so that replies may be folded into it as they come."""
+        """Whether `aggregate` uses Σₖ (nₖ/n) payloadₖ alone.
+
+        Such a method is a sum: replies may be folded into it as they arrive, and added up securely.
+        """
         return False
 
     def fewest(self, reply: Reply) -> Tensor:
-        """How many rows stand behind the smallest part of what a client sends: a study has a least number."""
+        """Count the rows behind the smallest part of what a client sends: a study has a least number.
+
+        Args:
+            reply: A client's reply.
+
+        Returns:
+            The count.
+        """
         return reply.size
 
-    def personal(self, task: Task, state: Any) -> Sequence[Predictive] | None:
-        """One model a site, where a method has no common one."""
+    def reply_settings(self) -> Any:
+        """Describe what decides a first reply.
+
+        Two methods whose first replies are decided by equal settings can use each other's.
+
+        Returns:
+            Settings that can be compared, or None where no other method can use the replies.
+        """
+        if not self.shares:
+            return None
+        return getattr(self, "inference", None)
+
+    def knob(self, state: Any) -> Knob | None:
+        """Name the setting of the pool that sites can choose by summed log-scores.
+
+        Args:
+            state: The server's state after the round.
+
+        Returns:
+            The setting, or None where there is none.
+        """
         return None
+
+    def turn(self, state: Any, value: float) -> tuple[Self, Any]:
+        """Set the knob.
+
+        Args:
+            state: The server's state.
+            value: One of the knob's values.
+
+        Returns:
+            The method and the state with the knob at that value.
+        """
+        return self, state
+
+    def sweep(self, task: Task, state: Any, x: Tensor) -> list[Distribution]:
+        """Predict with the knob at each of its values.
+
+        Args:
+            task: The statistical problem.
+            state: The server's state.
+            x: The inputs.
+
+        Returns:
+            A distribution for each value; the only one where there is no knob.
+        """
+        knob = self.knob(state)
+        if knob is None:
+            return [self.predictive(task, state)(x)]
+        settings = [self.turn(state, value) for value in knob.values]
+        return [method.predictive(task, turned)(x) for method, turned in settings]
+
+    def hand_out(self, state: Any, ensemble: bool) -> Tree:
+        """Strip a state to what predicting needs: anything else stays with the coordinator.
+
+        Args:
+            state: The server's state.
+            ensemble: Whether the sites' posteriors are handed out, and not one posterior or student alone.
+
+        Returns:
+            The state with () in the other fields.
+        """
+        if ensemble:
+            return keep_fields(state, ("posterior", "posteriors", "weights"))
+        return keep_fields(state, ("posterior",))
+
+    def without_names(self) -> Method | None:
+        """Name the method that predicts when nobody knows whose posterior is whose.
+
+        Returns:
+            The method, or None where the pool cannot do without.
+        """
+        return None
+
+    def remarks(self, state: Any, hand_out: str, labelled: bool) -> list[str]:
+        """Say what somebody who is handed the model should know of its settings.
+
+        Args:
+            state: The server's state.
+            hand_out: How it is handed out: mixture, student or ensemble.
+            labelled: Whether the coordinator's own labelled rows fitted something.
+
+        Returns:
+            Sentences.
+        """
+        return []
 
 
 def needs(method: Method) -> set[Needs]:
-    """All that a method, as it is set, wants to see at the server."""
+    """List all that a method, as it is set, wants to see at the server.
+
+    Args:
+        method: The method with its settings.
+
+    Returns:
+        Its needs, and those of its inner method and its student.
+    """
+    wanted = {method.needs}
+    if getattr(method, "distil", None):
+        wanted.add(Needs.INPUTS)
     inner = getattr(method, "inner", None)
-    own = {method.needs} | ({Needs.INPUTS} if getattr(method, "distil", None) else set())
-    return own if inner is None else own | needs(inner)
+    if inner is not None:
+        wanted |= needs(inner)
+    return wanted
 
 
 def group(method: Method) -> str:
-    """What tables group a method by: a bound, or the most that it wants at the server."""
-    return "bound" if method.bound else max(needs(method), key=list(Needs).index).value
+    """Name what tables group a method by.
+
+    Args:
+        method: The method with its settings.
+
+    Returns:
+        `bound`, or the most that the method wants at the server.
+    """
+    if method.bound:
+        return "bound"
+    return max(needs(method), key=list(Needs).index).value
 
 
 def moves_statistics(method: Method) -> bool:
-    """Whether a method, with its inferences as they are set, can train batch normalisation."""
-    inner, owners = getattr(method, "inner", None), (method, getattr(method, "distil", None))
+    """Tell whether a method, with its inferences as they are set, can train batch normalisation.
+
+    Args:
+        method: The method with its settings.
+
+    Returns:
+        Whether it can.
+    """
+    owners = (method, getattr(method, "distil", None))
     inferences = [getattr(owner, "inference", None) for owner in owners]
-    own = method.moves_statistics and all(getattr(i, "moves_statistics", False) for i in inferences if i is not None)
-    return own and (inner is None or moves_statistics(inner))
+    inner = getattr(method, "inner", None)
+    return (
+        method.moves_statistics
+        and all(getattr(inference, "moves_statistics", False) for inference in inferences if inference is not None)
+        and (inner is None or moves_statistics(inner))
+    )
 
 
 def usual_rounds(method: Method | type[Method]) -> int:
-    """How many rounds a method runs for unless asked otherwise."""
-    return 1 if method.one_shot else method.usual_rounds
+    """Tell how many rounds a method runs for unless asked otherwise.
+
+    Args:
+        method: The method, or its class.
+
+    Returns:
+        The number of rounds.
+    """
+    if method.one_shot:
+        return 1
+    return method.usual_rounds
 
 
 def name(method: Method | type[Method]) -> str:
+    """Name a method as the command line does.
+
+    Args:
+        method: The method, or its class.
+
+    Returns:
+        The name.
+    """
     kind = method if isinstance(method, type) else type(method)
     return kind.name or kind.__name__.lower()

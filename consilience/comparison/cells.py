@@ -23,10 +23,9 @@ from consilience.engines.participation import Participation
 from consilience.engines.participation import check as check_participation
 from consilience.errors import Diverged, InputError, unknown_name
 from consilience.formats.settings import describe
-from consilience.method import group
-from consilience.methods.coreset import CoresetFL
-from consilience.methods.local_only import LocalOnly
-from consilience.methods.server_only import ServerOnly
+from consilience.method import Needs, group
+from consilience.methods import METHODS
+from consilience.methods.bounds import bounds
 from consilience.metrics.communication import curve
 from consilience.models.remembered import remember_values
 from consilience.parties import Received
@@ -40,7 +39,6 @@ from consilience.splits.text import parse
 from consilience.task import Task
 from consilience.tree import Tree
 
-BOUNDS = ("local_only", "server_only", "centralised")
 Cell: TypeAlias = dict[str, Any]  # what one row gave on one split and seed
 
 
@@ -66,8 +64,8 @@ class Plan:
         rows = [row(word, tuned.get(parse_word(word)[0]), common, self.rounds) for word in self.words]
         if self.bounds:
             given = {parse_word(word)[0] for word in self.words}
-            wanted = [b for b in BOUNDS if b not in given and (b != "server_only" or self.recipe.calibration)]
-            rows += [_bound(b, rows, tuned.get(b), common) for b in wanted]
+            listed = bounds(None, sites=2, labelled=bool(self.recipe.calibration))
+            rows += [_bound(b, rows, tuned.get(b), common) for b in listed if b not in given]
         for path in common:
             if not any(has(r.method, path) for r in rows):
                 raise unknown_name("setting", path, {p for r in rows for p in fields(r.method)})
@@ -99,7 +97,7 @@ class Plan:
 def _bound(name: str, rows: Sequence[Row], tuned: Mapping[str, Any] | None, common: Mapping[str, str]) -> Row:
     """A bound infers as the first one-round row does, whose replies then serve both; the server's few rows need the
     many passes they have by default, whatever is set for all rows."""
-    if name == "server_only":
+    if METHODS[name].needs is Needs.LABELS:
         return row(name, tuned)
     first = next((r.method for r in rows if r.method.shares and r.rounds == 1), None)
     made = row(name, tuned, None if first else common)
@@ -177,17 +175,16 @@ def outcomes(
 
 def _shared(r: Row, taking: Participation) -> str | None:
     """What two rows must have in common to use the same replies."""
-    if isinstance(r.method, CoresetFL):  # the server's inference is not what the sites compute
-        return json.dumps(describe([CoresetFL, r.method.learn, taking]), sort_keys=True)
-    if not r.method.shares or r.rounds != 1:
+    settings = r.method.reply_settings()
+    if settings is None or r.rounds != 1:
         return None
-    return json.dumps(describe([getattr(r.method, "inference", None), taking]), sort_keys=True)
+    return json.dumps(describe([settings, taking]), sort_keys=True)
 
 
 def line(name: str, result: Result) -> Cell:
     """One row's result, as tables and reports want it."""
     r = result.report
-    sends_nothing = isinstance(result.method, (LocalOnly, ServerOnly))
+    sends_nothing = result.method.silent
     kept = ("method", "needs", "rounds", "metrics", "intervals", "tempered", "reliability", "seconds")
     return {
         "name": name,

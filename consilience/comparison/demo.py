@@ -3,56 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
+from importlib import resources
 from typing import Any
 
 from consilience.comparison.cells import line, outcomes
-from consilience.comparison.rows import Row
+from consilience.comparison.rows import row
 from consilience.data.sites import Sites
 from consilience.errors import Diverged
-from consilience.inference import SGD, CyclicalSGHMC
-from consilience.methods.bcm import BCM
-from consilience.methods.beta import BetaPredictiveBayes
-from consilience.methods.centralised import Centralised
-from consilience.methods.evidence import EvidencePooling
-from consilience.methods.evidence_tuned import EvidenceTuned
-from consilience.methods.fedavg import FedAvg
-from consilience.methods.local_only import LocalOnly
-from consilience.methods.mixture import Mixture
-from consilience.methods.server_only import ServerOnly
 from consilience.report.wording import percent
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import FORMAT
 
+HERE = resources.files("consilience.comparison")
 RECIPE = Recipe(data="digits", sites=5, split="dirichlet:0.1", calibration=30)
-SAMPLER = CyclicalSGHMC()
-TRAINING = SGD(epochs=SAMPLER.epochs)  # the same number of passes over the data as the sampler
 
 
 def demo(seed: int = 0) -> dict[str, Any]:
     """Every row on the same split, start, passes over the data and server rows."""
     started = time.perf_counter()
     task, sites = dataclasses.replace(RECIPE, seed=seed).build_problem()
-    tenth = dataclasses.replace(TRAINING, epochs=TRAINING.epochs // 10)
-    snapshots = dataclasses.replace(SAMPLER, temperature=0.0)  # is it the posterior, or just the ensemble?
-    plan = [
-        Row("local_only", "Each site alone", LocalOnly(SAMPLER), 1),
-        Row("server_only", "Server's 30 rows alone", ServerOnly(), 1),
-        Row("fedavg[rounds=1]", "FedAvg, 1 round", FedAvg(TRAINING), 1),
-        Row("fedavg", "FedAvg, 10 rounds", FedAvg(tenth), 10),
-        Row("mixture", "Mixture", Mixture(SAMPLER), 1),
-        Row("mixture[inference.temperature=0]", "Mixture, snapshots (T = 0)", Mixture(snapshots), 1),
-        Row("bcm", "BCM (product)", BCM(SAMPLER), 1),
-        Row("evidence", "Evidence pooling", EvidencePooling(TRAINING), 1),
-        Row("evidence_tuned", "Evidence, tuned by the sites", EvidenceTuned(TRAINING), 2),
-        Row("beta", "β-Predictive Bayes", BetaPredictiveBayes(SAMPLER), 1),
-        Row("centralised", "All data in one place", Centralised(SAMPLER), 1),
-    ]
+    plan = [row(word)._replace(name=name) for word, name in json.loads((HERE / "demo.json").read_text())]
     rows = []
-    for row, result, failure in outcomes(plan, task, sites, seed):
+    for planned, result, failure in outcomes(plan, task, sites, seed):
         if result is None:
             raise Diverged(failure)
-        rows.append(line(row.name, result))
+        rows.append(line(planned.name, result))
     return comparison(rows, sites, seed, time.perf_counter() - started)
 
 

@@ -1,30 +1,100 @@
-"""Every method, found by itself: a file in this folder with a final subclass of Method is a method."""
+"""Every method, found by itself: a file in this folder with a final subclass of `Method` is a method.
+
+Methods of your own are added by `register`, by the environment variable CONSILIENCE_METHODS (modules or .py files,
+separated by commas), or by an installed package with an entry point in the group `consilience.methods`. They then work
+wherever a method's name is asked for, studies included. A study or a run folder never imports anything by itself.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import os
 import pkgutil
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
 
-from consilience.errors import unknown_name
+from consilience.errors import InputError, unknown_name
 from consilience.method import Method, name
 
-
-def _found() -> dict[str, type[Method]]:
-    methods = {}
-    for file in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{file.name}")
-        for _, kind in inspect.getmembers(module, inspect.isclass):
-            if issubclass(kind, Method) and kind.__module__ == module.__name__:
-                methods[name(kind)] = kind
-    return methods
+VARIABLE = "CONSILIENCE_METHODS"
+METHODS: dict[str, type[Method]] = {}
 
 
-METHODS = _found()
+def register(kind: type[Method]) -> type[Method]:
+    """Make a method known by its name; usable as a decorator.
+
+    Args:
+        kind: The method's class.
+
+    Returns:
+        The class.
+
+    Raises:
+        InputError: Another method has that name.
+    """
+    known = METHODS.get(name(kind))
+    if known is not None and known is not kind:
+        raise InputError(f"There is a method '{name(kind)}' already: give {kind.__name__} another `name`.")
+    METHODS[name(kind)] = kind
+    return kind
+
+
+def register_module(module: ModuleType) -> None:
+    """Make the methods that a module defines known.
+
+    Args:
+        module: An imported module.
+    """
+    for _, kind in inspect.getmembers(module, inspect.isclass):
+        if issubclass(kind, Method) and not inspect.isabstract(kind) and kind.__module__ == module.__name__:
+            register(kind)
 
 
 def method(text: str) -> Method:
-    """A method by its name, with its default settings."""
+    """Make a method with its default settings.
+
+    Args:
+        text: Its name.
+
+    Returns:
+        The method.
+
+    Raises:
+        InputError: There is no method of that name.
+    """
     if text not in METHODS:
         raise unknown_name("method", text, METHODS)
     return METHODS[text]()
+
+
+def _import(text: str) -> ModuleType:
+    """A module by its name, or a .py file by its path."""
+    if not text.endswith(".py"):
+        try:
+            return importlib.import_module(text)
+        except ImportError as error:
+            raise InputError(f"{VARIABLE} names the module '{text}', which cannot be imported: {error}.") from error
+    path = Path(text)
+    found = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or found is None or found.loader is None:
+        raise InputError(f"{VARIABLE} names the file '{text}', which does not exist: correct or unset it.")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[path.stem] = module  # the types that its messages may hold are looked up there
+    found.loader.exec_module(module)
+    return module
+
+
+def _register_all() -> None:
+    for file in pkgutil.iter_modules(__path__):
+        register_module(importlib.import_module(f"{__name__}.{file.name}"))
+    for entry in entry_points(group="consilience.methods"):
+        register(entry.load())
+    for text in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        register_module(_import(text.strip()))
+
+
+_register_all()

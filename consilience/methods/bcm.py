@@ -33,6 +33,8 @@ class BCM(Method):
     sends: ClassVar[str] = "samples of its posterior over the weights"
     one_shot: ClassVar[bool] = True
     shares: ClassVar[bool] = True
+    by_site: ClassVar[bool] = True
+    multiplies: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client samples

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor
 
 from consilience.inference import CyclicalSGHMC, Inference
-from consilience.method import Method, Needs, State
+from consilience.method import Knob, Method, Needs, State, keep_fields
+from consilience.methods.mixture import Mixture
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.distil import Distil, distil_pool
 from consilience.posterior import Posterior
 from consilience.predictive import Distribution, Predictive, geometric, maximise, mixture, precise, product, score
 from consilience.task import Task
+from consilience.tree import Tree
+
+BETAS = tuple(i / 20 for i in range(21))
 
 
 class Interpolated(NamedTuple):
@@ -41,6 +45,7 @@ class BetaPredictiveBayes(Method):
     sends: ClassVar[str] = "samples of its posterior over the weights"
     one_shot: ClassVar[bool] = True
     shares: ClassVar[bool] = True
+    by_site: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client samples
@@ -61,6 +66,37 @@ class BetaPredictiveBayes(Method):
 
     def diagnose(self, task: Task, state: Interpolated, x: Tensor) -> dict[str, Any]:
         return {"beta": state.beta}
+
+    def knob(self, state: Interpolated) -> Knob | None:
+        if not state.posteriors:
+            return None
+        return Knob("beta", "β", BETAS, float(state.beta))
+
+    def turn(self, state: Interpolated, value: float) -> tuple[Self, Interpolated]:
+        return self, state._replace(beta=value)
+
+    def sweep(self, task: Task, state: Interpolated, x: Tensor) -> list[Distribution]:
+        if not state.posteriors:
+            return [self.predictive(task, state)(x)]
+        both = [precise(p) for p in self.pools(task, state, x)]  # once for all β
+        return [geometric(beta, *both) for beta in BETAS]
+
+    def hand_out(self, state: Interpolated, ensemble: bool) -> Tree:
+        if ensemble:
+            return state
+        return keep_fields(state, ("posterior", "beta"))
+
+    def without_names(self) -> Mixture:
+        return Mixture()
+
+    def remarks(self, state: Interpolated, hand_out: str, labelled: bool) -> list[str]:
+        if hand_out == "mixture":
+            return ["The study hands out a mixture without names, from which β cannot be chosen: this is it (β = 0)."]
+        if labelled:
+            return [f"β = {float(state.beta):.2f}, fitted on the coordinator's own labelled rows."]
+        if hand_out == "ensemble":
+            return ["β has not been chosen by statistics of the sites, so this is the mixture (β = 0)."]
+        return ["Nothing has chosen β, so the student was taught by the mixture (β = 0)."]
 
     def teacher(self, task: Task, state: Interpolated) -> Predictive:
         return lambda x: geometric(state.beta, *self.pools(task, state, x))  # 3

@@ -64,6 +64,9 @@ class CoresetFL(Method):
         posterior, accepted = infer(self.downstream, task, state.posterior, rows)  # 3
         return CoresetState(posterior, state.seed, learned, accepted)
 
+    def reply_settings(self) -> Any:
+        return [CoresetFL, self.learn]  # what the server infers is not what the sites compute
+
     def union(self, learned: Sequence[Learned]) -> Data:
         rows = concatenate(each.coreset for each in learned)  # 2
         return rows if self.mass is None else rows._replace(w=rows.w * self.mass / rows.size)

@@ -28,6 +28,7 @@ class EPMCMC(Method):
     sends: ClassVar[str] = "samples of its posterior over the weights"
     one_shot: ClassVar[bool] = True
     shares: ClassVar[bool] = True
+    multiplies: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()  # how a client samples
     fit: Callable[[Samples], Any] = moments  # `moments`: diagonal, for networks; `dense_moments`: for small models

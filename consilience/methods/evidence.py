@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from consilience.inference import SGD, Inference
-from consilience.method import Method, State
+from consilience.method import Knob, Method, State, keep_fields
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.distil import Distil, distil_pool
 from consilience.pooling.evidence import class_log_probs, class_scores, diagnosis, strengths
 from consilience.posterior import Posterior
 from consilience.predictive import Categorical, Predictive
 from consilience.task import Task, label_counts, smooth
+from consilience.tree import Tree
+
+PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # values of λ that clients or sites can choose from
 
 
 class Evidence(NamedTuple):
@@ -48,6 +51,7 @@ class EvidencePooling(Method):
     sends: ClassVar[str] = "its weights (or samples of them), and how often it saw each class"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     one_shot: ClassVar[bool] = True
+    by_site: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
     inference: Inference = SGD(epochs=50)  # how a client infers: a point, samples or a Gaussian
     penalty: float | None = 0.3  # λ: 0 leaves offsets free, ∞ averages normalised evidence; None: estimated per input
@@ -69,6 +73,19 @@ class EvidencePooling(Method):
 
     def diagnose(self, task: Task, state: EvidenceState, x: Tensor) -> dict[str, Any]:
         return diagnosis(self.views(task, state, x), state.counts, self.exponent)
+
+    def knob(self, state: EvidenceState) -> Knob | None:
+        if not state.posteriors:
+            return None
+        return Knob("penalty", "λ", PENALTIES, self.penalty)
+
+    def turn(self, state: EvidenceState, value: float) -> tuple[Self, EvidenceState]:
+        return replace(self, penalty=value), state
+
+    def hand_out(self, state: EvidenceState, ensemble: bool) -> Tree:
+        if ensemble:
+            return state
+        return keep_fields(state, ("posterior",))
 
     def teacher(self, task: Task, state: EvidenceState, frequencies: Tensor | None = None) -> Predictive:
         total = state.counts.sum(0)

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from consilience.inference import SGD, Inference
 from consilience.method import Method, State
-from consilience.methods.evidence import Evidence, EvidencePooling, EvidenceState
+from consilience.methods.evidence import PENALTIES, Evidence, EvidencePooling, EvidenceState
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.posterior import Point
 from consilience.predictive import Predictive, log_prob, tempered
 from consilience.task import Task
+from consilience.tree import Tree
 
-PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 TEMPERATURES = (0.4, 0.5, 0.63, 0.8, 1.0, 1.26, 1.6, 2.0, 2.5)
 GRID = [(penalty, t) for penalty in PENALTIES for t in TEMPERATURES]
 
@@ -39,6 +39,7 @@ class EvidenceTuned(Method):
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     usual_rounds: ClassVar[int] = 2
     everyone: ClassVar[bool] = True
+    by_site: ClassVar[bool] = True
     carries: ClassVar[tuple[type, ...]] = (Evidence, EvidenceState)
     moves_statistics: ClassVar[bool] = True
     inference: Inference = SGD(epochs=50)  # how a client infers
@@ -71,6 +72,9 @@ class EvidenceTuned(Method):
 
     def diagnose(self, task: Task, state: EvidenceState, x: Tensor) -> dict[str, Any]:
         return self.pool(1.0).diagnose(task, state, x)
+
+    def hand_out(self, state: EvidenceState, ensemble: bool) -> Tree:
+        return self.pool(1.0).hand_out(state, ensemble)
 
     def fewest(self, reply: Reply) -> Tensor:
         return (torch.as_tensor(reply.keep) > 0).sum()  # the rows set aside, behind the sums

@@ -32,6 +32,7 @@ class FedBE(Method):
     5   θ ← SWA on the cross-entropy from p̂, started at θ̄
     """
 
+    by_site: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
     inner: Method = FedAvg()  # how clients train and the server averages: fedavg, fedprox, fedavgm, scaffold …

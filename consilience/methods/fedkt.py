@@ -34,6 +34,7 @@ class FedKT(Method):
     sends: ClassVar[str] = "the weights of a few models"
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     one_shot: ClassVar[bool] = True
+    by_site: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
     inference: Inference = SGD()  # how a client trains

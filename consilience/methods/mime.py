@@ -1,4 +1,4 @@
-"""MIME.  Karimireddy et al., NeurIPS 2021, Algorithm 1; d'Hondt et al. 2024, §5.1."""
+"""MIME and MimeLite.  Karimireddy et al., NeurIPS 2021, Algorithm 1."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from consilience import tree
-from consilience.method import Method
+from consilience.method import Method, Stepped
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.posterior import Point
+from consilience.posterior import Point, average
 from consilience.task import Task
 from consilience.training.chain import Held, chain
 from consilience.training.gradient import full_gradient
@@ -37,6 +37,8 @@ class Mime(Method):
     5   θ ← Σₖ (nₖ / n) θₖ
     """
 
+    title: ClassVar[str] = "MIME"
+    source: ClassVar[str] = "Karimireddy et al., NeurIPS 2021, Algorithm 1; d'Hondt et al. 2024, §5.1."
     sends: ClassVar[str] = "its gradient where the round began, then its weights"
     usual_rounds: ClassVar[int] = 20
     moves_statistics: ClassVar[bool] = True
@@ -67,3 +69,45 @@ class Mime(Method):
         theta, gradient = tree.ravel(state.posterior.params), tree.ravel(state.gradient)
         _, memory = self.optimiser.step(theta, gradient, state.optimiser, self.optimiser.rate)  # 4
         return Mimed(mean, memory, ())  # 5
+
+
+@dataclass(frozen=True)
+class MimeLite(Method):
+    """Take every local step with the memory of the server's optimiser, which stays as it is while the clients train.
+
+    for each round
+        for each client k, in parallel
+    1       θₖ ← steps of the optimiser along ∇fₖ(θₖ; B) on batches B, its memory s held, started at θ
+    2       gₖ ← ∇fₖ(θ) over all of the client's rows;  send θₖ and gₖ
+    3   s ← the optimiser's memory after Σₖ (nₖ / n) gₖ at θ
+    4   θ ← Σₖ (nₖ / n) θₖ
+    """
+
+    title: ClassVar[str] = "MimeLite"
+    source: ClassVar[str] = "Karimireddy et al., NeurIPS 2021, Algorithm 1 without the correction."
+    name: ClassVar[str] = "mimelite"
+    sends: ClassVar[str] = "its weights and its gradient where the round began"
+    moves_statistics: ClassVar[bool] = True
+
+    optimiser: Optimiser = Descent(rate=0.01, momentum=0.9)  # whose steps the clients mimic
+    epochs: int = 10  # passes over the client's rows
+    batch: int = 50  # rows a step
+
+    def init(self, task: Task, server: Server) -> Stepped:
+        start = task.init(server.key)
+        return Stepped(start, self.optimiser.init(tree.ravel(start.params)))
+
+    def broadcast(self, state: Stepped) -> Stepped:
+        return state
+
+    def local(self, task: Task, message: Stepped, client: Client) -> Reply:
+        theta, held = message.posterior, Held(self.optimiser, message.optimiser)
+        trace = chain(task, theta, client, held, self.epochs, self.batch)
+        point = Point(tree.unravel(trace.vector, theta.params))  # 1
+        return Reply((point, full_gradient(task, theta.params, client.data, self.batch)), client.data.size)  # 2
+
+    def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
+        points, gradients = zip(*payloads(replies), strict=True)
+        theta, gradient = tree.ravel(state.posterior.params), tree.ravel(tree.mean(gradients, weights(replies)))
+        _, memory = self.optimiser.step(theta, gradient, state.optimiser, self.optimiser.rate)  # 3
+        return Stepped(average(points, weights(replies)), memory)  # 4

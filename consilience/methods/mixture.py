@@ -44,6 +44,9 @@ class Mixture(Method):
     def predictive(self, task: Task, state: Pooled) -> Predictive:
         return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
 
+    def without_names(self) -> Mixture:
+        return Mixture()
+
     def teacher(self, task: Task, state: Pooled) -> Predictive:
         clients = [task.predictive(posterior) for posterior in state.posteriors]  # 2
         return lambda x: mixture([p(x) for p in clients], state.weights)  # 3

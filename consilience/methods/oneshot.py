@@ -29,6 +29,7 @@ class OneShotFL(Method):
 
     name: ClassVar[str] = "oneshot"
     one_shot: ClassVar[bool] = True
+    by_site: ClassVar[bool] = True
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 

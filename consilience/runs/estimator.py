@@ -15,12 +15,9 @@ from torch import nn
 
 from consilience.data.arrays import from_arrays
 from consilience.errors import InputError
-from consilience.inference import CyclicalSGHMC
-from consilience.method import Method
+from consilience.method import Method, name
+from consilience.methods import defaults
 from consilience.methods import method as named
-from consilience.methods.evidence import EvidencePooling
-from consilience.methods.local_only import LocalOnly
-from consilience.methods.mixture import Mixture
 from consilience.models.mlp import mlp
 from consilience.predictive import Categorical, Distribution, Normal
 from consilience.runs.result import Result
@@ -29,7 +26,6 @@ from consilience.splits.labels import natural
 from consilience.task import Task, classification, regression
 
 Array = np.ndarray[Any, Any]
-SLOW = CyclicalSGHMC(rate=0.01, epochs=100)  # with little noise in y, larger steps leave the finite numbers
 
 
 class _Federated(BaseEstimator):
@@ -70,8 +66,8 @@ class _Federated(BaseEstimator):
         network = self.model if self.model is not None else mlp(sites.features, sites.classes, hidden=self.hidden)
         task: Task = classification(network) if classes else regression(network)
         chosen = named(self.method) if isinstance(self.method, str) else self.method or usual
-        if isinstance(chosen, LocalOnly):
-            raise InputError("local_only has a model for each site and none for all: choose a method that pools.")
+        if type(chosen).personal is not Method.personal:
+            raise InputError(f"{name(chosen)} has a model for each site and none for all: choose a method that pools.")
         return run(chosen, task, sites, rounds=self.rounds, seed=seed, engine=self.engine, scored=False)
 
     def _predicted(self, x: Any) -> Distribution:
@@ -96,7 +92,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
         self.classes_, coded = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(f"y holds one class, {self.classes_[0]}: give rows of at least two classes.")
-        self.result_ = self._fitted(x, coded, groups, len(self.classes_), EvidencePooling())
+        self.result_ = self._fitted(x, coded, groups, len(self.classes_), defaults.classifier())
         return self
 
     def predict_proba(self, X: Any) -> Array:
@@ -118,7 +114,7 @@ class FederatedRegressor(RegressorMixin, _Federated):
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
-        self.result_ = self._fitted(x, y.astype(np.float64), groups, 0, Mixture(SLOW))
+        self.result_ = self._fitted(x, y.astype(np.float64), groups, 0, defaults.regressor())
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

@@ -61,6 +61,7 @@ def facts(
         "title": title,
         "summary": source,
         "needs": group(method),
+        "multiplies": method.multiplies,
         "data": sites.name,
         "split": sites.split,
         "sites": len(sites),
@@ -97,7 +98,16 @@ def versions() -> dict[str, str]:
 
 
 def citation(kind: type[Method]) -> tuple[str, str]:
-    """A method's name in words and its paper, from the first line of its file."""
+    """Name a method in words, and its paper.
+
+    Args:
+        kind: The method's class.
+
+    Returns:
+        The title and the source: what the class says, else the first line of its file.
+    """
+    if kind.title:
+        return kind.title, kind.source
     first = (sys.modules[kind.__module__].__doc__ or kind.__name__).strip().splitlines()[0]
     title, _, source = first.partition(".  ")
     return title.rstrip("."), source

@@ -14,7 +14,7 @@ from consilience.datasets import dataset
 from consilience.errors import InputError
 from consilience.formats.settings import configure
 from consilience.method import Method
-from consilience.methods import method
+from consilience.methods import defaults, method
 from consilience.models import model
 from consilience.splits.text import parse
 from consilience.task import Task, classification, regression
@@ -28,7 +28,7 @@ class Ingredients(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    method: str = "beta"
+    method: str = defaults.RUN
     data: str = "digits"  # a name, or a pattern of CSV files, one per site
     target: str | None = None  # the column to predict, for CSV files
     sites: int | None = None  # 5, or as many as the data name

@@ -21,9 +21,7 @@ from consilience.formats.blueprint import blueprint
 from consilience.inference import CyclicalSGHMC
 from consilience.key import Key, Stream
 from consilience.method import Method, name
-from consilience.methods.centralised import Centralised
-from consilience.methods.local_only import LocalOnly
-from consilience.methods.server_only import ServerOnly
+from consilience.methods.bounds import Centralised, LocalOnly, ServerOnly
 from consilience.parties import Received, Server
 from consilience.posterior import Dense, Gaussian, Point, Samples
 from consilience.predictive import Categorical, Normal, tempered

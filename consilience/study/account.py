@@ -21,7 +21,7 @@ from consilience.study.admission import leaves_of
 from consilience.study.agreement import Agreement, Study
 from consilience.study.choice import TEMPERATURES
 from consilience.study.columns import Column
-from consilience.study.model import Facts
+from consilience.study.model import Facts, is_unnamed
 from consilience.tree import Tree
 from consilience.version import __version__
 
@@ -77,7 +77,9 @@ def account(
 
 def _handed(agreement: Agreement, facts: Facts) -> str:
     """What the sites get back; where there is one posterior for all, that."""
-    return "posterior" if agreement.hand_out == "mixture" and facts.method != "mixture" else agreement.hand_out
+    if agreement.hand_out == "mixture" and not is_unnamed(agreement, facts.method):
+        return "posterior"
+    return agreement.hand_out
 
 
 def _site(name: str, rows: int | None, reply: Received | None) -> dict[str, Any]:
@@ -101,6 +103,7 @@ def chosen_account(
     facts: Facts,
     known: Mapping[str, Any] | None,
     judged: Sequence[Judged],
+    symbol: str,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The account of a model whose knob and temperature the sites' statistics chose; `known` is that of its pool."""
@@ -115,8 +118,8 @@ def chosen_account(
     found = {
         "metrics": {"nll": unit - sum(j.chosen for j in judged) / rows},
         "pooled": {"metrics": {"nll": unit - sum(before) / rows}} if len(before) == len(judged) else None,
-        **{"knob": facts.knob, "value": facts.value, "temperature": facts.temperature},
-        "diagnostics": {"beta": facts.value} if facts.knob == "beta" else None,
+        **{"knob": facts.knob, "knob_symbol": symbol, "value": facts.value, "temperature": facts.temperature},
+        "diagnostics": {facts.knob: facts.value} if facts.knob else None,
         "rows": {**made["rows"], "set aside": rows},
         "per_site": [{**site, **scores.get(site["site"], {})} for site in made["per_site"]],
     }

@@ -23,7 +23,7 @@ from consilience.formats.settings import configure
 from consilience.formats.signature import verifies
 from consilience.key import Key
 from consilience.method import Method
-from consilience.methods import METHODS
+from consilience.methods import METHODS, defaults
 from consilience.models import MODELS, model
 from consilience.prior import Isotropic
 from consilience.study.columns import Column, Target
@@ -50,8 +50,8 @@ class Agreement:
     prior_var: float = 1.0  # of every weight
     noise: float = 0.0  # variance of an observation of a number, on its scale; 0: learned
     draws: int = 100  # members that stand for a Gaussian posterior when predicting
-    method: str = "gaussian_product"
-    settings: tuple[str, ...] = ("inference.mode=Newton", "inference.dense=True")  # as on the command line
+    method: str = defaults.LINEAR_STUDY
+    settings: tuple[str, ...] = defaults.LINEAR_STUDY_SETTINGS  # as on the command line
     rounds: int = 1
     seed: int = 0
     scaling: str = "agreed"  # agreed: the constants are below; sums: they come from a first exchange of sums

@@ -22,7 +22,7 @@ from consilience.pooling.distil import distil_pool
 from consilience.study.account import Judged, account, bytes_crossed, chosen_account
 from consilience.study.admission import admit, rehearse, server_of
 from consilience.study.agreement import Agreement, Study
-from consilience.study.choice import TEMPERATURES, at, choose_value, knob, knob_value, turn, without_student
+from consilience.study.choice import TEMPERATURES, choose_value, knob_of, score_at, without_student
 from consilience.study.columns import features, inspect
 from consilience.study.files import collect, from_sites, message_file, open_file
 from consilience.study.model import Facts, Model, hand_out, model_file
@@ -115,7 +115,7 @@ def write_model(
     """
     agreement = study.agreement
     name, how, out = hand_out(agreement, method, state)
-    notes = (*_of_beta(agreement, state, labelled), *_notes(study, rows, names, rounds), *more)
+    notes = (*method.remarks(state, agreement.hand_out, labelled), *_notes(study, rows, names, rounds), *more)
     together = sum(rows.values()) if all(rows.values()) else 0
     sites = tuple(sorted(rows) if agreement.hand_out == "mixture" else rows)
     facts = Facts(sites, together, rounds, name, notes=notes)
@@ -138,19 +138,6 @@ def _previous(study: Study, path: Path) -> tuple[Tree, int, dict[str, int] | Non
     envelope = open_file(study, path, "state", most=2**30)
     header, state = envelope.header, envelope.value(types_of(study.agreement.build_method()))["state"]
     return state, header.round, header.about.get("rows")
-
-
-def _of_beta(agreement: Agreement, state: Any, labelled: bool) -> list[str]:
-    """Where β stands in what is handed out, and why."""
-    if agreement.method != "beta":
-        return []
-    if agreement.hand_out == "mixture":
-        return ["The study hands out a mixture without names, from which β cannot be chosen: this is it (β = 0)."]
-    if labelled:
-        return [f"β = {float(state.beta):.2f}, fitted on the coordinator's own labelled rows."]
-    if agreement.hand_out == "ensemble":
-        return ["β has not been chosen by statistics of the sites, so this is the mixture (β = 0)."]
-    return ["Nothing has chosen β, so the student was taught by the mixture (β = 0)."]
 
 
 def _notes(study: Study, heard: Mapping[str, int], names: Sequence[str], rounds: int) -> tuple[str, ...]:
@@ -188,9 +175,9 @@ def choose(
     gone = [name for name in model.facts.sites if name not in {site.name for site in study.active}]
     if gone:
         raise InputError(f"This model holds {', '.join(gone)}, who left the study: pool anew, from the first round.")
-    of = knob(model.method, model.state)
+    knob = knob_of(model.method, model.state)
     expected = {
-        "log_scores": torch.zeros(len(of.values), len(TEMPERATURES), dtype=torch.float64),
+        "log_scores": torch.zeros(len(knob.values), len(TEMPERATURES), dtype=torch.float64),
         "count": torch.tensor(0),
     }
     envelopes, refused = from_sites(study, paths, "statistics")
@@ -215,20 +202,19 @@ def choose(
         rows.append(int(value["count"]))
     if not tables:
         raise InputError(f"No statistics can be used. {' '.join(refused)}".strip())
-    value, temperature = choose_value(torch.stack(tables).sum(0), of)
-    method, state = turn(model.method, model.state, value)
+    value, temperature = choose_value(torch.stack(tables).sum(0), knob)
+    method, state = model.method.turn(model.state, value)
     state = _student(agreement, method, state, inputs)
     missing = [name for name in model.facts.sites if name not in names]
     notes = (f"Chosen without statistics of {', '.join(missing)}.",) if missing else ()
     facts = model.facts._replace(
-        knob=of.name, value=value, temperature=temperature, statistics_from=tuple(names), notes=notes
+        knob=knob.name, value=value, temperature=temperature, statistics_from=tuple(names), notes=notes
     )
-    before = knob_value(model.method, model.state)
-    judged = [
-        Judged(name, n, at(t, of, value, temperature), at(t, of, before, 1.0) if before in of.values else None)
-        for name, n, t in zip(names, rows, tables, strict=True)
-    ]
-    told = chosen_account(study, facts, known, judged, left_out(refused))
+    judged = []
+    for site, count, table in zip(names, rows, tables, strict=True):
+        before = score_at(table, knob, knob.value, 1.0) if knob.value in knob.values else None
+        judged.append(Judged(site, count, score_at(table, knob, value, temperature), before))
+    told = chosen_account(study, facts, known, judged, knob.symbol, left_out(refused))
     return ChosenFiles(model_file(Model(agreement, facts, method, state), key), facts, tuple(refused), told)
 
 

@@ -17,18 +17,18 @@ from consilience.errors import InputError
 from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.formats.settings import types_of
 from consilience.key import Key
-from consilience.method import Method, Pooled
-from consilience.methods.mixture import Mixture
+from consilience.method import Method, Pooled, name
+from consilience.methods import METHODS
 from consilience.metrics.uncertainty import decompose
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Distribution, Normal, tempered
 from consilience.study.agreement import Agreement, Study, from_fields
 from consilience.tree import Tree
 
-# What predicting needs of a state, by name; anything else in one stays with the coordinator.
-PREDICTS = ("posterior", "posteriors", "weights", "counts", "chosen", "beta")
-ONE = ("posterior", "beta")  # and where one posterior, or a student, is all there is
-MIXTURES = ("mixture", "beta")  # pools that are still themselves when nobody knows whose sample is whose
+NEEDS_NAMES = (
+    "{method} pools by site, so it cannot be handed out as a mixture without names: write "
+    'hand_out = "ensemble", or "student" with a distilling method.'
+)
 
 
 class Facts(NamedTuple):
@@ -77,13 +77,17 @@ class Model:
         unit = self.agreement.target.spread**2 * self.facts.temperature
         scale = 1.0 if self.agreement.target.classes else unit
         named = {"aleatoric": u.aleatoric, "epistemic": u.epistemic, "disagreement": u.disagreement}
-        unnamed = self.agreement.hand_out == "mixture" and self.facts.method == "mixture"
+        unnamed = is_unnamed(self.agreement, self.facts.method)
         return {part: scale * value for part, value in named.items() if part != "disagreement" or not unnamed}
 
 
 def model_file(model: Model, key: Ed25519PrivateKey) -> bytes:
     a, facts = model.agreement, model.facts
-    about = {"agreement": dataclasses.asdict(a), "facts": facts._asdict(), "settings": _settings(model.method)}
+    about = {
+        "agreement": dataclasses.asdict(a),
+        "facts": facts._asdict(),
+        "settings": _settings(model.method, model.state),
+    }
     return seal({"state": model.state}, Header("model", a.hash, a.name, "server", facts.rounds, about), key)
 
 
@@ -95,8 +99,7 @@ def read_model(path: Path, study: Study | None = None) -> Model:
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["facts"].items()}
         facts = Facts(**plain)
         agreement = from_fields(about["agreement"], path)
-        chosen = {name: value for name, value in about["settings"].items() if name == "penalty"}
-        settings = {name: None if value is None else float(value) for name, value in chosen.items()}
+        settings = {str(setting): _number(value) for setting, value in about["settings"].items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path} is not a model that this version of consilience wrote.") from error
     if agreement.hash != envelope.header.study or not envelope.signed_by(agreement.server):
@@ -108,34 +111,53 @@ def read_model(path: Path, study: Study | None = None) -> Model:
         )
     method = agreement.build_method()
     if facts.method != agreement.method:
-        method = Mixture()
+        method = METHODS[facts.method]()
+    fields = {field.name for field in dataclasses.fields(method)}  # type: ignore[arg-type]
+    settings = {setting: value for setting, value in settings.items() if setting in fields}
     method = dataclasses.replace(method, **settings)  # type: ignore[type-var]
     state = envelope.value(types_of(method))["state"]
     return Model(agreement, facts, method, state, envelope.checksum)
 
 
-def _settings(method: Method) -> dict[str, float | None]:
+def _settings(method: Method, state: Tree) -> dict[str, float | None]:
     """What was chosen about the method after the study was signed."""
-    return {"penalty": method.penalty} if hasattr(method, "penalty") else {}
+    knob = method.knob(state)
+    if knob is None or not hasattr(method, knob.name):
+        return {}
+    return {knob.name: getattr(method, knob.name)}
+
+
+def _number(value: Any) -> float | None:
+    if value is None:
+        return None
+    return float(value)
+
+
+def is_unnamed(agreement: Agreement, method: str) -> bool:
+    """Tell whether a model is a mixture of samples without names.
+
+    Args:
+        agreement: The study's agreement.
+        method: How what is in the file predicts.
+
+    Returns:
+        Whether nobody can tell whose sample is whose.
+    """
+    unnamed = agreement.build_method().without_names()
+    return agreement.hand_out == "mixture" and unnamed is not None and name(unnamed) == method
 
 
 def hand_out(agreement: Agreement, method: Method, state: Any) -> tuple[str, Method, Tree]:
     """What the study lets sites and users have of a pool: its name, how it predicts, and its state."""
     if not getattr(state, "posteriors", ()) or agreement.hand_out == "student":
-        return agreement.method, method, _only(state, ONE)
+        return agreement.method, method, method.hand_out(state, ensemble=False)
     if agreement.hand_out == "ensemble":
-        return agreement.method, method, _only(state, PREDICTS)
-    if agreement.method not in MIXTURES:
-        raise InputError(
-            f"{agreement.method} pools by site, so it cannot be handed out as a mixture without names: write "
-            'hand_out = "ensemble", or "student" with a distilling method.'
-        )
-    return "mixture", Mixture(), unnamed_mixture(agreement, state.posterior, state.posteriors, state.weights)
-
-
-def _only(state: Any, fields: tuple[str, ...]) -> Tree:
-    """A state with these fields; the others are empty."""
-    return state._replace(**{name: () for name in state._fields if name not in fields})
+        return agreement.method, method, method.hand_out(state, ensemble=True)
+    unnamed = method.without_names()
+    if unnamed is None:
+        raise InputError(NEEDS_NAMES.format(method=agreement.method))
+    mixture = unnamed_mixture(agreement, state.posterior, state.posteriors, state.weights)
+    return name(unnamed), unnamed, mixture
 
 
 def unnamed_mixture(

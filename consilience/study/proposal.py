@@ -6,11 +6,12 @@ import dataclasses
 import math
 
 from consilience.errors import InputError, unknown_name
-from consilience.method import usual_rounds
-from consilience.methods import METHODS
+from consilience.method import Method, usual_rounds
+from consilience.methods import METHODS, defaults
 from consilience.study.admission import would_leave
 from consilience.study.agreement import Agreement
 from consilience.study.columns import Column, Target
+from consilience.study.model import NEEDS_NAMES
 
 EXAMPLE = (  # to be filled in by people
     Target("disease", ("no", "yes")),
@@ -20,8 +21,6 @@ EXAMPLE = (  # to be filled in by people
         Column("sex", "category", levels=("f", "m")),
     ),
 )
-# pools that need to know whose is whose
-BY_SITE = ("beta", "bcm", "evidence", "evidence_tuned", "oneshot", "fedkt", "fedbe")
 
 
 def proposal(
@@ -37,11 +36,34 @@ def proposal(
     scaling: str = "agreed",
     hand_out: str | None = None,
 ) -> Agreement:
-    """An agreement with sensible defaults; what leaves a site and its size are found by a rehearsal."""
-    linear = model in (None, "linear") and bool(target.classes)  # else a full Gaussian is too large, or has no noise
-    chosen = method or (Agreement.method if linear else "mixture")
+    """Draft an agreement with sensible defaults; what leaves a site and its size are found by a rehearsal.
+
+    Args:
+        name: The study's name.
+        server: The coordinator's public key.
+        target: What is predicted.
+        columns: What it is predicted from.
+        method: How the sites learn together; by a rule if None.
+        model: The network; linear if None.
+        settings: Changes of the method's settings, as `field=value`.
+        rounds: How many; as is usual for the method if None.
+        seed: What all random numbers come from.
+        scaling: `agreed` constants, or `sums` from a first exchange.
+        hand_out: What sites get back; by a rule if None.
+
+    Returns:
+        The agreement.
+
+    Raises:
+        InputError: The method or model is unknown, or cannot serve such a study.
+    """
+    linear = model in (None, Agreement.model) and bool(target.classes)
+    usual = defaults.LINEAR_STUDY if linear else defaults.STUDY
+    chosen = method or usual
     if chosen not in METHODS:
         raise unknown_name("method", chosen, METHODS)
+    if linear and chosen == defaults.LINEAR_STUDY:
+        settings = (*defaults.LINEAR_STUDY_SETTINGS, *settings)
     draft = Agreement(
         name,
         server,
@@ -49,16 +71,30 @@ def proposal(
         columns,
         model=model or Agreement.model,
         method=chosen,
-        settings=(*(Agreement.settings if chosen == Agreement.method and linear else ()), *settings),
+        settings=settings,
         rounds=rounds or usual_rounds(METHODS[chosen]),
         seed=seed,
         scaling=scaling,
-        hand_out=hand_out or ("ensemble" if chosen in BY_SITE else "mixture"),
+        hand_out=hand_out or usual_hand_out(METHODS[chosen]),
     )
     draft.check()
     kinds, largest = would_leave(draft)
     most = math.ceil(1.2 * (largest + 10_000) / 10_000) * 10_000
     return dataclasses.replace(draft, leaves=kinds, most_bytes=most)
+
+
+def usual_hand_out(method: type[Method]) -> str:
+    """Say what sites get back unless asked otherwise.
+
+    Args:
+        method: The method's class.
+
+    Returns:
+        `ensemble` where the pool must know whose posterior is whose, else `mixture`.
+    """
+    if method.by_site:
+        return "ensemble"
+    return "mixture"
 
 
 def consistent(agreement: Agreement) -> None:
@@ -70,11 +106,9 @@ def consistent(agreement: Agreement) -> None:
             f"The study lets {', '.join(agreement.leaves) or 'nothing'} leave a site, but {agreement.method} sends "
             f"{', '.join(kinds)}: write leaves = [{listed}], or choose another method."
         )
-    if agreement.hand_out == "mixture" and agreement.method in BY_SITE and agreement.method != "beta":
-        raise InputError(
-            f"{agreement.method} pools by site, so it cannot be handed out as a mixture without names: write "
-            'hand_out = "ensemble", or "student" with a distilling method.'
-        )
+    method = agreement.build_method()
+    if agreement.hand_out == "mixture" and method.by_site and method.without_names() is None:
+        raise InputError(NEEDS_NAMES.format(method=agreement.method))
     if largest > agreement.most_bytes:
         raise InputError(
             f"A reply has about {largest:,} bytes and the study allows {agreement.most_bytes:,}: write a larger "

@@ -23,7 +23,7 @@ from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
 from consilience.study.admission import kinds_of, leaves_of, server_of
 from consilience.study.agreement import Agreement, Member, Study
-from consilience.study.choice import knob, log_scores
+from consilience.study.choice import knob_of, log_scores
 from consilience.study.columns import Inspection, inspect, labelled_rows
 from consilience.study.files import open_file
 from consilience.tree import Tree
@@ -208,7 +208,7 @@ def statistics(
     task = agreement.build_task()
     with torch.no_grad(), using_threads(threads_for(task)):
         table = log_scores(method, task, state, rows)
-    about = {"model": of, "knob": knob(method, state).name}
+    about = {"model": of, "knob": knob_of(method, state).name}
     header = Header("statistics", agreement.hash, agreement.name, member.name, 1, about)
     return seal({"log_scores": table, "count": torch.tensor(len(rows.y))}, header, key)
 

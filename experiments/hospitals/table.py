@@ -18,7 +18,7 @@ from consilience.key import Key
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.predictive import tempered
 from consilience.study.agreement import read_columns
-from consilience.study.choice import choose_value, knob, log_scores, turn
+from consilience.study.choice import choose_value, knob_of, log_scores
 from consilience.study.columns import inspect, labelled_rows
 
 HERE = Path(__file__).parent
@@ -70,11 +70,11 @@ def compared(train: list[Data], choose: list[Data], test: Tensor, seed: int, pre
             begin = own.init(result.task, result.server)
             state = own.aggregate(result.task, begin, result.replies, result.server)
         total = torch.stack([log_scores(own, result.task, state, rows) for rows in choose]).sum(0)
-        of = knob(own, state)
+        knob = knob_of(own, state)
         found[row] = own.predictive(result.task, state)(test)[0].exp()[:, 1]
-        value, t = choose_value(total, of)
-        best, new = turn(own, state, value)
-        label = {"beta": "β and temperature", "penalty": "λ and temperature", "": "temperature"}[of.name]
+        value, t = choose_value(total, knob)
+        best, new = own.turn(state, value)
+        label = {"beta": "β and temperature", "penalty": "λ and temperature", "": "temperature"}[knob.name]
         found[f"{row} + {label}"] = tempered(best.predictive(result.task, new)(test), t)[0].exp()[:, 1]
 
     def ran(method: co.Method, task: co.Task, rounds: int | None = None) -> co.Result:
@@ -114,7 +114,7 @@ def alone(train: Data, choose: Data, test: Tensor, seed: int) -> Predictions:
         )
         p = result.method.predictive(result.task, result.state)(test)
         _, t = choose_value(
-            log_scores(result.method, result.task, result.state, choose), knob(result.method, result.state)
+            log_scores(result.method, result.task, result.state, choose), knob_of(result.method, result.state)
         )
         found[row], found[f"{row} + temperature"] = p[0].exp()[:, 1], tempered(p, t)[0].exp()[:, 1]
     return found

@@ -17,9 +17,10 @@ from consilience.data.sites import Data, Sites
 from consilience.errors import InputError
 from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.formats.signature import new_key, read_key
+from consilience.methods.beta import BETAS
 from consilience.study.admission import rehearse
 from consilience.study.agreement import Study
-from consilience.study.choice import BETAS, TEMPERATURES, log_scores
+from consilience.study.choice import TEMPERATURES, log_scores
 from consilience.study.coordinator import choose, pool
 from consilience.study.files import Files, Waiting, collect
 from consilience.study.model import read_model

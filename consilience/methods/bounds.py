@@ -1,0 +1,125 @@
+"""Bounds: what a federated method is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from consilience.errors import InputError
+from consilience.inference import CyclicalSGHMC, Inference
+from consilience.method import Method, Needs, Pooled, State
+from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.posterior import Posterior
+from consilience.predictive import Predictive
+from consilience.task import Task
+
+
+@dataclass(frozen=True)
+class LocalOnly(Method):
+    """Every client keeps to itself; scores are each client's own, and their average.
+
+        for each client k, in parallel
+    1       p(θ | Dₖ), by any inference
+    """
+
+    title: ClassVar[str] = "Local only: no federation, the lower bound; in simulation only"
+    name: ClassVar[str] = "local_only"
+    sends: ClassVar[str] = "nothing outside a simulation"
+    silent: ClassVar[bool] = True
+    one_shot: ClassVar[bool] = True
+    shares: ClassVar[bool] = True
+    bound: ClassVar[bool] = True
+    everyone: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
+
+    inference: Inference = CyclicalSGHMC()  # how a client infers
+
+    def local(self, task: Task, message: Posterior, client: Client) -> Reply:
+        return Reply(self.inference(task, message, client), client.data.size)  # 1
+
+    def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Pooled:
+        return Pooled(state.posterior, payloads(replies), weights(replies))
+
+    def predictive(self, task: Task, state: Pooled) -> Predictive:
+        raise InputError("local_only has a model for each site and none for all: use a method that pools, or mixture.")
+
+    def personal(self, task: Task, state: Pooled) -> Sequence[Predictive]:
+        return [task.predictive(posterior) for posterior in state.posteriors]
+
+
+@dataclass(frozen=True)
+class ServerOnly(Method):
+    """Ask nobody; train on the server's calibration rows.
+
+    1   p(θ | calibration rows), by any inference
+    """
+
+    title: ClassVar[str] = "Server only: trained on the labelled rows the server has; the bound that papers leave out"
+    name: ClassVar[str] = "server_only"
+    needs: ClassVar[Needs] = Needs.LABELS
+    sends: ClassVar[str] = "nothing"
+    silent: ClassVar[bool] = True
+    one_shot: ClassVar[bool] = True
+    bound: ClassVar[bool] = True
+    tempers: ClassVar[bool] = False
+    moves_statistics: ClassVar[bool] = True
+
+    inference: Inference = CyclicalSGHMC(epochs=200, batch=10)  # how the server infers: few rows need many passes
+
+    def broadcast(self, state: State) -> tuple[()]:
+        return ()
+
+    def local(self, task: Task, message: Posterior, client: Client) -> Reply:
+        return Reply((), torch.zeros(()))
+
+    def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
+        assert server.calibration is not None
+        return State(self.inference(task, state.posterior, Client(server.calibration, (), server.key)))  # 1
+
+
+@dataclass(frozen=True)
+class Centralised(Method):
+    """Train on the pooled rows, as nobody here may.
+
+    1   p(θ | D₁ ∪ … ∪ D_K), by any inference
+    """
+
+    title: ClassVar[str] = "Centralised: all data in one place, the upper bound"
+    sends: ClassVar[str] = "everything: this is the bound that federated learning avoids"
+    one_shot: ClassVar[bool] = True
+    bound: ClassVar[bool] = True
+    pooled: ClassVar[bool] = True
+    everyone: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
+
+    inference: Inference = CyclicalSGHMC()  # how the one client infers
+
+    def local(self, task: Task, message: Posterior, client: Client) -> Reply:
+        return Reply(self.inference(task, message, client), client.data.size)  # 1
+
+    def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
+        (only,) = replies
+        return State(only.payload)
+
+
+def bounds(inference: Inference | None, sites: int, labelled: bool) -> dict[str, Method]:
+    """List the bounds that a run can be held against.
+
+    Args:
+        inference: How the run's clients infer; the bounds infer likewise. None: by their defaults.
+        sites: How many sites there are; a single one is its own bound.
+        labelled: Whether the server has labelled rows.
+
+    Returns:
+        Bounds by name: each site alone, the server's few rows alone, all rows in one place.
+    """
+    listed: dict[str, Method] = {}
+    if sites > 1:
+        listed["local_only"] = LocalOnly() if inference is None else LocalOnly(inference)
+    if labelled:
+        listed["server_only"] = ServerOnly()
+    listed["centralised"] = Centralised() if inference is None else Centralised(inference)
+    return listed

@@ -1,0 +1,138 @@
+"""Server optimisers: the clients' average step taken as a gradient.  Reddi et al., ICLR 2021; Hsu et al., 2019."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from consilience import tree
+from consilience.inference import SGD, Inference
+from consilience.method import Method, Stepped, server_step
+from consilience.parties import Client, Received, Reply, Server
+from consilience.posterior import Point
+from consilience.task import Task
+from consilience.training.optimisers import Descent, FederatedAdam, Yogi
+
+
+@dataclass(frozen=True)
+class FedAdam(Method):
+    """Take the clients' average step as a gradient for Adam at the server.
+
+    for each round
+        for each client k, in parallel
+    1       θₖ ← SGD on client k's data, started at θ
+    2   Δ ← Σₖ (nₖ / n) (θₖ − θ)
+    3   m ← β₁ m + (1 − β₁) Δ;   v ← β₂ v + (1 − β₂) Δ²
+    4   θ ← θ + η m / (√v + τ)
+    """
+
+    title: ClassVar[str] = "FedAdam"
+    source: ClassVar[str] = "Reddi et al., ICLR 2021, Algorithm 2."
+    shares: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
+
+    inference: Inference = SGD()  # how a client trains
+    rate: float = 0.1  # η, the server's step
+    beta1: float = 0.9  # memory of m
+    beta2: float = 0.99  # memory of v
+    tau: float = 1e-2  # adaptivity
+
+    def init(self, task: Task, server: Server) -> Stepped:
+        start = task.init(server.key)
+        return Stepped(start, self.adam.init(tree.ravel(start.params)))
+
+    def local(self, task: Task, message: Point, client: Client) -> Reply:
+        return Reply(self.inference(task, message, client), client.data.size)  # 1
+
+    def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
+        return server_step(task, state, self.adam, replies)  # 2, 3, 4
+
+    @property
+    def averages(self) -> bool:
+        return True
+
+    @property
+    def adam(self) -> FederatedAdam:
+        return FederatedAdam(self.rate, self.beta1, self.beta2, self.tau)
+
+
+@dataclass(frozen=True)
+class FedAvgM(Method):
+    """Take the clients' average step as a gradient for momentum descent at the server.
+
+    for each round
+        for each client k, in parallel
+    1       θₖ ← SGD on client k's data, started at θ
+    2   v ← m v + Σₖ (nₖ / n) (θ − θₖ)
+    3   θ ← θ − η v
+    """
+
+    title: ClassVar[str] = "FedAvgM, server momentum"
+    source: ClassVar[str] = "Hsu et al., 2019; Chen and Chao, ICLR 2021, §5."
+    shares: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
+
+    inference: Inference = SGD()  # how a client trains
+    rate: float = 1.0  # η, the server's step
+    momentum: float = 0.9  # m, how much of the last step is kept
+
+    def init(self, task: Task, server: Server) -> Stepped:
+        start = task.init(server.key)
+        return Stepped(start, self.descent.init(tree.ravel(start.params)))
+
+    def local(self, task: Task, message: Point, client: Client) -> Reply:
+        return Reply(self.inference(task, message, client), client.data.size)  # 1
+
+    def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
+        return server_step(task, state, self.descent, replies)  # 2, 3
+
+    @property
+    def averages(self) -> bool:
+        return True
+
+    @property
+    def descent(self) -> Descent:
+        return Descent(self.rate, self.momentum)
+
+
+@dataclass(frozen=True)
+class FedYogi(Method):
+    """Take the clients' average step as a gradient for an adaptive optimiser at the server.
+
+    for each round
+        for each client k, in parallel
+    1       θₖ ← SGD on client k's data, started at θ
+    2   Δ ← Σₖ (nₖ / n) (θₖ − θ)
+    3   m ← β₁ m + (1 − β₁) Δ;   v ← v − (1 − β₂) Δ² sign(v − Δ²)
+    4   θ ← θ + η m / (√v + τ)
+    """
+
+    title: ClassVar[str] = "FedYogi, called AdaptFL in Hasan 2023"
+    source: ClassVar[str] = "Reddi et al., ICLR 2021, Algorithm 2."
+    shares: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
+
+    inference: Inference = SGD()  # how a client trains
+    rate: float = 0.1  # η, the server's step
+    beta1: float = 0.9  # memory of m
+    beta2: float = 0.99  # memory of v
+    tau: float = 1e-2  # adaptivity
+
+    def init(self, task: Task, server: Server) -> Stepped:
+        start = task.init(server.key)
+        return Stepped(start, self.yogi.init(tree.ravel(start.params)))
+
+    def local(self, task: Task, message: Point, client: Client) -> Reply:
+        return Reply(self.inference(task, message, client), client.data.size)  # 1
+
+    def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
+        return server_step(task, state, self.yogi, replies)  # 2, 3, 4
+
+    @property
+    def averages(self) -> bool:
+        return True
+
+    @property
+    def yogi(self) -> Yogi:
+        return Yogi(self.rate, self.beta1, self.beta2, self.tau)
