@@ -31,7 +31,7 @@ def measured(p: Problem, threads: int) -> dict[str, float]:
     start = co.at_client if p.sites.classes else co.at_random
     distil = co.Distil(co.Adam(rate=p.distil_rate, epochs=p.distil_epochs, batch=BATCH), start=start)
 
-    sampled = co.run(co.Mixture(sampler), task, p.sites, seed=0, threads=threads, scored=False)
+    sampled = co.run(co.Mixture(sampler), task, p.sites, seed=0, engine=co.Compute(threads=threads), scored=False)
     sampled = dataclasses.replace(sampled, task=predicts)
     found = {
         name: nll(sampled.pool(rule, scored=False), p)

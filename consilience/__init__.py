@@ -8,6 +8,7 @@ from consilience.data.tables import from_csv
 from consilience.datasets import dataset
 from consilience.datasets.synthetic import digits, linear_gaussian, moons, sine, swiss_roll
 from consilience.engines import Parallel, Sequential, Turn, Vectorised
+from consilience.engines.participation import Participation
 from consilience.errors import Diverged, InputError
 from consilience.inference import (
     SGD,
@@ -76,7 +77,7 @@ from consilience.posterior import (
 from consilience.predictive import Categorical, Normal, geometric, mixture, product, robust, shared, tempered
 from consilience.prior import Flat, Isotropic
 from consilience.runs.result import Prediction, Result
-from consilience.runs.run import Participation, load, run
+from consilience.runs.run import Compute, load, run
 from consilience.splits.features import Noise, Rotation, shifted
 from consilience.splits.labels import dirichlet, heterogeneous, iid, natural
 from consilience.splits.skew import dominant, step
@@ -86,8 +87,9 @@ from consilience.version import __version__
 
 __all__ = [
     "BCM", "DOSFL", "EPMCMC", "HMC", "PVI", "SGD", "SGLD", "SWA", "SWAG", "Adam", "AdamSteps", "BPCfKL",
-    "BetaPredictiveBayes", "Categorical", "Centralised", "Client", "CoresetFL", "CropAndFlip", "CyclicalSGHMC",
-    "Data", "Dataset", "Dense", "Descent", "DirichletModels", "Distil", "Distillation", "Diverged", "Ensemble",
+    "BetaPredictiveBayes", "Categorical", "Centralised", "Client", "Compute", "CoresetFL", "CropAndFlip",
+    "CyclicalSGHMC", "Data", "Dataset", "Dense", "Descent", "DirichletModels", "Distil", "Distillation", "Diverged",
+    "Ensemble",
     "EvidenceLogits", "EvidencePooling", "EvidenceTuned", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA",
     "FedProx", "FedYogi", "FederatedClassifier", "FederatedRegressor", "Flat", "Gaussian", "GaussianModels",
     "GaussianProduct", "Inference", "InputError", "Isotropic", "Key", "Laplace", "LocalOnly", "MeanField", "Method",

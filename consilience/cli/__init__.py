@@ -10,11 +10,13 @@ from consilience.cli import deploy, lists, predict, runs, site, study, tables  #
 from consilience.cli.options import app
 from consilience.cli.screen import err, plain
 from consilience.errors import InputError
+from consilience.methods import register_plugins
 
 
 def main() -> None:
     """Users' mistakes end with one sentence and exit code 2."""
     try:
+        register_plugins()
         app()
     except InputError as error:
         said = Text.assemble(("Error: ", "bold red"), plain(str(error)))  # brackets are no markup here

@@ -68,6 +68,7 @@ def run(
     as_json: Json_ = False,
 ) -> None:
     """Run one method and write a report."""
+    from consilience.runs.run import Compute
     from consilience.runs.run import run as run_method
 
     if resume is not None:
@@ -92,7 +93,7 @@ def run(
             data_dir=data_dir,
         )
         how = {
-            **{"rounds": rounds, "engine": engine, "threads": threads, "device": device, "start": start},
+            **{"rounds": rounds, "engine": Compute(engine, threads, device=device), "start": start},
             **{"out": out_ or run_folder(method, data), "keep_replies": keep_replies},
             "participation": Participation(participation, dropout, deadline, min_replies),
         }
@@ -109,12 +110,15 @@ def run(
 
 def _as_before(folder: Path, data_dir: str | None, min_replies: int | None) -> tuple[Recipe, bool, dict[str, Any]]:
     """What a run's folder says it was made with: the recipe, whether bounds were wanted, and how it was run."""
+    from consilience.runs.run import Compute
+
     saved = Store(folder).read_json()
     recipe = _recipe(saved, data_dir)
     taking = Participation(**saved.get("participation", {}))
     how = {
-        **{"out": folder, "start": saved.get("started_from", {}).get("folder"), "device": saved.get("device", "cpu")},
-        **{name: saved[name] for name in ("rounds", "engine", "threads", "keep_replies")},
+        **{"out": folder, "start": saved.get("started_from", {}).get("folder")},
+        "engine": Compute(saved["engine"], saved["threads"], device=saved.get("device", "cpu")),
+        **{name: saved[name] for name in ("rounds", "keep_replies")},
         "participation": dataclasses.replace(taking, min_replies=min_replies or taking.min_replies),
     }
     return recipe, saved["with_bounds"], how

@@ -87,6 +87,23 @@ class Vectorised:
         longest = [len(self.data[group[0]].w) for group in self.groups(task, self.clients)]
         return epochs * sum(math.ceil(rows / batch) for rows in longest)
 
+    def prepare(self, method: Method, task: Task, rounds: int, compiled: bool | None) -> bool:
+        """Decide whether steps are compiled.
+
+        Args:
+            method: What will be run.
+            task: On what.
+            rounds: For how many rounds.
+            compiled: Whether to compile; None: where it is worth it.
+
+        Returns:
+            Whether they are.
+        """
+        if compiled is None:
+            compiled = self.worth_compiling(method, task, rounds)
+        self.compiled = compiled
+        return compiled
+
     def worth_compiling(self, method: Method, task: Task, rounds: int) -> bool:
         """Whether enough steps lie ahead, on one core, of a network whose gradient is not written out already.
 

@@ -88,13 +88,17 @@ def _import(text: str) -> ModuleType:
     return module
 
 
-def _register_all() -> None:
-    for file in pkgutil.iter_modules(__path__):
-        register_module(importlib.import_module(f"{__name__}.{file.name}"))
+def register_plugins() -> None:
+    """Make the methods of installed packages and of CONSILIENCE_METHODS known; the command line does so at its start.
+
+    Raises:
+        InputError: A module or file cannot be imported, or two methods have one name.
+    """
     for entry in entry_points(group="consilience.methods"):
         register(entry.load())
     for text in filter(None, os.environ.get(VARIABLE, "").split(",")):
         register_module(_import(text.strip()))
 
 
-_register_all()
+for _file in pkgutil.iter_modules(__path__):
+    register_module(importlib.import_module(f"{__name__}.{_file.name}"))

@@ -28,49 +28,103 @@ SHOWN_EXAMPLES = 5  # of a kind, and only of public rows
 SHOWN_POINTS = 300
 
 
-def quick(method: Method, task: Task, state: Tree, sites: Sites) -> dict[str, float]:
-    """The scores over all test rows, and over the validation rows where there are any, for the history."""
-    models = method.personal(task, state) or [method.predictive(task, state)]
+class Scorer:
+    """Scores the states of one run on its sites' rows; the test rows of a state are predicted once.
 
-    def over(rows: Data) -> dict[str, float]:
-        return _mean([scores(*in_units(p(rows.x), rows, sites)) for p in models])
+    Args:
+        method: The method.
+        task: The statistical problem.
+        sites: Everybody's rows.
+    """
 
-    rows, found = sites.all_test, over(sites.all_test)
-    if sites.validation is not None:
-        found |= {f"validation_{k}": v for k, v in over(sites.all_validation).items()}
-    for name, model in method.monitored(task, state).items():
-        found |= {f"{name}_{k}": v for k, v in scores(*in_units(model(rows.x), rows, sites)).items()}
-    return found
+    def __init__(self, method: Method, task: Task, sites: Sites) -> None:
+        self.method = method
+        self.task = task
+        self.sites = sites
+        self._last: tuple[Tree, list[tuple[Predictive, Distribution, Tensor]]] | None = None
 
+    def history(self, state: Tree) -> dict[str, float]:
+        """Score a state for the history of the rounds.
 
-def evaluate(method: Method, task: Task, state: Tree, sites: Sites) -> dict[str, Any]:
-    """Everything `run.json` says about how good the model is."""
-    rows, own = sites.all_test, method.personal(task, state)
-    if own is not None:
-        each = [scores(*in_units(p(rows.x), rows, sites)) for p in own]
-        best = min(each, key=lambda s: s["nll"])
-        scaled = _each_tempered(own, sites) if sites.calibration is not None and method.tempers else None
-        return {"metrics": _mean(each), "intervals": {}, "best": best, "tempered": scaled, **per_site(own, sites)}
-    model = method.predictive(task, state)
-    p, y = in_units(model(rows.x), rows, sites)
-    found = {"metrics": scores(p, y), "intervals": _lists(intervals(p, y)), "tempered": None}
-    if isinstance(p, Categorical):
-        found["reliability"] = [_bin(b._asdict()) for b in reliability(p, y)]
-        found["ece_if_calibrated"] = expected_ece_if_calibrated(p)
-    else:
-        found["coverage"] = [
-            {"level": level, "observed": seen, "interval": list(interval)}
-            for level, seen, interval in coverage_curve(p, y, LEVELS)
-        ]
-    if sites.calibration is not None and method.tempers:
-        t = fitted_temperature(model, sites)
-        q = tempered(p, t)
-        found["tempered"] = {"temperature": t, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
-    found["diagnostics"] = method.diagnose(task, state, rows.x)
-    found["uncertainty"] = split_uncertainty(method, task, state, p, sites)
-    found["predicted"] = None if isinstance(p, Categorical) else predicted_bins(p, y, sites.public)
-    found["examples"] = examples(p, y, sites) if isinstance(p, Categorical) and sites.public else None
-    return {**found, **per_site([model] * len(sites), sites)}
+        Args:
+            state: The server's state.
+
+        Returns:
+            The scores over all test rows, and over the validation rows where there are any.
+        """
+        predictions = self._predictions(state)
+        metrics = _mean([scores(p, y) for _, p, y in predictions])
+        if self.sites.validation is not None:
+            rows = self.sites.all_validation
+            tuned = _mean([scores(*in_units(model(rows.x), rows, self.sites)) for model, _, _ in predictions])
+            metrics |= {f"validation_{name}": value for name, value in tuned.items()}
+        rows = self.sites.all_test
+        for name, model in self.method.monitored(self.task, state).items():
+            other = scores(*in_units(model(rows.x), rows, self.sites))
+            metrics |= {f"{name}_{metric}": value for metric, value in other.items()}
+        return metrics
+
+    def evaluate(self, state: Tree) -> dict[str, Any]:
+        """Find everything that `run.json` says about how good a model is.
+
+        Args:
+            state: The server's state.
+
+        Returns:
+            Values by the names of `run.json`.
+        """
+        predictions = self._predictions(state)
+        if self.method.personal(self.task, state) is not None:
+            return self._evaluate_personal(predictions)
+        ((model, p, y),) = predictions
+        sites = self.sites
+        found = {"metrics": scores(p, y), "intervals": _lists(intervals(p, y)), "tempered": None}
+        if isinstance(p, Categorical):
+            found["reliability"] = [_bin(b._asdict()) for b in reliability(p, y)]
+            found["ece_if_calibrated"] = expected_ece_if_calibrated(p)
+        else:
+            found["coverage"] = [
+                {"level": level, "observed": seen, "interval": list(interval)}
+                for level, seen, interval in coverage_curve(p, y, LEVELS)
+            ]
+        if sites.calibration is not None and self.method.tempers:
+            t = fitted_temperature(model, sites)
+            q = tempered(p, t)
+            found["tempered"] = {"temperature": t, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
+        found["diagnostics"] = self.method.diagnose(self.task, state, sites.all_test.x)
+        found["uncertainty"] = split_uncertainty(self.method, self.task, state, p, sites)
+        found["predicted"] = None
+        found["examples"] = None
+        if not isinstance(p, Categorical):
+            found["predicted"] = predicted_bins(p, y, sites.public)
+        elif sites.public:
+            found["examples"] = examples(p, y, sites)
+        return {**found, **per_site([model] * len(sites), sites)}
+
+    def _evaluate_personal(self, predictions: list[tuple[Predictive, Distribution, Tensor]]) -> dict[str, Any]:
+        """The average of the sites' own models, and the best of them."""
+        models = [model for model, _, _ in predictions]
+        each = [scores(p, y) for _, p, y in predictions]
+        scaled = None
+        if self.sites.calibration is not None and self.method.tempers:
+            scaled = _each_tempered(models, self.sites)
+        return {
+            "metrics": _mean(each),
+            "intervals": {},
+            "best": min(each, key=lambda metrics: metrics["nll"]),
+            "tempered": scaled,
+            **per_site(models, self.sites),
+        }
+
+    def _predictions(self, state: Tree) -> list[tuple[Predictive, Distribution, Tensor]]:
+        """Every model of a state, what it predicts for the test rows, and the truth; remembered for the last state."""
+        if self._last is not None and self._last[0] is state:
+            return self._last[1]
+        rows = self.sites.all_test
+        models = self.method.personal(self.task, state) or [self.method.predictive(self.task, state)]
+        predictions = [(model, *in_units(model(rows.x), rows, self.sites)) for model in models]
+        self._last = (state, predictions)
+        return predictions
 
 
 def uncertainty(method: Method, task: Task, state: Tree, inputs: Tensor) -> Uncertainty:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,17 +16,16 @@ from torch import Tensor
 
 from consilience.data.sites import Sites
 from consilience.engines.ledger import Ledger
-from consilience.errors import Diverged, InputError
+from consilience.engines.round import play_round
+from consilience.errors import InputError
 from consilience.formats.blueprint import blueprint
-from consilience.inference import CyclicalSGHMC
-from consilience.key import Key, Stream
+from consilience.key import Key
 from consilience.method import Method, name
-from consilience.methods.bounds import Centralised, LocalOnly, ServerOnly
 from consilience.parties import Received, Server
 from consilience.posterior import Dense, Gaussian, Point, Samples
 from consilience.predictive import Categorical, Normal, tempered
 from consilience.report.table import run_table
-from consilience.runs.evaluate import evaluate, fitted_temperature, uncertainty
+from consilience.runs.evaluate import Scorer, fitted_temperature, uncertainty
 from consilience.runs.provenance import check, facts, reported_identity
 from consilience.runs.store import FORMAT, Checkpoint, Store
 from consilience.task import Task
@@ -38,38 +37,70 @@ OF_THE_RUN |= {"ledger", "failures"}
 
 
 class Prediction(NamedTuple):
-    """Predictions for some inputs, and where their uncertainty comes from (nats for classes, variance for numbers)."""
+    """Predictions for some inputs, and where their uncertainty comes from (nats for classes, variance for numbers).
 
-    probs: Tensor | None  # [N, C], classification
-    mean: Tensor | None  # regression, in the target's units
-    var: Tensor | None  # of an observation
-    aleatoric: Tensor  # in the outcome itself
-    epistemic: Tensor  # from not knowing the weights
-    disagreement: Tensor  # the part of it between sites
+    Attributes:
+        probs: The probabilities of the classes, [N, C]; None for a regression.
+        mean: The mean in the target's units; None for a classification.
+        var: The variance of an observation; None for a classification.
+        aleatoric: The uncertainty in the outcome itself.
+        epistemic: The uncertainty from not knowing the weights.
+        disagreement: The part of it between sites.
+    """
+
+    probs: Tensor | None
+    mean: Tensor | None
+    var: Tensor | None
+    aleatoric: Tensor
+    epistemic: Tensor
+    disagreement: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
+    """What a run gives back.
+
+    Attributes:
+        method: What was run.
+        task: On which problem.
+        sites: On whose rows; without rows after `co.load(folder)`.
+        state: The server's state after the last round.
+        replies: The replies of the last round, if they were kept.
+        server: What the server saw.
+        report: What run.json holds.
+        store: The run's folder, if it has one.
+        checkpoint: Where the run stands; None for a pool.
+    """
+
     method: Method
     task: Task
     sites: Sites
     state: Tree
     replies: Sequence[Received]
     server: Server
-    report: dict[str, Any]  # what run.json holds
-    run: Callable[..., Result]  # how to run something else on the same rows
+    report: dict[str, Any]
     store: Store | None = None
-    checkpoint: Checkpoint | None = None  # where the run stands; None for a pool
+    checkpoint: Checkpoint | None = None
 
     @property
     def metrics(self) -> dict[str, float]:
-        found: dict[str, float] = self.report["metrics"]
-        return found
+        """The scores over all test rows, by name."""
+        metrics: dict[str, float] = self.report["metrics"]
+        return metrics
 
     def predict(self, x: Tensor | numpy.ndarray[Any, Any], temper: bool = False) -> Prediction:
-        """Predict for inputs in the units the data came in; `temper` applies the calibration rows' temperature.
+        """Predict for inputs in the units the data came in.
 
-        A temperature scales a regression's variance and its parts alike; the parts of classes are those before it.
+        Args:
+            x: Rows, [N, …].
+            temper: Apply the temperature that the calibration rows chose. It scales a regression's variance and its
+                parts alike; the parts of a classification's uncertainty are those before it.
+
+        Returns:
+            The predictions.
+
+        Raises:
+            InputError: The rows are not what the network takes, or there are no calibration rows.
         """
         inputs = self._inputs(x)
         model = self.method.predictive(self.task, self.state)
@@ -105,24 +136,70 @@ class Result:
         return float(known)
 
     def save(self, folder: str | Path) -> Path:
-        """Keep everything but the rows in a folder, with its report; `co.load(folder)` brings it back."""
+        """Keep everything but the rows in a folder, with its report; `co.load(folder)` brings it back.
+
+        Args:
+            folder: Where to.
+
+        Returns:
+            The folder.
+
+        Raises:
+            InputError: The folder holds another run.
+        """
         from consilience.report.run_page import run_page  # here, because drawing takes a second to import
 
-        store, replies = Store(folder), list(self.replies)
+        store = Store(folder)
         if self.store is None or self.store.folder.resolve() != store.folder.resolve():
             if store.exists:
                 raise InputError(f"{folder} already holds a run; choose another folder.")
-            fingerprint = reported_identity(self.report, self.method, self.task, self.sites)
-            rounds, history = self.report["rounds"], self.report.get("history", [])
-            store.save(self.checkpoint or Checkpoint(rounds, self.state, {}, history, Ledger(), fingerprint), replies)
+            store.save(self.checkpoint or self._checkpoint(), list(self.replies))
             store.write_json("task.json", {"format": FORMAT, **blueprint(self.task, self.sites)})
-        report = {**self.report, **({"bounds": self.bounds} if "bounds" in self.__dict__ else {})}
+        report = dict(self.report)
+        if "bounds" in self.__dict__:  # trained already
+            report["bounds"] = self.bounds
         store.write_json("run.json", report)
         store.write("report.html", run_page(report).encode())
         return store.folder
 
+    def _checkpoint(self) -> Checkpoint:
+        fingerprint = reported_identity(self.report, self.method, self.task, self.sites)
+        history = self.report.get("history", [])
+        return Checkpoint(self.report["rounds"], self.state, {}, history, Ledger(), fingerprint)
+
     def pool(self, method: Method, scored: bool = True) -> Result:
-        """The same replies under another method's rule, without training; `scored=False` leaves the scores out."""
+        """Pool the same replies by another method's rule, without training.
+
+        Args:
+            method: The method whose rule it is.
+            scored: False leaves the scores out.
+
+        Returns:
+            The result.
+
+        Raises:
+            InputError: The replies are not at hand, or are not what the method pools.
+        """
+        self._check_pooling(method)
+        try:
+            start = method.init(self.task, self.server)
+            key = Key(self.report["seed"])
+            state = play_round(method, self.task, start, self.server, key, 0, lambda _: self.replies).state
+        except InputError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # replies of another kind
+            raise InputError(
+                f"{name(method)} needs replies of its own, not those of {name(self.method)}: run it."
+            ) from error
+        how = [self.report[field] for field in ("rounds", "seed", "engine", "threads")]
+        report = facts(method, self.task, self.sites, *how)
+        report |= {field: value for field, value in self.report.items() if field in OF_THE_RUN}
+        if scored:
+            report |= Scorer(method, self.task, self.sites).evaluate(state)
+        report |= {"history": [], "warnings": self._warnings(), "seconds": 0.0, "finished": True}
+        return Result(method, self.task, self.sites, state, self.replies, self.server, report)
+
+    def _check_pooling(self, method: Method) -> None:
         if not self.sites.train:
             raise InputError("This run was loaded without its rows: hand them in, co.load(folder, sites=sites).")
         if not self.replies:
@@ -131,55 +208,29 @@ class Result:
             raise InputError(f"{name(method)} trains on all rows in one place and pools no replies: use co.run.")
         if method.everyone and len(self.replies) < len(self.sites):
             raise InputError(f"{name(method)} needs every site's reply; this run has {len(self.replies)}.")
-        same = type(method) is type(self.method)
-        if not same and not all(isinstance(r.payload, (Point, Samples, Gaussian, Dense)) for r in self.replies):
+        posteriors = all(isinstance(r.payload, (Point, Samples, Gaussian, Dense)) for r in self.replies)
+        if type(method) is not type(self.method) and not posteriors:
             raise InputError(f"The replies of {name(self.method)} are not posteriors; {name(method)} cannot pool them.")
         check(method, self.task, self.sites, 1)
-        first = self.server._replace(
-            key=Key(self.report["seed"]).fold(Stream.AGGREGATE).fold(0)
-        )  # as `run` has it in its first round
-        try:
-            state = method.aggregate(self.task, method.init(self.task, self.server), self.replies, first)
-        except InputError:
-            raise
-        except (AttributeError, KeyError, TypeError, ValueError) as error:  # replies of another kind
-            raise InputError(
-                f"{name(method)} needs replies of its own, not those of {name(self.method)}: run it."
-            ) from error
-        kept = {k: v for k, v in self.report.items() if k in OF_THE_RUN}
-        how = (self.report[k] for k in ("rounds", "seed", "engine", "threads"))
-        found = evaluate(method, self.task, state, self.sites) if scored else {}
-        heard = self.report.get("warnings", []) if self.checkpoint is None else list(self.checkpoint.warnings)
-        told = {"history": [], "warnings": heard, "seconds": 0.0, "finished": True}
-        report = {**facts(method, self.task, self.sites, *how), **kept, **found, **told}
-        return Result(method, self.task, self.sites, state, self.replies, self.server, report, self.run)
+
+    def _warnings(self) -> list[str]:
+        """What was heard while training, and not while scoring."""
+        if self.checkpoint is None:
+            return list(self.report.get("warnings", []))
+        return list(self.checkpoint.warnings)
 
     @cached_property
     def bounds(self) -> dict[str, Any]:
         """Each site alone, the server's few rows alone, all data in one place: scores on the same test rows.
 
-        A bound whose training left the finite numbers says so as its `failure`, and costs no other.
+        They are trained when they are first asked for. A bound that diverges says so as its `failure`, and costs no
+        other.
         """
+        from consilience.runs.bounds import train_bounds  # a bound is a run, and runs make results
+
         if not self.sites.train:  # loaded without its rows
-            known: dict[str, Any] = self.report.get("bounds") or {}
-            return known
-        seed = self.report["seed"]
-        inference = getattr(getattr(self.method, "inner", self.method), "inference", CyclicalSGHMC())
-
-        def trained(method: Method) -> Result:
-            return self.run(method, self.task, self.sites, seed=seed)
-
-        wanted: dict[str, Callable[[], Result]] = {}
-        if len(self.sites) > 1:
-            whole = self.report["rounds"] == 1 and len(self.replies) == len(self.sites)
-            own_models = whole and all(isinstance(r.payload, (Point, Samples)) for r in self.replies)
-            local = LocalOnly(inference)
-            wanted["local_only"] = lambda: self.pool(local) if own_models else trained(local)
-        if self.sites.calibration is not None:
-            wanted["server_only"] = lambda: trained(ServerOnly())
-        if not self.method.pooled:
-            wanted["centralised"] = lambda: trained(Centralised(inference))
-        return {bound: _scored(made) for bound, made in wanted.items()}
+            return dict(self.report.get("bounds") or {})
+        return train_bounds(self)
 
     def __str__(self) -> str:
         text = io.StringIO()
@@ -187,13 +238,3 @@ class Result:
         return text.getvalue()
 
     __repr__ = object.__repr__
-
-
-def _scored(bound: Callable[[], Result]) -> dict[str, Any]:
-    """A bound's scores, or why there are none."""
-    try:
-        report = bound().report
-    except Diverged as error:
-        return {"failure": str(error)}
-    kept = ("metrics", "intervals", "tempered", "per_site", "worst_site", "best")
-    return {k: report[k] for k in kept if k in report}

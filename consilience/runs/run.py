@@ -1,40 +1,56 @@
-"""The one loop: broadcast, gather, aggregate, save."""
+"""Run a method over sites, and bring a finished run back."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
-import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from consilience.data.sites import Data, Sites
-from consilience.engines import Engine, Vectorised, choose_engine, threads_for, using_threads
+from consilience.engines import Engine, choose_engine, threads_for
 from consilience.engines import engine as named_engine
 from consilience.engines import participation as part
-from consilience.engines.exchange import closing
-from consilience.engines.gathering import Gathering
-from consilience.engines.ledger import Ledger
 from consilience.engines.participation import Participation
+from consilience.engines.round import server_view
 from consilience.errors import InputError
 from consilience.formats.blueprint import blueprint, sites_from, task_from
 from consilience.formats.settings import restore
-from consilience.key import Key, Stream
+from consilience.key import Key
 from consilience.method import Method, usual_rounds
-from consilience.parties import Received, Server
-from consilience.progress import track
-from consilience.runs.device import CPU, move, on, place_on
+from consilience.parties import Received
 from consilience.runs.device import device as named_device
-from consilience.runs.evaluate import evaluate, quick
+from consilience.runs.device import on, place_on
+from consilience.runs.evaluate import Scorer
+from consilience.runs.loop import Loop, new_checkpoint
 from consilience.runs.provenance import check, facts, identity, reported_identity
 from consilience.runs.result import Result
-from consilience.runs.start import start_from
+from consilience.runs.start import Start, start_from
 from consilience.runs.store import FORMAT, Checkpoint, Store
 from consilience.task import Task
+from consilience.tree import Tree
 from consilience.version import __version__
 
-__all__ = ["Participation", "load", "run"]
+EngineFactory = Callable[[Sequence[Data]], Engine]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Where and how a run computes; numbers depend on the engine and the device alone.
+
+    Attributes:
+        engine: An engine's name, `auto` for a rule, or a function from the sites' rows to an engine.
+        threads: Torch's; one for small networks if None.
+        compiled: Whether vectorised steps are compiled; None: where enough of them lie ahead on a single core, and
+            as before after a resume.
+        device: Where sites and server compute; what is kept, scored and given back lies on the processor.
+    """
+
+    engine: str | EngineFactory = "auto"
+    threads: int | None = None
+    compiled: bool | None = None
+    device: str = "cpu"
 
 
 def run(
@@ -44,132 +60,142 @@ def run(
     *,
     rounds: int | None = None,
     seed: int = 0,
-    engine: str | Callable[[Sequence[Data]], Engine] = "auto",
-    out: str | Path | None = None,
-    keep_replies: str = "last",
-    resume: bool = False,
-    threads: int | None = None,
+    engine: str | EngineFactory | Compute = "auto",
     participation: float | Participation | None = None,
-    compiled: bool | None = None,
-    device: str = "cpu",
-    scored: bool = True,
     start: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    keep_replies: str = "last",
+    scored: bool = True,
     about: dict[str, Any] | None = None,
 ) -> Result:
-    """Run a method over the sites → its result.
+    """Run a method over the sites.
 
-    `rounds` is 1 for one-round methods and what is usual for the others unless given. With `out` everything is kept in
-    that folder; `resume=True` goes on from its last whole round. With `keep_replies="none"` a method that averages
-    folds replies as they come, so that thousands of sites need little memory. `threads` are torch's, one for small
-    networks unless given. `participation` is how many sites, or which fraction of them, are asked a round; a
-    `Participation` also says who is lost and how many replies suffice. `scored=False` leaves the scores to the caller.
-    `start` is another run's folder, whose posterior this one begins at. `compiled` says whether vectorised steps are
-    compiled; by default if enough of them lie ahead on a single core, and as before after a resume. `device` is
-    where sites and server compute; what is kept, scored and given back lies on the processor. `about` is added to
-    run.json.
+    Args:
+        method: How the sites learn together.
+        task: The network, its likelihood and its prior.
+        sites: Everybody's rows, by role.
+        rounds: How many; 1 for one-round methods and what is usual for the others if None.
+        seed: What all random numbers come from.
+        engine: Where the sites' work runs: an engine's name, or a `Compute` that also sets threads and device.
+        participation: How many sites, or which fraction of them, are asked a round; a `Participation` also says who
+            is lost and how many replies suffice.
+        start: The folder of another run, whose posterior this one begins at.
+        out: A folder in which everything is kept.
+        resume: Continue from the last whole round in that folder.
+        keep_replies: Which rounds' replies are kept: `last`, `all` or `none`. With `none`, a method that averages
+            folds replies as they arrive, so that thousands of sites need little memory.
+        scored: False leaves the scores to the caller.
+        about: What is added to run.json.
+
+    Returns:
+        The result.
+
+    Raises:
+        InputError: The run cannot work as asked; the sentence says what to change.
+        Diverged: A site's weights are not finite.
     """
-    sites = sites.pooled() if method.pooled else sites
-    rounds = rounds if rounds is not None else usual_rounds(method)
-    check(method, task, sites, rounds)
+    if method.pooled:
+        sites = sites.pooled()
+    if rounds is None:
+        rounds = usual_rounds(method)
+    compute = engine if isinstance(engine, Compute) else Compute(engine)
     taking = part.participation(participation)
+    check(method, task, sites, rounds)
     part.check(taking, method, len(sites))
-    place = named_device(device)
-    there, rows = place_on(task, sites, place)
-    engine_name, where = _engine(engine, task, sites, rows)
-    store = None if out is None else Store(out, keep_replies)
-    if store is not None and store.exists and not resume:
-        raise InputError(f"{store.folder} already holds a run; go on with --resume, or choose another folder.")
-    if isinstance(where, Vectorised):
-        before = _compiled_before(store, compiled)
-        where.compiled = where.worth_compiling(method, task, rounds) if before is None else before
-    fingerprint = identity(method, task, sites, seed, on(engine_name, device), taking.fingerprint())
-    if taking.min_replies is not None:
-        where.forgiving = True
-
+    place = named_device(compute.device)
+    placed_task, placed_sites = place_on(task, sites, place)
+    engine_name, clients = _engine(compute.engine, task, sites, placed_sites)
+    store = _store(out, keep_replies, resume)
+    compiled = _prepare(clients, store, compute.compiled, method, task, rounds)
+    clients.forgiving = taking.min_replies is not None
+    fingerprint = identity(method, task, sites, seed, on(engine_name, compute.device), taking.fingerprint())
     key = Key(seed)
-    here = Server(sites.inputs, sites.calibration, key.fold(Stream.INIT), len(sites))
-    server = here._replace(inputs=rows.inputs, calibration=rows.calibration)
+    server = server_view(key, len(sites), sites.inputs, sites.calibration)
     origin = None if start is None else start_from(start, task)
-    first = method.init(task, here) if origin is None else origin.into(method.init(task, here), task)
-    saved = _saved(store, method, fingerprint, rounds) if store is not None and resume else None
-    spent = _spent(store) if store is not None and saved is not None else 0.0
-    at = saved or Checkpoint(0, first, {}, [], Ledger(), fingerprint)
-    where.memories.update(move(at.memories, place))
-    state = move(at.state, place)
-    used = threads or threads_for(task)
-    header = {
-        **{"consilience": __version__, "format": FORMAT},
-        **facts(method, task, sites, rounds, seed, engine_name, used),
-        **{"compiled": getattr(where, "compiled", False), "device": device},
-        **({} if origin is None else {"started_from": origin.about}),
-        **({"participation": dataclasses.asdict(taking)} if taking.partial else {}),
-        **(about or {}),
+    checkpoint = new_checkpoint(_first_state(method, task, server, origin), fingerprint)
+    spent = 0.0
+    if store is not None and resume:
+        saved = _saved(store, method, fingerprint, rounds)
+        if saved is not None:
+            checkpoint = saved
+            spent = _seconds_spent(store)
+    threads = compute.threads or threads_for(task)
+    header: dict[str, Any] = {
+        "consilience": __version__,
+        "format": FORMAT,
+        **facts(method, task, sites, rounds, seed, engine_name, threads),
+        "compiled": compiled,
+        "device": compute.device,
     }
-    started = time.perf_counter()
-
-    def unfinished(**known: Any) -> dict[str, Any]:
-        return {**header, **known, "seconds": spent + time.perf_counter() - started, "finished": False}
-
+    if origin is not None:
+        header["started_from"] = origin.about
+    if taking.partial:
+        header["participation"] = dataclasses.asdict(taking)
+    header |= about or {}
     if store is not None:
-        store.write_json("run.json", unfinished())
         store.write_json("task.json", {"format": FORMAT, **blueprint(task, sites)})
-
-    folding = keep_replies == "none" and method.averages
-    gather = Gathering(where, taking, [len(d.w) for d in sites.train], folding, rounds, key)
-    replies = list[Received]()
-    with closing(where), using_threads(used), warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        for t in track(range(at.rounds, rounds), "round"):
-            message = method.broadcast(state)
-            try:
-                replies = gather(method, there, message, t, at.ledger)
-            except InputError:
-                if store is not None:
-                    failures = (*at.failures, *_failed(gather.lost, sites, t))
-                    store.write_json("run.json", unfinished(failures=failures))
-                raise
-            failures = (*at.failures, *_failed(gather.lost, sites, t))
-            state = method.aggregate(there, state, replies, server._replace(key=key.fold(Stream.AGGREGATE).fold(t)))
-            known, replies, memories = move((state, replies, where.memories), CPU)
-            scores = quick(method, task, known, sites) if scored else {}
-            row = {"round": t + 1, **scores, **at.ledger.moved(t + 1)}
-            told = _told(at.warnings, heard)
-            at = Checkpoint(t + 1, known, memories, [*at.history, row], at.ledger, fingerprint, failures, told)
-            if store is not None:
-                store.save(at, replies)
-                store.write_json("run.json", unfinished())
-        if folding:
-            replies = []
-        elif not replies and store is not None and keep_replies != "none":
-            replies = store.replies(at.rounds, method)
-        found = evaluate(method, task, at.state, sites) if scored else {}
-    report = {
-        **header,
-        **found,
-        **{"history": at.history, "ledger": at.ledger.summary(sites.names), "failures": list(at.failures)},
-        "warnings": list(_told(at.warnings, heard)),
-        "seconds": spent + time.perf_counter() - started,
-        "finished": True,
-    }
-    if store is not None:
-        store.write_json("run.json", report)
-    return Result(method, task, sites, at.state, replies, here, report, run, store, at)
+    scorer = Scorer(method, task, sites)
+    loop = Loop(
+        method,
+        placed_task,
+        clients,
+        server._replace(inputs=placed_sites.inputs, calibration=placed_sites.calibration),
+        key,
+        rounds,
+        names=sites.names,
+        sizes=[len(rows.w) for rows in sites.train],
+        fingerprint=fingerprint,
+        header=header,
+        participation=taking,
+        folding=keep_replies == "none" and method.averages,
+        threads=threads,
+        device=place,
+        store=store,
+        score=scorer.history if scored else None,
+        spent=spent,
+    )
+    checkpoint, replies = loop(checkpoint)
+    if not replies and not loop.folding and store is not None and keep_replies != "none":
+        replies = store.replies(checkpoint.rounds, method)
+    report = loop.finish(checkpoint, scorer.evaluate if scored else None)
+    return Result(method, task, sites, checkpoint.state, replies, server, report, store, checkpoint)
 
 
-def _engine(
-    engine: str | Callable[[Sequence[Data]], Engine], task: Task, sites: Sites, rows: Sites
-) -> tuple[str, Engine]:
+def _engine(engine: str | EngineFactory, task: Task, sites: Sites, placed: Sites) -> tuple[str, Engine]:
     """Its name, and the engine over the rows, wherever they lie."""
     if not isinstance(engine, str):
-        return getattr(engine, "__name__", "custom"), engine(rows.train)
+        return getattr(engine, "__name__", "custom"), engine(placed.train)
     name = choose_engine(engine, task, sites.train)
-    return name, named_engine(name, rows.train)
+    return name, named_engine(name, placed.train)
 
 
-def _compiled_before(store: Store | None, wanted: bool | None) -> bool | None:
-    """Whether a run that goes on compiled its steps; what is wanted where it begins."""
-    begun = store is not None and (store.folder / "run.json").exists()
-    return store.read_json().get("compiled") if store is not None and begun else wanted
+def _store(out: str | Path | None, keep_replies: str, resume: bool) -> Store | None:
+    if out is None:
+        return None
+    store = Store(out, keep_replies)
+    if store.exists and not resume:
+        raise InputError(f"{store.folder} already holds a run: continue it with resume=True, or choose another folder.")
+    return store
+
+
+def _prepare(
+    engine: Engine, store: Store | None, compiled: bool | None, method: Method, task: Task, rounds: int
+) -> bool:
+    """Let an engine get ready for what lies ahead; whether it compiles its steps. A resumed run does as before."""
+    prepare = getattr(engine, "prepare", None)
+    if prepare is None:
+        return False
+    if store is not None and (store.folder / "run.json").exists():
+        compiled = store.read_json().get("compiled")
+    return bool(prepare(method, task, rounds, compiled))
+
+
+def _first_state(method: Method, task: Task, server: Any, origin: Start | None) -> Tree:
+    state = method.init(task, server)
+    if origin is None:
+        return state
+    return origin.into(state, task)
 
 
 def _saved(store: Store, method: Method, fingerprint: str, rounds: int) -> Checkpoint | None:
@@ -184,46 +210,53 @@ def _saved(store: Store, method: Method, fingerprint: str, rounds: int) -> Check
     return saved
 
 
-def _spent(store: Store) -> float:
-    """The seconds of a run before it goes on; in run.json, so that equal runs have equal states."""
+def _seconds_spent(store: Store) -> float:
+    """The seconds of a run before it is resumed; in run.json, so that equal runs have equal states."""
     try:
         return float(store.read_json().get("seconds") or 0.0)
     except InputError:  # lost or damaged, and made again
         return 0.0
 
 
-def _told(before: Sequence[str], heard: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
-    """What people should hear of, each once."""
-    return tuple(sorted({*before, *(str(w.message) for w in heard if issubclass(w.category, UserWarning))}))
-
-
-def _failed(lost: dict[int, str], sites: Sites, round: int) -> list[dict[str, Any]]:
-    """Who, when and why, for people."""
-    return [{"site": sites.names[k], "round": round + 1, "why": why} for k, why in sorted(lost.items())]
-
-
 def load(
     folder: str | Path, method: Method | None = None, task: Task | None = None, sites: Sites | None = None
 ) -> Result:
-    """A finished run from its folder; nothing is trained.
+    """Bring a finished run back from its folder; nothing is trained.
 
-    The path alone is enough to predict, unless method or network are your own: hand those in. Rows are not kept: to
-    score or pool again, hand the sites in.
+    Args:
+        folder: The run's folder. It alone is enough to predict, unless method or network are your own.
+        method: The method, if it is your own.
+        task: The task, if the network is your own.
+        sites: The rows, which are not kept: hand them in to score or to pool again.
+
+    Returns:
+        The result.
+
+    Raises:
+        InputError: The folder holds no finished run, or one of another method, task or data.
     """
     store = Store(folder)
     report = store.read_report()
-    plan = {} if task is not None and sites is not None else store.read_json("task.json")
-    method = restore(report["settings"]) if method is None else method
+    plan = {}
+    if task is None or sites is None:
+        plan = store.read_json("task.json")
+    if method is None:
+        method = restore(report["settings"])
     assert isinstance(method, Method)
-    task = task_from(plan, report["model"]) if task is None else task
+    if task is None:
+        task = task_from(plan, report["model"])
     saved = store.load(method)
     if saved is None:
         raise InputError(f"{folder} holds no state: start the run again.")
-    if sites is not None:
-        sites = sites.pooled() if method.pooled else sites
+    if sites is None:
+        sites = sites_from(plan)
+    else:
+        if method.pooled:
+            sites = sites.pooled()
         if saved.fingerprint != reported_identity(report, method, task, sites):
             raise InputError(f"{folder} was made with another method, model or data than these.")
-    known = sites_from(plan) if sites is None else sites
-    server = Server(known.inputs, known.calibration, Key(report["seed"]).fold(Stream.INIT), len(known.names))
-    replies = store.replies(saved.rounds, method) if (store.folder / "replies").exists() else []
-    return Result(method, task, known, saved.state, replies, server, report, run, store, saved)
+    server = server_view(Key(report["seed"]), len(sites.names), sites.inputs, sites.calibration)
+    replies: Sequence[Received] = []
+    if (store.folder / "replies").exists():
+        replies = store.replies(saved.rounds, method)
+    return Result(method, task, sites, saved.state, replies, server, report, store, saved)

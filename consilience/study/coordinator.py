@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from consilience.engines import threads_for, using_threads
+from consilience.engines.round import play_round
 from consilience.errors import InputError
 from consilience.formats.envelope import Header, seal
 from consilience.formats.settings import TYPES, types_of
@@ -24,8 +25,8 @@ from consilience.study.admission import admit, rehearse, server_of
 from consilience.study.agreement import Agreement, Study
 from consilience.study.choice import TEMPERATURES, choose_value, knob_of, score_at, without_student
 from consilience.study.columns import features, inspect
-from consilience.study.files import collect, from_sites, message_file, open_file
-from consilience.study.model import Facts, Model, hand_out, model_file
+from consilience.study.files import Collected, collect, from_sites, message_file, open_file
+from consilience.study.model import Facts, Model, model_file, select_hand_out
 from consilience.tree import Tree
 
 
@@ -73,13 +74,17 @@ def pool(
         state, done, before = (method.init(task, server), 0, {}) if after is None else _previous(study, after)
         if done >= agreement.rounds:
             raise InputError(f"The study's {agreement.rounds} rounds are done.")
-        message = method.broadcast(state)
-        found = collect(study, paths, done + 1, rehearse(agreement, message, done + 1, inputs))
-        if not found.received:
-            raise InputError(f"No reply can be used. {' '.join(found.refused)}".strip())
-        state = method.aggregate(
-            task, state, found.received, server._replace(key=agreement.key.fold(Stream.AGGREGATE).fold(done))
-        )
+        collected: list[Collected] = []
+
+        def gather(message: Tree) -> list[Received]:
+            found = collect(study, paths, done + 1, rehearse(agreement, message, done + 1, inputs))
+            if not found.received:
+                raise InputError(f"No reply can be used. {' '.join(found.refused)}".strip())
+            collected.append(found)
+            return found.received
+
+        message, _, state = play_round(method, task, state, server, agreement.key, done, gather)
+    (found,) = collected
     replies = dict(zip(found.names, found.received, strict=True))
     rows, about, more = rows_heard(study, before or {}, replies), {}, []
     if before is None:
@@ -114,7 +119,7 @@ def write_model(
     rows fitted β; `more` is to be noted besides.
     """
     agreement = study.agreement
-    name, how, out = hand_out(agreement, method, state)
+    name, how, out = select_hand_out(agreement, method, state)
     notes = (*method.remarks(state, agreement.hand_out, labelled), *_notes(study, rows, names, rounds), *more)
     together = sum(rows.values()) if all(rows.values()) else 0
     sites = tuple(sorted(rows) if agreement.hand_out == "mixture" else rows)

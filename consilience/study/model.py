@@ -147,7 +147,7 @@ def is_unnamed(agreement: Agreement, method: str) -> bool:
     return agreement.hand_out == "mixture" and unnamed is not None and name(unnamed) == method
 
 
-def hand_out(agreement: Agreement, method: Method, state: Any) -> tuple[str, Method, Tree]:
+def select_hand_out(agreement: Agreement, method: Method, state: Any) -> tuple[str, Method, Tree]:
     """What the study lets sites and users have of a pool: its name, how it predicts, and its state."""
     if not getattr(state, "posteriors", ()) or agreement.hand_out == "student":
         return agreement.method, method, method.hand_out(state, ensemble=False)

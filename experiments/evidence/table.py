@@ -71,7 +71,7 @@ def scored(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     tenth = co.SGD(epochs=max(1, round(epochs / 10)), batch=batch)
 
     def ran(method: co.Method, rounds: int | None = None) -> Result:
-        return co.run(method, task, sites, rounds=rounds, seed=seed, scored=False, threads=1)
+        return co.run(method, task, sites, rounds=rounds, seed=seed, scored=False, engine=co.Compute(threads=1))
 
     sampled, local, evidence = ran(co.Mixture(sampler)), ran(co.FedAvg(training), 1), ran(evidenced(sampler))
     server = co.ServerOnly(dataclasses.replace(sampler, epochs=200, batch=10))

@@ -135,7 +135,9 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     sampling = partial(sampler, sites, scale)
 
     def ran(method: co.Method, rounds: int = 1, where: co.Sites = sites) -> Result:
-        return co.run(method, task, where, rounds=rounds, seed=seed, scored=False, engine="sequential", threads=1)
+        return co.run(
+            method, task, where, rounds=rounds, seed=seed, scored=False, engine=co.Compute("sequential", threads=1)
+        )
 
     values: Values = {}
 

@@ -78,7 +78,7 @@ def compared(train: list[Data], choose: list[Data], test: Tensor, seed: int, pre
         found[f"{row} + {label}"] = tempered(best.predictive(result.task, new)(test), t)[0].exp()[:, 1]
 
     def ran(method: co.Method, task: co.Task, rounds: int | None = None) -> co.Result:
-        return co.run(method, task, sites, rounds=rounds, seed=seed, scored=False, threads=1)
+        return co.run(method, task, sites, rounds=rounds, seed=seed, scored=False, engine=co.Compute(threads=1))
 
     for kind, network in (("linear", co.linear), ("MLP", co.mlp)):
         task = co.classification(network(sites.features, 2))

@@ -92,7 +92,14 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     def add(row: str, method: co.Method, task: co.Task, rounds: int, asked: int | None = None) -> None:
         extra: dict[str, Any] = {} if asked is None else {"participation": asked}
         result = co.run(
-            method, task, sites, rounds=rounds, seed=seed, scored=False, engine="sequential", threads=1, **extra
+            method,
+            task,
+            sites,
+            rounds=rounds,
+            seed=seed,
+            scored=False,
+            engine=co.Compute("sequential", threads=1),
+            **extra,
         )
         values.update(_rows(row, result))
 

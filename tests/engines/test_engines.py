@@ -260,8 +260,10 @@ def test_compiled_steps_agree_with_uncompiled_ones(tmp_path: Path) -> None:
     for rounds, resume in ((1, False), (2, True)):
         result = co.run(
             *(tiny.method("scaffold"), task, sites),
-            **{"rounds": rounds, "engine": "vectorised", "out": tmp_path / "r", "resume": resume},
-            compiled=True if not resume else None,
+            rounds=rounds,
+            engine=co.Compute("vectorised", compiled=None if resume else True),
+            out=tmp_path / "r",
+            resume=resume,
         )
         assert result.report["compiled"] is True, "a resumed run keeps it"
     alone = co.run(tiny.method("scaffold"), task, sites, rounds=2, engine="sequential")

@@ -246,7 +246,7 @@ def test_a_served_model_names_everyone_who_sent_something(
     def connected(*place: Any) -> Iterator[Grid]:
         yield loopback.Loopback(sites, lost)
 
-    monkeypatch.setattr("consilience.flower.server.connected", connected)
+    monkeypatch.setattr("consilience.flower.server.connect", connected)
     monkeypatch.chdir(tmp_path)
     words = ("--key", "server.key", "--insecure", "--min-replies", "1", "--deadline", "0.2")
 

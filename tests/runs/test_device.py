@@ -17,12 +17,12 @@ no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no G
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"), [("cuda:99", "has no `cuda:99`"), ("abacus", "no device called 'abacus'")]
+    ("name", "sentence"), [("cuda:99", "has no 'cuda:99'"), ("abacus", "no device called 'abacus'")]
 )
 def test_a_device_that_is_not_there_is_one_sentence(name: str, sentence: str) -> None:
     task, sites = tiny.classification()
     with pytest.raises(co.InputError, match=sentence):
-        co.run(tiny.method("fedavg"), task, sites, rounds=1, device=name)
+        co.run(tiny.method("fedavg"), task, sites, rounds=1, engine=co.Compute(device=name))
 
 
 def test_on_the_command_line(invoke: Invoke) -> None:
@@ -42,7 +42,7 @@ def test_the_processor_is_always_there() -> None:
 def test_a_gpu_gives_the_processor_s_numbers(name: str, engine: str, tmp_path: Path) -> None:
     task, sites = tiny.classification(torch.float64)
     here = co.run(tiny.method(name), task, sites, engine="sequential")
-    there = co.run(tiny.method(name), task, sites, engine=engine, device="cuda", out=tmp_path / "r")
+    there = co.run(tiny.method(name), task, sites, engine=co.Compute(engine, device="cuda"), out=tmp_path / "r")
 
     assert all(leaf.device.type == "cpu" for leaf in tree.leaves(there.state) if isinstance(leaf, torch.Tensor))
     assert there.metrics["nll"] == pytest.approx(here.metrics["nll"], abs=1e-6)  # the same draws, in double precision

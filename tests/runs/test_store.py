@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ from safetensors import safe_open
 
 import consilience as co
 from consilience.runs import store as store_module
+from consilience.runs.evaluate import Scorer
 
 RUN = ["scaffold", "--data", "digits", "--sites", "4", "--rounds", "3", "--no-bounds", "--model", "mortal:Net"]
 MORTAL = """
@@ -118,13 +118,12 @@ def test_a_run_stopped_while_it_is_scored_keeps_its_warnings_and_seconds(
     task, sites = tiny.classification()
     method = co.Mixture(co.HMC(rate=50.0, burn=2, samples=1, every=2, chains=1, leapfrogs=2, aim=0.0))
     whole = co.run(method, task, sites, engine="sequential")
-    loop = importlib.import_module("consilience.runs.run")
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "evaluate", stop)
+        patched.setattr(Scorer, "evaluate", stop)
         with pytest.raises(KeyboardInterrupt):
             co.run(method, task, sites, engine="sequential", out=tmp_path)
     stopped = json.loads((tmp_path / "run.json").read_text())

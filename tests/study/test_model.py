@@ -22,7 +22,7 @@ from consilience.study.choice import TEMPERATURES
 from consilience.study.columns import inspect, labelled_rows
 from consilience.study.coordinator import choose, pool, write_model
 from consilience.study.files import collect
-from consilience.study.model import Facts, Model, model_file, read_model, unnamed_mixture
+from consilience.study.model import Facts, Model, model_file, read_model, select_hand_out, unnamed_mixture
 
 TAUGHT = ("distil=Distil", "distil.inference.epochs=1")
 QUICK = ("learn.trajectories=2", "learn.steps=4", "learn.data_steps=2", "learn.updates=1", "learn.coreset_steps=1")
@@ -183,7 +183,7 @@ def test_a_model_holds_what_predicting_needs_and_nothing_else(tmp_path: Path, na
         received = [Received(i, reply.size, reply.send) for i in range(2)]
         state = method.aggregate(task, method.init(task, server), received, server)
 
-        called, how, out = hand_out(agreed, method, state)
+        called, how, out = select_hand_out(agreed, method, state)
 
         ours = method.predictive(task, state)(rows.x)[0]
     made = model_file(Model(agreed, Facts(("north", "south"), 64, 1, called), how, out), server_key(tmp_path))

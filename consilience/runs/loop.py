@@ -1,0 +1,214 @@
+"""The one loop: rounds until they are done, each kept before the next begins. It sees no site's rows."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from consilience.engines.exchange import Engine, closing
+from consilience.engines.gathering import Gathering
+from consilience.engines.ledger import Ledger
+from consilience.engines.participation import Participation
+from consilience.engines.round import play_round
+from consilience.engines.workers import using_threads
+from consilience.errors import InputError
+from consilience.key import Key
+from consilience.method import Method
+from consilience.parties import Received, Server
+from consilience.progress import track
+from consilience.runs.device import CPU, move
+from consilience.runs.store import Checkpoint, Store
+from consilience.task import Task
+from consilience.tree import Tree
+
+
+@dataclass
+class Loop:
+    """A run under way.
+
+    Attributes:
+        method: The method.
+        task: The statistical problem, on the device where it is computed.
+        engine: Where the clients' work runs.
+        server: The server's rows, on the same device.
+        key: The run's key.
+        rounds: How many rounds the run has.
+        names: The clients' names, for people.
+        sizes: Rows of each client, where they are known; what a deadline is measured by.
+        fingerprint: What decides the numbers.
+        header: What run.json says before there is a result.
+        participation: Who is asked and lost.
+        folding: Replies become their average as they arrive, and are not kept.
+        threads: Torch's.
+        device: Where tensors lie while the run computes.
+        store: The run's folder, if it has one.
+        score: Scores a state for the history; None: nobody can.
+        spent: Seconds of the run before it was resumed.
+    """
+
+    method: Method
+    task: Task
+    engine: Engine
+    server: Server
+    key: Key
+    rounds: int
+    names: tuple[str, ...]
+    sizes: Sequence[int]
+    fingerprint: str
+    header: dict[str, Any]
+    participation: Participation = Participation()
+    folding: bool = False
+    threads: int = 1
+    device: torch.device = CPU
+    store: Store | None = None
+    score: Callable[[Tree], dict[str, float]] | None = None
+    spent: float = 0.0
+    started: float = field(default_factory=time.perf_counter)
+
+    def __call__(self, checkpoint: Checkpoint) -> tuple[Checkpoint, list[Received]]:
+        """Play the rounds that are left.
+
+        Args:
+            checkpoint: Where the run stands.
+
+        Returns:
+            Where it stands at its end, and the replies of the last round that was played.
+        """
+        self.engine.memories.update(move(checkpoint.memories, self.device))
+        gathering = Gathering(self.engine, self.participation, self.sizes, self.folding, self.rounds, self.key)
+        replies = list[Received]()
+        self.write_unfinished()
+        with closing(self.engine), using_threads(self.threads), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for t in track(range(checkpoint.rounds, self.rounds), "round"):
+                checkpoint, replies = self.play(t, checkpoint, gathering, caught)
+        if self.folding:
+            replies = []
+        return checkpoint, replies
+
+    def play(
+        self, t: int, before: Checkpoint, gathering: Gathering, caught: Sequence[warnings.WarningMessage]
+    ) -> tuple[Checkpoint, list[Received]]:
+        """Play one round and keep it.
+
+        Args:
+            t: Its number, from 0.
+            before: Where the run stands.
+            gathering: Asks the clients.
+            caught: The warnings so far.
+
+        Returns:
+            Where the run stands after it, and its replies.
+        """
+        ledger = before.ledger
+
+        def gather(message: Tree) -> list[Received]:
+            try:
+                return gathering(self.method, self.task, message, t, ledger)
+            except InputError:
+                self.write_unfinished(failures=(*before.failures, *self.failures(gathering.lost, t)))
+                raise
+
+        state = move(before.state, self.device)
+        played = play_round(self.method, self.task, state, self.server, self.key, t, gather)
+        state, replies, memories = move((played.state, played.replies, self.engine.memories), CPU)
+        scores = {} if self.score is None else self.score(state)
+        after = Checkpoint(
+            rounds=t + 1,
+            state=state,
+            memories=memories,
+            history=[*before.history, {"round": t + 1, **scores, **ledger.moved(t + 1)}],
+            ledger=ledger,
+            fingerprint=self.fingerprint,
+            failures=(*before.failures, *self.failures(gathering.lost, t)),
+            warnings=collect_warnings(before.warnings, caught),
+        )
+        if self.store is not None:
+            self.store.save(after, replies)
+            self.write_unfinished()
+        return after, replies
+
+    def failures(self, lost: dict[int, str], round: int) -> list[dict[str, Any]]:
+        """Say who was lost, when and why.
+
+        Args:
+            lost: The reasons by client.
+            round: The number of the round, from 0.
+
+        Returns:
+            One entry a client, as run.json has them.
+        """
+        return [{"site": self.names[k], "round": round + 1, "why": why} for k, why in sorted(lost.items())]
+
+    def finish(self, checkpoint: Checkpoint, evaluate: Callable[[Tree], dict[str, Any]] | None) -> dict[str, Any]:
+        """Say what the run found, and write it down if the run has a folder.
+
+        Args:
+            checkpoint: Where the run stands at its end.
+            evaluate: Scores a state; None: nobody can.
+
+        Returns:
+            What run.json holds.
+        """
+        with using_threads(self.threads), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            evaluation = {} if evaluate is None else evaluate(checkpoint.state)
+        report = {
+            **self.header,
+            **evaluation,
+            "history": checkpoint.history,
+            "ledger": checkpoint.ledger.summary(self.names),
+            "failures": list(checkpoint.failures),
+            "warnings": list(collect_warnings(checkpoint.warnings, caught)),
+            "seconds": self.seconds,
+            "finished": True,
+        }
+        if self.store is not None:
+            self.store.write_json("run.json", report)
+        return report
+
+    @property
+    def seconds(self) -> float:
+        """The seconds the run has taken, those before a resume included."""
+        return self.spent + time.perf_counter() - self.started
+
+    def write_unfinished(self, **known: Any) -> None:
+        """Write run.json as far as it is known, if the run has a folder.
+
+        Args:
+            known: What is known beside the header.
+        """
+        if self.store is not None:
+            self.store.write_json("run.json", {**self.header, **known, "seconds": self.seconds, "finished": False})
+
+
+def collect_warnings(before: Sequence[str], caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
+    """List what people should hear of, each sentence once.
+
+    Args:
+        before: Sentences of earlier rounds.
+        caught: Warnings that were raised since.
+
+    Returns:
+        The sentences, sorted.
+    """
+    sentences = {str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)}
+    return tuple(sorted({*before, *sentences}))
+
+
+def new_checkpoint(state: Tree, fingerprint: str) -> Checkpoint:
+    """Make the checkpoint before the first round.
+
+    Args:
+        state: The first state.
+        fingerprint: What decides the numbers.
+
+    Returns:
+        The checkpoint.
+    """
+    return Checkpoint(0, state, {}, [], Ledger(), fingerprint)
