@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from consilience.errors import InputError
 from consilience.models.softmax import log_softmax, softmax
-from consilience.predictive import Categorical, Distribution, Normal, observation_log_prob
+from consilience.predictive import Categorical, Distribution, Normal, absorb_noise
 from consilience.tree import Params
 
 LOG_NOISE = "likelihood.log_noise"
@@ -137,7 +137,7 @@ def _moments(outputs: Tensor, noise: Tensor, latent: bool) -> Normal:
     """Mean and variance over members [S, N, …]."""
     var = outputs.var(0) if len(outputs) > 1 else torch.zeros_like(outputs[0])
     p = Normal(outputs.mean(0), var.clamp(min=SMALLEST), noise.expand_as(var))
-    return p if latent else observation_log_prob(p)
+    return p if latent else absorb_noise(p)
 
 
 def _squeeze(outputs: Tensor) -> Tensor:
