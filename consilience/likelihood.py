@@ -272,7 +272,9 @@ def _squeeze(outputs: Tensor) -> Tensor:
 
 def _check_width(outputs: Tensor, y: Tensor, each: int) -> None:
     """Refuse outputs that are not `each` numbers for every target of a row."""
-    width = each * math.prod(y.shape[1:2])
+    width = each
+    if y.ndim > 1:
+        width = each * y.shape[1]
     if outputs.ndim != 2 or outputs.shape[1] != width:
         raise InputError(
             f"The model gives outputs of shape {tuple(outputs.shape[1:])} for a row; ({width},) is needed."
