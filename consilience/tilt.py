@@ -31,6 +31,14 @@ class Quadratic:
     mu: float
 
     def __call__(self, params: Params) -> Tensor:
+        """Evaluate the tilt.
+
+        Args:
+            params: θ, all weights by name.
+
+        Returns:
+            A scalar, in units of the mean loss.
+        """
         away = tree.ravel(params) - self.centre
         return 0.5 * self.mu * (away @ away)
 
@@ -60,6 +68,14 @@ class Linear:
     direction: Tensor
 
     def __call__(self, params: Params) -> Tensor:
+        """Evaluate the tilt.
+
+        Args:
+            params: θ, all weights by name.
+
+        Returns:
+            A scalar, in units of the mean loss.
+        """
         return self.direction @ tree.ravel(params)
 
     def onto(self, gradient: Tensor, vector: Tensor) -> Tensor:

@@ -290,8 +290,8 @@ def _logistic_intercept(x: Array, y: Array) -> Estimate:
     low = middle - x.max() - 1  # all fitted below the rate
     high = middle - x.min() + 1  # all above
     intercept = float(scipy.optimize.brentq(lambda a: float((expit(a + x) - y).sum()), low, high, xtol=1e-12))
-    fitted = expit(intercept + x)
-    return _wald(intercept, 1 / max(float((fitted * (1 - fitted)).sum()), 1e-300))
+    probs = expit(intercept + x)
+    return _wald(intercept, 1 / max(float((probs * (1 - probs)).sum()), 1e-300))
 
 
 def _logistic_slope(x: Array, y: Array) -> tuple[float, float]:
@@ -303,9 +303,9 @@ def _logistic_slope(x: Array, y: Array) -> tuple[float, float]:
         return float(np.logaddexp(0, design @ b).sum() - y @ design @ b)
 
     for _ in range(100):
-        fitted = scipy.special.expit(design @ b)
-        precision = (design.T * (fitted * (1 - fitted))) @ design
-        step = np.linalg.solve(precision, design.T @ (y - fitted))
+        probs = scipy.special.expit(design @ b)
+        precision = (design.T * (probs * (1 - probs))) @ design
+        step = np.linalg.solve(precision, design.T @ (y - probs))
         while loss(b + step) > loss(b) and np.abs(step).max() > 1e-10:
             step = step / 2
         b = b + step

@@ -108,8 +108,8 @@ def _recalibration(p: Categorical, y: Tensor) -> dict[str, Estimate]:
     """Calibration intercept and slope of a binary model, where they exist."""
     if p.log_probs.shape[1] != 2:
         return {}
-    named = zip(("calibration_intercept", "calibration_slope"), intercept_and_slope(p, y), strict=True)
-    return {name: estimate for name, estimate in named if estimate is not None}
+    estimates = zip(("calibration_intercept", "calibration_slope"), intercept_and_slope(p, y), strict=True)
+    return {name: estimate for name, estimate in estimates if estimate is not None}
 
 
 def _gap_interval(error: float, debiased: float, resampled: Interval, calibrated: Tensor) -> Interval:

@@ -235,7 +235,7 @@ def _mean(values: Tensor, counts: Tensor) -> Tensor:
 
 
 def _against_rest(p: Categorical, c: int) -> Tensor:
-    """log p_c − log(1 − p_c), which ranks like p_c and does not saturate near 1."""
+    """The log-odds log p_c − log(1 − p_c), which rank like p_c and do not saturate near 1."""
     rest = torch.cat([p.log_probs[:, :c], p.log_probs[:, c + 1 :]], 1)
     return p.log_probs[:, c] - rest.logsumexp(1)
 

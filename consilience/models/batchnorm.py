@@ -85,11 +85,11 @@ class BatchNorm(nn.Module):
         """Move the running statistics towards a batch's."""
         for name, new in (("running_mean", mean), ("running_var", var)):
             old = getattr(self, name)
-            moved = (old + self.momentum * (new - old)).detach()
+            average = (old + self.momentum * (new - old)).detach()
             if tree.under_vmap():
-                setattr(self, name, moved)  # nothing may be written into what came from outside a vmap
+                setattr(self, name, average)  # nothing may be written into what came from outside a vmap
             else:
-                old.copy_(moved)
+                old.copy_(average)
 
     def extra_repr(self) -> str:
         """Return the settings as a printed network shows them."""

@@ -25,15 +25,15 @@ def control(model: nn.Module) -> nn.Module:
     Returns:
         The copy, in evaluation mode.
     """
-    copied = copy.deepcopy(model)
-    ours = {layer: new for layer in copied.modules() if (new := _replace(layer)) is not None}
-    for name, layer in list(copied.named_modules(remove_duplicate=False)):
+    clone = copy.deepcopy(model)
+    ours = {layer: new for layer in clone.modules() if (new := _replace(layer)) is not None}
+    for name, layer in list(clone.named_modules(remove_duplicate=False)):
         if layer in ours and not name:
             return ours[layer].eval()
         if layer in ours:
             owner, _, attribute = name.rpartition(".")
-            setattr(copied.get_submodule(owner), attribute, ours[layer])
-    return copied.eval()
+            setattr(clone.get_submodule(owner), attribute, ours[layer])
+    return clone.eval()
 
 
 def _replace(layer: nn.Module) -> nn.Module | None:
@@ -103,13 +103,13 @@ def refuse_hidden_state(model: nn.Module, x: Tensor) -> None:
     if all(type(layer) in _STATELESS for layer in model.modules()) and not has_hooks(model):
         return
     for training in (False, True):
-        copied = copy.deepcopy(model).train(training)
-        before = {k: b.clone() for k, b in copied.named_buffers() if k not in statistics(copied)}
-        first = copied(x)
-        again = copied(x)
-        _stir(copied)  # what follows the weights, such as a power iteration, may stand still until they move
-        copied(x)
-        for name, buffer in copied.named_buffers():
+        clone = copy.deepcopy(model).train(training)
+        before = {k: b.clone() for k, b in clone.named_buffers() if k not in statistics(clone)}
+        first = clone(x)
+        again = clone(x)
+        _stir(clone)  # what follows the weights, such as a power iteration, may stand still until they move
+        clone(x)
+        for name, buffer in clone.named_buffers():
             if name in before and not torch.equal(before[name], buffer):
                 raise InputError(
                     f"The model changes its buffer '{name}' in training, and it would not move to the server; "

@@ -53,14 +53,14 @@ def perceptron(model: nn.Module) -> Perceptron | None:
     """
     if type(model) is not nn.Sequential or has_hooks(model):
         return None
-    named = list(model._modules.items())  # as they are called; named_children leaves a layer out the second time
-    flat = bool(named) and _flattens(named[0][1])
+    children = list(model._modules.items())  # as they are called; named_children leaves a layer out the second time
+    flat = bool(children) and _flattens(children[0][1])
     if flat:
-        named = named[1:]
-    kinds = [type(layer) for _, layer in named]
+        children = children[1:]
+    kinds = [type(layer) for _, layer in children]
     if kinds != [nn.Linear, nn.ReLU] * (len(kinds) // 2) + [nn.Linear]:
         return None
-    layers = {name: layer for name, layer in named[::2] if isinstance(layer, nn.Linear)}
+    layers = {name: layer for name, layer in children[::2] if isinstance(layer, nn.Linear)}
     parts = [part for layer in layers.values() for part in (layer.weight, layer.bias)]
     if any(part is None for part in parts) or len({id(part) for part in parts}) < len(parts):
         return None  # without a bias, or with weights that layers share

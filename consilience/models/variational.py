@@ -110,19 +110,19 @@ def variational(
     Raises:
         InputError: If there is no such layer.
     """
-    copied = copy.deepcopy(model)
-    if not any(isinstance(layer, Bayesian) for layer in copied.modules()):
-        for name in _choose_layers(copied, layers):
+    clone = copy.deepcopy(model)
+    if not any(isinstance(layer, Bayesian) for layer in clone.modules()):
+        for name in _choose_layers(clone, layers):
             owner, _, attribute = name.rpartition(".")
-            new = _bayesian(copied.get_submodule(name), start, biases)
+            new = _bayesian(clone.get_submodule(name), start, biases)
             if not name:
-                copied = new
+                clone = new
             else:
-                setattr(copied.get_submodule(owner), attribute, new)
-    for layer in copied.modules():
+                setattr(clone.get_submodule(owner), attribute, new)
+    for layer in clone.modules():
         if isinstance(layer, Bayesian):
             layer.low = low
-    return copied.train(model.training)
+    return clone.train(model.training)
 
 
 def log_variances(model: nn.Module) -> dict[str, str]:

@@ -250,8 +250,8 @@ def widen(model: nn.Module) -> nn.Module:
     Raises:
         InputError: If it has no linear layer.
     """
-    copied = copy.deepcopy(model)
-    layers = [(name, layer) for name, layer in copied.named_modules() if isinstance(layer, nn.Linear)]
+    clone = copy.deepcopy(model)
+    layers = [(name, layer) for name, layer in clone.named_modules() if isinstance(layer, nn.Linear)]
     if not layers:
         raise InputError("A regression student needs a network that ends in a Linear layer; set distil=None.")
     name, last = layers[-1]
@@ -259,5 +259,5 @@ def widen(model: nn.Module) -> nn.Module:
     if not name:
         return wider
     owner, _, attribute = name.rpartition(".")
-    setattr(copied.get_submodule(owner), attribute, wider)
-    return copied
+    setattr(clone.get_submodule(owner), attribute, wider)
+    return clone

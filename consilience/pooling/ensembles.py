@@ -24,19 +24,20 @@ FLOOR = 1e-5  # the smallest running variance of a sampled model; BatchNorm divi
 
 
 class ModelDistribution(Protocol):
-    """A distribution over global models, fitted to the clients'.
+    """A distribution over global models, fitted to the clients'."""
 
-    Args:
-        points: The clients' models.
-        weights: Their weights nₖ/n [K].
-        key: The randomness.
-        n: How many models are drawn.
+    def __call__(self, points: Sequence[Point], weights: Tensor, key: Key, n: int) -> Samples:
+        """Fit the distribution and draw from it.
 
-    Returns:
-        n draws of a global model.
-    """
+        Args:
+            points: The clients' models.
+            weights: Their weights nₖ/n [K].
+            key: The randomness.
+            n: How many models are drawn.
 
-    def __call__(self, points: Sequence[Point], weights: Tensor, key: Key, n: int) -> Samples: ...
+        Returns:
+            n draws of a global model.
+        """
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class GaussianModels:
     """Every weight by itself, from the Gaussian with the clients' weighted mean and variance (eq. 5)."""
 
     def __call__(self, points: Sequence[Point], weights: Tensor, key: Key, n: int) -> Samples:
+        """Fit the Gaussian and draw from it; see `ModelDistribution.__call__`."""
         return Samples(floor_var(draw(gaussian(points, weights), key, n).params))
 
 
@@ -65,6 +67,7 @@ class DirichletModels:
             raise InputError(f"alpha={self.alpha}: a Dirichlet distribution needs a number above 0; try alpha=1.")
 
     def __call__(self, points: Sequence[Point], weights: Tensor, key: Key, n: int) -> Samples:
+        """Draw shares and average by them; see `ModelDistribution.__call__`."""
         shares = dirichlet_shares(self.alpha, weights, key, n)
         return Samples(tree.stack([average(points, row).params for row in shares]))
 

@@ -138,6 +138,16 @@ class Released:
     rule: Rule
 
     def __call__(self, m: Tensor, v: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        """Merge a slice of weights.
+
+        Args:
+            m: The clients' means [K, …].
+            v: Their variances [K, …].
+            w: Their shares [K].
+
+        Returns:
+            Mean and variance.
+        """
         if self.rule is aalv:
             return aalv(m, v, w)
         v = v.clamp(LOWEST, HIGHEST)
