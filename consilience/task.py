@@ -28,8 +28,12 @@ from consilience.models.variational import LOG_VAR
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Categorical, Distribution, Normal, Predictive
 from consilience.prior import Flat, Isotropic, Prior
-from consilience.tilt import Tilt
+from consilience.tilt import Tilt, decay
 from consilience.tree import Params
+
+__all__ = [
+    "Anchor", "Task", "Tilt", "classification", "decay", "grad", "label_counts", "mean_nll", "regression", "smooth",
+]  # fmt: skip
 
 CHUNK = 8192  # inputs predicted at a time
 IMAGES = 512  # the same where every input has many numbers, and more after a convolution

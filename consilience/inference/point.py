@@ -12,8 +12,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.parties import Client
 from consilience.posterior import Point, Posterior, centre
-from consilience.task import Task
-from consilience.tilt import decay
+from consilience.task import Task, decay
 from consilience.training.augmentation import Augment
 from consilience.training.chain import Optimise, chain, drawn_epochs
 from consilience.training.optimisers import AdamSteps, Descent, Optimiser

@@ -22,8 +22,7 @@ from consilience.models.variational import log_variances, variational
 from consilience.parties import Client
 from consilience.posterior import Dense, Gaussian, Point, Posterior, centre
 from consilience.prior import Prior
-from consilience.task import Task
-from consilience.tilt import Tilt, decay
+from consilience.task import Task, Tilt, decay
 from consilience.training.chain import At, Optimise, chain
 from consilience.training.optimisers import AdamSteps, Optimiser
 from consilience.training.schedules import Schedule, constant

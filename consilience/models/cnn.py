@@ -115,8 +115,9 @@ def cnn_chen(features: int | Sequence[int], outputs: int | None = None) -> nn.Mo
 
 
 def cnn_dhondt(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
-    """Two convolutions, one max pooling and a layer of 128: the EMNIST network of Reddi et al. 2021 without its
-    dropout, which d'Hondt et al., App. C.1, leave out too.
+    """Two convolutions, one max pooling and a layer of 128 (d'Hondt et al., App. C.1).
+
+    The EMNIST network of Reddi et al. 2021 without its dropout, which d'Hondt et al. leave out too.
 
     Args:
         features: The images' shape, (channels, height, width).

@@ -70,8 +70,7 @@ def mlp_swish(features: int | Sequence[int], outputs: int | None = None) -> nn.M
 
 
 def mlp_groupnorm(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
-    """Three hidden layers of 50 with ReLU, the first two normalised in two groups: the moons' network in d'Hondt et
-    al., App. C.1.
+    """Three hidden layers of 50, the first two normalised in groups: the moons' network of d'Hondt et al., App. C.1.
 
     Args:
         features: A row's number of features, or its shape; images are flattened.

@@ -30,8 +30,9 @@ def group_norm(channels: int) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """Two convolutions of 3 × 3 around which the input is carried: thinned out and padded with zero channels where the
-    shape changes (option A), which takes no parameters.
+    """Two convolutions of 3 × 3 around which the input is carried.
+
+    Where the shape changes it is thinned out and padded with zero channels (option A), which takes no parameters.
 
     Args:
         body: The convolutions.

@@ -133,9 +133,9 @@ class Distil:
         wide: For regression: twice the outputs, a variance for every row; False: the clients' own network.
     """
 
-    inference: Inference = Adam(rate=1e-3, epochs=100, batch=100)  # how the student is fitted
-    start: Start = at_average  # where it starts; at random where its last layer is new
-    wide: bool = True  # for regression: twice the outputs, a variance for every row; False: the clients' own network
+    inference: Inference = Adam(rate=1e-3, epochs=100, batch=100)
+    start: Start = at_average
+    wide: bool = True
 
     def student_task(self, task: Task) -> Task:
         """Make the task that a student is trained for and predicts with.

@@ -60,7 +60,7 @@ class DirichletModels:
         InputError: If alpha is not above 0.
     """
 
-    alpha: float = 1.0  # large: near the average; small: near single clients
+    alpha: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.alpha > 0:
@@ -86,10 +86,10 @@ class Ensemble:
         InputError: If nothing is in.
     """
 
-    models: ModelDistribution = GaussianModels()  # what is fitted to the clients' models and drawn from
-    samples: int = 10  # how many are drawn; 0 for none
-    average: bool = True  # whether the average is in
-    clients: bool = True  # whether the clients' models are in
+    models: ModelDistribution = GaussianModels()
+    samples: int = 10
+    average: bool = True
+    clients: bool = True
 
     def __post_init__(self) -> None:
         if self.samples < 1 and not self.average and not self.clients:
