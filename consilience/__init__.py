@@ -81,7 +81,8 @@ from consilience.runs.run import Compute, load, run
 from consilience.splits.features import Noise, Rotation, shifted
 from consilience.splits.labels import dirichlet, heterogeneous, iid, natural
 from consilience.splits.skew import dominant, step
-from consilience.task import Task, classification, decay, regression
+from consilience.task import Task, classification, regression
+from consilience.tilt import decay
 from consilience.training.optimisers import AdamSteps, Descent, Yogi
 from consilience.version import __version__
 

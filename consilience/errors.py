@@ -11,12 +11,22 @@ class InputError(ValueError):
 
 
 class Diverged(InputError):
-    """Training or sampling left the finite numbers."""
+    """Training or sampling diverged: weights, scores or predictions are no longer finite."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name nobody knows, with the nearest one that exists."""
+    """Make the error for a name that does not exist; the caller raises it.
+
+    Args:
+        kind: What is named, such as 'method' or 'model'.
+        name: The name that was given.
+        known: All names that exist.
+
+    Returns:
+        An error that suggests the nearest name, or lists all of them where none is near.
+    """
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(names)}."
+    hint = f"Known: {', '.join(names)}."
+    for nearest in difflib.get_close_matches(name, names, n=1, cutoff=0.5):
+        hint = f"Did you mean '{nearest}'?"
     return InputError(f"There is no {kind} called '{name}'. {hint}")

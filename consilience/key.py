@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from consilience import tree
 
-_GOLDEN, _MIX1, _MIX2 = -7046029254386353131, -4658895280553007687, -7723592293110705685  # splitmix64, signed
+_Draw: TypeAlias = Callable[[Tensor | int, Sequence[int], torch.dtype], Tensor]  # seed, shape, type → numbers
+
+# splitmix64's constants, as signed integers
+_GOLDEN = -7046029254386353131
+_MIX1 = -4658895280553007687
+_MIX2 = -7723592293110705685
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:
@@ -24,61 +29,122 @@ def _shift(z: Tensor, bits: int) -> Tensor:
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _folded(seed: int, i: int) -> int:
+def _fold_integers(seed: int, i: int) -> int:
     """`Key.fold` in plain integers, thirty times faster than on tensors of one number."""
     word = (1 << 64) - 1
     z = (seed + (i + 1) * _GOLDEN) & word
     z = ((z ^ (z >> 30)) * _MIX1) & word
     z = ((z ^ (z >> 27)) * _MIX2) & word
     z ^= z >> 31
-    return z - (1 << 64) if z >> 63 else z  # as int64 has it
+    if z >> 63:
+        z -= 1 << 64  # as int64 has it
+    return z
 
 
 class Stream(enum.IntEnum):
     """What a run's key is folded by first, so that no two parts of a run draw the same numbers.
 
     The values are part of every saved run and signed study: they never change.
+
+    Attributes:
+        INIT: The state before the first round.
+        LOCAL: The clients' work, folded by round and client.
+        AGGREGATE: The server's work, folded by round.
+        PARTICIPATION: Who takes part, folded by round.
+        ROLES: Which row of a study's site trains, chooses or tests; a study draws no participation.
     """
 
-    INIT = 0  # the state before the first round
-    LOCAL = 1  # the clients' work, folded by round and client
-    AGGREGATE = 2  # the server's work, folded by round
-    PARTICIPATION = 3  # who takes part, folded by round
-    ROLES = 3  # which row of a study's site trains, chooses or tests; a study draws no participation
+    INIT = 0
+    LOCAL = 1
+    AGGREGATE = 2
+    PARTICIPATION = 3
+    ROLES = 3
 
 
 class Key(NamedTuple):
+    """A seed from which draws are made and further keys derived; it holds no state, so equal keys draw equal numbers.
+
+    Attributes:
+        seed: 64 bits: a plain integer, or an int64 tensor, which vmap can stack.
+    """
+
     seed: Tensor | int
 
     def fold(self, i: int | Tensor) -> Key:
-        """A new key for the i-th of whatever comes next (splitmix64)."""
+        """Derive a key for the i-th of whatever comes next (splitmix64).
+
+        Args:
+            i: A number that tells this key from its siblings.
+
+        Returns:
+            A new key.
+        """
         if isinstance(self.seed, int) and isinstance(i, int):
-            return Key(_folded(self.seed, i))
+            return Key(_fold_integers(self.seed, i))
         z = torch.as_tensor(self.seed, dtype=torch.int64) + (torch.as_tensor(i, dtype=torch.int64) + 1) * _GOLDEN
         z = (z ^ _shift(z, 30)) * _MIX1
         z = (z ^ _shift(z, 27)) * _MIX2
         return Key(z ^ _shift(z, 31))
 
     def normal_like(self, vector: Tensor) -> Tensor:
-        """Standard normals in the shape of `vector` (as seen by one client)."""
-        return _draw("normal", self, vector.shape, vector)
+        """Draw standard normals in the form of a tensor.
+
+        Args:
+            vector: Gives shape (as seen by one client), type and device.
+
+        Returns:
+            Standard normals.
+        """
+        return _draw(_normal, _normal_operator, self, vector.shape, vector)
 
     def normal(self, shape: Sequence[int], like: Tensor | None = None) -> Tensor:
-        return _draw("normal", self, shape, like)
+        """Draw standard normals.
+
+        Args:
+            shape: Of what is drawn.
+            like: Gives type and device; float32 on the CPU without it.
+
+        Returns:
+            Standard normals.
+        """
+        return _draw(_normal, _normal_operator, self, shape, like)
 
     def uniform(self, n: int, like: Tensor | None = None) -> Tensor:
-        """Uniforms; the first m of n are the same for every n, so clients may be padded."""
-        return _draw("uniform", self, (n,), like)
+        """Draw uniforms on [0, 1); the first m of n are the same for every n, so clients may be padded.
+
+        Args:
+            n: How many.
+            like: Gives type and device; float32 on the CPU without it.
+
+        Returns:
+            Uniforms [n].
+        """
+        return _draw(_uniform, _uniform_operator, self, (n,), like)
 
     def permutation(self, n: int) -> Tensor:
+        """Draw an order of n things.
+
+        Args:
+            n: How many.
+
+        Returns:
+            The numbers 0 … n − 1 in a random order [n].
+        """
         return self.order(torch.ones(n))
 
     def order(self, w: Tensor) -> Tensor:
-        """A random order of the rows with w > 0, followed by the padding; depends on the key alone."""
+        """Draw an order of the rows with w > 0, followed by the padding; it depends on the key alone.
+
+        Args:
+            w: The rows' weights [N].
+
+        Returns:
+            Row numbers [N].
+        """
         return torch.argsort(self.uniform(w.shape[0]).to(w.device) + 2.0 * (w <= 0))
 
     def generator(self) -> torch.Generator:
-        """For code outside vmap that needs many draws of different kinds."""
+        """Make a generator, for code outside vmap that needs many draws of different kinds."""
         return torch.Generator().manual_seed(int(self.seed))
 
     @property
@@ -92,12 +158,18 @@ class Key(NamedTuple):
         return Key(int(self.seed))
 
 
-def _draw(kind: str, key: Key, shape: Sequence[int], like: Tensor | None) -> Tensor:
-    dtype = torch.float32 if like is None else like.dtype
-    op, bare = (normal, _normal) if kind == "normal" else (uniform, _uniform)
-    plain = isinstance(key.seed, int) and not tree.under_vmap()
-    drawn = bare(key.seed, shape, dtype) if plain else op(torch.as_tensor(key.seed), list(shape), dtype)
-    return drawn if like is None else drawn.to(like.device)
+def _draw(bare: _Draw, operator: Any, key: Key, shape: Sequence[int], like: Tensor | None) -> Tensor:
+    """Draw directly from a plain seed, or by the operator that vmap knows."""
+    dtype = torch.float32
+    if like is not None:
+        dtype = like.dtype
+    if isinstance(key.seed, int) and not tree.under_vmap():
+        numbers = bare(key.seed, shape, dtype)
+    else:
+        numbers = operator(torch.as_tensor(key.seed), list(shape), dtype)
+    if like is None:
+        return numbers
+    return numbers.to(like.device)
 
 
 def _normal(seed: Tensor | int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -111,8 +183,8 @@ def _uniform(seed: Tensor | int, shape: Sequence[int], dtype: torch.dtype) -> Te
 _library = torch.library.Library("consilience", "DEF")  # `custom_op` would import torch's compiler, which takes seconds
 
 
-def _operator(name: str, bare: Callable[[Tensor, Sequence[int], torch.dtype], Tensor]) -> Any:
-    """The same draw as an operator: under vmap every client's seed makes its own."""
+def _operator(name: str, bare: _Draw) -> Any:
+    """Register a draw as an operator: under vmap every client's seed makes its own."""
     _library.define(f"{name}(Tensor seed, int[] shape, ScalarType dtype) -> Tensor")
     _library.impl(name, bare, "CompositeExplicitAutograd")
     op = getattr(torch.ops.consilience, name)
@@ -128,4 +200,5 @@ def _operator(name: str, bare: Callable[[Tensor, Sequence[int], torch.dtype], Te
     return op
 
 
-normal, uniform = _operator("normal", _normal), _operator("uniform", _uniform)
+_normal_operator = _operator("normal", _normal)
+_uniform_operator = _operator("uniform", _uniform)

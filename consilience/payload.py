@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from torch import Tensor
 
 from consilience import tree
-from consilience.posterior import Posterior
 from consilience.tree import Tree
 
 
 class Coreset(NamedTuple):
+    """A few weighted pseudo-rows that stand for a site's rows.
+
+    Attributes:
+        x: Inputs [M, …].
+        y: Targets [M].
+        w: Weights [M], each the number of rows that a pseudo-row stands for.
+    """
+
     x: Tensor
     y: Tensor
     w: Tensor
 
 
 class Logits(NamedTuple):
-    values: Tensor  # on the server's inputs
+    """A site's scores on the server's unlabelled inputs.
 
+    Attributes:
+        values: One score an input and class [N, C].
+    """
 
-Payload: TypeAlias = Posterior | Coreset | Logits
+    values: Tensor
 
 
 def nbytes(value: Tree) -> int:
-    """Bytes of all tensors in a payload, as they are sent."""
+    """Count the bytes of all tensors in a payload, as they are sent.
+
+    Args:
+        value: A payload, or any tree.
+
+    Returns:
+        Bytes.
+    """
     return sum(leaf.numel() * leaf.element_size() for leaf in tree.leaves(value))
 
 
 def floats(value: Tree) -> int:
-    """How many numbers that is, the unit papers count in."""
+    """Count the numbers in a payload, the unit papers count in.
+
+    Args:
+        value: A payload, or any tree.
+
+    Returns:
+        How many numbers there are.
+    """
     return sum(leaf.numel() for leaf in tree.leaves(value))

@@ -16,28 +16,59 @@ from consilience.tree import Params
 
 
 class Point(NamedTuple):
+    """One set of weights.
+
+    Attributes:
+        params: Weights by name.
+    """
+
     params: Params
 
 
 class Samples(NamedTuple):
-    params: Params  # each leaf [S, …]
+    """Draws from a posterior.
+
+    Attributes:
+        params: Weights by name, each leaf [S, …].
+    """
+
+    params: Params
 
 
 class Gaussian(NamedTuple):
+    """A diagonal Gaussian.
+
+    Attributes:
+        mean: Means by name.
+        var: Variances by name; leaves absent from it are points.
+    """
+
     mean: Params
-    var: Params  # diagonal; leaves absent from var are points
+    var: Params
 
 
 class Dense(NamedTuple):
-    mean: Tensor  # [P], in the order of `tree.ravel`
-    precision: Tensor  # [P, P]; small models only
+    """A Gaussian with a full precision matrix, for small models only.
+
+    Attributes:
+        mean: [P], in the order of `tree.ravel`.
+        precision: [P, P].
+    """
+
+    mean: Tensor
+    precision: Tensor
 
 
 class Natural(NamedTuple):
-    """A Gaussian, or a ratio of Gaussians, by what adds when densities multiply: exp(⟨linear, θ⟩ − ½ θᵀΛθ)."""
+    """A Gaussian, or a ratio of Gaussians, by what adds when densities multiply: exp(⟨linear, θ⟩ − ½ θᵀΛθ).
 
-    linear: Any  # precision · mean; a tensor for a dense Gaussian, a leaf for each uncertain leaf of a diagonal one
-    precision: Any  # Λ; may be negative in a ratio
+    Attributes:
+        linear: Precision · mean; a tensor for a dense Gaussian, a leaf for each uncertain leaf of a diagonal one.
+        precision: Λ, in the same form; it may be negative in a ratio.
+    """
+
+    linear: Any
+    precision: Any
 
 
 SMALLEST = 1e-12  # variance, so that samples that agree to the last bit still multiply
@@ -47,7 +78,15 @@ P = TypeVar("P", Point, Samples, Gaussian, Dense)
 
 
 def average(posteriors: Sequence[P], weights: Tensor) -> P:
-    """Σ wₖ θₖ / Σ wₖ, leaf by leaf."""
+    """Average posteriors of one kind, leaf by leaf.
+
+    Args:
+        posteriors: One a client.
+        weights: One number a client [K]; normalised here.
+
+    Returns:
+        Σ wₖ θₖ / Σ wₖ.
+    """
     return cast(P, tree.mean(posteriors, weights))
 
 
@@ -56,13 +95,24 @@ def multiply(factors: Sequence[Dense], prior: Dense) -> Dense: ...
 @overload
 def multiply(factors: Sequence[Gaussian], prior: Gaussian) -> Gaussian: ...
 def multiply(factors: Sequence[Any], prior: Gaussian | Dense) -> Gaussian | Dense:
-    """Πₖ p(θ | Dₖ) / p(θ)^(K−1), renormalised: precisions and precision-weighted means add; the prior counts once."""
+    """Multiply the clients' Gaussians: precisions and precision-weighted means add; the prior counts once.
+
+    A precision that is not positive is clamped, with a warning; leaves that are points are averaged.
+
+    Args:
+        factors: The clients' posteriors p(θ | Dₖ), each with the prior in it.
+        prior: p(θ), of the same kind.
+
+    Returns:
+        Πₖ p(θ | Dₖ) / p(θ)^(K−1), renormalised.
+    """
     spare = len(factors) - 1
     if isinstance(prior, Dense):
         precision = sum((f.precision for f in factors), -spare * prior.precision)
         linear = sum((f.precision @ f.mean for f in factors), -spare * (prior.precision @ prior.mean))
         return Dense(torch.linalg.solve(precision, linear), precision)
-    mean, var = {}, {}
+    mean: Params = {}
+    var: Params = {}
     for k, m in prior.mean.items():
         if k not in prior.var or k not in factors[0].var:  # a point: nothing to weigh by
             mean[k] = torch.stack([f.mean[k] for f in factors]).mean(0)
@@ -75,33 +125,73 @@ def multiply(factors: Sequence[Any], prior: Gaussian | Dense) -> Gaussian | Dens
 
 
 def natural(q: Gaussian | Dense) -> Natural:
-    """A Gaussian's natural parameters; points have none."""
+    """Write a Gaussian by its natural parameters; points have none.
+
+    Args:
+        q: A Gaussian.
+
+    Returns:
+        Its linear term and its precision.
+    """
     if isinstance(q, Dense):
         return Natural(q.precision @ q.mean, q.precision)
     return Natural({k: q.mean[k] / v for k, v in q.var.items()}, {k: 1 / v for k, v in q.var.items()})
 
 
 def from_natural(n: Natural, points: Params, floor: Tensor | float) -> Gaussian | Dense:
-    """The Gaussian with these natural parameters; precisions that are not positive become `floor`, with a warning."""
+    """Undo `natural`.
+
+    Args:
+        n: Natural parameters.
+        points: All weights; those without a precision stay the points they are.
+        floor: What a precision that is not positive becomes, with a warning.
+
+    Returns:
+        The Gaussian with these natural parameters.
+    """
     if isinstance(n.precision, Tensor):
         return Dense(torch.linalg.solve(n.precision, n.linear), n.precision)
     precision = {k: positive(p, torch.full_like(p, float(floor))) for k, p in n.precision.items()}
-    mean = {k: n.linear[k] / precision[k] if k in precision else point for k, point in points.items()}
+    mean = dict(points)
+    mean.update({k: n.linear[k] / p for k, p in precision.items()})
     return Gaussian(mean, {k: 1 / p for k, p in precision.items()})
 
 
 def samples_of(posterior: Posterior) -> Samples:
-    """Samples as they are, a point as the only one."""
+    """Take samples as they are, a point as the only one.
+
+    Args:
+        posterior: Samples or a point.
+
+    Returns:
+        Samples.
+
+    Raises:
+        InputError: For a Gaussian.
+    """
     match posterior:
         case Samples():
             return posterior
         case Point(params):
             return Samples({k: v.unsqueeze(0) for k, v in params.items()})
-    raise InputError(f"Samples are pooled here, not a {type(posterior).__name__}: use a sampler, CyclicalSGHMC or HMC.")
+    raise InputError(
+        f"This rule pools samples, and the inference gives a {type(posterior).__name__}: "
+        "use a sampler, CyclicalSGHMC or HMC."
+    )
 
 
 def moments(samples: Samples) -> Gaussian:
-    """The diagonal Gaussian with the samples' mean and (unbiased) variance."""
+    """Fit a diagonal Gaussian to samples.
+
+    Args:
+        samples: Two or more.
+
+    Returns:
+        The Gaussian with the samples' mean and (unbiased) variance.
+
+    Raises:
+        InputError: If there are fewer than two samples.
+    """
     if next(iter(samples.params.values())).shape[0] < 2:
         raise InputError("A variance needs two samples a site or more: use a sampler, CyclicalSGHMC or HMC.")
     mean = {k: v.mean(0) for k, v in samples.params.items()}
@@ -110,7 +200,17 @@ def moments(samples: Samples) -> Gaussian:
 
 
 def dense_moments(samples: Samples) -> Dense:
-    """The Gaussian with the samples' mean and full covariance; needs more samples than weights."""
+    """Fit a Gaussian with a full covariance to samples.
+
+    Args:
+        samples: More than there are weights.
+
+    Returns:
+        The Gaussian with the samples' mean and full covariance.
+
+    Raises:
+        InputError: If there are too few samples.
+    """
     flat = tree.ravel(samples.params, batch_dims=1)
     count, weights = flat.shape
     if count <= weights:
@@ -121,7 +221,17 @@ def dense_moments(samples: Samples) -> Dense:
 
 
 def draw(gaussian: Gaussian | Dense, key: Key, n: int, like: Params | None = None) -> Samples:
-    """n samples; a dense Gaussian needs `like` for the leaves' names and shapes."""
+    """Draw from a Gaussian.
+
+    Args:
+        gaussian: A diagonal or a dense one.
+        key: The randomness.
+        n: How many samples.
+        like: Names and shapes of the leaves, which a dense Gaussian needs.
+
+    Returns:
+        n samples.
+    """
     if isinstance(gaussian, Dense):
         assert like is not None, "a dense Gaussian is unravelled by names: pass like="
         lower = torch.linalg.cholesky(gaussian.precision)
@@ -134,7 +244,15 @@ def draw(gaussian: Gaussian | Dense, key: Key, n: int, like: Params | None = Non
 
 
 def centre(posterior: Posterior, like: Params | None = None) -> Point:
-    """One set of weights in the middle: the point itself, the samples' mean, the Gaussian's mean."""
+    """Take one set of weights in the middle of a posterior.
+
+    Args:
+        posterior: Any kind.
+        like: Names and shapes of the leaves, which a dense Gaussian needs.
+
+    Returns:
+        The point itself, the samples' mean or the Gaussian's mean.
+    """
     match posterior:
         case Point():
             return posterior
@@ -148,7 +266,17 @@ def centre(posterior: Posterior, like: Params | None = None) -> Point:
 
 
 def members(posterior: Posterior, key: Key, draws: int, like: Params) -> list[Params]:
-    """The sets of weights that stand for a posterior; Gaussians are drawn from."""
+    """List the sets of weights that stand for a posterior.
+
+    Args:
+        posterior: Any kind; Gaussians are drawn from.
+        key: The randomness of those draws.
+        draws: How many members stand for a Gaussian.
+        like: Names and shapes of the leaves.
+
+    Returns:
+        The point alone, every sample, or `draws` draws.
+    """
     match posterior:
         case Point(params):
             return [params]

@@ -19,6 +19,11 @@ _loops: ContextVar[tuple[tuple[int, int, str], ...]] = ContextVar("loops", defau
 
 @contextmanager
 def listen(listener: Listener) -> Iterator[None]:
+    """Tell a listener how far the loops inside this context are.
+
+    Args:
+        listener: Called with the fraction done and a line of words at every step of a tracked loop.
+    """
     token = _listener.set(listener)
     try:
         yield
@@ -27,7 +32,15 @@ def listen(listener: Listener) -> Iterator[None]:
 
 
 def track(items: Sequence[T], what: str) -> Iterator[T]:
-    """Yield the items, telling the listener, if there is one, how far all enclosing loops are."""
+    """Yield the items, telling the listener, if there is one, how far all enclosing loops are.
+
+    Args:
+        items: What the loop goes over.
+        what: One item's name, such as 'round' or 'site'.
+
+    Yields:
+        The items, one after another.
+    """
     listener = _listener.get()
     if listener is None:
         yield from items
@@ -37,10 +50,20 @@ def track(items: Sequence[T], what: str) -> Iterator[T]:
         for i, item in enumerate(items):
             loops = (*outer, (i, len(items), what))
             _loops.set(loops)
-            fraction = 0.0
-            for done, count, _ in reversed(loops):
-                fraction = (done + fraction) / max(count, 1)
-            listener(fraction, " · ".join(f"{name} {done + 1}/{count}" for done, count, name in loops if count > 1))
+            listener(_fraction(loops), _describe(loops))
             yield item
     finally:
         _loops.set(outer)
+
+
+def _fraction(loops: Sequence[tuple[int, int, str]]) -> float:
+    """The part of the whole that is done, the outermost loop first."""
+    fraction = 0.0
+    for done, count, _ in reversed(loops):
+        fraction = (done + fraction) / max(count, 1)
+    return fraction
+
+
+def _describe(loops: Sequence[tuple[int, int, str]]) -> str:
+    """Every loop of more than one step, as 'round 2/10 · site 3/5'."""
+    return " · ".join(f"{name} {done + 1}/{count}" for done, count, name in loops if count > 1)

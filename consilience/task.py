@@ -9,7 +9,6 @@ import copy
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +28,12 @@ from consilience.models.variational import LOG_VAR
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Categorical, Distribution, Normal, Predictive
 from consilience.prior import Flat, Isotropic, Prior
+from consilience.tilt import Tilt, decay
 from consilience.tree import Params
 
-Tilt: TypeAlias = Callable[[Params], Tensor]  # in units of the mean loss
+__all__ = [
+    "Anchor", "Task", "Tilt", "classification", "decay", "grad", "label_counts", "mean_nll", "regression", "smooth",
+]  # fmt: skip
 
 CHUNK = 8192  # inputs predicted at a time
 IMAGES = 512  # the same where every input has many numbers, and more after a convolution
@@ -41,21 +43,38 @@ PRIOR_DRAWS = 200  # for the prior predictive of a regression network
 
 @dataclass(frozen=True, eq=False)
 class Anchor:
-    """A point and the gradient that is believed there."""
+    """A point and the gradient that is believed there.
 
-    point: Tensor  # flat
-    gradient: Tensor  # flat
+    Attributes:
+        point: Weights as one vector [P].
+        gradient: The gradient there [P].
+    """
+
+    point: Tensor
+    gradient: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    model: nn.Module  # the network's shape; weights are always passed in
+    """A network, how its outputs explain the targets, and what is believed of its weights.
+
+    Attributes:
+        model: The network's shape; weights are always passed in.
+        likelihood: How an observation arises from the outputs.
+        prior: What is believed about the weights before any data.
+        tilts: What is added to the mean loss.
+        anchor: Where every batch's own gradient is replaced by the common one.
+        draws: How many members stand for a Gaussian posterior when predicting.
+        compiled: Whether steps of many clients at once are compiled; an engine says so.
+    """
+
+    model: nn.Module
     likelihood: Likelihood
     prior: Prior
-    tilts: tuple[Tilt, ...] = ()  # what is added to the mean loss
-    anchor: Anchor | None = None  # where every batch's own gradient is replaced by the common one
-    draws: int = 20  # how many members stand for a Gaussian posterior when predicting
-    compiled: bool = False  # whether steps of many clients at once are compiled; an engine says so
+    tilts: tuple[Tilt, ...] = ()
+    anchor: Anchor | None = None
+    draws: int = 20
+    compiled: bool = False
 
     @property
     def like(self) -> Params:
@@ -73,21 +92,37 @@ class Task:
         return tuple(k for k, _ in self.model.named_parameters() if not k.endswith(LOG_VAR))
 
     def weights(self, params: Params) -> Params:
-        """All but the running statistics."""
+        """Leave the running statistics out.
+
+        Args:
+            params: All weights by name.
+
+        Returns:
+            Those that are learned.
+        """
         moving = set(self.statistics)
         return {k: v for k, v in params.items() if k not in moving}
 
     def _params(self, model: nn.Module) -> Params:
-        return {
-            **{k: p.detach() for k, p in model.named_parameters() if not k.endswith(LOG_VAR)},
-            **{k: v.to(next(model.parameters()).device) for k, v in self.likelihood.extra().items()},
-            **{k: model.get_buffer(k) for k in self.statistics},
-        }
+        """All weights of a network of this task's shape: its own, the likelihood's, the running statistics."""
+        params = {k: p.detach() for k, p in model.named_parameters() if not k.endswith(LOG_VAR)}
+        for name, value in self.likelihood.extra().items():
+            params[name] = value.to(next(model.parameters()).device)
+        for name in self.statistics:
+            params[name] = model.get_buffer(name)
+        return params
 
     def init(self, key: Key) -> Point:
-        """Fresh weights: every layer re-initialises itself from the key."""
+        """Draw fresh weights: every layer re-initialises itself from the key.
+
+        Args:
+            key: The randomness; the same numbers on every device.
+
+        Returns:
+            The weights, on the model's device.
+        """
         device = next((weight.device for weight in self.model.parameters()), torch.device("cpu"))
-        fresh = copy.deepcopy(self.model).to("cpu")  # the same numbers for every device
+        fresh = copy.deepcopy(self.model).to("cpu")  # so that the numbers are the same for every device
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(key.fold(0).seed))  # `torch.manual_seed` takes a millisecond
             for layer in fresh.modules():
@@ -97,45 +132,107 @@ class Task:
         return Point({k: v.to(device) for k, v in self._params(fresh).items()})
 
     def outputs(self, params: Params, x: Tensor) -> Tensor:
-        """What the network says in evaluation mode."""
+        """Run the network in evaluation mode.
+
+        Args:
+            params: All weights by name.
+            x: Inputs [N, …].
+
+        Returns:
+            Outputs [N, …].
+        """
         net = perceptron(self.model)
         if net is not None:
             return net.passed(params, x)[1]
-        own = {k: v for k, v in params.items() if not k.startswith("likelihood.")}
-        out: Tensor = functional_call(self.model, own, (x,))
+        weights = {k: v for k, v in params.items() if not k.startswith("likelihood.")}
+        out: Tensor = functional_call(self.model, weights, (x,))
         return out
 
     def loss(self, params: Params, batch: Data, size: Tensor) -> Tensor:
-        """U(θ)/n: the batch's mean negative log-likelihood − log p(θ)/n + tilt(θ). What optimisers step on."""
+        """Evaluate U(θ)/n, what optimisers step on.
+
+        Args:
+            params: θ, all weights by name.
+            batch: Some of a client's rows.
+            size: n, how many rows the client has.
+
+        Returns:
+            The batch's mean negative log-likelihood − log p(θ)/n + tilt(θ).
+        """
         nll = self.likelihood.nll(self.outputs(params, batch.x), batch.y, params)
         value = mean_nll(nll, batch.w) - self.prior.log_density(self.weights(params)) / size
         return value + sum(tilt(params) for tilt in self.tilts)
 
     def potential(self, params: Params, batch: Data, size: Tensor) -> Tensor:
-        """U(θ) = −(n/|B|) Σ log p(y|x,θ) − log p(θ) + n·tilt(θ). What samplers sample."""
+        """Evaluate U(θ), what samplers sample.
+
+        Args:
+            params: θ, all weights by name.
+            batch: B, some of a client's rows.
+            size: n, how many rows the client has.
+
+        Returns:
+            −(n/|B|) Σ log p(y|x,θ) − log p(θ) + n·tilt(θ).
+        """
         return size * self.loss(params, batch, size)
 
     def tilted(self, tilt: Tilt) -> Task:
+        """Return a task with one more term in its mean loss.
+
+        Args:
+            tilt: A function of the weights, such as `proximal` or `linear`.
+        """
         return dataclasses.replace(self, tilts=(*self.tilts, tilt))
 
     def anchored(self, point: Params, gradient: Params) -> Task:
-        """Learn with gradients g(θ; batch) − g(point; batch) + gradient, g that of U/n without tilts (SVRG, MIME)."""
+        """Learn with gradients g(θ; batch) − g(point; batch) + gradient, g that of U/n without tilts (SVRG, MIME).
+
+        Args:
+            point: Where the batch's gradient is replaced.
+            gradient: What replaces it: the gradient over all rows there.
+
+        Returns:
+            A task with this anchor.
+        """
         return dataclasses.replace(self, anchor=Anchor(tree.ravel(point), tree.ravel(gradient)))
 
     def adjusted(self, log_frequencies: Tensor) -> Task:
-        """Learn with softmax(z + log π): what z says then leaves the frequencies π out (logit adjustment)."""
+        """Learn with softmax(z + log π): what z says then leaves the frequencies π out (logit adjustment).
+
+        Args:
+            log_frequencies: log π [C].
+
+        Returns:
+            A classification task whose likelihood has this offset.
+        """
         assert isinstance(self.likelihood, Softmax)
         return dataclasses.replace(self, likelihood=dataclasses.replace(self.likelihood, offset=log_frequencies))
 
     def classes(self, x: Tensor) -> int:
-        """How many outputs the network has."""
+        """Return how many outputs the network has.
+
+        Args:
+            x: Inputs, of which one row is looked at.
+        """
         return self.outputs(self.like, x[:1]).shape[-1]
 
     def with_prior(self, prior: Prior) -> Task:
+        """Return a task with another prior.
+
+        Args:
+            prior: The new one.
+        """
         return dataclasses.replace(self, prior=prior)
 
     def predictive(self, posterior: Posterior) -> Predictive:
-        """Average over the posterior: one pass a member, in chunks of inputs that bound the memory."""
+        """Average over the posterior: one pass a member, in chunks of inputs that bound the memory.
+
+        Args:
+            posterior: What is known about the weights.
+
+        Returns:
+            A function from inputs to their predictive distribution.
+        """
         weights = members(posterior, Key(0), self.draws, self.like)
 
         def outcome(x: Tensor) -> Distribution:
@@ -143,33 +240,57 @@ class Task:
 
         @torch.no_grad()
         def predict(x: Tensor) -> Distribution:
-            found: Distribution = tree.concatenate(outcome(part) for part in x.split(CHUNK if x.ndim == 2 else IMAGES))
-            return found
+            size = CHUNK
+            if x.ndim != 2:
+                size = IMAGES
+            whole: Distribution = tree.concatenate(outcome(part) for part in x.split(size))
+            return whole
 
         return lambda x: remember(lambda: predict(x), self.model, self.likelihood, *tree.leaves(posterior), x)
 
     def prior_predictive(self, x: Tensor) -> Distribution:
-        """What is predicted before any data: uniform over classes; for regression, moments over draws of the prior."""
+        """Predict before any data.
+
+        Args:
+            x: Inputs [N, …].
+
+        Returns:
+            Uniform probabilities over classes; for regression, moments over draws of the prior.
+        """
         if isinstance(self.likelihood, Softmax):
             classes = self.classes(x)
             return Categorical(torch.full((len(x), classes), 1 / classes, dtype=x.dtype, device=x.device).log())
         if isinstance(self.prior, Flat):
-            mean = self.predictive(Point(self.like))(x)
-            assert isinstance(mean, Normal)
-            wide = torch.full_like(mean.mean, UNINFORMED)
-            return Normal(torch.zeros_like(wide), torch.diag_embed(wide) if mean.full else wide, mean.noise)
-        drawn = self.prior.draw(Key(0), PRIOR_DRAWS, self.weights(self.like))
-        still = {k: self.like[k].expand(PRIOR_DRAWS, *self.like[k].shape) for k in self.statistics}
-        p = self.predictive(Samples({**drawn, **still}))(x)
+            p = self.predictive(Point(self.like))(x)
+            assert isinstance(p, Normal)
+            mean = torch.zeros_like(p.mean)
+            var = torch.full_like(p.mean, UNINFORMED)
+            if p.full:
+                var = torch.diag_embed(var)
+            return Normal(mean, var, p.noise)
+        params = self.prior.draw(Key(0), PRIOR_DRAWS, self.weights(self.like))
+        for name in self.statistics:
+            params[name] = self.like[name].expand(PRIOR_DRAWS, *self.like[name].shape)
+        p = self.predictive(Samples(params))(x)
         assert isinstance(p, Normal)
         return p
 
     def check(self, data: Data, classes: int | None) -> None:
-        """Refuse a network that does not fit the rows, or hides randomness or running statistics."""
+        """Refuse a network that does not fit the rows, or hides randomness or running statistics.
+
+        Args:
+            data: Rows, of which a few are looked at.
+            classes: How many classes there are; None for regression.
+
+        Raises:
+            InputError: If the network cannot be used with these rows.
+        """
         refuse_uncontrolled(self.model)
-        if (classes is None) == isinstance(self.likelihood, Softmax):
-            kind = "regression" if classes is None else "classification"
-            raise InputError(f"These rows are a {kind} problem: build the task with co.{kind}(model).")
+        regresses = not isinstance(self.likelihood, Softmax)
+        if classes is None and not regresses:
+            raise InputError("These rows are a regression problem: build the task with `co.regression(model)`.")
+        if classes is not None and regresses:
+            raise InputError("These rows are a classification problem: build the task with `co.classification(model)`.")
         try:
             with torch.no_grad():
                 out = self.outputs(self.like, data.x[:2])
@@ -181,7 +302,15 @@ class Task:
 
 
 def classification(model: nn.Module, prior: Prior | None = None) -> Task:
-    """A network whose outputs are one logit a class."""
+    """Build the task of a classifier.
+
+    Args:
+        model: A network whose outputs are one logit a class; it is copied.
+        prior: Over the weights; N(0, I) without one.
+
+    Returns:
+        The task.
+    """
     return Task(control(model), Softmax(), prior or Isotropic())
 
 
@@ -193,86 +322,78 @@ def regression(
     latent: bool = True,
     full: bool = False,
 ) -> Task:
-    """A network whose outputs are the target's mean (and, if heteroscedastic, its log-variance beside it).
+    """Build the task of a regression.
 
-    `noise` is the observation variance, learned when None. Pools combine the latent function and add the noise once;
-    `latent=False` pools predictions of y, noise included, as the papers do. `full` keeps the covariances between the
-    outputs of a vector target.
+    Args:
+        model: A network whose outputs are the target's mean (and, if heteroscedastic, its log-variance beside it); it
+            is copied.
+        noise: The observation variance; learned when None.
+        prior: Over the weights; N(0, I) without one.
+        heteroscedastic: Whether the network gives a variance for every row.
+        latent: Pools combine the latent function and add the noise once; False pools predictions of y, noise
+            included, as the papers do.
+        full: Keep the covariances between the outputs of a vector target.
+
+    Returns:
+        The task.
     """
-    likelihood = Heteroscedastic(latent) if heteroscedastic else GaussianNoise(noise, latent, full)
+    likelihood: Likelihood = GaussianNoise(noise, latent, full)
+    if heteroscedastic:
+        likelihood = Heteroscedastic(latent)
     return Task(control(model), likelihood, prior or Isotropic())
 
 
 def mean_nll(nll: Tensor, w: Tensor) -> Tensor:
-    """The mean over rows, each counted by its weight; padding counts nothing."""
+    """Average over rows, each counted by its weight.
+
+    Args:
+        nll: One number a row [N].
+        w: The rows' weights [N]; padding has 0.
+
+    Returns:
+        The weighted mean.
+    """
     return (w * nll).sum() / w.sum().clamp(min=1e-12)
 
 
 def label_counts(data: Data, classes: int) -> Tensor:
-    """How many rows of each class; padding counts nothing."""
+    """Count the rows of each class; padding counts nothing.
+
+    Args:
+        data: Labelled rows.
+        classes: How many classes there are.
+
+    Returns:
+        Counts [C].
+    """
     return (one_hot(data.y, classes).to(data.w) * (data.w > 0).unsqueeze(-1)).sum(0)
 
 
 def smooth(counts: Tensor) -> Tensor:
-    """Frequencies with half a row added to every class."""
+    """Turn counts into frequencies, with half a row added to every class.
+
+    Args:
+        counts: Rows of each class [C].
+
+    Returns:
+        Frequencies [C], all above 0.
+    """
     return (counts + 0.5) / (counts + 0.5).sum()
 
 
 def grad(f: Callable[[Tensor], Tensor], vector: Tensor) -> Tensor:
-    """∇f: `torch.func.grad` under vmap, plain autograd otherwise, which is about half a millisecond a step faster."""
+    """Differentiate: `torch.func.grad` under vmap, plain autograd otherwise, which is half a millisecond a step faster.
+
+    Args:
+        f: A scalar function of a vector.
+        vector: Where.
+
+    Returns:
+        ∇f, of the vector's shape.
+    """
     if tree.under_vmap():
         gradient: Tensor = torch.func.grad(f)(vector)
         return gradient
     with torch.enable_grad():
         v = vector.detach().requires_grad_()
         return torch.autograd.grad(f(v), v)[0]
-
-
-@dataclass(frozen=True, eq=False)
-class Quadratic:
-    """(μ/2)‖θ − centre‖²."""
-
-    centre: Tensor | float  # flat
-    mu: float
-
-    def __call__(self, params: Params) -> Tensor:
-        away = tree.ravel(params) - self.centre
-        return 0.5 * self.mu * (away @ away)
-
-    def onto(self, gradient: Tensor, vector: Tensor) -> Tensor:
-        """Add this one's gradient at `vector`, in place."""
-        at_zero = isinstance(self.centre, float) and self.centre == 0
-        return gradient.add_(vector if at_zero else vector - self.centre, alpha=self.mu)
-
-
-@dataclass(frozen=True, eq=False)
-class Linear:
-    """⟨direction, θ⟩: adds a constant to every gradient."""
-
-    direction: Tensor  # flat
-
-    def __call__(self, params: Params) -> Tensor:
-        return self.direction @ tree.ravel(params)
-
-    def onto(self, gradient: Tensor, vector: Tensor) -> Tensor:
-        return gradient.add_(self.direction)
-
-
-def proximal(centre: Params, mu: float) -> Quadratic:
-    """Stay near a point (FedProx)."""
-    return Quadratic(tree.ravel(centre), mu)
-
-
-def decay(strength: float) -> Quadratic:
-    """Weight decay on the mean loss; as a prior its strength would depend on the number of examples."""
-    return Quadratic(0.0, strength)
-
-
-def linear(gradient: Params) -> Linear:
-    """Correct every gradient by a constant (SCAFFOLD)."""
-    return Linear(tree.ravel(gradient))
-
-
-def proximal_norm(centre: Params, mu: float) -> Tilt:
-    """μ‖θ − centre‖, not squared, as Hasan 2023 prints it (eq. 2.12)."""
-    return lambda params: mu * torch.linalg.vector_norm(tree.ravel(params) - tree.ravel(centre) + 1e-12)

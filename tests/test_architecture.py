@@ -19,7 +19,7 @@ ORDER = [
     "models",
     *("predictive", "posterior", "payload"),
     *("splits", "data", "datasets"),
-    *("parties", "prior", "likelihood", "task"),
+    *("parties", "prior", "likelihood", "tilt", "task"),
     *("training", "privacy", "inference", "pooling"),
     "method",
     *("methods", "metrics", "formats", "engines", "report", "runs", "study", "flower", "comparison", "cli"),

@@ -10,7 +10,8 @@ from consilience.inference import SGD, Inference
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point, average
-from consilience.task import Task, proximal, proximal_norm
+from consilience.task import Task
+from consilience.tilt import proximal, proximal_norm
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from consilience.inference import SGD
 from consilience.method import Method, with_statistics
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.posterior import Point, average
-from consilience.task import Task, linear
+from consilience.task import Task
+from consilience.tilt import linear
 from consilience.tree import Params
 
 

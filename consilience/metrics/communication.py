@@ -14,102 +14,170 @@ Json: TypeAlias = Mapping[str, Any]
 Curve: TypeAlias = list[dict[str, Any]]  # one entry a round: what was sent so far, both ways, and the scores
 KEPT = ("nll", "accuracy", "rmse")  # scores that curves show
 UNITS = ("floats", "bytes")
+SUMS = ("up_floats", "down_floats", "up_bytes", "down_bytes")  # as a table has them
 
 
 def curve(report: Json) -> Curve:
-    """What run.json's history says, with the sums of all that was sent until then; a start from another run counts."""
+    """Read a run's curve from its report; a start from another run counts.
+
+    Args:
+        report: What run.json holds.
+
+    Returns:
+        What its history says, with the sums of all that was sent until then; empty for a report of an earlier version.
+    """
     before = report.get("started_from") or {}
     sums = {f"{way}_{unit}": before.get(f"{way}_{unit}", 0) for way in ("up", "down") for unit in UNITS}
+    names = [prefix + name for name in KEPT for prefix in ("", "validation_")]
     points: Curve = []
     for row in report["history"]:
         if not all(what in row for what in sums):
             return []  # written by an earlier version
         sums = {what: total + row[what] for what, total in sums.items()}
-        scores = {k: row[k] for name in KEPT for k in (name, f"validation_{name}") if k in row}
+        scores = {name: row[name] for name in names if name in row}
         points.append({"round": row["round"], **sums, **scores})
     return points
 
 
 def bytes_sent(point: Json, unit: str) -> float:
-    """Both ways together."""
+    """Add up what was sent both ways.
+
+    Args:
+        point: A point of a curve.
+        unit: 'floats' or 'bytes'.
+
+    Returns:
+        The sum, in that unit.
+    """
     total: float = point[f"up_{unit}"] + point[f"down_{unit}"]
     return total
 
 
 def bytes_to_reach(points: Sequence[Json], key: str, target: float) -> Json | None:
-    """The first round that is at least as good on the validation rows; test rows never decide."""
+    """Find the first round that is at least as good on the validation rows; test rows never decide.
+
+    Args:
+        points: A curve.
+        key: The score's name.
+        target: The score to reach.
+
+    Returns:
+        That round's point; None if no round is as good.
+    """
     better = BETTER[key]
     for point in points:
-        found = point.get(f"validation_{key}")
-        if found is not None and better * found >= better * target:
+        score = point.get(f"validation_{key}")
+        if score is not None and better * score >= better * target:
             return point
     return None
 
 
 def communication(rows: Sequence[Json], reference: str, key: str) -> dict[str, Any] | None:
-    """What each row sent to reach the reference's last validation score, seed by seed; None without validation rows."""
+    """Compute what each row of a comparison sent to reach the reference's last validation score, seed by seed.
+
+    Args:
+        rows: The rows, each with its curves by seed.
+        reference: The name of the row whose score is to be reached.
+        key: The score's name.
+
+    Returns:
+        The target and an entry a row; None without validation rows.
+    """
     base = next((r for r in rows if r["row"] == reference), None)
-    if base is None or not base.get("curves") or not all(_scored(points, key) for points in base["curves"].values()):
+    if base is None or not base.get("curves"):
+        return None
+    if not all(_has_score(points, key) for points in base["curves"].values()):
         return None
     targets = {seed: points[-1][f"validation_{key}"] for seed, points in base["curves"].items()}
-    own = statistics.fmean(bytes_sent(points[-1], "floats") for points in base["curves"].values())
-    found = []
+    cost = statistics.fmean(bytes_sent(points[-1], "floats") for points in base["curves"].values())
+    entries = []
     for row in rows:
         curves = {seed: points for seed, points in (row.get("curves") or {}).items() if seed in targets}
         if row["needs"] == "bound" or not curves:
             continue
-        at = [bytes_to_reach(points, key, targets[seed]) for seed, points in curves.items()]
-        there = [point for point in at if point is not None]
-        whole = len(there) == len(at)
-        means = {u: statistics.fmean(bytes_sent(p, u) for p in there) if whole else None for u in UNITS}
-        found.append(
-            {
-                **{"row": row["row"], "name": row["name"], **means, "reached": len(there), "seeds": len(at)},
-                "rounds": statistics.fmean(p["round"] for p in there) if whole else None,
-                "times": None if means["floats"] is None or not own else means["floats"] / own,
-            }
-        )
-    return {"score": key, "reference": base["name"], "target": statistics.fmean(targets.values()), "rows": found}
+        points = [bytes_to_reach(curve, key, targets[seed]) for seed, curve in curves.items()]
+        entries.append({"row": row["row"], "name": row["name"], **_cost_entry(points, cost)})
+    return {"score": key, "reference": base["name"], "target": statistics.fmean(targets.values()), "rows": entries}
+
+
+def _cost_entry(points: Sequence[Json | None], reference: float) -> dict[str, Any]:
+    """What it took over the seeds; None where a seed does not reach the target."""
+    reached = [point for point in points if point is not None]
+    entry: dict[str, Any] = dict.fromkeys(UNITS)
+    entry |= {"reached": len(reached), "seeds": len(points), "rounds": None, "times": None}
+    if len(reached) < len(points):
+        return entry
+    for unit in UNITS:
+        entry[unit] = statistics.fmean(bytes_sent(point, unit) for point in reached)
+    entry["rounds"] = statistics.fmean(point["round"] for point in reached)
+    if reference:
+        entry["times"] = entry["floats"] / reference
+    return entry
 
 
 def mean_curve(curves: Mapping[Any, Sequence[Json]]) -> Curve:
-    """The mean over seeds, round by round, as far as every seed goes."""
-    every = list(curves.values())
-    return [
-        {k: statistics.fmean(p[k] for p in same) for k in same[0] if all(p.get(k) is not None for p in same)}
-        for same in zip(*every, strict=False)
-    ]
+    """Average curves over seeds, round by round, as far as every seed goes.
+
+    Args:
+        curves: A curve a seed.
+
+    Returns:
+        One curve.
+    """
+    means: Curve = []
+    for points in zip(*curves.values(), strict=False):
+        names = [name for name in points[0] if all(point.get(name) is not None for point in points)]
+        means.append({name: statistics.fmean(point[name] for point in points) for name in names})
+    return means
 
 
 def sentence(found: Json) -> str:
-    """What it takes, in words."""
-    said = []
-    for row in found["rows"]:
-        if row["floats"] is None:
-            some = f" in {row['seeds'] - row['reached']} of {row['seeds']} seeds" if row["reached"] else ""
-            said.append(f"{row['name']} does not get there{some}")
-        else:
-            times = "" if row["times"] is None else f", {row['times']:.3g} ×"
-            said.append(f"{row['name']} {row['floats']:.3g} floats in {row['rounds']:.3g} rounds{times}")
-    whose = f"To reach the validation {found['score']} of {found['reference']} ({found['target']:.3f})"
-    return f"{whose}, both ways together: {'; '.join(said)}."
+    """Say what it takes to reach the target.
+
+    Args:
+        found: What `communication` returned.
+
+    Returns:
+        One sentence.
+    """
+    clauses = [_cost_clause(row) for row in found["rows"]]
+    target = f"To reach the validation {found['score']} of {found['reference']} ({found['target']:.3f})"
+    return f"{target}, both ways together: {'; '.join(clauses)}."
+
+
+def _cost_clause(row: Json) -> str:
+    """What one row takes, in words."""
+    if row["floats"] is None and row["reached"]:
+        return f"{row['name']} does not get there in {row['seeds'] - row['reached']} of {row['seeds']} seeds"
+    if row["floats"] is None:
+        return f"{row['name']} does not get there"
+    clause = f"{row['name']} {row['floats']:.3g} floats in {row['rounds']:.3g} rounds"
+    if row["times"] is None:
+        return clause
+    return f"{clause}, {row['times']:.3g} ×"
 
 
 def csv_text(compared: Json) -> str:
-    """Every curve in long form: one line a split, seed, row, round and score."""
+    """Write every curve of a comparison in long form: one line a split, seed, row, round and score.
+
+    Args:
+        compared: What compare.json holds.
+
+    Returns:
+        The text of a CSV file.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    sums = ("up_floats", "down_floats", "up_bytes", "down_bytes")
-    writer.writerow(("split", "seed", "row", "round", *sums, "score", "value"))
+    writer.writerow(("split", "seed", "row", "round", *SUMS, "score", "value"))
     for part in compared["splits"]:
         for row in part["rows"]:
             for seed, points in (row.get("curves") or {}).items():
-                for p in points:
-                    for key in [k for k in p if k not in (*sums, "round")]:
-                        where = (part["split"], seed, row["row"], p["round"])
-                        writer.writerow((*where, *(p[s] for s in sums), key, p[key]))
+                for point in points:
+                    where = (part["split"], seed, row["row"], point["round"], *(point[name] for name in SUMS))
+                    writer.writerows((*where, name, point[name]) for name in point if name not in (*SUMS, "round"))
     return text.getvalue()
 
 
-def _scored(points: Sequence[Json], key: str) -> bool:
+def _has_score(points: Sequence[Json], key: str) -> bool:
+    """Whether a curve ends with a validation score."""
     return bool(points) and points[-1].get(f"validation_{key}") is not None

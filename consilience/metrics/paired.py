@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+import scipy  # its parts are imported when they are used
 
 from consilience.errors import InputError
 
@@ -16,7 +16,15 @@ SEEDS = 6  # with five the smallest two-sided p is 2/2⁵ = 0.0625
 
 
 class Difference(NamedTuple):
-    """The mean of a − b with its 95 % t interval, the number of pairs, and the two-sided Wilcoxon signed-rank p."""
+    """The difference a − b over pairs.
+
+    Attributes:
+        mean: Its mean.
+        low: The lower end of the mean's 95 % t interval.
+        high: The upper end.
+        n: How many pairs there are.
+        p: The two-sided p of Wilcoxon's signed-rank test.
+    """
 
     mean: float
     low: float
@@ -26,23 +34,46 @@ class Difference(NamedTuple):
 
 
 def difference(a: Sequence[float], b: Sequence[float]) -> Difference:
-    """a − b over paired seeds; one pair alone says nothing: the interval is the whole line and p is 1."""
+    """Compare scores over paired seeds; one pair alone says nothing: the interval is the whole line and p is 1.
+
+    Args:
+        a: One score a seed.
+        b: Scores of the same seeds, in the same order.
+
+    Returns:
+        The difference a − b.
+
+    Raises:
+        InputError: If seeds are missing, or scores are not finite.
+    """
     if len(a) != len(b) or len(a) == 0:
         raise InputError(
             f"Paired differences need the same seeds on both sides; there are {len(a)} and {len(b)} scores."
         )
-    x, y = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    x = np.asarray(a, dtype=float)
+    y = np.asarray(b, dtype=float)
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         raise InputError("Paired differences need finite scores; leave out the score that is infinite or undefined.")
     d = np.round(x - y, 12)  # so that 0.9 − 0.8 and 0.8 − 0.7 are equal again, and share a rank
-    n, mean = len(d), float(d.mean())
-    half = float(stats.t.ppf(0.975, n - 1)) * float(d.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
+    n = len(d)
+    mean = float(d.mean())
+    half = math.inf
+    if n > 1:
+        half = float(scipy.stats.t.ppf(0.975, n - 1)) * float(d.std(ddof=1)) / math.sqrt(n)
     return Difference(mean, mean - half, mean + half, n, _signed_rank(d[d != 0]))
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's adjusted p values, in the order given."""
-    adjusted, running = [0.0] * len(ps), 0.0
+    """Adjust p values for their number by Holm's method.
+
+    Args:
+        ps: The p values.
+
+    Returns:
+        The adjusted ones, in the same order.
+    """
+    adjusted = [0.0] * len(ps)
+    running = 0.0
     for rank, i in enumerate(sorted(range(len(ps)), key=lambda i: ps[i])):
         running = max(running, min(1.0, (len(ps) - rank) * ps[i]))
         adjusted[i] = running
@@ -50,15 +81,29 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def arrow(d: Difference, p_adjusted: float, better: int) -> str:
-    """↑ for better and ↓ for worse, twice below 1 %; nothing above 5 %, below six seeds, or where neither is better."""
+    """Mark a difference that chance hardly explains.
+
+    Args:
+        d: The difference.
+        p_adjusted: Its p, adjusted for the number of differences.
+        better: +1 where higher is better, −1 where lower is, 0 for neither.
+
+    Returns:
+        ↑ for better and ↓ for worse, twice below 1 %; nothing above 5 %, below six seeds, or where neither is better.
+    """
     if d.n < SEEDS or p_adjusted >= 0.05 or better * d.mean == 0:
         return ""
-    return ("↑" if better * d.mean > 0 else "↓") * (2 if p_adjusted < 0.01 else 1)
+    mark = "↓"
+    if better * d.mean > 0:
+        mark = "↑"
+    if p_adjusted < 0.01:
+        return mark + mark
+    return mark
 
 
 def _signed_rank(d: npt.NDArray[np.float64]) -> float:
     """The exact two-sided p of Wilcoxon's test, ties included: every pattern of signs is equally likely."""
-    ranks = np.rint(2 * stats.rankdata(np.abs(d))).astype(int)  # doubled, so that mid-ranks are integers
+    ranks = np.rint(2 * scipy.stats.rankdata(np.abs(d))).astype(int)  # doubled, so that mid-ranks are integers
     chance = np.ones(1)  # of every sum of positive ranks
     for rank in ranks:
         chance = (np.pad(chance, (0, rank)) + np.pad(chance, (rank, 0))) / 2

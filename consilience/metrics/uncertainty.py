@@ -13,12 +13,19 @@ from consilience.predictive import Categorical, Distribution, Normal, mixture
 
 
 class Uncertainty(NamedTuple):
-    """For every input: entropies in nats for classes, variances (summed over outputs) for numbers."""
+    """For every input: entropies in nats for classes, variances (summed over outputs) for numbers.
 
-    total: Tensor  # [N]
-    aleatoric: Tensor  # what remains when the weights are known
-    epistemic: Tensor  # total − aleatoric: what more data would take away
-    disagreement: Tensor  # the part of the epistemic that lies between the sites
+    Attributes:
+        total: All of it [N].
+        aleatoric: What remains when the weights are known [N].
+        epistemic: total − aleatoric: what more data would take away [N].
+        disagreement: The part of the epistemic that lies between the sites [N].
+    """
+
+    total: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    disagreement: Tensor
 
 
 def decompose(members: Sequence[Sequence[Distribution]], weights: Tensor) -> Uncertainty:
@@ -26,10 +33,21 @@ def decompose(members: Sequence[Sequence[Distribution]], weights: Tensor) -> Unc
 
     Disagreement is the mutual information between label and site, H(Σ wₖ p̄ₖ) − Σ wₖ H(p̄ₖ), or for numbers the variance
     of the sites' means.
+
+    Args:
+        members: For each site, the distributions of its posterior's members at the same inputs.
+        weights: One number a site [K]; normalised here.
+
+    Returns:
+        The parts, for every input.
+
+    Raises:
+        InputError: If a site has no weight or no member.
     """
     if len(members) != len(weights) or not all(members):
         raise InputError(
-            f"There are {len(members)} sites and {len(weights)} weights; give one weight and a member each."
+            f"There are {len(members)} sites and {len(weights)} weights; "
+            "give each site one weight and at least one member."
         )
     if isinstance(members[0][0], Categorical):
         return _entropies(cast(Sequence[Sequence[Categorical]], members), weights)
@@ -49,8 +67,9 @@ def _variances(members: Sequence[Sequence[Normal]], weights: Tensor) -> Uncertai
     sites = [cast(Normal, mixture(site, torch.ones(len(site)))) for site in members]
     pooled = cast(Normal, mixture(sites, weights))
     between = _mean([(site.mean - pooled.mean) ** 2 for site in sites], weights)
-    total, noise, between = (_per_row(v) for v in (pooled.total, pooled.noise.expand_as(pooled.mean), between))
-    return Uncertainty(total, noise, total - noise, torch.minimum(between, total - noise))
+    total = _per_row(pooled.total)
+    noise = _per_row(pooled.noise.expand_as(pooled.mean))
+    return Uncertainty(total, noise, total - noise, torch.minimum(_per_row(between), total - noise))
 
 
 def _entropy(p: Categorical) -> Tensor:
@@ -64,4 +83,5 @@ def _mean(values: Sequence[Tensor], weights: Tensor) -> Tensor:
 
 
 def _per_row(values: Tensor) -> Tensor:
+    """The sum over a row's outputs [N]."""
     return values.reshape(len(values), -1).sum(1)

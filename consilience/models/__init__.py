@@ -1,4 +1,15 @@
-"""Networks by name; any nn.Module will do in their place."""
+"""Networks by name; any nn.Module will do in their place.
+
+Factories, each called with (features, outputs):
+    mlp: `linear`, `mlp`, `mlp_swish`, `mlp_groupnorm`
+    cnn: `cnn` and the networks of papers, `cnn_hasan`, `cnn_hasan_released`, `cnn_ozer`, `cnn_chen`, `cnn_dhondt`
+    resnet: `resnet`, of any depth 6n + 2
+    mobilenet: `mobilenetv2`, `mobilenetv2_batchnorm`
+
+`variational` makes layers of any network Bayesian; `model` builds one by its name in `MODELS` or its import path.
+The other files hold what a network may not hide (`controlled`, `batchnorm`, `seeded`) and fast paths (`plain`,
+`softmax`, `remembered`).
+"""
 
 from __future__ import annotations
 
@@ -11,10 +22,31 @@ from typing import cast
 from torch import nn
 
 from consilience.errors import InputError, unknown_name
-from consilience.models.cnn import cnn_chen, cnn_dhondt, cnn_hasan, cnn_hasan_released, cnn_ozer
+from consilience.models.cnn import cnn, cnn_chen, cnn_dhondt, cnn_hasan, cnn_hasan_released, cnn_ozer
 from consilience.models.mlp import linear, mlp, mlp_groupnorm, mlp_swish
 from consilience.models.mobilenet import mobilenetv2, mobilenetv2_batchnorm
 from consilience.models.resnet import group_norm, resnet
+from consilience.models.variational import variational
+
+__all__ = [
+    "MODELS",
+    "Factory",
+    "cnn",
+    "cnn_chen",
+    "cnn_dhondt",
+    "cnn_hasan",
+    "cnn_hasan_released",
+    "cnn_ozer",
+    "linear",
+    "mlp",
+    "mlp_groupnorm",
+    "mlp_swish",
+    "mobilenetv2",
+    "mobilenetv2_batchnorm",
+    "model",
+    "resnet",
+    "variational",
+]
 
 Factory = Callable[[int | Sequence[int], int | None], nn.Module]
 
@@ -36,21 +68,39 @@ MODELS: dict[str, Factory] = {
 
 
 def model(name: str, features: int | Sequence[int], outputs: int | None) -> nn.Module:
-    """A network by its name, residual ones of any depth 6n + 2 ('resnet110_batchnorm') included, or from
-    `package.module:factory`, called with (features, outputs)."""
+    """Build a network by its name.
+
+    Args:
+        name: One of `MODELS`, a residual network of any depth 6n + 2 ('resnet110_batchnorm'), or a factory's import
+            path 'package.module:factory', called with (features, outputs).
+        features: A row's number of features, or its shape.
+        outputs: The number of classes; None for regression.
+
+    Returns:
+        The network.
+
+    Raises:
+        InputError: If there is no such network, or its factory cannot be used.
+    """
     if name in MODELS:
         return MODELS[name](features, outputs)
     depth = re.fullmatch(r"resnet(\d+)(_batchnorm)?", name)
+    if depth and depth[2]:
+        return resnet(features, outputs, int(depth[1]), nn.BatchNorm2d)
     if depth:
-        return resnet(features, outputs, int(depth[1]), nn.BatchNorm2d if depth[2] else group_norm)
+        return resnet(features, outputs, int(depth[1]), group_norm)
     if ":" not in name:
         raise unknown_name("model", name, MODELS)
-    module, _, attribute = name.partition(":")
+    network = _import_factory(name)(features, outputs)
+    if not isinstance(network, nn.Module):
+        raise InputError(f"'{name}' returned {type(network).__name__}; a factory must return a torch nn.Module.")
+    return network
+
+
+def _import_factory(path: str) -> Factory:
+    """Import `package.module:factory`."""
+    module, _, attribute = path.partition(":")
     try:
-        factory = cast(Factory, getattr(importlib.import_module(module), attribute))
+        return cast(Factory, getattr(importlib.import_module(module), attribute))
     except (ImportError, AttributeError) as error:
-        raise InputError(f"Cannot load the model '{name}': {error}.") from error
-    built = factory(features, outputs)
-    if not isinstance(built, nn.Module):
-        raise InputError(f"'{name}' returned {type(built).__name__}; a factory must return a torch nn.Module.")
-    return built
+        raise InputError(f"Cannot load the model '{path}': {error}.") from error

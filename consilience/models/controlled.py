@@ -17,19 +17,27 @@ _STATELESS = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU)
 
 
 def control(model: nn.Module) -> nn.Module:
-    """A copy, in evaluation mode, whose dropout and batch normalisation are ours; names and weights stay."""
-    copied = copy.deepcopy(model)
-    ours = {layer: new for layer in copied.modules() if (new := _ours(layer)) is not None}
-    for name, layer in list(copied.named_modules(remove_duplicate=False)):
+    """Copy a network, with dropout and batch normalisation that are ours; names and weights stay.
+
+    Args:
+        model: Any network.
+
+    Returns:
+        The copy, in evaluation mode.
+    """
+    clone = copy.deepcopy(model)
+    ours = {layer: new for layer in clone.modules() if (new := _replace(layer)) is not None}
+    for name, layer in list(clone.named_modules(remove_duplicate=False)):
         if layer in ours and not name:
             return ours[layer].eval()
         if layer in ours:
             owner, _, attribute = name.rpartition(".")
-            setattr(copied.get_submodule(owner), attribute, ours[layer])
-    return copied.eval()
+            setattr(clone.get_submodule(owner), attribute, ours[layer])
+    return clone.eval()
 
 
-def _ours(layer: nn.Module) -> nn.Module | None:
+def _replace(layer: nn.Module) -> nn.Module | None:
+    """Our layer for one of torch's; None where torch's own may stay, or none of ours fits."""
     if type(layer) is nn.Dropout or type(layer) in _CHANNELS:
         return Dropout(layer.p, type(layer) in _CHANNELS)  # type: ignore[arg-type]
     if type(layer) in _NORMED and layer.running_mean is not None and layer.momentum is not None:
@@ -41,7 +49,14 @@ def _ours(layer: nn.Module) -> nn.Module | None:
 
 
 def refuse_uncontrolled(model: nn.Module) -> None:
-    """Refuse layers whose randomness or statistics we cannot hold in hand."""
+    """Refuse layers whose randomness or statistics we cannot control.
+
+    Args:
+        model: A network after `control`.
+
+    Raises:
+        InputError: If there is such a layer.
+    """
     for name, layer in model.named_modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
             kind = type(layer).__name__
@@ -51,7 +66,7 @@ def refuse_uncontrolled(model: nn.Module) -> None:
                 f"Layer '{name}' needs running statistics and a fixed momentum; set both, or use GroupNorm."
             )
         if not isinstance(layer, BatchNorm) and getattr(layer, "running_mean", None) is not None:
-            raise InputError(f"Layer '{name}' keeps running statistics that do not move; use BatchNorm or GroupNorm.")
+            raise InputError(f"Layer '{name}' keeps running statistics that are not sent; use BatchNorm or GroupNorm.")
 
 
 def _stir(model: nn.Module) -> None:
@@ -62,26 +77,43 @@ def _stir(model: nn.Module) -> None:
 
 
 def has_hooks(model: nn.Module) -> bool:
-    """Whether somebody listens to the network's passes, or has changed what a layer computes."""
+    """Say whether somebody listens to a network's passes, or has changed what a layer computes.
+
+    Args:
+        model: Any network.
+
+    Returns:
+        True if a layer has a hook.
+    """
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(layer, kind) for layer in model.modules() for kind in kinds)
 
 
 @torch.no_grad()
 def refuse_hidden_state(model: nn.Module, x: Tensor) -> None:
-    """Refuse a network that draws random numbers, or remembers what it saw, behind our back."""
+    """Refuse a network that draws random numbers, or remembers what it saw, behind our back.
+
+    Args:
+        model: A network after `control`.
+        x: A few inputs to try it on.
+
+    Raises:
+        InputError: If equal passes differ, or a pass changes a buffer that is not a running statistic.
+    """
     if all(type(layer) in _STATELESS for layer in model.modules()) and not has_hooks(model):
         return
     for training in (False, True):
-        copied = copy.deepcopy(model).train(training)
-        before = {k: b.clone() for k, b in copied.named_buffers() if k not in statistics(copied)}
-        first, again = copied(x), copied(x)
-        _stir(copied)  # what follows the weights, such as a power iteration, may stand still until they move
-        copied(x)
-        for name, buffer in copied.named_buffers():
+        clone = copy.deepcopy(model).train(training)
+        before = {k: b.clone() for k, b in clone.named_buffers() if k not in statistics(clone)}
+        first = clone(x)
+        again = clone(x)
+        _stir(clone)  # what follows the weights, such as a power iteration, may stand still until they move
+        clone(x)
+        for name, buffer in clone.named_buffers():
             if name in before and not torch.equal(before[name], buffer):
                 raise InputError(
-                    f"The model changes its buffer '{name}' in training, and it would not move; remove it."
+                    f"The model changes its buffer '{name}' in training, and it would not move to the server; "
+                    "remove it."
                 )
         if not torch.equal(first, again):
             raise InputError("The model gives different outputs for the same input: randomness inside is not allowed.")

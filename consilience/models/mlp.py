@@ -10,7 +10,15 @@ from torch import nn
 
 
 def linear(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
-    """One affine layer: logistic or linear regression."""
+    """One affine layer: logistic or linear regression.
+
+    Args:
+        features: A row's number of features, or its shape; images are flattened.
+        outputs: The number of classes; None is one number, for regression.
+
+    Returns:
+        The network.
+    """
     return mlp(features, outputs, hidden=())
 
 
@@ -24,12 +32,22 @@ def mlp(
 ) -> nn.Module:
     """Fully connected layers with an activation between, two of 100 by default; images are flattened.
 
-    `outputs=None` is one number, for regression. `norm` makes a normalisation for a layer's width, which comes before
-    the activation of the first `normed` hidden layers, or of all of them.
+    Args:
+        features: A row's number of features, or its shape; images are flattened.
+        outputs: The number of classes; None is one number, for regression.
+        hidden: Widths of the hidden layers.
+        activation: Makes what comes after each of them.
+        norm: Makes a normalisation for a layer's width, which comes before the activation.
+        normed: How many of the hidden layers, from the first, are normalised; None normalises all.
+
+    Returns:
+        The network.
     """
-    flat = isinstance(features, int)
-    sizes = [features if isinstance(features, int) else math.prod(features), *hidden]
-    layers: list[nn.Module] = [] if flat else [nn.Flatten()]
+    layers: list[nn.Module] = []
+    if not isinstance(features, int):
+        layers.append(nn.Flatten())
+        features = math.prod(features)
+    sizes = [features, *hidden]
     for i, (before, after) in enumerate(pairwise(sizes)):
         layers.append(nn.Linear(before, after))
         if norm is not None and (normed is None or i < normed):
@@ -39,11 +57,26 @@ def mlp(
 
 
 def mlp_swish(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
-    """Three hidden layers of 128 with Swish: the sine's network in d'Hondt et al., App. C.1."""
+    """Three hidden layers of 128 with Swish: the sine's network in d'Hondt et al., App. C.1.
+
+    Args:
+        features: A row's number of features, or its shape; images are flattened.
+        outputs: The number of classes; None is one number, for regression.
+
+    Returns:
+        The network.
+    """
     return mlp(features, outputs, hidden=(128, 128, 128), activation=nn.SiLU)
 
 
 def mlp_groupnorm(features: int | Sequence[int], outputs: int | None = None) -> nn.Module:
-    """Three hidden layers of 50 with ReLU, the first two normalised in two groups: the moons' network in d'Hondt et
-    al., App. C.1."""
+    """Three hidden layers of 50, the first two normalised in groups: the moons' network of d'Hondt et al., App. C.1.
+
+    Args:
+        features: A row's number of features, or its shape; images are flattened.
+        outputs: The number of classes; None is one number, for regression.
+
+    Returns:
+        The network.
+    """
     return mlp(features, outputs, hidden=(50, 50, 50), norm=lambda width: nn.GroupNorm(2, width), normed=2)

@@ -12,34 +12,62 @@ from consilience.tree import Params
 
 
 class Perceptron(NamedTuple):
-    """Linear layers with ReLU between them, perhaps after a Flatten."""
+    """Linear layers with ReLU between them, perhaps after a Flatten.
 
-    weights: tuple[str, ...]  # their names, first layer first
+    Attributes:
+        weights: The names of the layers' weights, first layer first.
+        biases: The names of their biases.
+        flat: Whether inputs are flattened first.
+    """
+
+    weights: tuple[str, ...]
     biases: tuple[str, ...]
-    flat: bool  # whether inputs are flattened first
+    flat: bool
 
     def passed(self, params: Params, x: Tensor) -> tuple[list[Tensor], Tensor]:
-        """What each layer is given, and the outputs."""
-        given = [x.flatten(1) if self.flat else x]
+        """Run the network.
+
+        Args:
+            params: Weights by name.
+            x: Inputs [N, …].
+
+        Returns:
+            The inputs of every layer, and the outputs.
+        """
+        if self.flat:
+            x = x.flatten(1)
+        inputs = [x]
         for w, b in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            given.append(linear(given[-1], params[w], params[b]).relu_())
-        return given, linear(given[-1], params[self.weights[-1]], params[self.biases[-1]])
+            inputs.append(linear(inputs[-1], params[w], params[b]).relu_())
+        return inputs, linear(inputs[-1], params[self.weights[-1]], params[self.biases[-1]])
 
 
 def perceptron(model: nn.Module) -> Perceptron | None:
-    """A network as a plain perceptron; None if it is anything else, or somebody listens to its passes."""
+    """Read a network as a plain perceptron.
+
+    Args:
+        model: Any network.
+
+    Returns:
+        The names of its weights; None if it is anything else, or somebody listens to its passes.
+    """
     if type(model) is not nn.Sequential or has_hooks(model):
         return None
-    named = list(model._modules.items())  # as they are called; named_children leaves a layer out the second time
-    first = named[0][1] if named else None
-    flat = type(first) is nn.Flatten and (first.start_dim, first.end_dim) == (1, -1)
-    named = named[1:] if flat else named
-    kinds = [type(layer) for _, layer in named]
+    children = list(model._modules.items())  # as they are called; named_children leaves a layer out the second time
+    flat = bool(children) and _flattens(children[0][1])
+    if flat:
+        children = children[1:]
+    kinds = [type(layer) for _, layer in children]
     if kinds != [nn.Linear, nn.ReLU] * (len(kinds) // 2) + [nn.Linear]:
         return None
-    layers = {name: layer for name, layer in named[::2] if isinstance(layer, nn.Linear)}
-    held = [part for layer in layers.values() for part in (layer.weight, layer.bias)]
-    if any(part is None for part in held) or len({id(part) for part in held}) < len(held):
+    layers = {name: layer for name, layer in children[::2] if isinstance(layer, nn.Linear)}
+    parts = [part for layer in layers.values() for part in (layer.weight, layer.bias)]
+    if any(part is None for part in parts) or len({id(part) for part in parts}) < len(parts):
         return None  # without a bias, or with weights that layers share
     names = list(layers)
     return Perceptron(tuple(f"{name}.weight" for name in names), tuple(f"{name}.bias" for name in names), flat)
+
+
+def _flattens(layer: nn.Module | None) -> bool:
+    """Whether a layer is a Flatten of all dimensions but the first."""
+    return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)

@@ -15,7 +15,7 @@ _memory: ContextVar[dict[tuple[int, ...], tuple[Any, tuple[Any, ...]]] | None] =
 
 @contextmanager
 def remember_values() -> Iterator[None]:
-    """Within it, `remembered` values are kept; forgotten at its end."""
+    """Keep the values of `remember` within this context; they are forgotten at its end."""
     token = _memory.set({})
     try:
         yield
@@ -24,12 +24,22 @@ def remember_values() -> Iterator[None]:
 
 
 def remember(value: Callable[[], T], *made_from: Any) -> T:
-    """value(), or what it was for these very objects; nobody changes tensors in place, so identity is enough."""
+    """Compute a value, or take what it was for these very objects.
+
+    Nobody changes tensors in place, so identity is enough.
+
+    Args:
+        value: Computes it.
+        *made_from: All objects that it depends on.
+
+    Returns:
+        The value, remembered inside `remember_values` and outside vmap.
+    """
     memory = _memory.get()
     if memory is None or tree.under_vmap():
         return value()
     key = tuple(id(part) for part in made_from)
     if key not in memory:
         memory[key] = (value(), made_from)  # as long as they are held, no other object has their ids
-    found: T = memory[key][0]
-    return found
+    remembered: T = memory[key][0]
+    return remembered

@@ -18,24 +18,49 @@ WIDTHS = (16, 32, 64)
 
 
 def group_norm(channels: int) -> nn.Module:
-    """Eight groups, so that the narrowest layers have two channels in each."""
+    """Normalise in eight groups, so that the narrowest layers have two channels in each.
+
+    Args:
+        channels: A multiple of 8.
+
+    Returns:
+        The layer.
+    """
     return nn.GroupNorm(8, channels)
 
 
 class Residual(nn.Module):
-    """Two convolutions of 3 × 3 around which the input is carried: thinned out and padded with zero channels where the
-    shape changes (option A), which takes no parameters."""
+    """Two convolutions of 3 × 3 around which the input is carried.
+
+    Where the shape changes it is thinned out and padded with zero channels (option A), which takes no parameters.
+
+    Args:
+        body: The convolutions.
+        stride: By which they thin out.
+        extra: How many channels they add.
+    """
 
     def __init__(self, body: nn.Module, stride: int, extra: int) -> None:
         super().__init__()
-        self.body, self.stride, self.extra = body, stride, extra
+        self.body = body
+        self.stride = stride
+        self.extra = extra
 
     def forward(self, x: Tensor) -> Tensor:
+        """Run the block.
+
+        Args:
+            x: Inputs [N, C, H, W].
+
+        Returns:
+            Outputs.
+        """
         carried = pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
         return torch.relu(self.body(x) + carried)
 
 
-def residual(before: int, after: int, stride: int, norm: Norm) -> Residual:
+def _residual(before: int, after: int, stride: int, norm: Norm) -> Residual:
+    """One block from `before` to `after` channels."""
     body = nn.Sequential(conv3(before, after, stride), norm(after), nn.ReLU(), conv3(after, after), norm(after))
     return Residual(body, stride, after - before)
 
@@ -47,18 +72,42 @@ def resnet(
 
     The paper, and Chen and Chao 2021, normalise by batch (`norm=nn.BatchNorm2d`), whose running statistics move with
     the weights; groups have as many parameters and no statistics.
+
+    Args:
+        features: The images' shape, (channels, height, width).
+        outputs: The number of classes; None is one number, for regression.
+        depth: How many layers: 8, 14, 20, …
+        norm: Makes a normalisation for so many channels.
+
+    Returns:
+        The network.
+
+    Raises:
+        InputError: If the rows are not images, or the depth is not 6n + 2.
     """
     if depth < 8 or depth % 6 != 2:
-        raise InputError(f"A model of depth={depth} is not 6n + 2 layers deep: try resnet20, 32, 44 or 56.")
+        raise InputError(f"depth={depth} is not 6n + 2: try resnet20, resnet32, resnet44 or resnet56.")
     layers = [conv3(image(features)[0], WIDTHS[0]), norm(WIDTHS[0]), nn.ReLU()]
     before = WIDTHS[0]
     for width in WIDTHS:
         for _ in range(depth // 6):
-            layers.append(residual(before, width, 1 if before == width else 2, norm))
+            stride = 1
+            if before != width:
+                stride = 2
+            layers.append(_residual(before, width, stride, norm))
             before = width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, outputs or 1))
 
 
 def conv3(before: int, after: int, stride: int = 1) -> nn.Module:
-    """A convolution of 3 × 3 that keeps the size, or halves it; the normalisation after it has the bias."""
+    """Make a convolution of 3 × 3 that keeps the size, or halves it; the normalisation after it has the bias.
+
+    Args:
+        before: Channels of its inputs.
+        after: Channels of its outputs.
+        stride: 1, or 2 to halve height and width.
+
+    Returns:
+        The layer.
+    """
     return nn.Conv2d(before, after, 3, stride, padding=1, bias=False)

@@ -13,13 +13,33 @@ REGISTER = 16  # numbers a processor takes at a time
 
 
 def softmax(logits: Tensor) -> Tensor:
-    return torch.softmax(logits.mT, -2).mT if _few(logits) else torch.softmax(logits, -1)
+    """Turn logits into probabilities.
+
+    Args:
+        logits: […, C].
+
+    Returns:
+        Probabilities […, C].
+    """
+    if _few(logits):
+        return torch.softmax(logits.mT, -2).mT
+    return torch.softmax(logits, -1)
 
 
 def log_softmax(logits: Tensor) -> Tensor:
-    """Rows lie one after another in memory, as those who keep them expect."""
-    return torch.log_softmax(logits.mT, -2).mT.contiguous() if _few(logits) else torch.log_softmax(logits, -1)
+    """Turn logits into log-probabilities.
+
+    Args:
+        logits: […, C].
+
+    Returns:
+        Log-probabilities […, C]; rows lie one after another in memory, as those who keep them expect.
+    """
+    if _few(logits):
+        return torch.log_softmax(logits.mT, -2).mT.contiguous()
+    return torch.log_softmax(logits, -1)
 
 
 def _few(logits: Tensor) -> bool:
+    """Whether classes are fewer than a register holds."""
     return logits.ndim > 1 and logits.shape[-1] < REGISTER and logits.device.type == "cpu"

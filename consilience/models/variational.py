@@ -24,35 +24,63 @@ KINDS = {"linear": (nn.Linear,), "all": (nn.Linear, nn.Conv2d)}
 
 
 class BayesianLinear(nn.Linear):
-    """A linear layer with Gaussian weights."""
+    """A linear layer with Gaussian weights.
 
-    seed: Tensor
-    low: float  # log-variances act as if they were no smaller, and have no gradient below
-
-    def forward(self, x: Tensor) -> Tensor:
-        mean = linear(x, self.weight, self.bias)
-        if not self.training:
-            return mean
-        return _drawn(self, mean, linear(x**2, *_variances(self)))
-
-    def reset_parameters(self) -> None:
-        nn.Linear.reset_parameters(self)
-        _reset(self)
-
-
-class BayesianConv2d(nn.Conv2d):
-    """A convolution with Gaussian kernels; its outputs are drawn one by one, as if no two shared a kernel."""
+    Attributes:
+        seed: Of the noise, handed over by every training step.
+        low: Log-variances act as if they were no smaller, and have no gradient below.
+    """
 
     seed: Tensor
     low: float
 
     def forward(self, x: Tensor) -> Tensor:
+        """Draw the outputs while training; apply the weights as they are otherwise.
+
+        Args:
+            x: Inputs [N, features].
+
+        Returns:
+            Outputs.
+        """
+        mean = linear(x, self.weight, self.bias)
+        if not self.training:
+            return mean
+        return _draw_outputs(self, mean, linear(x**2, *_variances(self)))
+
+    def reset_parameters(self) -> None:
+        """Start afresh, log-variances at their `start`."""
+        nn.Linear.reset_parameters(self)
+        _reset(self)
+
+
+class BayesianConv2d(nn.Conv2d):
+    """A convolution with Gaussian kernels; its outputs are drawn one by one, as if no two shared a kernel.
+
+    Attributes:
+        seed: Of the noise, handed over by every training step.
+        low: Log-variances act as if they were no smaller, and have no gradient below.
+    """
+
+    seed: Tensor
+    low: float
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Draw the outputs while training; apply the kernels as they are otherwise.
+
+        Args:
+            x: Inputs [N, C, H, W].
+
+        Returns:
+            Outputs.
+        """
         mean: Tensor = self._conv_forward(x, self.weight, self.bias)
         if not self.training:
             return mean
-        return _drawn(self, mean, self._conv_forward(x**2, *_variances(self)))
+        return _draw_outputs(self, mean, self._conv_forward(x**2, *_variances(self)))
 
     def reset_parameters(self) -> None:
+        """Start afresh, log-variances at their `start`."""
         nn.Conv2d.reset_parameters(self)
         _reset(self)
 
@@ -67,47 +95,65 @@ def variational(
     low: float = -20.0,
     biases: bool = True,
 ) -> nn.Module:
-    """A copy of a network with some of its layers Bayesian; names and weights stay.
+    """Copy a network and make some of its layers Bayesian; names and weights stay.
 
-    `layers` is 'linear', 'all' (convolutions too) or the names of layers, in a list or with commas between. `start` is
-    the first log-variance, `low` the smallest one that acts; without `biases` only weights are Gaussian. A network
-    that has Bayesian layers already keeps those it has.
+    Args:
+        model: Any network; one that has Bayesian layers already keeps those it has.
+        layers: 'linear', 'all' (convolutions too) or the names of layers, in a list or with commas between.
+        start: The first log-variance.
+        low: The smallest log-variance that acts.
+        biases: Whether biases are Gaussian too.
+
+    Returns:
+        The copy.
+
+    Raises:
+        InputError: If there is no such layer.
     """
-    made = copy.deepcopy(model)
-    if not any(isinstance(layer, Bayesian) for layer in made.modules()):
-        for name in _chosen(made, layers):
+    clone = copy.deepcopy(model)
+    if not any(isinstance(layer, Bayesian) for layer in clone.modules()):
+        for name in _choose_layers(clone, layers):
             owner, _, attribute = name.rpartition(".")
-            new = _bayesian(made.get_submodule(name), start, biases)
+            new = _bayesian(clone.get_submodule(name), start, biases)
             if not name:
-                made = new
+                clone = new
             else:
-                setattr(made.get_submodule(owner), attribute, new)
-    for layer in made.modules():
+                setattr(clone.get_submodule(owner), attribute, new)
+    for layer in clone.modules():
         if isinstance(layer, Bayesian):
             layer.low = low
-    return made.train(model.training)
+    return clone.train(model.training)
 
 
 def log_variances(model: nn.Module) -> dict[str, str]:
-    """The names of all Gaussian weights, each with the name of its log-variance."""
-    found = {}
-    for name, layer in model.named_modules():
+    """List the Gaussian weights of a network.
+
+    Args:
+        model: A network with Bayesian layers.
+
+    Returns:
+        Their names, each with the name of its log-variance.
+    """
+    names = {}
+    for prefix, layer in model.named_modules():
         if isinstance(layer, Bayesian):
-            for own in ("weight", "bias"):
-                if own + LOG_VAR in layer._parameters:
-                    path = f"{name}.{own}" if name else own
-                    found[path] = path + LOG_VAR
-    return found
+            for name, _ in layer.named_parameters(prefix, recurse=False):
+                if name.endswith(LOG_VAR):
+                    names[name.removesuffix(LOG_VAR)] = name
+    return names
 
 
-def _chosen(model: nn.Module, layers: str | Sequence[str]) -> list[str]:
+def _choose_layers(model: nn.Module, layers: str | Sequence[str]) -> list[str]:
+    """The names of the layers to make Bayesian."""
     possible = {name: layer for name, layer in model.named_modules() if type(layer) in KINDS["all"]}
     if isinstance(layers, str) and layers in KINDS:
         names = [name for name, layer in possible.items() if isinstance(layer, KINDS[layers])]
         if not names:
             raise InputError(f"The network has no layer of the kind '{layers}' to make Bayesian: choose other layers.")
         return names
-    names = [part.strip() for part in layers.split(",")] if isinstance(layers, str) else list(layers)
+    if isinstance(layers, str):
+        layers = layers.split(",")
+    names = [name.strip() for name in layers]
     for name in names:
         if name not in possible:
             raise unknown_name("linear or convolutional layer", name, possible)
@@ -119,29 +165,40 @@ def _chosen(model: nn.Module, layers: str | Sequence[str]) -> list[str]:
 def _bayesian(layer: nn.Module, start: float, biases: bool) -> nn.Module:
     """The same layer with log-variances beside its weights; buffers, hooks and the device stay with the weights."""
     new: Any = copy.copy(layer)
-    new.__class__ = BayesianConv2d if isinstance(layer, nn.Conv2d) else BayesianLinear
-    new._parameters, new._buffers = dict(layer._parameters), dict(layer._buffers)
+    new.__class__ = BayesianLinear
+    if isinstance(layer, nn.Conv2d):
+        new.__class__ = BayesianConv2d
+    new._parameters = dict(layer._parameters)
+    new._buffers = dict(layer._buffers)
     new.start = start
-    for name in ("weight", "bias") if biases else ("weight",):
-        own = layer._parameters.get(name)
-        if own is not None:
-            new.register_parameter(name + LOG_VAR, nn.Parameter(torch.full_like(own, start)))
+    names = ["weight"]
+    if biases:
+        names.append("bias")
+    for name in names:
+        mean = layer._parameters.get(name)
+        if mean is not None:
+            new.register_parameter(name + LOG_VAR, nn.Parameter(torch.full_like(mean, start)))
     seed_draws(new)
     return cast(nn.Module, new)
 
 
 def _variances(layer: Any) -> tuple[Tensor, Tensor | None]:
-    log_vars = (layer._parameters.get(name + LOG_VAR) for name in ("weight", "bias"))
-    weight, bias = (None if v is None else v.clamp(min=layer.low).exp() for v in log_vars)
-    assert weight is not None
-    return weight, bias
+    """The variances of a layer's weights and, if they are Gaussian, of its biases."""
+    parameters = layer._parameters
+    weight = parameters["weight" + LOG_VAR].clamp(min=layer.low).exp()
+    bias = parameters.get("bias" + LOG_VAR)
+    if bias is None:
+        return weight, None
+    return weight, bias.clamp(min=layer.low).exp()
 
 
-def _drawn(layer: Any, mean: Tensor, var: Tensor) -> Tensor:
+def _draw_outputs(layer: Any, mean: Tensor, var: Tensor) -> Tensor:
+    """Draw from N(mean, var)."""
     return mean + (var + TINY).sqrt() * normals(layer.seed, mean.shape, mean)
 
 
 def _reset(layer: Any) -> None:
+    """Set a layer's log-variances to their `start`."""
     for name, leaf in layer._parameters.items():
         if name.endswith(LOG_VAR):
             nn.init.constant_(leaf, layer.start)

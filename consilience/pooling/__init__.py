@@ -1,0 +1,46 @@
+"""Rules that make one out of many: pure functions, which methods apply to what the sites send.
+
+Of predictions (`consilience.predictive`):
+    `mixture`, `product` with the powers `shared` or `robust`, `geometric` between two, `tempered`
+Of posteriors (`consilience.posterior`):
+    `average` of weights, `multiply` of Gaussians
+Of Gaussians weight by weight (`merging`):
+    `merge` by one of the rules `eaa`, `gaa`, `aalv`, `ppa`, `cf`; `spread` of the outcome
+Of models into ensembles (`ensembles`):
+    `Ensemble` with members drawn from `GaussianModels` or `DirichletModels`
+Of any teacher into one student (`distil`):
+    `Distil`, started `at_random`, `at_client` or `at_average`
+
+`evidence` holds the two-way fit behind evidence pooling.
+"""
+
+from consilience.pooling.distil import Distil, at_average, at_client, at_random
+from consilience.pooling.ensembles import DirichletModels, Ensemble, GaussianModels
+from consilience.pooling.merging import aalv, cf, eaa, gaa, merge, ppa, spread
+from consilience.posterior import average, multiply
+from consilience.predictive import geometric, mixture, product, robust, shared, tempered
+
+__all__ = [
+    "DirichletModels",
+    "Distil",
+    "Ensemble",
+    "GaussianModels",
+    "aalv",
+    "at_average",
+    "at_client",
+    "at_random",
+    "average",
+    "cf",
+    "eaa",
+    "gaa",
+    "geometric",
+    "merge",
+    "mixture",
+    "multiply",
+    "ppa",
+    "product",
+    "robust",
+    "shared",
+    "spread",
+    "tempered",
+]

@@ -23,7 +23,7 @@ from consilience.likelihood import LOG_NOISE, GaussianNoise, Heteroscedastic, So
 from consilience.models.softmax import log_softmax, softmax
 from consilience.parties import Client, Server
 from consilience.posterior import Point, Posterior, average, centre, members
-from consilience.predictive import Categorical, Predictive
+from consilience.predictive import Categorical, Distribution, Predictive, sum_outputs
 from consilience.prior import Flat
 from consilience.task import Task
 from consilience.tree import Params
@@ -33,17 +33,44 @@ Start: TypeAlias = Callable[[Task, Sequence[Posterior], Key], Point]
 
 
 def at_random(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
-    """Fresh weights."""
+    """Start from fresh weights.
+
+    Args:
+        task: The student's task.
+        posteriors: The clients' posteriors.
+        key: The randomness.
+
+    Returns:
+        Where the student starts.
+    """
     return task.init(key)
 
 
 def at_client(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
-    """The last sample of the client with the lowest number."""
+    """Start from the last sample of the client with the lowest number.
+
+    Args:
+        task: The student's task.
+        posteriors: The clients' posteriors.
+        key: The randomness.
+
+    Returns:
+        Where the student starts.
+    """
     return Point(members(posteriors[0], key, 1, task.like)[-1])
 
 
 def at_average(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
-    """The mean of the clients' centres."""
+    """Start from the mean of the clients' centres.
+
+    Args:
+        task: The student's task.
+        posteriors: The clients' posteriors.
+        key: The randomness.
+
+    Returns:
+        Where the student starts.
+    """
     return average([centre(p, task.like) for p in posteriors], torch.ones(len(posteriors)))
 
 
@@ -52,9 +79,11 @@ class MatchClasses(Softmax):
     """KL(teacher ‖ student) over classes, up to the teacher's entropy; targets are the teacher's probabilities."""
 
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
+        """Evaluate the cross-entropy with the teacher's probabilities; see `Likelihood.nll`."""
         return -(y * log_softmax(outputs)).sum(-1)
 
     def gradients(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
+        """Differentiate `nll`; see `Softmax.gradients`."""
         return softmax(outputs) * y.sum(-1, keepdim=True) - y, {}
 
 
@@ -63,16 +92,17 @@ class MatchNormals(Heteroscedastic):
     """KL(teacher ‖ student) between Normals, up to the teacher's entropy; targets are (mean, variance of y)."""
 
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
+        """Evaluate the divergence from the teacher's Normal; see `Likelihood.nll`."""
         mean, var = y.unbind(-1)
         student, log_noise = (part.reshape(mean.shape) for part in outputs.chunk(2, dim=-1))
-        per_output = 0.5 * ((var + (mean - student) ** 2) * torch.exp(-log_noise) + log_noise)
-        return per_output.flatten(1).sum(-1) if per_output.ndim > 1 else per_output
+        return sum_outputs(0.5 * ((var + (mean - student) ** 2) * torch.exp(-log_noise) + log_noise))
 
     def gradients(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
+        """Differentiate `nll`; see `Heteroscedastic.gradients`."""
         mean, var = y.unbind(-1)
         student, log_noise = (part.reshape(mean.shape) for part in outputs.chunk(2, dim=-1))
-        found = normal_gradients(student, log_noise, mean, var)
-        return torch.cat([d.reshape(len(y), -1) for d in found], -1), {}
+        gradients = normal_gradients(student, log_noise, mean, var)
+        return torch.cat([d.reshape(len(y), -1) for d in gradients], -1), {}
 
 
 @dataclass(frozen=True)
@@ -80,12 +110,14 @@ class MatchNoise(GaussianNoise):
     """KL(teacher ‖ student) between Normals where the student has one variance for all rows."""
 
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
+        """Evaluate the divergence from the teacher's Normal; see `Likelihood.nll`."""
         mean, var = y.unbind(-1)
+        student = outputs.reshape(mean.shape)
         log_noise = self.log_noise(params, outputs)
-        per_output = 0.5 * ((var + (mean - outputs.reshape(mean.shape)) ** 2) * torch.exp(-log_noise) + log_noise)
-        return per_output.flatten(1).sum(-1) if per_output.ndim > 1 else per_output
+        return sum_outputs(0.5 * ((var + (mean - student) ** 2) * torch.exp(-log_noise) + log_noise))
 
     def gradients(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
+        """Differentiate `nll`; see `GaussianNoise.gradients`."""
         mean, var = y.unbind(-1)
         by_mean, by_noise = normal_gradients(outputs.reshape(mean.shape), self.log_noise(params, outputs), mean, var)
         return by_mean.reshape(outputs.shape), {LOG_NOISE: by_noise.reshape(len(y), -1).sum(-1)}
@@ -93,14 +125,27 @@ class MatchNoise(GaussianNoise):
 
 @dataclass(frozen=True)
 class Distil:
-    """How the server trains one student: a network like the clients', with a variance for regression."""
+    """How the server trains one student: a network like the clients', with a variance for regression.
 
-    inference: Inference = Adam(rate=1e-3, epochs=100, batch=100)  # how the student is fitted
-    start: Start = at_average  # where it starts; at random where its last layer is new
-    wide: bool = True  # for regression: twice the outputs, a variance for every row; False: the clients' own network
+    Attributes:
+        inference: How the student is fitted.
+        start: Where it starts; at random where its last layer is new.
+        wide: For regression: twice the outputs, a variance for every row; False: the clients' own network.
+    """
+
+    inference: Inference = Adam(rate=1e-3, epochs=100, batch=100)
+    start: Start = at_average
+    wide: bool = True
 
     def student_task(self, task: Task) -> Task:
-        """The task a student is trained for and predicts with."""
+        """Make the task that a student is trained for and predicts with.
+
+        Args:
+            task: The clients' task.
+
+        Returns:
+            The student's task, whose targets are the teacher's distributions.
+        """
         same = dataclasses.replace(task, prior=Flat(), tilts=())
         match task.likelihood:
             case Softmax():
@@ -112,31 +157,73 @@ class Distil:
         return dataclasses.replace(same, model=widen(task.model), likelihood=MatchNormals())
 
     def keeps_shape(self, task: Task) -> bool:
-        """Whether the student could be a client's model."""
+        """Say whether the student could be a client's model.
+
+        Args:
+            task: The clients' task.
+
+        Returns:
+            False where the student has outputs that the clients' networks lack.
+        """
         return not (self.wide and isinstance(task.likelihood, GaussianNoise))
 
     def student(
         self, task: Task, teacher: Predictive, posteriors: Sequence[Posterior], inputs: Tensor | None, key: Key
     ) -> Point:
-        """Fit the student to the teacher on the inputs."""
+        """Fit the student to the teacher.
+
+        Args:
+            task: The clients' task.
+            teacher: What the student is to predict.
+            posteriors: The clients' posteriors, from which it may start.
+            inputs: The server's unlabelled rows.
+            key: The randomness.
+
+        Returns:
+            The student's weights.
+
+        Raises:
+            InputError: Without inputs, or if the teacher's predictions are not finite.
+        """
         if inputs is None:
             raise InputError("Distillation needs unlabelled rows at the server: give inputs=0.2, or set distil=None.")
-        own = self.student_task(task)
-        p = teacher(inputs)
-        targets = p.probs if isinstance(p, Categorical) else torch.stack([p.mean, p.total], -1)
+        student_task = self.student_task(task)
+        targets = _targets(teacher(inputs))
         if not bool(torch.isfinite(targets).all()):
             raise InputError("The teacher's predictions are not finite; look at the clients' posteriors.")
-        begin = (self.start if self.keeps_shape(task) else at_random)(own, posteriors, key.fold(0))
-        fitted = self.inference(own, begin, Client(Data.of(inputs, targets.to(inputs.dtype)), (), key.fold(1)))
-        return centre(fitted, own.like)
+        start = self.start
+        if not self.keeps_shape(task):
+            start = at_random
+        point = start(student_task, posteriors, key.fold(0))
+        rows = Client(Data.of(inputs, targets.to(inputs.dtype)), (), key.fold(1))
+        return centre(self.inference(student_task, point, rows), student_task.like)
 
     def predictive(self, task: Task, student: Posterior) -> Predictive:
-        """The student's predictions; its variance is that of an observation, so nothing is left to add."""
+        """Predict with the student; its variance is that of an observation, so nothing is left to add.
+
+        Args:
+            task: The clients' task.
+            student: The student's weights.
+
+        Returns:
+            A function from inputs to their predictive distribution.
+        """
         return self.student_task(task).predictive(student)
 
 
 def distil_pool(distil: Distil | None, task: Task, state: S, teacher: Predictive, server: Server) -> S:
-    """A pooling method's state, with a student for its posterior if there is a distiller."""
+    """Put a student in the place of a pooling method's posterior.
+
+    Args:
+        distil: How the student is trained; None leaves the state as it is.
+        task: The clients' task.
+        state: The method's state, with `posterior` and `posteriors`.
+        teacher: The method's predictions.
+        server: What the server sees.
+
+    Returns:
+        The state, with the student for its posterior if there is one.
+    """
     if distil is None:
         return state
     posteriors = state.posteriors  # type: ignore[attr-defined]
@@ -144,16 +231,33 @@ def distil_pool(distil: Distil | None, task: Task, state: S, teacher: Predictive
     return state._replace(posterior=student)  # type: ignore[attr-defined, no-any-return]
 
 
+def _targets(p: Distribution) -> Tensor:
+    """A teacher's distributions as targets: probabilities, or means and variances of y in a last dimension."""
+    if isinstance(p, Categorical):
+        return p.probs
+    return torch.stack([p.mean, p.total], -1)
+
+
 def widen(model: nn.Module) -> nn.Module:
-    """The same network with twice as many outputs."""
-    copied = copy.deepcopy(model)
-    found = [(name, layer) for name, layer in copied.named_modules() if isinstance(layer, nn.Linear)]
-    if not found:
+    """Copy a network with twice as many outputs.
+
+    Args:
+        model: A network that ends in a linear layer.
+
+    Returns:
+        The copy, whose last layer is new.
+
+    Raises:
+        InputError: If it has no linear layer.
+    """
+    clone = copy.deepcopy(model)
+    layers = [(name, layer) for name, layer in clone.named_modules() if isinstance(layer, nn.Linear)]
+    if not layers:
         raise InputError("A regression student needs a network that ends in a Linear layer; set distil=None.")
-    name, last = found[-1]
+    name, last = layers[-1]
     wider = nn.Linear(last.in_features, 2 * last.out_features, last.bias is not None).to(last.weight)
     if not name:
         return wider
     owner, _, attribute = name.rpartition(".")
-    setattr(copied.get_submodule(owner), attribute, wider)
-    return copied
+    setattr(clone.get_submodule(owner), attribute, wider)
+    return clone

@@ -15,27 +15,50 @@ COMPARED = 2000  # rows that say how far apart rows usually are
 
 
 class Nearness(NamedTuple):
-    """Distances are in units of how far a row usually is from the row nearest to it."""
+    """How near pseudo-rows come to rows, in units of how far a row usually is from the row nearest to it.
 
-    closest: Tensor  # the shortest distance from a pseudo-row to a row
-    typical: Tensor  # the median over pseudo-rows
-    copies: Tensor  # how many pseudo-rows are nearer to a row than rows usually are to each other
+    Attributes:
+        closest: The shortest distance from a pseudo-row to a row.
+        typical: The median over pseudo-rows.
+        copies: How many pseudo-rows are nearer to a row than rows usually are to each other.
+    """
+
+    closest: Tensor
+    typical: Tensor
+    copies: Tensor
 
 
 def nearness(coreset: Coreset, data: Data) -> Nearness:
-    """How near a coreset's inputs come to single rows; computed at the site, which alone can."""
-    x, real = data.x.flatten(1), data.w > 0
-    far = torch.where(real, 0.0, torch.inf).to(x)
-    some, hidden = x[:COMPARED], far[:COMPARED]
-    own = _distances(some, some) + hidden + torch.diag(torch.full((len(some),), torch.inf).to(x))
-    apart = own.amin(1) + hidden
+    """Measure how near a coreset's inputs come to single rows; at the site, which alone can.
+
+    Args:
+        coreset: The pseudo-rows.
+        data: The site's rows, perhaps padded.
+
+    Returns:
+        The distances.
+    """
+    x = data.x.flatten(1)
+    far = torch.where(data.w > 0, 0.0, torch.inf).to(x)  # padding is infinitely far from everything
+    some = x[:COMPARED]
+    padding = far[:COMPARED]
+    between = _distances(some, some) + padding + torch.diag(torch.full((len(some),), torch.inf).to(x))
+    apart = between.amin(1) + padding
     usual = _median(apart, torch.isfinite(apart).sum()).clamp(min=1e-12)
     away = (_distances(coreset.x.flatten(1), x) + far).amin(1) / usual
     return Nearness(away.amin(), away.median(), (away < 1).sum().to(x))
 
 
 def exposure_warning(found: Sequence[Nearness], rows: Sequence[int]) -> str:
-    """One sentence for the report."""
+    """Say in the report what coresets can show.
+
+    Args:
+        found: One measurement a site.
+        rows: How many pseudo-rows each site sent.
+
+    Returns:
+        Two sentences.
+    """
     closest = min(range(len(found)), key=lambda k: float(found[k].closest))
     copies = sum(int(n.copies) for n in found)
     return (
@@ -53,5 +76,5 @@ def _distances(a: Tensor, b: Tensor) -> Tensor:
 def _median(values: Tensor, count: Tensor) -> Tensor:
     """The lower median of the `count` smallest; 1 where there are none, as with a single row."""
     ordered = torch.where(torch.isfinite(values), values, torch.inf).sort().values
-    found = ordered.gather(0, ((count - 1).clamp(min=0) // 2).unsqueeze(0)).squeeze(0)
-    return torch.where(count > 0, found, torch.ones_like(found))
+    median = ordered.gather(0, ((count - 1).clamp(min=0) // 2).unsqueeze(0)).squeeze(0)
+    return torch.where(count > 0, median, torch.ones_like(median))

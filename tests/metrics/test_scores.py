@@ -15,6 +15,7 @@ from sklearn.metrics import balanced_accuracy_score, log_loss, roc_auc_score
 from torch import Tensor
 from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
+from consilience import metrics
 from consilience.errors import Diverged, InputError
 from consilience.metrics.calibration import (
     coverage_curve,
@@ -27,7 +28,8 @@ from consilience.metrics.calibration import (
     reliability,
     wilson,
 )
-from consilience.metrics.scores import BETTER, auroc, intervals, scores
+from consilience.metrics.scores import BETTER, intervals, scores
+from consilience.metrics.single import rank_positives
 from consilience.predictive import Categorical, Normal
 
 DOUBLE = torch.float64
@@ -428,7 +430,7 @@ def test_auroc_of_a_resample_is_the_auroc_of_its_rows() -> None:
     drawn = torch.randint(60, (60,), generator=torch.Generator().manual_seed(0))
     counts = torch.bincount(drawn, minlength=60).double().unsqueeze(1)
 
-    found = float(auroc(p.log_probs[:, 1], y == 1, counts))
+    found = float(rank_positives(p.log_probs[:, 1], y == 1, counts))
 
     assert found == pytest.approx(roc_auc_score(y[drawn].numpy(), p.log_probs[drawn, 1].numpy()), abs=1e-12)
 
@@ -449,6 +451,37 @@ def test_calibration_intervals_of_a_model_far_off_leave_zero_out() -> None:
     found = intervals(*predictions(1000, 10, sharpness=3), resamples=200)
 
     assert all(found[name][0] > 0 for name in ("ece", "ece_debiased", "ece_adaptive", "ece_classwise"))
+
+
+# One score at a time
+
+
+@pytest.mark.parametrize("name", ["accuracy", "balanced_accuracy", "nll", "brier", "auroc", "ece", "ece_adaptive"])
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_score_of_classes_by_itself_is_the_one_among_all(name: str, classes: int) -> None:
+    p, y = predictions(150, classes)
+
+    assert getattr(metrics, name)(p, y) == scores(p, y)[name]
+
+
+@pytest.mark.parametrize("name", ["rmse", "nll", "crps", "sharpness"])
+def test_a_score_of_numbers_by_itself_is_the_one_among_all(name: str) -> None:
+    p, y = regression(150)
+
+    assert getattr(metrics, name)(p, y) == scores(p, y)[name]
+
+
+def test_coverage_by_itself_is_the_one_among_all() -> None:
+    p, y = regression(150)
+
+    assert metrics.coverage(p, y) == scores(p, y)["coverage95"]
+    assert metrics.coverage(p, y, level=0.5) == scores(p, y)["coverage50"]
+
+
+def test_a_score_of_another_kind_is_refused_and_one_that_is_undefined_is_nan() -> None:
+    with pytest.raises(InputError, match="'accuracy' is not a score of a Normal: choose among rmse, nll"):
+        metrics.accuracy(*regression(5))  # type: ignore[arg-type]
+    assert math.isnan(metrics.auroc(*binary([0.2, 0.7], [1, 1])))
 
 
 # What is refused, and the names

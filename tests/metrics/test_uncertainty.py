@@ -92,7 +92,7 @@ def test_sites_without_weights_or_members_are_refused() -> None:
 
     with pytest.raises(InputError, match="2 sites and 1 weights"):
         decompose(sites, weights[:1])
-    with pytest.raises(InputError, match="a member each"):
+    with pytest.raises(InputError, match="at least one member"):
         decompose([sites[0], []], weights)
 
 

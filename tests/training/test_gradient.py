@@ -11,7 +11,8 @@ import torch
 import consilience as co
 from consilience import tree
 from consilience.key import Key
-from consilience.task import Task, decay, grad, linear, proximal, proximal_norm
+from consilience.task import Task, grad
+from consilience.tilt import decay, linear, proximal, proximal_norm
 from consilience.training.gradient import gradient_of
 
 

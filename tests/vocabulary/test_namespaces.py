@@ -1,0 +1,26 @@
+"""Rooms that a person can guess: what each of them offers by name, and says in its docstring."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from consilience import metrics, models, pooling
+from consilience.models.mlp import mlp
+from consilience.pooling.merging import eaa
+from consilience.predictive import mixture
+
+
+@pytest.mark.parametrize("room", [metrics, models, pooling], ids=lambda room: room.__name__)
+def test_a_room_offers_what_it_lists(room: ModuleType) -> None:
+    assert len(set(room.__all__)) == len(room.__all__)
+    for name in room.__all__:
+        value = getattr(room, name)
+        assert name.isupper() or name == "Factory" or (callable(value) and value.__doc__), name
+
+
+def test_a_room_hands_out_the_functions_themselves() -> None:
+    assert pooling.mixture is mixture
+    assert pooling.eaa is eaa
+    assert models.mlp is mlp
