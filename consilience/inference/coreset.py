@@ -23,8 +23,9 @@ from consilience.privacy.exposure import Nearness, nearness
 from consilience.privacy.exposure import exposure_warning as exposed
 from consilience.progress import track
 from consilience.task import Task, grad, label_counts
-from consilience.training.many import check_exact, each, gradients_of
+from consilience.training.gradient import check_exact
 from consilience.training.optimisers import AdamSteps, Optimiser
+from consilience.training.weight_sets import gradients_of, map_weights
 from consilience.tree import Params
 
 FAR = 10.0  # times the data's own extent: a pseudo-row further out has diverged
@@ -203,7 +204,7 @@ def contrast(task: Task, like: Params, coreset: Coreset, data_side: Tensor, core
 
         return grad(loss, flat)
 
-    x, y = rebuilt(each(task, gradient, data_side).mean(0) - each(task, gradient, coreset_side).mean(0))
+    x, y = rebuilt(map_weights(task, gradient, data_side).mean(0) - map_weights(task, gradient, coreset_side).mean(0))
     return Coreset(x, y if len(numbers) > 1 else torch.zeros_like(coreset.x[:, 0]), torch.zeros_like(coreset.w))
 
 

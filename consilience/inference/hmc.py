@@ -18,7 +18,8 @@ from consilience.posterior import Posterior, Samples, centre
 from consilience.progress import track
 from consilience.task import Task
 from consilience.training.chain import Inference
-from consilience.training.many import check_exact, each, gradients_of
+from consilience.training.gradient import check_exact
+from consilience.training.weight_sets import gradients_of, map_weights
 from consilience.tree import Params
 
 LOW = 0.2  # an acceptance below this wastes most of the work
@@ -66,7 +67,7 @@ class HMC:
         gradients = gradients_of(task, like, size)
 
         def energy(vectors: Tensor) -> Tensor:
-            return each(task, lambda v: task.potential(tree.unravel(v, like), data, size), vectors)
+            return map_weights(task, lambda v: task.potential(tree.unravel(v, like), data, size), vectors)
 
         theta = self.starts(like, client.key.fold(0))
         log_rate = torch.zeros_like(theta[:, 0])

@@ -14,7 +14,7 @@ from consilience.parties import Client
 from consilience.posterior import Point, Posterior, centre
 from consilience.task import Task, decay
 from consilience.training.augmentation import Augment
-from consilience.training.chain import Optimise, chain, drawn_epochs
+from consilience.training.chain import Optimise, chain, draw_epochs
 from consilience.training.optimisers import AdamSteps, Descent, Optimiser
 from consilience.training.schedules import Schedule, constant
 
@@ -41,7 +41,7 @@ class SGD:
     def steps(self, client: Client) -> Tensor:
         """How many steps a client takes."""
         rows = (client.data.w > 0).sum()
-        own = drawn_epochs(client, self.fewest, self.epochs)
+        own = draw_epochs(client, self.fewest, self.epochs)
         return (self.epochs if own is None else own) * ((rows + self.batch - 1) // self.batch)
 
     def length(self, client: Client) -> Tensor:
@@ -81,7 +81,7 @@ def fit_point(settings: SGD | Adam, optimiser: Optimiser, task: Task, start: Pos
     if settings.weight_decay:
         task = task.tilted(decay(settings.weight_decay))
     kernel = Optimise(optimiser, settings.schedule, settings.decay(client.progress))
-    own_epochs = drawn_epochs(client, settings.fewest, settings.epochs)
+    client_epochs = draw_epochs(client, settings.fewest, settings.epochs)
     passes = settings.epochs, settings.batch
-    trace = chain(task, start, client, kernel, *passes, own_epochs=own_epochs, augment=settings.augment)
+    trace = chain(task, start, client, kernel, *passes, client_epochs=client_epochs, augment=settings.augment)
     return Point(tree.unravel(trace.vector, centre(start, task.like).params))

@@ -13,7 +13,7 @@ from consilience.parties import Client
 from consilience.posterior import Posterior, Samples
 from consilience.task import Task
 from consilience.training.chain import At, sample
-from consilience.training.optimisers import less
+from consilience.training.optimisers import descend
 from consilience.training.schedules import cosine
 from consilience.tree import Tree
 
@@ -62,7 +62,7 @@ class CyclicalSGHMC:
         own = self.cycle(at.epoch)
         rate = self.rate * cosine((at.progress * self.epochs - own.start) / len(own))
         velocity = torch.mul(state, 1 - self.friction, out=state if at.overwrite else None)
-        velocity = less(velocity, gradient, rate, at.overwrite)
+        velocity = descend(velocity, gradient, rate, at.overwrite)
         if self.temperature and self.sampling(at.epoch):
             scale = (2 * rate * self.friction * self.temperature / at.size).sqrt()
             velocity += at.noise(vector).mul_(scale)

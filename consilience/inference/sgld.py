@@ -11,7 +11,7 @@ from consilience.parties import Client
 from consilience.posterior import Posterior, Samples
 from consilience.task import Task
 from consilience.training.chain import At, keep_after_burn_in, sample
-from consilience.training.optimisers import less
+from consilience.training.optimisers import descend
 from consilience.tree import Tree
 
 
@@ -39,7 +39,7 @@ class SGLD:
         return ()
 
     def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
-        new = less(vector, gradient, self.rate, at.overwrite)
+        new = descend(vector, gradient, self.rate, at.overwrite)
         if self.temperature:
             new += at.noise(vector).mul_((2 * self.rate * self.temperature / at.size).sqrt())
         return new, ()

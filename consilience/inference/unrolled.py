@@ -14,7 +14,7 @@ from consilience.inference.coreset import initial, starts
 from consilience.parties import Client
 from consilience.progress import track
 from consilience.task import Task, grad, mean_nll
-from consilience.training.many import check_exact
+from consilience.training.gradient import check_exact
 from consilience.training.optimisers import AdamSteps, Descent
 from consilience.tree import Params
 
