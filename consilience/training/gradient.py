@@ -228,7 +228,7 @@ def _module_pass(task: Task, like: Params) -> Pass:
 
 
 def _bind(model: nn.Module, weights: Params, gradients: Params, statistics: Collection[str]) -> Params:
-    """Make a network's weights, gradients and running statistics these views; return weights by name, extra ones too."""
+    """Make a network's weights, gradients and running statistics these views; return all weights by name."""
     params: Params = dict(model.named_parameters())
     for name, view in weights.items():
         if name in statistics:
