@@ -59,14 +59,14 @@ class BPCfKL:
 
     Attributes:
         rows: K, the number of pseudo-rows
-        trajectories: R
-        steps: T, of a trajectory
+        trajectories: R, the number of trajectories
+        steps: T, steps of a trajectory
         interval: steps between kept weights; wider where `memory` asks for it
         batch: rows a step of a trajectory
-        updates: of the coreset
+        updates: updates of the coreset
         draws: M, sets of weights an update
-        data_steps: L_D
-        coreset_steps: L_C
+        data_steps: L_D, steps along a trajectory from θ to θ_D
+        coreset_steps: L_C, steps on the coreset from θ to θ_C
         noises: S, perturbations of each set of weights
         noise: σ, their deviation
         chain: how trajectories and short chains move

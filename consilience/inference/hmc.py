@@ -52,7 +52,7 @@ class HMC:
         inverse_mass: M⁻¹, the same for every weight
         leapfrogs: L, steps a proposal
         burn: proposals thrown away
-        samples: kept of each chain
+        samples: samples kept of each chain
         every: proposals between samples
         chains: how many run side by side
         shuffle: start each chain at the given weights, shuffled within every layer; False: around them

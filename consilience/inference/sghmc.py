@@ -31,8 +31,8 @@ class CyclicalSGHMC:
         friction: α; momentum is 1 − α
         epochs: passes over the client's rows
         cycles: how often the rate begins again
-        samples: taken in a cycle
-        keep: samples sent, the newest
+        samples: samples taken in a cycle
+        keep: how many samples are sent, the newest
         batch: rows a step
         temperature: 1: the posterior; 0: a snapshot ensemble
     """

@@ -42,10 +42,10 @@ class Distillation:
     2       step x, y and η along the gradient of ℓ(θ; the client's rows), through all of line 1
 
     Attributes:
-        steps: pseudo-batches
+        steps: number of pseudo-batches
         batch: pseudo-rows in each
         epochs: passes over the pseudo-batches
-        updates: of the pseudo-rows
+        updates: updates of the pseudo-rows
         rate: η at first
         rate_x: step of the inputs, with momentum 0.9
         rate_y: step of a regression's targets, with momentum 0.9

@@ -32,8 +32,8 @@ def perceptron_gradient(task: Task, like: Params) -> Callable[[Tensor, Data], Te
         like: names and shapes of the weights
 
     Returns:
-        A function of weights and a batch, both flat and its value too; outside vmap it writes into the same vector at
-        every call. None for other networks.
+        A function of the flat weights and a batch, whose value is flat too; outside vmap it writes into the same vector
+        at every call. None for other networks.
     """
     net = perceptron(task.model)
     if net is None:

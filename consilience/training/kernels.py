@@ -76,9 +76,9 @@ class Optimise:
     """An optimiser as a kernel.
 
     Attributes:
-        optimiser: which steps
-        schedule: maps progress to a factor of its rate
-        factor: a constant one beside it
+        optimiser: takes the steps
+        schedule: maps progress to a factor of the rate
+        factor: another factor of the rate, constant
     """
 
     optimiser: Optimiser
@@ -119,8 +119,8 @@ class Held:
     """An optimiser as a kernel whose memory stays as it was handed over.
 
     Attributes:
-        optimiser: which steps
-        memory: its state, at every step
+        optimiser: takes the steps
+        memory: its state at every step
     """
 
     optimiser: Optimiser
