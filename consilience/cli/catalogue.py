@@ -81,17 +81,59 @@ def method_page(name: str) -> RenderableType:
 
 
 def settings_of(settings: object, prefix: str = "") -> list[tuple[str, str, str]]:
-    """Every field, nested ones by their path, with its default and the comment on its line."""
+    """Every field of a dataclass, nested ones by their path.
+
+    Args:
+        settings: a method, an inference or anything else with settings
+        prefix: of the paths, for a nested one
+
+    Returns:
+        For each field its path, its default and what it means.
+    """
     rows = []
-    comments = dict(re.findall(r"^    (\w+):.*?#\s*(.*)$", inspect.getsource(type(settings)), re.MULTILINE))
+    meanings = _meanings(type(settings))
     for field in dataclasses.fields(settings):  # type: ignore[arg-type]
+        path = prefix + field.name
         value = getattr(settings, field.name)
-        nested = dataclasses.is_dataclass(value)
-        shown = type(value).__name__ if nested else str(describe(value))
-        rows.append((prefix + field.name, shown, comments.get(field.name, "")))
-        if nested:
-            rows += settings_of(value, f"{prefix}{field.name}.")
+        meaning = meanings.get(field.name, "")
+        if dataclasses.is_dataclass(value):
+            rows.append((path, type(value).__name__, meaning))
+            rows += settings_of(value, f"{path}.")
+        else:
+            rows.append((path, str(describe(value)), meaning))
     return rows
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """What each field means: by `Attributes:` in the docstring of its class, else by the comment on its line."""
+    meanings: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if dataclasses.is_dataclass(base):
+            meanings |= _comments(base)
+            meanings |= _attributes(base)
+    return meanings
+
+
+def _comments(kind: type) -> dict[str, str]:
+    """The comments on the lines of a class's own fields."""
+    return dict(re.findall(r"^    (\w+):.*?#\s*(.*)$", inspect.getsource(kind), re.MULTILINE))
+
+
+def _attributes(kind: type) -> dict[str, str]:
+    """The `Attributes:` section of a class's own docstring, Google style; a text may go on, indented further."""
+    _, _, section = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:\n")
+    texts: dict[str, str] = {}
+    name = ""
+    for line in section.splitlines():
+        if line and not line.startswith(" "):
+            break  # another section
+        entry = re.fullmatch(r"    (\w+): *(.*)", line)
+        if entry:
+            name = entry[1]
+            texts[name] = entry[2]
+        elif name and line:
+            texts[name] = f"{texts[name]} {line.strip()}".strip()
+    return texts
 
 
 def model_table() -> RenderableType:

@@ -18,16 +18,25 @@ from consilience.posterior import Posterior, Samples, centre
 from consilience.progress import track
 from consilience.task import Task
 from consilience.training.chain import Inference
-from consilience.training.many import check_exact, each, gradients_of
+from consilience.training.gradient import check_exact
+from consilience.training.weight_sets import gradients_of, map_weights
 from consilience.tree import Params
 
 LOW = 0.2  # an acceptance below this wastes most of the work
 
 
-class Sampled(NamedTuple):
+class Draws(NamedTuple):
+    """What the chains drew.
+
+    Attributes:
+        samples: of all chains, one chain after another
+        accepted: share of the proposals accepted after burning, over all chains
+        rate: ε of every chain at the end [chains]
+    """
+
     samples: Samples
-    accepted: Tensor  # share of the proposals, over all chains, after burning
-    rate: Tensor  # ε of every chain at the end
+    accepted: Tensor
+    rate: Tensor
 
 
 @dataclass(frozen=True)
@@ -37,63 +46,113 @@ class HMC:
     Samples exp(−U), on all rows at once. Chains run side by side; fresh weights, shuffled, are as fresh, so that each
     begins at a function of its own. While burning, each chain's step is tuned to the acceptance `aim` (log ε moves by
     (a − aim)/√t); then it stays.
+
+    Attributes:
+        rate: ε, a leapfrog step
+        inverse_mass: M⁻¹, the same for every weight
+        leapfrogs: L, steps a proposal
+        burn: proposals thrown away
+        samples: samples kept of each chain
+        every: proposals between samples
+        chains: how many run side by side
+        shuffle: start each chain at the given weights, shuffled within every layer; False: around them
+        spread: deviation added to every start
+        jitter: share by which ε varies from proposal to proposal, against periodic paths (Neal, §5.4.2.2)
+        aim: acceptance that ε is tuned to while burning; 0: ε stays as given
     """
 
-    rate: float = 1e-2  # ε, a leapfrog step
-    inverse_mass: float = 1.0  # M⁻¹, the same for every weight
-    leapfrogs: int = 20  # L, steps a proposal
-    burn: int = 100  # proposals thrown away
-    samples: int = 5  # kept of each chain
-    every: int = 5  # proposals between samples
+    rate: float = 1e-2
+    inverse_mass: float = 1.0
+    leapfrogs: int = 20
+    burn: int = 100
+    samples: int = 5
+    every: int = 5
     chains: int = 4
-    shuffle: bool = True  # start each chain at the given weights, shuffled within every layer; False: around them
-    spread: float = 0.0  # deviation added to every start
-    jitter: float = 0.2  # share by which ε varies from proposal to proposal, against periodic paths (Neal, §5.4.2.2)
-    aim: float = 0.8  # acceptance that ε is tuned to while burning; 0: ε stays as given
+    shuffle: bool = True
+    spread: float = 0.0
+    jitter: float = 0.2
+    aim: float = 0.8
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
-        found = self.sample(task, start, client)
-        complain(found, self)
-        return found.samples
+        """Sample exp(−U), with a warning where most proposals were rejected.
 
-    def sample(self, task: Task, start: Posterior, client: Client) -> Sampled:
-        """The samples, chain after chain, with what the accept step saw."""
+        Args:
+            task: the target
+            start: where to begin
+            client: the rows and the key
+
+        Returns:
+            The samples, chain after chain.
+
+        Raises:
+            InputError: if a setting leaves nothing to sample, or the network draws in training.
+        """
+        draws = self.sample(task, start, client)
+        warn_low_acceptance(draws, self)
+        return draws.samples
+
+    def sample(self, task: Task, start: Posterior, client: Client) -> Draws:
+        """Sample exp(−U).
+
+        Args:
+            task: the target
+            start: where to begin
+            client: the rows and the key
+
+        Returns:
+            The samples, with what the accept step saw.
+
+        Raises:
+            InputError: if a setting leaves nothing to sample, or the network draws in training.
+        """
         if min(self.leapfrogs, self.samples, self.every, self.chains) < 1 or self.burn < 0:
             raise InputError("HMC needs at least one leapfrog step, chain, sample and proposal between samples.")
         check_exact(task, "HMC")
-        like, data = centre(start, task.like).params, client.data
-        vector, size = tree.ravel(like), data.size
+        like = centre(start, task.like).params
+        data = client.data
+        size = data.size
         gradients = gradients_of(task, like, size)
 
         def energy(vectors: Tensor) -> Tensor:
-            return each(task, lambda v: task.potential(tree.unravel(v, like), data, size), vectors)
+            return map_weights(task, lambda v: task.potential(tree.unravel(v, like), data, size), vectors)
 
         theta = self.starts(like, client.key.fold(0))
         log_rate = torch.zeros_like(theta[:, 0])
-        kept, accepted, proposals = [], [], self.burn + self.samples * self.every
         before = energy(theta)
-        for t in track(range(proposals), "proposal"):
+        samples: list[Tensor] = []
+        accepted: list[Tensor] = []
+        for t in track(range(self.burn + self.samples * self.every), "proposal"):
             key = client.key.fold(1).fold(t)
-            varied = 1 + self.jitter * (2 * key.fold(2).uniform(self.chains, vector) - 1)
-            rate = self.rate * log_rate.exp() * varied
+            variation = 1 + self.jitter * (2 * key.fold(2).uniform(self.chains, theta) - 1)
+            rate = self.rate * log_rate.exp() * variation
             momentum = key.fold(0).normal_like(theta) / self.inverse_mass**0.5
             new, p = self.leap(theta, momentum, rate, lambda v: size * gradients(v, data))
             after = energy(new)
             change = after - before + 0.5 * self.inverse_mass * ((p**2).sum(-1) - (momentum**2).sum(-1))
             chance = torch.nan_to_num(torch.exp(-change.clamp(min=0)), nan=0.0)
-            yes = key.fold(1).uniform(self.chains, change) < chance
-            theta, before = torch.where(yes.unsqueeze(-1), new, theta), torch.where(yes, after, before)
+            accept = key.fold(1).uniform(self.chains, change) < chance
+            theta = torch.where(accept.unsqueeze(-1), new, theta)
+            before = torch.where(accept, after, before)
             if t < self.burn:
-                log_rate = log_rate + (chance - self.aim) / (t + 1) ** 0.5 if self.aim else log_rate
+                if self.aim:
+                    log_rate = log_rate + (chance - self.aim) / (t + 1) ** 0.5
                 continue
-            accepted.append(yes.to(theta))
+            accepted.append(accept.to(theta))
             if (t - self.burn) % self.every == self.every - 1:
-                kept.append(theta)
-        samples = torch.stack(kept, dim=1).flatten(0, 1)
-        return Sampled(Samples(tree.unravel(samples, like)), torch.stack(accepted).mean(), self.rate * log_rate.exp())
+                samples.append(theta)
+        vectors = torch.stack(samples, dim=1).flatten(0, 1)
+        return Draws(Samples(tree.unravel(vectors, like)), torch.stack(accepted).mean(), self.rate * log_rate.exp())
 
     def starts(self, like: Params, key: Key) -> Tensor:
-        """Where the chains begin [chains, P]."""
+        """Where the chains begin.
+
+        Args:
+            like: the weights to begin at
+            key: for the shuffle and the spread
+
+        Returns:
+            A set of weights for each chain [chains, P].
+        """
         vector = tree.ravel(like)
         theta = vector.expand(self.chains, -1)
         if self.shuffle:
@@ -106,31 +165,58 @@ class HMC:
     def leap(
         self, theta: Tensor, p: Tensor, rate: Tensor, gradient: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """L leapfrog steps for every chain; half steps of the momentum at both ends."""
+        """L leapfrog steps for every chain; half steps of the momentum at both ends.
+
+        Args:
+            theta: the weights [chains, P]
+            p: the momenta [chains, P]
+            rate: ε of every chain [chains]
+            gradient: ∇U of every chain
+
+        Returns:
+            The new weights and momenta.
+        """
         step = rate.unsqueeze(-1)
         p = p - 0.5 * step * gradient(theta)
-        for i in range(self.leapfrogs):
+        for _ in range(self.leapfrogs - 1):
             theta = theta + step * self.inverse_mass * p
-            p = p - (step if i < self.leapfrogs - 1 else 0.5 * step) * gradient(theta)
+            p = p - step * gradient(theta)
+        theta = theta + step * self.inverse_mass * p
+        p = p - 0.5 * step * gradient(theta)
         return theta, p
 
 
-def complain(found: Sampled, settings: HMC) -> None:
-    """Say what to change where most proposals were thrown away, for every client that a vmap runs."""
-    looked_at = (tree.below(found.accepted), tree.below(found.rate.mean()))
-    for share, rate in torch.stack(torch.broadcast_tensors(*looked_at)).reshape(2, -1).T.tolist():
+def warn_low_acceptance(draws: Draws, settings: HMC) -> None:
+    """Say what to change where most proposals were rejected, for every client that a vmap runs.
+
+    Args:
+        draws: what the chains drew
+        settings: with which they ran
+    """
+    values = torch.broadcast_tensors(tree.below(draws.accepted), tree.below(draws.rate.mean()))
+    for share, rate in torch.stack(values).reshape(2, -1).T.tolist():
         if share < LOW:
             warnings.warn(
                 f"HMC accepted {share:.0%} of its proposals, too few to trust its samples: set rate={rate / 4:.1g} or "
-                f"a larger burn than {settings.burn}, with aim=0.8.",
+                f"a burn of more than {settings.burn}, with aim=0.8.",
                 stacklevel=3,
             )
 
 
 def infer(inference: Inference, task: Task, start: Posterior, client: Client) -> tuple[Posterior, Tensor]:
-    """A posterior, and the share of proposals accepted on the way: 1 where nothing is ever rejected."""
+    """A posterior, and the share of proposals accepted on the way: 1 where nothing is ever rejected.
+
+    Args:
+        inference: HMC or any other
+        task: the target
+        start: where to begin
+        client: the rows and the key
+
+    Returns:
+        The posterior and the share.
+    """
     if not isinstance(inference, HMC):
         return inference(task, start, client), torch.ones(())
-    found = inference.sample(task, start, client)
-    complain(found, inference)
-    return found.samples, found.accepted
+    draws = inference.sample(task, start, client)
+    warn_low_acceptance(draws, inference)
+    return draws.samples, draws.accepted

@@ -24,14 +24,23 @@ Curvature: TypeAlias = Callable[[Task, Params, Data], Tensor]
 
 
 def fisher(task: Task, params: Params, rows: Data) -> Tensor:
-    """The empirical Fisher: one gradient of log p(y|x,θ) a row, at the labels seen."""
-    own, fixed = _parted(task, params)
+    """The empirical Fisher: one gradient of log p(y|x,θ) a row, at the labels seen.
+
+    Args:
+        task: the network and the likelihood
+        params: where the curvature is taken
+        rows: whose curvature is summed, by their weights
+
+    Returns:
+        The gradients [rows, P].
+    """
+    uncertain, fixed = _split(task, params)
 
     def nll(vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        weights = {**fixed, **tree.unravel(vector, own)}
+        weights = fixed | tree.unravel(vector, uncertain)
         return task.likelihood.nll(task.outputs(weights, x.unsqueeze(0)), y.unsqueeze(0), weights).squeeze(0)
 
-    gradients: Tensor = torch.func.vmap(torch.func.grad(nll), (None, 0, 0))(tree.ravel(own), rows.x, rows.y)
+    gradients: Tensor = torch.func.vmap(torch.func.grad(nll), (None, 0, 0))(tree.ravel(uncertain), rows.x, rows.y)
     return gradients * rows.w.sqrt().unsqueeze(-1)
 
 
@@ -40,51 +49,86 @@ def ggn(task: Task, params: Params, rows: Data) -> Tensor:
 
     Λ = −∂² log p(y|z)/∂z² in the outputs z, at the labels seen. Where it is not definite (an output that is a
     log-variance) its negative directions are left out.
+
+    Args:
+        task: the network and the likelihood
+        params: where the curvature is taken
+        rows: whose curvature is summed, by their weights
+
+    Returns:
+        √Λ J of all rows [rows · outputs, P].
     """
-    own, fixed = _parted(task, params)
+    uncertain, fixed = _split(task, params)
 
     def outputs(vector: Tensor, x: Tensor) -> Tensor:
-        return task.outputs({**fixed, **tree.unravel(vector, own)}, x.unsqueeze(0)).squeeze(0)
+        return task.outputs(fixed | tree.unravel(vector, uncertain), x.unsqueeze(0)).squeeze(0)
 
-    def each(vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def factor(vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
         z = outputs(vector, x)
         nll = lambda z: task.likelihood.nll(z.unsqueeze(0), y.unsqueeze(0), params).squeeze(0)
         values, vectors = torch.linalg.eigh(torch.func.jacrev(torch.func.grad(nll))(z))
         root = vectors * values.clamp(min=0).sqrt()
-        rows_of: Tensor = root.mT @ torch.func.jacrev(outputs)(vector, x)
-        return rows_of
+        product: Tensor = root.mT @ torch.func.jacrev(outputs)(vector, x)
+        return product
 
-    found: Tensor = torch.func.vmap(each, (None, 0, 0))(tree.ravel(own), rows.x, rows.y)  # [rows, outputs, P]
-    return (found * rows.w.sqrt().reshape(-1, 1, 1)).flatten(0, 1)
+    factors: Tensor = torch.func.vmap(factor, (None, 0, 0))(tree.ravel(uncertain), rows.x, rows.y)
+    return (factors * rows.w.sqrt().reshape(-1, 1, 1)).flatten(0, 1)  # from [rows, outputs, P]
 
 
 @dataclass(frozen=True)
 class Laplace:
-    """N(θ̂, H⁻¹) around the mode θ̂, with H the data's curvature plus the prior's precision."""
+    """N(θ̂, H⁻¹) around the mode θ̂, with H the data's curvature plus the prior's precision.
+
+    Attributes:
+        mode: how the mode is found
+        curvature: `ggn`, or `fisher`, which is cheaper by a factor of the number of outputs
+        dense: the whole matrix H, for small models
+        batch: rows whose curvature is held in memory at a time
+    """
 
     moves_statistics: ClassVar[bool] = True
 
-    mode: Inference = SGD()  # how the mode is found
-    curvature: Curvature = ggn  # `ggn`, or `fisher`, which is cheaper by a factor of the number of outputs
-    dense: bool = False  # the whole matrix H, for small models
-    batch: int = 50  # rows whose curvature is held in memory at a time
+    mode: Inference = SGD()
+    curvature: Curvature = ggn
+    dense: bool = False
+    batch: int = 50
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Gaussian | Dense:
+        """Find the mode and the curvature there.
+
+        Args:
+            task: the target
+            start: where the search for the mode begins
+            client: the rows and the key
+
+        Returns:
+            A Gaussian, with a whole precision matrix if `dense`.
+
+        Raises:
+            InputError: if `dense` and some weights have no curvature: a learned noise, running statistics.
+            Diverged: if the weights are not finite.
+        """
         mode = centre(self.mode(task, start, client), task.like).params
-        total: Tensor | float = 0.0
-        for part in range(0, len(client.data.w), self.batch):
-            factors = self.curvature(task, mode, Data(*(leaf[part : part + self.batch] for leaf in client.data)))
-            total = total + (factors.mT @ factors if self.dense else (factors**2).sum(0))
-        own = {k: mode[k] for k in task.uncertain}
-        if self.dense:
-            if len(own) < len(mode):
-                raise InputError("A full curvature needs a known noise and no running statistics: give noise=…")
-            return Dense(tree.ravel(own), total + task.prior.dense(own).precision)
-        precision = total + 1 / tree.ravel(task.prior.gaussian(own).var)
-        return Gaussian(mode, tree.unravel(1 / precision, own))
+        curvature: Tensor | float = 0.0
+        for i in range(0, len(client.data.w), self.batch):
+            rows = Data(*(leaf[i : i + self.batch] for leaf in client.data))
+            factors = self.curvature(task, mode, rows)
+            if self.dense:
+                curvature = curvature + factors.mT @ factors
+            else:
+                curvature = curvature + (factors**2).sum(0)
+        uncertain = {k: mode[k] for k in task.uncertain}
+        if not self.dense:
+            precision = curvature + 1 / tree.ravel(task.prior.gaussian(uncertain).var)
+            return Gaussian(mode, tree.unravel(1 / precision, uncertain))
+        if len(uncertain) < len(mode):
+            raise InputError("dense=True needs a known noise and no running statistics: give the task noise=….")
+        return Dense(tree.ravel(uncertain), curvature + task.prior.dense(uncertain).precision)
 
 
-def _parted(task: Task, params: Params) -> tuple[Params, Params]:
+def _split(task: Task, params: Params) -> tuple[Params, Params]:
     """The weights that have a curvature, and the rest."""
     names = set(task.uncertain)
-    return {k: v for k, v in params.items() if k in names}, {k: v for k, v in params.items() if k not in names}
+    uncertain = {k: v for k, v in params.items() if k in names}
+    fixed = {k: v for k, v in params.items() if k not in names}
+    return uncertain, fixed

@@ -19,16 +19,31 @@ class Newton:
     """θ ← θ − s H⁻¹ ∇U, with all rows in every step and s the best of 1, ½, ¼ … 0; finds the mode of a convex U.
 
     The matrix H is as large as the number of weights squared: for linear models, not for networks.
+
+    Attributes:
+        steps: at most so many; a convex problem needs about six
+        halvings: how often a step may be halved
     """
 
-    steps: int = 15  # at most; a convex problem needs about six
-    halvings: int = 8  # how small a step may become
+    steps: int = 15
+    halvings: int = 8
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
+        """Find the mode of U in double precision.
+
+        Args:
+            task: the target
+            start: where to begin
+            client: the rows and the key
+
+        Returns:
+            The mode.
+        """
         like = centre(start, task.like).params
         wide = {k: v.double() for k, v in like.items()}
         rows = client.data._replace(x=client.data.x.double(), w=client.data.w.double())
-        rows = rows if rows.y.dtype == torch.int64 else rows._replace(y=rows.y.double())
+        if rows.y.dtype != torch.int64:
+            rows = rows._replace(y=rows.y.double())
 
         def loss(vector: Tensor) -> Tensor:
             return task.loss(tree.unravel(vector, wide), rows, rows.size)
@@ -36,13 +51,14 @@ class Newton:
         vector = tree.ravel(wide)
         sizes = torch.tensor([2.0**-i for i in range(self.halvings)] + [0.0], dtype=torch.float64)
         for _ in track(range(self.steps), "step"):
-            gradient, curvature = torch.func.grad(loss)(vector), torch.func.hessian(loss)(vector)
+            gradient = torch.func.grad(loss)(vector)
+            curvature = torch.func.hessian(loss)(vector)
             ridge = 1e-10 * curvature.diagonal().abs().mean() * torch.eye(len(vector), dtype=torch.float64)
             direction, _ = torch.linalg.solve_ex(curvature + ridge, gradient)
-            tried = vector - sizes.unsqueeze(1) * direction
-            values = torch.stack([loss(candidate) for candidate in tried])
+            candidates = vector - sizes.unsqueeze(1) * direction
+            values = torch.stack([loss(candidate) for candidate in candidates])
             best = torch.where(torch.isfinite(values), values, torch.inf).argmin()
-            new = tried.index_select(0, best.reshape(1)).squeeze(0)
+            new = candidates.index_select(0, best.reshape(1)).squeeze(0)
             if not tree.under_vmap() and bool((new - vector).abs().max() < 1e-12):
                 break
             vector = new

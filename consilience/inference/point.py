@@ -14,74 +14,168 @@ from consilience.parties import Client
 from consilience.posterior import Point, Posterior, centre
 from consilience.task import Task, decay
 from consilience.training.augmentation import Augment
-from consilience.training.chain import Optimise, chain, drawn_epochs
+from consilience.training.chain import chain, draw_epochs
+from consilience.training.kernels import Optimise
 from consilience.training.optimisers import AdamSteps, Descent, Optimiser
 from consilience.training.schedules import Schedule, constant
 
 
 @dataclass(frozen=True)
 class SGD:
-    """Stochastic gradient descent, with momentum if asked."""
+    """Stochastic gradient descent, with momentum if asked.
+
+    Attributes:
+        rate: step size on the mean loss
+        momentum: share of the last step that goes on
+        epochs: passes over the client's rows
+        batch: rows a step
+        schedule: factor of the rate over a client's training
+        weight_decay: λ of (λ/2)‖θ‖², added to the mean loss
+        decay: factor of the rate over the rounds
+        fewest: passes are drawn from fewest … epochs for every client and round; None: always epochs
+        augment: changes every batch's inputs, for example CropAndFlip()
+    """
 
     moves_statistics: ClassVar[bool] = True
 
-    rate: float = 0.05  # step size on the mean loss
+    rate: float = 0.05
     momentum: float = 0.9
-    epochs: int = 10  # passes over the client's rows
-    batch: int = 50  # rows a step
-    schedule: Schedule = constant  # factor of the rate over a client's training
-    weight_decay: float = 0.0  # λ of (λ/2)‖θ‖², added to the mean loss
-    decay: Schedule = constant  # factor of the rate over the rounds
-    fewest: int | None = None  # passes are drawn from fewest … epochs for every client and round; None: always epochs
-    augment: Augment | None = None  # changes every batch's inputs, for example CropAndFlip()
+    epochs: int = 10
+    batch: int = 50
+    schedule: Schedule = constant
+    weight_decay: float = 0.0
+    decay: Schedule = constant
+    fewest: int | None = None
+    augment: Augment | None = None
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
+        """Descend on U/n.
+
+        Args:
+            task: the target
+            start: where to begin
+            client: the rows and the key
+
+        Returns:
+            Where the descent ends.
+
+        Raises:
+            InputError: if `fewest` is not within 1 … `epochs`.
+            Diverged: if the weights are not finite.
+        """
         return fit_point(self, Descent(self.rate, self.momentum), task, start, client)
 
     def steps(self, client: Client) -> Tensor:
-        """How many steps a client takes."""
+        """How many steps a client takes.
+
+        Args:
+            client: the rows and the key
+
+        Returns:
+            The count.
+        """
         rows = (client.data.w > 0).sum()
-        own = drawn_epochs(client, self.fewest, self.epochs)
-        return (self.epochs if own is None else own) * ((rows + self.batch - 1) // self.batch)
+        epochs = draw_epochs(client, self.fewest, self.epochs)
+        steps_an_epoch = (rows + self.batch - 1) // self.batch
+        if epochs is None:
+            return self.epochs * steps_an_epoch
+        return epochs * steps_an_epoch
 
     def length(self, client: Client) -> Tensor:
-        """How far those steps go along a gradient of 1: the sum of their rates; momentum widens it by 1 / (1 − m)."""
-        steps, each = self.steps(client), self.rate * self.decay(client.progress) / (1 - self.momentum)
+        """How far those steps go along a gradient of 1: the sum of their rates; momentum widens it by 1 / (1 − m).
+
+        Args:
+            client: the rows, the key and the progress over the rounds
+
+        Returns:
+            The length.
+        """
+        steps = self.steps(client)
+        rate = self.rate * self.decay(client.progress) / (1 - self.momentum)
         if not tree.under_vmap():
-            n = int(steps)
-            return torch.as_tensor(each * sum(float(self.schedule(i / n)) for i in range(n)))
+            count = int(steps)
+            return torch.as_tensor(rate * sum(float(self.schedule(i / count)) for i in range(count)))
         turn = torch.arange(self.epochs * math.ceil(len(client.data.w) / self.batch), device=steps.device).double()
         factors = torch.as_tensor(self.schedule((turn / steps).clamp(max=1.0)))
-        return torch.as_tensor(each * torch.where(turn < steps, factors, 0.0).sum())
+        return torch.as_tensor(rate * torch.where(turn < steps, factors, 0.0).sum())
 
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam; its two averages are forgotten between rounds."""
+    """Adam; its two averages are forgotten between rounds.
+
+    Attributes:
+        rate: step size
+        epochs: passes over the client's rows
+        batch: rows a step
+        beta1: memory of gradients
+        beta2: memory of squared gradients
+        schedule: factor of the rate over a client's training
+        weight_decay: λ of (λ/2)‖θ‖², added to the mean loss
+        decay: factor of the rate over the rounds
+        fewest: passes are drawn from fewest … epochs for every client and round; None: always epochs
+        augment: changes every batch's inputs, for example CropAndFlip()
+    """
 
     moves_statistics: ClassVar[bool] = True
 
-    rate: float = 1e-3  # step size
-    epochs: int = 10  # passes over the client's rows
-    batch: int = 50  # rows a step
+    rate: float = 1e-3
+    epochs: int = 10
+    batch: int = 50
     beta1: float = 0.9
     beta2: float = 0.999
-    schedule: Schedule = constant  # factor of the rate over a client's training
-    weight_decay: float = 0.0  # λ of (λ/2)‖θ‖², added to the mean loss
-    decay: Schedule = constant  # factor of the rate over the rounds
-    fewest: int | None = None  # passes are drawn from fewest … epochs for every client and round; None: always epochs
-    augment: Augment | None = None  # changes every batch's inputs, for example CropAndFlip()
+    schedule: Schedule = constant
+    weight_decay: float = 0.0
+    decay: Schedule = constant
+    fewest: int | None = None
+    augment: Augment | None = None
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
+        """Optimise U/n.
+
+        Args:
+            task: the target
+            start: where to begin
+            client: the rows and the key
+
+        Returns:
+            Where the steps end.
+
+        Raises:
+            InputError: if `fewest` is not within 1 … `epochs`.
+            Diverged: if the weights are not finite.
+        """
         return fit_point(self, AdamSteps(self.rate, self.beta1, self.beta2), task, start, client)
 
 
 def fit_point(settings: SGD | Adam, optimiser: Optimiser, task: Task, start: Posterior, client: Client) -> Point:
-    """Where the optimiser ends."""
+    """Run an optimiser with the settings that SGD and Adam share.
+
+    Args:
+        settings: epochs, batch, schedules, weight decay and augmentation
+        optimiser: takes the steps
+        task: the target
+        start: where to begin
+        client: the rows and the key
+
+    Returns:
+        Where the optimiser ends.
+
+    Raises:
+        InputError: if `fewest` is not within 1 … `epochs`.
+        Diverged: if the weights are not finite.
+    """
     if settings.weight_decay:
         task = task.tilted(decay(settings.weight_decay))
     kernel = Optimise(optimiser, settings.schedule, settings.decay(client.progress))
-    own_epochs = drawn_epochs(client, settings.fewest, settings.epochs)
-    passes = settings.epochs, settings.batch
-    trace = chain(task, start, client, kernel, *passes, own_epochs=own_epochs, augment=settings.augment)
+    trace = chain(
+        task,
+        start,
+        client,
+        kernel,
+        settings.epochs,
+        settings.batch,
+        client_epochs=draw_epochs(client, settings.fewest, settings.epochs),
+        augment=settings.augment,
+    )
     return Point(tree.unravel(trace.vector, centre(start, task.like).params))

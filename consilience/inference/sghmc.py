@@ -12,8 +12,9 @@ from consilience.errors import InputError
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples
 from consilience.task import Task
-from consilience.training.chain import At, sample
-from consilience.training.optimisers import less
+from consilience.training.chain import sample
+from consilience.training.kernels import At
+from consilience.training.optimisers import descend
 from consilience.training.schedules import cosine
 from consilience.tree import Tree
 
@@ -24,46 +25,110 @@ class CyclicalSGHMC:
 
     Noise enters in the last `samples` epochs of a cycle, each of which ends with one sample; the newest `keep` stay.
     For U/n with curvature h and constant ε the stationary variance of θ is T/(nh) · (4−2α)/(4−2α−εh).
+
+    Attributes:
+        rate: ε at the start of a cycle, on the mean loss
+        friction: α; momentum is 1 − α
+        epochs: passes over the client's rows
+        cycles: how often the rate begins again
+        samples: samples taken in a cycle
+        keep: how many samples are sent, the newest
+        batch: rows a step
+        temperature: 1: the posterior; 0: a snapshot ensemble
     """
 
     moves_statistics: ClassVar[bool] = True
 
-    rate: float = 0.05  # ε at the start of a cycle, on the mean loss
-    friction: float = 0.1  # α; momentum is 1 − α
-    epochs: int = 50  # passes over the client's rows
+    rate: float = 0.05
+    friction: float = 0.1
+    epochs: int = 50
     cycles: int = 5
-    samples: int = 2  # a cycle
-    keep: int = 6  # samples sent, the newest
-    batch: int = 50  # rows a step
-    temperature: float = 1.0  # 1: the posterior; 0: a snapshot ensemble
+    samples: int = 2
+    keep: int = 6
+    batch: int = 50
+    temperature: float = 1.0
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
-        if self.epochs < self.cycles * self.samples:
-            raise InputError(
-                f"{self.cycles} cycles with {self.samples} samples need {self.cycles * self.samples} epochs."
-            )
-        whole = min(self.cycles, self.keep) > 0
-        kept = [epoch for epoch in range(self.epochs) if self.sampling(epoch)][-self.keep :] if whole else []
-        return sample(task, start, client, self, self.epochs, self.batch, kept)
+        """Sample exp(−U/T).
 
-    def sampling(self, epoch: int) -> bool:
-        """Whether an epoch is among the last of its cycle."""
+        Args:
+            task: the target
+            start: where to begin
+            client: the rows and the key
+
+        Returns:
+            The newest samples.
+
+        Raises:
+            InputError: if the epochs are too few for the cycles, or no sample is kept.
+            Diverged: if the weights are not finite.
+        """
+        needed = self.cycles * self.samples
+        if self.epochs < needed:
+            raise InputError(
+                f"epochs={self.epochs}: {self.cycles} cycles with {self.samples} samples each need {needed} epochs."
+            )
+        sample_at: list[int] = []
+        if self.cycles > 0 and self.keep > 0:
+            sample_at = [epoch for epoch in range(self.epochs) if self.in_sampling_stage(epoch)][-self.keep :]
+        return sample(task, start, client, self, self.epochs, self.batch, sample_at)
+
+    def in_sampling_stage(self, epoch: int) -> bool:
+        """Whether an epoch is among the last of its cycle, where noise enters.
+
+        Args:
+            epoch: counted from 0
+
+        Returns:
+            Whether it ends with a sample.
+        """
         return self.cycle(epoch).stop - 1 - epoch < self.samples
 
     def cycle(self, epoch: int) -> range:
-        """The whole epochs of the cycle that an epoch is in."""
+        """The whole epochs of the cycle that an epoch is in.
+
+        Args:
+            epoch: counted from 0
+
+        Returns:
+            The cycle's epochs.
+        """
         i = (epoch * self.cycles) // self.epochs
         return range(-(-i * self.epochs // self.cycles), -(-(i + 1) * self.epochs // self.cycles))
 
     def init(self, vector: Tensor) -> Tree:
+        """The velocity before the first step.
+
+        Args:
+            vector: the first weights, flat
+
+        Returns:
+            Zeros.
+        """
         return torch.zeros_like(vector)
 
     def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
-        own = self.cycle(at.epoch)
-        rate = self.rate * cosine((at.progress * self.epochs - own.start) / len(own))
-        velocity = torch.mul(state, 1 - self.friction, out=state if at.overwrite else None)
-        velocity = less(velocity, gradient, rate, at.overwrite)
-        if self.temperature and self.sampling(at.epoch):
+        """Move the velocity, then the weights by it.
+
+        Args:
+            vector: the weights, flat
+            gradient: ∇(U/n) on this step's batch
+            state: the velocity
+            at: where the step stands
+
+        Returns:
+            The new weights and velocity.
+        """
+        cycle = self.cycle(at.epoch)
+        rate = self.rate * cosine((at.progress * self.epochs - cycle.start) / len(cycle))
+        if at.overwrite:
+            velocity = torch.mul(state, 1 - self.friction, out=state)
+        else:
+            velocity = torch.mul(state, 1 - self.friction)
+        velocity = descend(velocity, gradient, rate, at.overwrite)
+        if self.temperature and self.in_sampling_stage(at.epoch):
             scale = (2 * rate * self.friction * self.temperature / at.size).sqrt()
             velocity += at.noise(vector).mul_(scale)
-        return torch.add(vector, velocity, out=vector if at.overwrite else None), velocity
+        if at.overwrite:
+            return torch.add(vector, velocity, out=vector), velocity
+        return torch.add(vector, velocity), velocity

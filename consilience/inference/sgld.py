@@ -10,8 +10,9 @@ from torch import Tensor
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples
 from consilience.task import Task
-from consilience.training.chain import At, keep_after_burn_in, sample
-from consilience.training.optimisers import less
+from consilience.training.chain import keep_after_burn_in, sample
+from consilience.training.kernels import At
+from consilience.training.optimisers import descend
 from consilience.tree import Tree
 
 
@@ -20,26 +21,67 @@ class SGLD:
     """θ ← θ − ε ∇U/n + √(2εT/n)·ξ: samples exp(−U/T) as ε → 0.
 
     For U/n with curvature h the stationary variance is T/(nh) · 1/(1 − εh/2).
+
+    Attributes:
+        rate: ε, on the mean loss
+        epochs: passes over the client's rows
+        burn: epochs thrown away
+        every: epochs between samples
+        batch: rows a step
+        temperature: 1: the posterior; 0: optimisation
     """
 
     moves_statistics: ClassVar[bool] = True
 
-    rate: float = 0.02  # ε, on the mean loss
-    epochs: int = 60  # passes over the client's rows
-    burn: int = 30  # epochs thrown away
-    every: int = 5  # epochs between samples
-    batch: int = 50  # rows a step
-    temperature: float = 1.0  # 1: the posterior; 0: optimisation
+    rate: float = 0.02
+    epochs: int = 60
+    burn: int = 30
+    every: int = 5
+    batch: int = 50
+    temperature: float = 1.0
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
-        kept = keep_after_burn_in(self.epochs, self.burn, self.every)
-        return sample(task, start, client, self, self.epochs, self.batch, kept)
+        """Sample exp(−U/T).
+
+        Args:
+            task: the target
+            start: where to begin
+            client: the rows and the key
+
+        Returns:
+            The samples, one an interval after burning.
+
+        Raises:
+            InputError: if no sample is kept.
+            Diverged: if the weights are not finite.
+        """
+        sample_at = keep_after_burn_in(self.epochs, self.burn, self.every)
+        return sample(task, start, client, self, self.epochs, self.batch, sample_at)
 
     def init(self, vector: Tensor) -> Tree:
+        """Nothing: Langevin dynamics have no memory.
+
+        Args:
+            vector: the first weights, flat
+
+        Returns:
+            The empty state.
+        """
         return ()
 
     def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
-        new = less(vector, gradient, self.rate, at.overwrite)
+        """Step along the gradient and add noise.
+
+        Args:
+            vector: the weights, flat
+            gradient: ∇(U/n) on this step's batch
+            state: empty
+            at: where the step stands
+
+        Returns:
+            The new weights and the empty state.
+        """
+        new = descend(vector, gradient, self.rate, at.overwrite)
         if self.temperature:
             new += at.noise(vector).mul_((2 * self.rate * self.temperature / at.size).sqrt())
         return new, ()

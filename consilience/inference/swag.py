@@ -12,7 +12,8 @@ from consilience.errors import InputError
 from consilience.parties import Client
 from consilience.posterior import Gaussian, Posterior, centre
 from consilience.task import Task
-from consilience.training.chain import Optimise, chain, keep_after_burn_in
+from consilience.training.chain import chain, keep_after_burn_in
+from consilience.training.kernels import Optimise
 from consilience.training.optimisers import Descent
 from consilience.training.schedules import constant
 
@@ -22,24 +23,49 @@ class SWAG:
     """Momentum SGD at a constant rate; the weights at the ends of epochs give a mean and variances E[θ²] − E[θ]².
 
     How wide it comes out depends on rate, batch and momentum as much as on the posterior.
+
+    Attributes:
+        rate: step size on the mean loss
+        momentum: share of the last step that goes on
+        epochs: passes over the client's rows
+        burn: epochs before the first snapshot
+        every: epochs between snapshots
+        batch: rows a step
+        floor: smallest log σ²
     """
 
     moves_statistics: ClassVar[bool] = True
 
-    rate: float = 0.05  # step size on the mean loss
+    rate: float = 0.05
     momentum: float = 0.9
-    epochs: int = 30  # passes over the client's rows
-    burn: int = 10  # epochs before the first snapshot
-    every: int = 1  # epochs between snapshots
-    batch: int = 50  # rows a step
-    floor: float = -20.0  # smallest log σ²
+    epochs: int = 30
+    burn: int = 10
+    every: int = 1
+    batch: int = 50
+    floor: float = -20.0
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Gaussian:
-        kept = keep_after_burn_in(self.epochs, self.burn, self.every)
-        if len(kept) < 2:
-            raise InputError("SWAG needs at least two snapshots: raise epochs or lower burn.")
+        """Take the moments of the snapshots.
+
+        Args:
+            task: the target
+            start: where to begin
+            client: the rows and the key
+
+        Returns:
+            A Gaussian with a variance for every weight of the network.
+
+        Raises:
+            InputError: if there are fewer than two snapshots.
+            Diverged: if the weights are not finite.
+        """
+        sample_at = keep_after_burn_in(self.epochs, self.burn, self.every)
+        if len(sample_at) < 2:
+            raise InputError("SWAG needs at least two snapshots: raise epochs, or lower burn or every.")
         kernel = Optimise(Descent(self.rate, self.momentum), constant)
-        trace = chain(task, start, client, kernel, self.epochs, self.batch, kept)
-        like, vectors = centre(start, task.like).params, torch.stack(trace.samples)
+        trace = chain(task, start, client, kernel, self.epochs, self.batch, sample_at)
+        like = centre(start, task.like).params
+        vectors = torch.stack(trace.samples)
+        mean = tree.unravel(vectors.mean(0), like)
         var = tree.unravel(vectors.var(0, correction=0).clamp(min=torch.tensor(self.floor).exp()), like)
-        return Gaussian(tree.unravel(vectors.mean(0), like), {k: var[k] for k in task.uncertain})
+        return Gaussian(mean, {k: var[k] for k in task.uncertain})

@@ -10,21 +10,27 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.data.sites import Data
-from consilience.inference.coreset import initial, starts
+from consilience.inference.pseudo_rows import initial, starts
 from consilience.parties import Client
 from consilience.progress import track
 from consilience.task import Task, grad, mean_nll
-from consilience.training.many import check_exact
+from consilience.training.gradient import check_exact
 from consilience.training.optimisers import AdamSteps, Descent
 from consilience.tree import Params
 
 
 class Lessons(NamedTuple):
-    """Pseudo-rows in the order in which they are to be trained on."""
+    """Pseudo-rows in the order in which they are to be trained on.
 
-    x: Tensor  # [steps, batch, …]
+    Attributes:
+        x: inputs [steps, batch, …]
+        y: labels or targets [steps, batch, …]
+        rates: η of every step [steps]
+    """
+
+    x: Tensor
     y: Tensor
-    rates: Tensor  # [steps]
+    rates: Tensor
 
 
 @dataclass(frozen=True)
@@ -34,64 +40,121 @@ class Distillation:
         for each update
     1       θ ← the start;  for each epoch, for each step s:  θ ← θ − ηₛ ∇ℓ(θ; xₛ, yₛ)
     2       step x, y and η along the gradient of ℓ(θ; the client's rows), through all of line 1
+
+    Attributes:
+        steps: number of pseudo-batches
+        batch: pseudo-rows in each
+        epochs: passes over the pseudo-batches
+        updates: updates of the pseudo-rows
+        rate: η at first
+        rate_x: step of the inputs, with momentum 0.9
+        rate_y: step of a regression's targets, with momentum 0.9
+        rate_rate: step of η, by Adam
+        spread: deviation of the first inputs around the data's mean
     """
 
-    steps: int = 20  # pseudo-batches
-    batch: int = 10  # pseudo-rows in each
-    epochs: int = 1  # passes over the pseudo-batches
+    steps: int = 20
+    batch: int = 10
+    epochs: int = 1
     updates: int = 50
-    rate: float = 0.01  # η at first
-    rate_x: float = 0.1  # step of the inputs, with momentum 0.9
-    rate_y: float = 0.1  # step of a regression's targets, with momentum 0.9
-    rate_rate: float = 0.0  # step of η, by Adam
-    spread: float = 1.0  # deviation of the first inputs around the data's mean
+    rate: float = 0.01
+    rate_x: float = 0.1
+    rate_y: float = 0.1
+    rate_rate: float = 0.0
+    spread: float = 1.0
 
     def __call__(self, task: Task, seed: Tensor, client: Client) -> Lessons:
-        check_exact(task, "Distillation")
-        like, data = task.like, client.data
-        start = starts(task, seed, 1)[0]
-        first = initial(task, data, self.steps * self.batch, self.spread, client.key)
-        shape = (self.steps, self.batch)
-        whole = Lessons(
-            first.x.unflatten(0, shape),
-            first.y.unflatten(0, shape),
-            torch.full_like(data.w, self.rate)[:1].expand(self.steps),
-        )
-        leaves = [leaf for leaf in whole if leaf.is_floating_point()]
-        steps = [self.rate_x, *([self.rate_y] if whole.y.is_floating_point() else [])]
+        """Learn the lessons.
 
-        def rebuilt(vector: Tensor) -> Lessons:
-            parts = iter(
-                v.reshape(p.shape) for v, p in zip(vector.split([p.numel() for p in leaves]), leaves, strict=True)
-            )
-            return Lessons(*(next(parts) if leaf.is_floating_point() else leaf for leaf in whole))
+        Args:
+            task: the target, of which the network and the likelihood count
+            seed: the same at every client, so that all start at the same weights
+            client: the rows and the key
+
+        Returns:
+            Pseudo-rows and a rate for each step.
+
+        Raises:
+            InputError: if the network draws in training.
+        """
+        check_exact(task, "Distillation")
+        like = task.like
+        data = client.data
+        start = starts(task, seed, 1)[0]
+        first = self.first_lessons(task, client)
+        leaves = [leaf for leaf in first if leaf.is_floating_point()]
+        row_rates = [self.rate_x]
+        if first.y.is_floating_point():
+            row_rates.append(self.rate_y)
 
         def outcome(vector: Tensor) -> Tensor:
-            params = tree.unravel(train_on_lessons(task, like, start, rebuilt(vector), self.epochs), like)
+            lessons = _rebuild(vector, first)
+            params = tree.unravel(train_on_lessons(task, like, start, lessons, self.epochs), like)
             return mean_nll(task.likelihood.nll(task.outputs(params, data.x), data.y, params), data.w)
 
         vector = torch.cat([leaf.flatten() for leaf in leaves])
         cut = vector.numel() - self.steps
-        rate = torch.cat([torch.full((p.numel(),), r).to(vector) for p, r in zip(leaves[:-1], steps, strict=True)])
-        rows, rates = Descent(1.0, 0.9), AdamSteps(self.rate_rate)
-        moving, tuning = rows.init(vector[:cut]), rates.init(vector[cut:])
+        rate = torch.cat([torch.full((p.numel(),), r).to(vector) for p, r in zip(leaves[:-1], row_rates, strict=True)])
+        descent = Descent(1.0, 0.9)
+        adam = AdamSteps(self.rate_rate)
+        velocity = descent.init(vector[:cut])
+        moments = adam.init(vector[cut:])
         for _ in track(range(self.updates), "update"):
             gradient = torch.nan_to_num(grad(outcome, vector), nan=0.0, posinf=0.0, neginf=0.0)
-            moved, moving = rows.step(vector[:cut], rate * gradient[:cut], moving, 1.0)
-            tuned, tuning = rates.step(vector[cut:], gradient[cut:], tuning, self.rate_rate)
-            vector = torch.cat([moved, tuned.clamp(min=0.0)])
-        return rebuilt(vector)
+            rows, velocity = descent.step(vector[:cut], rate * gradient[:cut], velocity, 1.0)
+            rates, moments = adam.step(vector[cut:], gradient[cut:], moments, self.rate_rate)
+            vector = torch.cat([rows, rates.clamp(min=0.0)])
+        return _rebuild(vector, first)
+
+    def first_lessons(self, task: Task, client: Client) -> Lessons:
+        """Lessons before the first update.
+
+        Args:
+            task: which says how many classes there are
+            client: the rows and the key
+
+        Returns:
+            Pseudo-rows around the mean of the client's, all at the first rate.
+        """
+        coreset = initial(task, client.data, self.steps * self.batch, self.spread, client.key)
+        shape = (self.steps, self.batch)
+        rates = torch.full_like(client.data.w, self.rate)[:1].expand(self.steps)
+        return Lessons(coreset.x.unflatten(0, shape), coreset.y.unflatten(0, shape), rates)
+
+
+def _rebuild(vector: Tensor, like: Lessons) -> Lessons:
+    """Lessons from one vector of all that is learned; labels are not."""
+    leaves = [leaf for leaf in like if leaf.is_floating_point()]
+    parts = vector.split([leaf.numel() for leaf in leaves])
+    values = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+    if not like.y.is_floating_point():
+        values.insert(1, like.y)
+    return Lessons(*values)
 
 
 def train_on_lessons(
     task: Task, like: Params, start: Tensor, lessons: Lessons, epochs: int, w: Tensor | None = None
 ) -> Tensor:
-    """Weights after the lessons, differentiable in them; `w` counts the rows of a batch."""
+    """Weights after the lessons, differentiable in them.
+
+    Args:
+        task: the network and the likelihood
+        like: names and shapes of the weights
+        start: the weights before, flat
+        lessons: pseudo-rows and rates
+        epochs: passes over the lessons
+        w: how much each row of a batch counts; None: all alike
+
+    Returns:
+        The weights, flat.
+    """
 
     def loss(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         params = tree.unravel(theta, like)
-        each = task.likelihood.nll(task.outputs(params, x), y, params)
-        return mean_nll(each, torch.ones_like(each) if w is None else w)
+        nll = task.likelihood.nll(task.outputs(params, x), y, params)
+        if w is None:
+            return mean_nll(nll, torch.ones_like(nll))
+        return mean_nll(nll, w)
 
     theta = start
     for _ in range(epochs):
@@ -101,13 +164,29 @@ def train_on_lessons(
 
 
 def join_lessons(every: list[Lessons], weights: Tensor) -> tuple[Lessons, Tensor]:
-    """All clients' lessons step by step, with the mean rate, and how much each row of a batch counts."""
-    x, y = (torch.cat([getattr(lessons, name) for lessons in every], dim=1) for name in ("x", "y"))
+    """Join all clients' lessons step by step.
+
+    Args:
+        every: each client's lessons
+        weights: nₖ / n of each client
+
+    Returns:
+        The lessons, with the mean rate, and how much each row of a batch counts.
+    """
+    x = torch.cat([lessons.x for lessons in every], dim=1)
+    y = torch.cat([lessons.y for lessons in every], dim=1)
     rates = torch.stack([lessons.rates for lessons in every])
     w = torch.cat([share.to(x).expand(lessons.x.shape[1]) for lessons, share in zip(every, weights, strict=True)])
     return Lessons(x, y, (weights.to(rates).unsqueeze(1) * rates).sum(0)), w
 
 
 def rows_of(lessons: Lessons) -> Data:
-    """All pseudo-rows, for pictures."""
+    """All pseudo-rows, for pictures.
+
+    Args:
+        lessons: in steps and batches
+
+    Returns:
+        The rows, one after another.
+    """
     return Data.of(lessons.x.flatten(0, 1), lessons.y.flatten(0, 1))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.inference.coreset import starts
+from consilience.inference.pseudo_rows import starts
 from consilience.inference.unrolled import Distillation, Lessons, join_lessons, train_on_lessons
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply, Server, payloads, weights

@@ -11,8 +11,9 @@ from consilience.method import Method, Stepped
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point, average
 from consilience.task import Task
-from consilience.training.chain import Held, chain
+from consilience.training.chain import chain
 from consilience.training.gradient import full_gradient
+from consilience.training.kernels import Held
 from consilience.training.optimisers import Descent, Optimiser
 from consilience.tree import Params, Tree
 

@@ -15,77 +15,115 @@ from torch import Tensor
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.likelihood import Likelihood
-from consilience.models.plain import perceptron
+from consilience.models.plain import Perceptron, perceptron
 from consilience.task import Task, mean_nll
 from consilience.tree import Params
 
-threshold_backward: Any = torch.ops.aten.threshold_backward.default  # ReLU's gradient where `given` is above 0, at once
+threshold_backward: Any = (
+    torch.ops.aten.threshold_backward.default
+)  # ReLU's gradient where a layer's input is above 0, at once
 
 
 def perceptron_gradient(task: Task, like: Params) -> Callable[[Tensor, Data], Tensor] | None:
-    """∇ of the batch's mean negative log-likelihood as one vector, for a plain perceptron; None for other networks.
+    """∇ of the batch's mean negative log-likelihood for a plain perceptron.
 
-    Outside vmap it is written into the same vector at every call.
+    Args:
+        task: the target, of which the network and the likelihood count
+        like: names and shapes of the weights
+
+    Returns:
+        A function of the flat weights and a batch, whose value is flat too; outside vmap it writes into the same vector
+        at every call. None for other networks.
     """
     net = perceptron(task.model)
-    own = [] if net is None else [name for layer in zip(net.weights, net.biases, strict=True) for name in layer]
-    extra = [name for name in like if name not in own]
-    if net is None or own + extra != list(like):
+    if net is None:
         return None
-    weights, biases = net.weights, net.biases
-
-    def passed(params: Params, batch: Data) -> tuple[list[Tensor], Tensor, list[Tensor]]:
-        """What each layer is given; the gradient by the outputs and by the likelihood's own weights."""
-        reached, outputs = net.passed(params, batch.x)
-        return reached, *outcome_gradient(task.likelihood, outputs, batch, {k: params[k] for k in extra})
-
-    def together(vector: Tensor, batch: Data) -> Tensor:
-        params = tree.unravel(vector, like)
-        reached, delta, found = passed(params, batch)
-        for w, given in zip(reversed(weights), reversed(reached), strict=True):
-            found = [(delta.mT @ given).flatten(), delta.sum(0), *found]
-            if given is not reached[0]:
-                delta = threshold_backward(delta @ params[w], given, 0)
-        return torch.cat(found)
-
+    names = [name for layer in zip(net.weights, net.biases, strict=True) for name in layer]
+    extra = [name for name in like if name not in names]  # the likelihood's own weights
+    if names + extra != list(like):
+        return None
     if tree.under_vmap():
-        return together
+        return _pure_gradient(net, task.likelihood, extra, like)
+    return _overwriting_gradient(net, task.likelihood, extra, like)
 
+
+def _pure_gradient(
+    net: Perceptron, likelihood: Likelihood, extra: list[str], like: Params
+) -> Callable[[Tensor, Data], Tensor]:
+    """A new vector at every call, as a vmap needs it."""
+    weights = net.weights
+
+    def gradient_at(vector: Tensor, batch: Data) -> Tensor:
+        params = tree.unravel(vector, like)
+        inputs, outputs = net.passed(params, batch.x)
+        delta, parts = outcome_gradient(likelihood, outputs, batch, {k: params[k] for k in extra})
+        for w, x in zip(reversed(weights), reversed(inputs), strict=True):
+            parts = [(delta.mT @ x).flatten(), delta.sum(0), *parts]
+            if x is not inputs[0]:
+                delta = threshold_backward(delta @ params[w], x, 0)
+        return torch.cat(parts)
+
+    return gradient_at
+
+
+def _overwriting_gradient(
+    net: Perceptron, likelihood: Likelihood, extra: list[str], like: Params
+) -> Callable[[Tensor, Data], Tensor]:
+    """The same vector at every call, written over."""
+    weights = net.weights
+    biases = net.biases
     gradient = torch.empty_like(tree.ravel(like))
-    gradients, params = tree.unravel(gradient, like), Params()
-    seen: Tensor | None = None  # whose views `params` are
+    gradients = tree.unravel(gradient, like)
+    params = Params()
+    last: Tensor | None = None  # whose views `params` are
 
-    def alone(vector: Tensor, batch: Data) -> Tensor:
-        nonlocal seen, params
-        if vector is not seen:  # steps that overwrite their vector come with the same one every time
-            seen, params = vector, tree.unravel(vector, like)
-        reached, delta, found = passed(params, batch)
-        for w, b, given in zip(reversed(weights), reversed(biases), reversed(reached), strict=True):
-            torch.mm(delta.mT, given, out=gradients[w])
+    def gradient_at(vector: Tensor, batch: Data) -> Tensor:
+        nonlocal last, params
+        if vector is not last:  # steps that overwrite their vector come with the same one every time
+            last = vector
+            params = tree.unravel(vector, like)
+        inputs, outputs = net.passed(params, batch.x)
+        delta, extra_gradients = outcome_gradient(likelihood, outputs, batch, {k: params[k] for k in extra})
+        for w, b, x in zip(reversed(weights), reversed(biases), reversed(inputs), strict=True):
+            torch.mm(delta.mT, x, out=gradients[w])
             torch.sum(delta, 0, out=gradients[b])
-            if given is not reached[0]:
-                delta = threshold_backward(delta @ params[w], given, 0)
-        for name, value in zip(extra, found, strict=True):
+            if x is not inputs[0]:
+                delta = threshold_backward(delta @ params[w], x, 0)
+        for name, value in zip(extra, extra_gradients, strict=True):
             gradients[name].copy_(value.view_as(gradients[name]))
         return gradient
 
-    return alone
+    return gradient_at
 
 
-def outcome_gradient(likelihood: Likelihood, outputs: Tensor, batch: Data, own: Params) -> tuple[Tensor, list[Tensor]]:
-    """∂ mean loss / ∂ outputs, and by the likelihood's own weights: in closed form if it says so, else by autograd."""
+def outcome_gradient(
+    likelihood: Likelihood, outputs: Tensor, batch: Data, extra: Params
+) -> tuple[Tensor, list[Tensor]]:
+    """The gradient of the mean loss by the outputs and by the likelihood's own weights.
+
+    In closed form if the likelihood gives one as `gradients`, else by autograd.
+
+    Args:
+        likelihood: of the outcomes given the outputs
+        outputs: of the network, one row each
+        batch: the rows
+        extra: the likelihood's own weights
+
+    Returns:
+        ∂ mean loss / ∂ outputs, and that by each of the likelihood's own weights, flat.
+    """
     if "gradients" in vars(type(likelihood)):
         shares = batch.w / batch.w.sum().clamp(min=1e-12)
-        delta, by_own = likelihood.gradients(outputs, batch.y, own)  # type: ignore[attr-defined]
-        return delta * shares.unsqueeze(-1), [(shares @ by_own[k]).reshape(-1) for k in own]
+        delta, by_extra = likelihood.gradients(outputs, batch.y, extra)  # type: ignore[attr-defined]
+        return delta * shares.unsqueeze(-1), [(shares @ by_extra[k]).reshape(-1) for k in extra]
 
-    def loss(outputs: Tensor, own: Params) -> Tensor:
-        return mean_nll(likelihood.nll(outputs, batch.y, own), batch.w)
+    def loss(outputs: Tensor, extra: Params) -> Tensor:
+        return mean_nll(likelihood.nll(outputs, batch.y, extra), batch.w)
 
     if tree.under_vmap():
-        delta, others = torch.func.grad(loss, argnums=(0, 1))(outputs, own)
-        return delta, [others[k].flatten() for k in own]
+        delta, others = torch.func.grad(loss, argnums=(0, 1))(outputs, extra)
+        return delta, [others[k].flatten() for k in extra]
     with torch.enable_grad():
-        leaves: list[Any] = [leaf.detach().requires_grad_() for leaf in (outputs, *own.values())]
-        delta, *rest = torch.autograd.grad(loss(leaves[0], dict(zip(own, leaves[1:], strict=True))), leaves)
+        leaves: list[Any] = [leaf.detach().requires_grad_() for leaf in (outputs, *extra.values())]
+        delta, *rest = torch.autograd.grad(loss(leaves[0], dict(zip(extra, leaves[1:], strict=True))), leaves)
     return delta, [leaf.flatten() for leaf in rest]

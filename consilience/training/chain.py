@@ -8,8 +8,8 @@ finished its epoch is frozen until the others have.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,14 +18,13 @@ from torch import Tensor
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import Diverged, InputError
-from consilience.key import Key
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples, centre
 from consilience.progress import track
 from consilience.task import Task
 from consilience.training.augmentation import Augment
 from consilience.training.gradient import pass_of, statistics_in
-from consilience.training.optimisers import Optimiser
+from consilience.training.kernels import At, Kernel
 from consilience.tree import Tree
 
 SMALL = 2**17  # numbers: half a megabyte
@@ -34,65 +33,49 @@ SMALL = 2**17  # numbers: half a megabyte
 class Inference(Protocol):
     """Target, start, data → posterior. One whose `moves_statistics` is True trains batch normalisation as it should."""
 
-    def __call__(self, task: Task, start: Posterior, client: Client) -> Posterior: ...
+    def __call__(self, task: Task, start: Posterior, client: Client) -> Posterior:
+        """Infer the weights from one client's rows.
 
+        Args:
+            task: the target: network, likelihood, prior and tilts
+            start: where to begin
+            client: the rows and the key
 
-class At(NamedTuple):
-    """Where a step stands."""
-
-    epoch: int
-    progress: float | Tensor  # of the whole chain, in [0, 1)
-    size: Tensor  # n, the client's number of examples
-    key: Key  # of the epoch
-    step: int  # within the epoch
-    overwrite: bool = False  # whether the step may write over vector and state, which nobody needs again
-
-    def noise(self, vector: Tensor) -> Tensor:
-        """This step's own standard normals."""
-        return self.key.fold(self.step).normal_like(vector)
+        Returns:
+            The posterior, or what stands for it.
+        """
 
 
 class Trace(NamedTuple):
-    vector: Tensor  # the last
+    """What a chain leaves behind.
+
+    Attributes:
+        vector: the last weights, flat
+        samples: the weights at the ends of the epochs asked for, flat
+        state: the kernel's, at the end
+    """
+
+    vector: Tensor
     samples: list[Tensor]
-    state: Tree  # the kernel's, at the end
+    state: Tree
 
 
-class Kernel(Protocol):
-    def init(self, vector: Tensor) -> Tree: ...
+class Pace(NamedTuple):
+    """How many steps a chain takes, for one client or for the clients of one vmap.
 
-    def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]: ...
+    Attributes:
+        epochs: passes of the loop
+        steps: steps of a pass of the loop
+        client_epochs: passes of this client, at most `epochs`
+        client_steps: steps of a pass of this client, at most `steps`
+        uneven: whether clients of the vmap differ, so that some are frozen while others work
+    """
 
-
-@dataclass(frozen=True)
-class Optimise:
-    """An optimiser as a kernel; `schedule` maps progress to a factor of its rate, beside a constant one."""
-
-    optimiser: Optimiser
-    schedule: Callable[[float | Tensor], float | Tensor]
-    factor: float | Tensor = 1.0
-
-    def init(self, vector: Tensor) -> Tree:
-        return self.optimiser.init(vector)
-
-    def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
-        rate = self.optimiser.rate * self.factor * self.schedule(at.progress)
-        rate = rate.to(vector) if isinstance(rate, Tensor) else rate
-        return self.optimiser.step(vector, gradient, state, rate, at.overwrite)
-
-
-@dataclass(frozen=True)
-class Held:
-    """An optimiser as a kernel whose memory stays as it was handed over."""
-
-    optimiser: Optimiser
-    memory: Tree
-
-    def init(self, vector: Tensor) -> Tree:
-        return ()
-
-    def step(self, vector: Tensor, gradient: Tensor, state: Tree, at: At) -> tuple[Tensor, Tree]:
-        return self.optimiser.step(vector, gradient, self.memory, self.optimiser.rate)[0], ()
+    epochs: int
+    steps: int
+    client_epochs: int | Tensor
+    client_steps: int | Tensor
+    uneven: bool
 
 
 def chain(
@@ -102,86 +85,174 @@ def chain(
     kernel: Kernel,
     epochs: int,
     batch: int,
-    kept: Collection[int] = (),
-    own_epochs: Tensor | None = None,
+    sample_at: Collection[int] = (),
+    client_epochs: Tensor | None = None,
     augment: Augment | None = None,
 ) -> Trace:
-    """Run `epochs` passes over the client's rows, keeping the vectors at the end of the `kept` epochs.
+    """Run passes over the client's rows. Running statistics follow the passes, not the kernel.
 
-    With `own_epochs` a client stops after so many of them; `augment` changes every batch's inputs. Running statistics
-    follow the passes, not the kernel.
+    Args:
+        task: the target
+        start: where the chain begins
+        client: the rows and the key
+        kernel: takes the steps
+        epochs: passes over the rows
+        batch: rows a step
+        sample_at: the epochs at whose ends the weights are kept
+        client_epochs: after how many of the epochs this client stops; None: after all
+        augment: changes every batch's inputs
+
+    Returns:
+        The last weights, those kept and the kernel's state.
+
+    Raises:
+        Diverged: if the weights of a client that runs alone are not finite at the end of an epoch.
     """
     like = centre(start, task.like).params
-    vector, data, several = tree.ravel(like), client.data, tree.under_vmap()
-    state, samples = kernel.init(vector), []
-    uneven = several and bool((tree.below(data.w) <= 0).any())  # some client of the group has fewer rows
-    rows_in_all = len(data.w) if several else int((data.w > 0).sum())
-    steps, size = math.ceil(rows_in_all / batch), data.size
-    own_steps = torch.ceil((data.w > 0).sum() / batch).to(vector) if uneven else steps
-    passes = epochs if own_epochs is None else own_epochs.to(vector) if several else int(own_epochs)
-    learn, still = pass_of(task, like, size), statistics_in(task, like)
-    overwrite = not several and still is None and vector.device.type == "cpu"
-    own_key = client.key if several else client.key.plain
-    for epoch in track(range(passes if isinstance(passes, int) else epochs), "epoch"):
-        key = own_key.fold(epoch)
-        order = key.order(data.w)
-        for i, taken in enumerate(batches(data, order[: steps * batch], batch)):
-            rows = taken if augment is None else taken._replace(x=augment(taken.x, key.fold(i).fold(-1)))
-            at = At(epoch, (epoch + i / own_steps) / passes, size, key, i, overwrite)
-            moved, gradient = learn(vector, rows, key, i)
-            new = kernel.step(moved, gradient, state, at)
-            if still is not None:
-                new = torch.where(still, moved, new[0]), new[1]
-            if uneven or (several and own_epochs is not None):
-                works = (rows.w.sum() > 0) if own_epochs is None else (rows.w.sum() > 0) & (epoch < passes)
+    vector = tree.ravel(like)
+    data = client.data
+    size = data.size
+    loop_epochs, steps, passes, client_steps, uneven = _pace(data, vector, epochs, batch, client_epochs)
+    learn = pass_of(task, like, size)
+    is_statistic = statistics_in(task, like)
+    several = tree.under_vmap()
+    overwrite = not several and is_statistic is None and vector.device.type == "cpu"
+    chain_key = client.key
+    if not several:
+        chain_key = chain_key.plain
+    state = kernel.init(vector)
+    samples: list[Tensor] = []
+    for epoch in track(range(loop_epochs), "epoch"):
+        key = chain_key.fold(epoch)
+        order = key.order(data.w)[: steps * batch]
+        for i, plain in enumerate(batches(data, order, batch)):
+            rows = plain
+            if augment is not None:
+                rows = plain._replace(x=augment(plain.x, key.fold(i).fold(-1)))
+            at = At(epoch, (epoch + i / client_steps) / passes, size, key, i, overwrite)
+            current, gradient = learn(vector, rows, key, i)
+            new = kernel.step(current, gradient, state, at)
+            if is_statistic is not None:
+                new = torch.where(is_statistic, current, new[0]), new[1]
+            if uneven:
+                works = rows.w.sum() > 0
+                if client_epochs is not None:
+                    works = works & (epoch < passes)
                 new = tree.where(works, new, (vector, state))
             vector, state = new
-        if epoch in kept:
-            samples.append(vector.clone() if overwrite else vector)
+        if epoch in sample_at:
+            samples.append(vector.clone())  # the next step may write over it
         if not several and not tree.finite(vector):
             raise Diverged(
-                f"{type(kernel).__name__} left the finite numbers by step {(epoch + 1) * steps}; "
-                "try a smaller rate (--set inference.rate=…) or a stronger prior."
+                f"Training diverged: the weights are not finite after step {(epoch + 1) * steps}; try a smaller rate "
+                "or a stronger prior."
             )
     return Trace(vector, samples, state)
 
 
+def _pace(data: Data, vector: Tensor, epochs: int, batch: int, client_epochs: Tensor | None) -> Pace:
+    """How many steps the loop takes, and how many of them this client's weights move in."""
+    if not tree.under_vmap():
+        steps = math.ceil(int((data.w > 0).sum()) / batch)
+        if client_epochs is not None:
+            epochs = int(client_epochs)
+        return Pace(epochs, steps, epochs, steps, uneven=False)
+    steps = math.ceil(len(data.w) / batch)
+    passes: int | Tensor = epochs
+    client_steps: int | Tensor = steps
+    if client_epochs is not None:
+        passes = client_epochs.to(vector)
+    padded = bool((tree.below(data.w) <= 0).any())  # some client of the group has fewer rows
+    if padded:
+        client_steps = torch.ceil((data.w > 0).sum() / batch).to(vector)
+    return Pace(epochs, steps, passes, client_steps, uneven=padded or client_epochs is not None)
+
+
 def batches(data: Data, order: Tensor, batch: int) -> Iterator[Data]:
-    """So many rows at a time, in this order; small leaves are put in order at once, large ones batch by batch."""
-    small = [leaf.index_select(0, order) if leaf.numel() <= SMALL else None for leaf in data]
-    for i in range(0, len(order), batch):
-        turn = order[i : i + batch]
-        yield Data(
-            *(
-                whole[i : i + batch] if whole is not None else leaf.index_select(0, turn)
-                for leaf, whole in zip(data, small, strict=True)
-            )
-        )
+    """So many rows at a time; small leaves are put in order at once, large ones batch by batch.
+
+    Args:
+        data: all rows
+        order: their numbers, in the order in which they come
+        batch: rows at a time
+
+    Yields:
+        The batches; the last may be smaller.
+    """
+    if not len(order):
+        return
+    parts: list[Iterable[Tensor]] = []
+    for leaf in data:
+        if leaf.numel() <= SMALL:
+            parts.append(leaf.index_select(0, order).split(batch))
+        else:
+            parts.append(map(leaf.index_select, repeat(0), order.split(batch)))
+    for leaves in zip(*parts, strict=True):
+        yield Data(*leaves)
 
 
 def sample(
-    task: Task, start: Posterior, client: Client, kernel: Kernel, epochs: int, batch: int, kept: Collection[int]
+    task: Task, start: Posterior, client: Client, kernel: Kernel, epochs: int, batch: int, sample_at: Collection[int]
 ) -> Samples:
-    """The chain's vectors at the end of the `kept` epochs as a posterior; none of them is a mistake in the settings."""
-    if not kept:
+    """Run a chain and keep its weights at the ends of some epochs as a posterior.
+
+    Args:
+        task: the target
+        start: where the chain begins
+        client: the rows and the key
+        kernel: takes the steps
+        epochs: passes over the rows
+        batch: rows a step
+        sample_at: the epochs at whose ends the weights are kept
+
+    Returns:
+        The samples, in the order of the epochs.
+
+    Raises:
+        InputError: if no epoch is kept.
+        Diverged: if the weights are not finite.
+    """
+    if not sample_at:
         raise InputError(
-            f"{type(kernel).__name__} would keep no sample: burn less, or raise epochs, samples or how many to keep."
+            f"{type(kernel).__name__} would keep no sample: lower burn, or raise epochs, samples, cycles or keep."
         )
-    trace = chain(task, start, client, kernel, epochs, batch, kept)
+    trace = chain(task, start, client, kernel, epochs, batch, sample_at)
     return Samples(tree.unravel(torch.stack(trace.samples), centre(start, task.like).params))
 
 
 def keep_after_burn_in(epochs: int, burn: int, every: int) -> range:
-    """The last epoch and every so many before it, as long as they are not burned."""
+    """The last epoch and every so many before it, as long as they are not burned.
+
+    Args:
+        epochs: passes in all
+        burn: passes before the first that may be kept
+        every: passes from one kept to the next
+
+    Returns:
+        The epochs to keep, the last first.
+
+    Raises:
+        InputError: if `burn` is negative or `every` is not positive.
+    """
     if every < 1 or burn < 0:
-        raise InputError(
-            f"burn={burn} and every={every}: nothing can be kept; burn 0 epochs or more, keep every 1 or more."
-        )
+        raise InputError(f"burn={burn}, every={every}: burn must be at least 0 and every at least 1.")
     return range(epochs - 1, burn - 1, -every)
 
 
-def drawn_epochs(client: Client, fewest: int | None, most: int) -> Tensor | None:
-    """How many passes this client makes this round, drawn evenly from fewest … most; None: always `most`."""
+def draw_epochs(client: Client, fewest: int | None, most: int) -> Tensor | None:
+    """Draw how many passes this client makes this round, evenly from fewest … most.
+
+    Args:
+        client: whose key decides
+        fewest: the smallest number of passes; None: always `most`
+        most: the largest
+
+    Returns:
+        The number of passes; None: always `most`.
+
+    Raises:
+        InputError: if `fewest` is not within 1 … `most`.
+    """
     if fewest is None:
         return None
     if not 1 <= fewest <= most:

@@ -20,40 +20,63 @@ Function: TypeAlias = Callable[..., Tensor]
 
 WORTH = 200_000  # steps that repay compiling: it takes a minute on two cores and saves 0.3 ms a step of five clients
 _functorch: Any = torch._C._functorch
-_made: WeakKeyDictionary[nn.Module, dict[Any, Function]] = WeakKeyDictionary()  # dies with the network
+_cache: WeakKeyDictionary[nn.Module, dict[Any, Function]] = WeakKeyDictionary()  # an entry dies with its network
 
 
-def compiler() -> bool:
+def has_compiler() -> bool:
     """Whether a C++ compiler is there, which torch needs for the CPU."""
     return any(shutil.which(name) for name in ("g++", "clang++"))
 
 
 def worthwhile(steps: int) -> bool:
-    """The rule: a compiler is present, and at least `WORTH` steps lie ahead."""
-    return steps >= WORTH and compiler()
+    """Whether compiling repays itself: a compiler is present, and at least `WORTH` steps lie ahead.
+
+    Args:
+        steps: how many lie ahead, over all rounds
+
+    Returns:
+        Whether to compile.
+    """
+    return steps >= WORTH and has_compiler()
 
 
 def compile_step(model: nn.Module, about: Any, f: Function) -> Function:
-    """f for tensors that a vmap has batched; compiled once for a network and what else (`about`) decides f."""
-    known = _made.setdefault(model, {})
+    """f for tensors that a vmap has batched, compiled once for a network and whatever else decides f.
 
-    def together(*tensors: Tensor) -> Tensor:
+    Args:
+        model: the network; what was compiled is forgotten with it
+        about: what else decides f, hashable
+        f: a function of tensors, as it is for one client
+
+    Returns:
+        The same function, to be called inside a vmap; uncompiled where compiling fails.
+    """
+    known = _cache.setdefault(model, {})
+
+    def run_batched(*tensors: Tensor) -> Tensor:
         level = _functorch.peek_interpreter_stack().level()
-        dims = tuple(_functorch.maybe_get_bdim(t) if _functorch.is_batchedtensor(t) else None for t in tensors)
-        bare = [_functorch.get_unwrapped(t) if d is not None else t for t, d in zip(tensors, dims, strict=True)]
+        plain, dims = zip(*(_unbatch(tensor) for tensor in tensors), strict=True)
         with temporarily_pop_interpreter_stack():
-            plain = torch.func.vmap(f, in_dims=dims)
+            batched = torch.func.vmap(f, in_dims=dims)
             if (about, dims) not in known:
-                known[about, dims] = torch.compile(plain, dynamic=False)
+                known[about, dims] = torch.compile(batched, dynamic=False)
             try:
-                out = known[about, dims](*bare)
+                values = known[about, dims](*plain)
             except Exception as error:  # whatever goes wrong in a compiler, the steps can go on without it
                 warnings.warn(
-                    f"Steps could not be compiled ({type(error).__name__}); going on uncompiled.", stacklevel=2
+                    f"Steps could not be compiled ({type(error).__name__}); continuing without compilation.",
+                    stacklevel=2,
                 )
-                known[about, dims] = plain
-                out = plain(*bare)
-        found: Tensor = _functorch._add_batch_dim(out, 0, level)
-        return found
+                known[about, dims] = batched
+                values = batched(*plain)
+        result: Tensor = _functorch._add_batch_dim(values, 0, level)
+        return result
 
-    return together
+    return run_batched
+
+
+def _unbatch(tensor: Tensor) -> tuple[Tensor, int | None]:
+    """A tensor as it is below the vmap, and which of its dimensions the vmap has taken; None: none."""
+    if not _functorch.is_batchedtensor(tensor):
+        return tensor, None
+    return _functorch.get_unwrapped(tensor), _functorch.maybe_get_bdim(tensor)

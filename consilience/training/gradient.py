@@ -7,7 +7,7 @@ statistics are among the weights: a pass moves them, their gradient is 0.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeAlias
 
 import torch
@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.errors import InputError
 from consilience.key import Key
 from consilience.task import Task, grad, mean_nll
 from consilience.training.backprop import perceptron_gradient
@@ -28,64 +29,144 @@ Pass: TypeAlias = Callable[[Tensor, Data, Key, int], tuple[Tensor, Tensor]]
 
 
 def gradient_of(task: Task, like: Params, size: Tensor) -> Gradient:
-    """The gradient for a client with `size` examples; what it returns may be overwritten by the next call."""
+    """The gradient of U/n, for networks that do not draw.
+
+    Args:
+        task: the target
+        like: names and shapes of the weights
+        size: n, the client's number of examples
+
+    Returns:
+        A function of weights and a batch, whose value may be overwritten by its next call.
+    """
     learn = pass_of(task, like, size)
     return lambda vector, batch: learn(vector, batch, Key(0), 0)[1]
 
 
 def pass_of(task: Task, like: Params, size: Tensor) -> Pass:
-    """A training pass for a client with `size` examples, given the epoch's key and the number of the step in it."""
-    likelihood = _written_out(task, like) or (_functional if tree.under_vmap() else _private_copy)(task, like)
-    still = statistics_in(task, like)
+    """A training pass: forward and backward through likelihood, prior, anchor and tilts.
 
-    def own(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
-        moved, found = likelihood(vector, batch, key, step)
+    Args:
+        task: the target
+        like: names and shapes of the weights
+        size: n, the client's number of examples
+
+    Returns:
+        A function of weights, a batch, the epoch's key and the number of the step in it. Its values are the weights
+        with their running statistics moved, and ∇(U/n), which its next call may overwrite.
+    """
+    likelihood_pass = _likelihood_pass(task, like)
+    is_statistic = statistics_in(task, like)
+
+    def posterior_pass(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
+        current, gradient = likelihood_pass(vector, batch, key, step)
         prior = task.prior.gradient(vector)
-        return moved, found if prior is None else found.add_(prior / size)
+        if prior is not None:
+            gradient = gradient.add_(prior / size)
+        return current, gradient
 
     def learn(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
         anchor = task.anchor
-        away = None if anchor is None else anchor.gradient - own(anchor.point, batch, key, step)[1]
-        moved, found = own(vector, batch, key, step)
-        found = found if away is None else found + away
+        if anchor is not None:  # first, since the next pass may overwrite this one's gradient
+            correction = anchor.gradient - posterior_pass(anchor.point, batch, key, step)[1]
+        current, gradient = posterior_pass(vector, batch, key, step)
+        if anchor is not None:
+            gradient = gradient + correction
         for tilt in task.tilts:
             if hasattr(tilt, "onto"):
-                found = tilt.onto(found, vector)
+                gradient = tilt.onto(gradient, vector)
             else:
-                found = found + grad(lambda v, t=tilt: t(tree.unravel(v, like)), vector)  # type: ignore[misc]
-        if still is None:
-            return vector, found
-        return torch.where(still, moved, vector), torch.where(still, 0.0, found)
+                gradient = gradient + grad(lambda v, t=tilt: t(tree.unravel(v, like)), vector)  # type: ignore[misc]
+        if is_statistic is None:
+            return vector, gradient
+        return torch.where(is_statistic, current, vector), torch.where(is_statistic, 0.0, gradient)
 
     return learn
 
 
 def full_gradient(task: Task, params: Params, data: Data, batch: int) -> Params:
-    """∇(U/n) over all of a client's rows, `batch` of them at a time."""
-    vector, gradient = tree.ravel(params), gradient_of(task, params, data.size)
-    parts = [Data(*(leaf[i : i + batch] for leaf in data)) for i in range(0, len(data.w), batch)]
-    total = sum((part.size * gradient(vector, part) for part in parts), torch.zeros_like(vector))
+    """∇(U/n) over all of a client's rows.
+
+    Args:
+        task: the target
+        params: the weights
+        data: the rows
+        batch: how many rows are passed at a time
+
+    Returns:
+        The gradient, shaped as the weights.
+    """
+    vector = tree.ravel(params)
+    gradient = gradient_of(task, params, data.size)
+    total = torch.zeros_like(vector)
+    for i in range(0, len(data.w), batch):
+        part = Data(*(leaf[i : i + batch] for leaf in data))
+        total = total + part.size * gradient(vector, part)
     return tree.unravel(total / data.size, params)
 
 
 def statistics_in(task: Task, like: Params) -> Tensor | None:
-    """Which numbers of the flat vector are running statistics; None if there are none."""
+    """Which numbers of the flat vector are running statistics.
+
+    Args:
+        task: whose network is asked about
+        like: names and shapes of the weights
+
+    Returns:
+        A mask [P]; None if there are no running statistics.
+    """
     names = set(task.statistics)
     if not names:
         return None
     return torch.cat([torch.full((p.numel(),), k in names, device=p.device) for k, p in like.items()])
 
 
-def _written_out(task: Task, like: Params) -> Pass | None:
-    """Plain perceptrons need no autograd; None for other networks, and where the step is compiled anyway."""
-    gradient = None if task.compiled else perceptron_gradient(task, like)
-    return None if gradient is None else lambda vector, batch, key, step: (vector, gradient(vector, batch))
+def check_exact(task: Task, who: str) -> None:
+    """Refuse networks whose training pass is not the function they predict with.
+
+    Args:
+        task: whose network is asked about
+        who: what needs the two to be one, as the message begins
+
+    Raises:
+        InputError: if the network has dropout or running statistics.
+    """
+    if task.statistics or any(hasattr(layer, "seed") for layer in task.model.modules()):
+        raise InputError(
+            f"{who} needs a network that computes the same in training and in prediction: without dropout, and with "
+            "GroupNorm or LayerNorm instead of batch normalisation."
+        )
 
 
-def _functional(task: Task, like: Params) -> Pass:
+def tensors_of(settings: object) -> bool:
+    """Whether a setting is a tensor, which differs from client to client and cannot be compiled in.
+
+    Args:
+        settings: an object whose attributes are settings
+
+    Returns:
+        Whether one of them is a tensor.
+    """
+    return any(isinstance(value, Tensor) for value in vars(settings).values())
+
+
+def _likelihood_pass(task: Task, like: Params) -> Pass:
+    """The pass through the likelihood alone, the fastest way that this network and this engine allow."""
+    if not task.compiled:
+        gradient = perceptron_gradient(task, like)
+        if gradient is not None:  # plain perceptrons need no autograd
+            return lambda vector, batch, key, step: (vector, gradient(vector, batch))
+    if tree.under_vmap():
+        return _functional_pass(task, like)
+    return _module_pass(task, like)
+
+
+def _functional_pass(task: Task, like: Params) -> Pass:
     """Under vmap the network's weights must be passed in."""
     model = copy.deepcopy(task.model).train()
-    layers, counting, moving = _named(model, "seed"), _named(model, "rows"), bool(task.statistics)
+    drawing = _layers_with(model, "seed")
+    counting = _layers_with(model, "rows")
+    has_statistics = bool(task.statistics)
 
     def loss(vector: Tensor, batch: Data, seeds: Params) -> tuple[Tensor, Params]:
         params = tree.unravel(vector, like)
@@ -95,73 +176,74 @@ def _functional(task: Task, like: Params) -> Pass:
         value = mean_nll(task.likelihood.nll(outputs, batch.y, params), batch.w)
         return value, {k: inside.get(k, v) for k, v in params.items()}  # the call writes moved statistics back
 
-    if task.compiled and not (layers or counting or moving or tensors_of(task.likelihood)):
+    if task.compiled and not (drawing or counting or has_statistics or tensors_of(task.likelihood)):
 
         def value(vector: Tensor, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
             return loss(vector, Data(x, y, w), {})[0]
 
-        fast = compile_step(task.model, repr(task.likelihood), torch.func.grad(value))
-
-        def quick(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
-            return vector, fast(vector, *batch)
-
-        return quick
+        compiled_gradient = compile_step(task.model, repr(task.likelihood), torch.func.grad(value))
+        return lambda vector, batch, key, step: (vector, compiled_gradient(vector, *batch))
 
     def learn(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
-        seeds = {f"{name}.seed".lstrip("."): _seed(key, step, i) for i, name in enumerate(layers)}
-        found, moved = torch.func.grad(loss, has_aux=True)(vector, batch, seeds)
-        return tree.ravel(moved) if moving else vector, found
+        seeds = {f"{name}.seed".lstrip("."): _seed(key, step, i) for i, name in enumerate(drawing)}
+        gradient, current = torch.func.grad(loss, has_aux=True)(vector, batch, seeds)
+        if has_statistics:
+            return tree.ravel(current), gradient
+        return vector, gradient
 
     return learn
 
 
-def _private_copy(task: Task, like: Params) -> Pass:
+def _module_pass(task: Task, like: Params) -> Pass:
     """For one client: a copy of the network whose weights and gradients are views of two flat vectors.
 
     A step is then a plain forward and backward pass, whatever the network, and no other thread sees the copy.
     """
-    model, theta = copy.deepcopy(task.model).train(), tree.ravel(like).clone()
+    model = copy.deepcopy(task.model).train()
+    theta = tree.ravel(like).clone()
     gradient = torch.zeros_like(theta)
-    weights, gradients = tree.unravel(theta, like), tree.unravel(gradient, like)
-    own: Params = dict(model.named_parameters())
-    moving = task.statistics
+    params = _bind(model, tree.unravel(theta, like), tree.unravel(gradient, like), task.statistics)
+    drawing = [model.get_submodule(name) for name in _layers_with(model, "seed")]
+    counting = [model.get_submodule(name) for name in _layers_with(model, "rows")]
+    pooling = any(isinstance(layer, nn.MaxPool2d) for layer in model.modules())
+
+    def learn(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
+        theta.copy_(vector)
+        gradient.zero_()
+        for i, layer in enumerate(drawing):
+            layer.seed = _seed(key, step, i)
+        if counting:
+            padded = bool((batch.w <= 0).any())
+            rows = batch.w if padded else batch.w[:0]
+            for layer in counting:
+                layer.rows = rows
+        x = batch.x
+        if pooling and x.ndim == 4:  # faster with the channels last in memory: a small CNN's step takes two thirds
+            x = x.contiguous(memory_format=torch.channels_last)
+        with torch.enable_grad():
+            mean_nll(task.likelihood.nll(model(x), batch.y, params), batch.w).backward()
+        return theta, gradient
+
+    return learn
+
+
+def _bind(model: nn.Module, weights: Params, gradients: Params, statistics: Collection[str]) -> Params:
+    """Make a network's weights, gradients and running statistics these views; return all weights by name."""
+    params: Params = dict(model.named_parameters())
     for name, view in weights.items():
-        if name in moving:
+        if name in statistics:
             owner, _, attribute = name.rpartition(".")
             setattr(model.get_submodule(owner), attribute, view)
             continue
-        leaf = own.get(name, view.detach())
-        leaf.data, leaf.grad = view, None
+        leaf = params.get(name, view.detach())
+        leaf.data = view
+        leaf.grad = None
         leaf.requires_grad_().grad = gradients[name]
-        own[name] = leaf
-    layers = [model.get_submodule(name) for name in _named(model, "seed")]
-    counting = [model.get_submodule(name) for name in _named(model, "rows")]
-    pooling = any(isinstance(layer, nn.MaxPool2d) for layer in model.modules())
-
-    def bare(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
-        theta.copy_(vector)
-        gradient.zero_()
-        for i, layer in enumerate(layers):
-            layer.seed = _seed(key, step, i)
-        if counting:
-            rows = batch.w if bool((batch.w <= 0).any()) else batch.w[:0]
-            for layer in counting:
-                layer.rows = rows
-        # Max pooling is faster with the channels last in memory: a small CNN's step takes two thirds of the time.
-        x = batch.x.contiguous(memory_format=torch.channels_last) if pooling and batch.x.ndim == 4 else batch.x
-        with torch.enable_grad():
-            mean_nll(task.likelihood.nll(model(x), batch.y, own), batch.w).backward()
-        return theta, gradient
-
-    return bare
+        params[name] = leaf
+    return params
 
 
-def tensors_of(settings: object) -> bool:
-    """Whether a setting is a tensor, which differs from client to client and cannot be compiled in."""
-    return any(isinstance(value, Tensor) for value in vars(settings).values())
-
-
-def _named(model: nn.Module, buffer: str) -> list[str]:
+def _layers_with(model: nn.Module, buffer: str) -> list[str]:
     """The layers that are handed something in this buffer at every step."""
     return [name for name, layer in model.named_modules() if buffer in layer._buffers]
 

@@ -13,16 +13,40 @@ Schedule: TypeAlias = Callable[[float | Tensor], float | Tensor]
 
 
 def constant(progress: float | Tensor) -> float | Tensor:
+    """1, all the way.
+
+    Args:
+        progress: share of the training that is done, in [0, 1)
+
+    Returns:
+        The factor of the rate.
+    """
     return 1.0
 
 
 def cosine(progress: float | Tensor) -> float | Tensor:
-    """From 1 to 0 along half a cosine."""
+    """From 1 to 0 along half a cosine.
+
+    Args:
+        progress: share of the training that is done, in [0, 1)
+
+    Returns:
+        The factor of the rate.
+    """
     angle = math.pi * progress
-    return 0.5 * (torch.cos(angle) if isinstance(angle, Tensor) else math.cos(angle)) + 0.5
+    if isinstance(angle, Tensor):
+        return 0.5 * torch.cos(angle) + 0.5
+    return 0.5 * math.cos(angle) + 0.5
 
 
 def stepwise(progress: float | Tensor) -> float | Tensor:
-    """A tenth from 30 % on and a hundredth from 60 % on: over the rounds, Chen and Chao, ICLR 2021, App. B.2."""
-    done = torch.as_tensor(progress)
-    return torch.where(done >= 0.6, 0.01, torch.where(done >= 0.3, 0.1, torch.ones_like(done)))
+    """A tenth from 30 % on and a hundredth from 60 % on: over the rounds, Chen and Chao, ICLR 2021, App. B.2.
+
+    Args:
+        progress: share of the rounds that is done, in [0, 1)
+
+    Returns:
+        The factor of the rate.
+    """
+    share = torch.as_tensor(progress)
+    return torch.where(share >= 0.6, 0.01, torch.where(share >= 0.3, 0.1, torch.ones_like(share)))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from reports import classification, comparison, text
 
-from consilience.cli.catalogue import dataset_table, method_table, model_table
+import consilience as co
+from consilience.cli.catalogue import dataset_table, method_table, model_table, settings_of
 from consilience.cli.options import data_like, methods_like, models_like
 from consilience.methods import METHODS
 from consilience.report.table import comparison_table, run_table
@@ -83,3 +85,51 @@ print("torch._dynamo" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "False", done.stderr
+
+
+@dataclass(frozen=True)
+class Documented:
+    """A class whose settings are documented in its docstring.
+
+    Attributes:
+        rate: step size,
+            on the mean loss
+
+        batch: rows: so many a step
+
+    Example:
+        other: is not a setting
+    """
+
+    rate: float = 0.5
+    batch: int = 2  # the docstring counts
+    other: int = 3  # a comment, where the docstring is silent
+    bare: int = 4
+
+
+@dataclass(frozen=True)
+class Derived(Documented):
+    inner: Documented = Documented()  # nested
+
+
+def test_settings_are_read_from_the_docstring_and_else_from_the_comment() -> None:
+    rows = [
+        ("rate", "0.5", "step size, on the mean loss"),
+        ("batch", "2", "rows: so many a step"),
+        ("other", "3", "a comment, where the docstring is silent"),
+        ("bare", "4", ""),
+    ]
+    assert settings_of(Documented()) == rows
+    nested = [(f"inner.{path}", default, meaning) for path, default, meaning in rows]
+    assert settings_of(Derived()) == [*rows, ("inner", "Documented", "nested"), *nested]
+
+
+INFERENCES = (
+    *(co.SGD, co.Adam, co.SWA, co.SWAG, co.SGLD, co.CyclicalSGHMC, co.HMC, co.Laplace, co.Newton, co.MeanField),
+    *(co.BPCfKL, co.Distillation, co.Descent, co.AdamSteps, co.Yogi, co.CropAndFlip),
+)
+
+
+@pytest.mark.parametrize("kind", INFERENCES, ids=lambda kind: kind.__name__)
+def test_every_setting_of_an_inference_has_a_meaning(kind: type) -> None:
+    assert all(meaning for _, _, meaning in settings_of(kind()))

@@ -23,7 +23,7 @@ from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.models.cnn import cnn_ozer
 from consilience.parties import fold
-from consilience.training.compiled import WORTH, compiler, worthwhile
+from consilience.training.compiled import WORTH, has_compiler, worthwhile
 
 SIZES = (200, 9, 31, 30, 90, 100, 3, 10, 33, 95)
 TURN = co.Turn(0, Key(2))
@@ -227,10 +227,10 @@ def test_compiling_is_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     rows = len(sites.train[0].w)
     assert engine.steps(method, task) == 3 * -(-rows // 10)  # one group: epochs times batches
     assert not worthwhile(WORTH - 1)
-    assert worthwhile(WORTH) == compiler()
+    assert worthwhile(WORTH) == has_compiler()
     curved = co.classification(co.mlp(sites.features, sites.classes, activation=torch.nn.Tanh))
     for count, network, rounds, wanted in (
-        (1, curved, WORTH, compiler()),
+        (1, curved, WORTH, has_compiler()),
         (1, curved, 1, False),
         (1, task, WORTH, False),  # its gradient is written out
         (2, curved, WORTH, False),  # a compiled step would keep to one core
@@ -243,7 +243,7 @@ def test_compiling_is_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not compiler(), reason="torch.compile needs a C++ compiler (g++ or clang++)")
+@pytest.mark.skipif(not has_compiler(), reason="torch.compile needs a C++ compiler (g++ or clang++)")
 def test_compiled_steps_agree_with_uncompiled_ones(tmp_path: Path) -> None:
     task, data = problem([50] * 6)
     method, start = co.FedAvg(co.SGD(epochs=5, batch=25)), task.init(Key(1))  # ten steps

@@ -16,7 +16,8 @@ from consilience.comparison.cells import outcomes
 from consilience.comparison.rows import Row
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.inference.coreset import contrast, departure, initial
+from consilience.inference.coreset import contrast, departure
+from consilience.inference.pseudo_rows import initial
 from consilience.key import Key
 from consilience.parties import Client
 from consilience.payload import Coreset
@@ -91,7 +92,7 @@ def test_the_divergence_falls_along_the_steps() -> None:
     seen = [divergence(data, coreset).item()]
 
     for _ in range(150):
-        coreset = learn.moved(coreset, exact_gradient(task, data, coreset), torch.ones((), dtype=torch.float64))
+        coreset = learn.update(coreset, exact_gradient(task, data, coreset), torch.ones((), dtype=torch.float64))
         seen.append(divergence(data, coreset).item())
 
     assert all(b < a for a, b in itertools.pairwise(seen))
@@ -112,16 +113,16 @@ def test_the_whole_algorithm_leaves_the_data_where_they_are() -> None:
     learn = co.BPCfKL(
         rows=6, steps=8, interval=2, data_steps=4, coreset_steps=4, batch=6, updates=3, noise=0.0, chain=Descent(0.05)
     )
-    kept, apart = learn.pretrained(task, SEED, Client(data, (), Key(1)))
-    assert (kept.shape, apart) == ((10, 5, 2), 2)
-    theta, rows = kept[:, 0], Data(*data)
+    weights, spacing = learn.pretrain(task, SEED, Client(data, (), Key(1)))
+    assert (weights.shape, spacing) == ((10, 5, 2), 2)
+    theta, rows = weights[:, 0], Data(*data)
     for _ in range(4):
         gradients = torch.stack([rows.x.T @ (rows.x @ t - rows.y) / (6 * NOISE) + t / PRIOR / 6 for t in theta])
         theta = theta - 0.05 * gradients
 
     # Four steps by hand, ∇(U/n) = Xᵀ(Xθ − y)/(nσ²) + θ/(nv), end at the second kept weights.
-    torch.testing.assert_close(theta, kept[:, 2], atol=1e-12, rtol=0)
-    gradient = contrast(task, task.like, Coreset(*data), kept[:, 2], theta)
+    torch.testing.assert_close(theta, weights[:, 2], atol=1e-12, rtol=0)
+    gradient = contrast(task, task.like, Coreset(*data), weights[:, 2], theta)
     assert max(gradient.x.abs().max(), gradient.y.abs().max()) < 1e-10
 
 
@@ -159,7 +160,7 @@ def test_trajectories_start_at_the_same_weights_on_every_site() -> None:
     learn = co.BPCfKL(trajectories=2, steps=4, data_steps=2, interval=2)
     other = conjugate(9, 5)[1]
 
-    a, b = (learn.pretrained(task, SEED, Client(d, (), Key(k)))[0] for k, d in enumerate((data, other)))
+    a, b = (learn.pretrain(task, SEED, Client(d, (), Key(k)))[0] for k, d in enumerate((data, other)))
 
     assert torch.equal(a[:, 0], b[:, 0]) and not torch.equal(a[:, 1], b[:, 1])
     assert not torch.equal(a[0, 0], a[1, 0])
@@ -170,11 +171,11 @@ def test_kept_weights_stay_within_the_memory() -> None:
     learn = co.BPCfKL(trajectories=10, steps=40, data_steps=20, interval=1, memory=1000)
 
     with pytest.warns(UserWarning, match="every 10 steps"):
-        kept, apart = learn.pretrained(task, SEED, Client(data, (), Key(0)))
+        weights, spacing = learn.pretrain(task, SEED, Client(data, (), Key(0)))
 
     # One of 10 trajectories of two float64 weights is 160 bytes: six fit, one of them the start, so 40/5 = 8 steps
     # apart at least, and 10 divides L_D.
-    assert apart == 10 and kept.numel() * 8 <= 1000
+    assert spacing == 10 and weights.numel() * 8 <= 1000
 
 
 def test_a_coreset_that_runs_away_is_put_back_and_its_step_halved() -> None:

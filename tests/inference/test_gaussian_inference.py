@@ -17,8 +17,8 @@ import consilience as co
 from consilience import tree
 from consilience.datasets.synthetic import linear_gaussian
 from consilience.engines.vectorised import pad_rows
+from consilience.inference.divergence import divergence
 from consilience.inference.laplace import fisher, ggn
-from consilience.inference.vi import divergence
 from consilience.key import Key
 from consilience.models.variational import BayesianConv2d, log_variances
 from consilience.parties import Client, Server

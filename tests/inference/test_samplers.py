@@ -15,7 +15,7 @@ from consilience.inference.hmc import HMC
 from consilience.key import Key
 from consilience.parties import Client
 from consilience.posterior import Point
-from consilience.training.chain import At
+from consilience.training.kernels import At
 
 DIMENSIONS = 2000
 
@@ -191,7 +191,7 @@ def test_samples_are_taken_where_the_step_is_smallest(epochs: int, cycles: int) 
         for epoch in range(epochs)
         for i in range(steps)
     }
-    sampling = [epoch for epoch in range(epochs) if sampler.sampling(epoch)]
+    sampling = [epoch for epoch in range(epochs) if sampler.in_sampling_stage(epoch)]
     assert len(sampling) == cycles and sampling[-1] == epochs - 1
     for epoch in sampling:  # the last step before a sample is the smallest of its cycle, the next is the largest of all
         length = len(sampler.cycle(epoch))

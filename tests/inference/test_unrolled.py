@@ -7,7 +7,7 @@ import torch
 
 import consilience as co
 from consilience.data.sites import Data
-from consilience.inference.coreset import starts
+from consilience.inference.pseudo_rows import starts
 from consilience.inference.unrolled import Lessons, join_lessons, train_on_lessons
 from consilience.key import Key
 from consilience.parties import Client

@@ -19,7 +19,7 @@ from consilience.payload import nbytes
 from consilience.pooling.distil import MatchNormals, widen
 from consilience.posterior import dense_moments
 from consilience.predictive import Categorical, Normal, logarithmic, product, robust, shared
-from consilience.training.chain import At
+from consilience.training.kernels import At
 
 FIT = co.Adam(rate=0.02, epochs=150, batch=200)
 

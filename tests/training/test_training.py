@@ -19,7 +19,7 @@ from consilience.models.batchnorm import BatchNorm
 from consilience.models.resnet import resnet
 from consilience.models.seeded import Dropout, normals, seed_draws, uniforms
 from consilience.parties import Client, Server
-from consilience.training.chain import drawn_epochs
+from consilience.training.chain import draw_epochs
 from consilience.training.gradient import pass_of
 
 
@@ -276,7 +276,7 @@ def test_augmented_training_is_the_same_on_every_engine(inference: co.SGD | co.S
 
 
 def test_only_images_can_be_cropped() -> None:
-    with pytest.raises(co.InputError, match="no images to crop"):
+    with pytest.raises(co.InputError, match="not images and cannot be cropped"):
         co.CropAndFlip()(torch.zeros(3, 4), Key(0))
 
 
@@ -365,7 +365,7 @@ def test_scaffold_counts_the_passes_made() -> None:
     inference = co.SGD(0.5, 0.0, epochs=6, batch=2, fewest=1)
     for seed in range(5):
         client = Client(data, (), Key(seed))
-        own = drawn_epochs(client, 1, 6)
+        own = draw_epochs(client, 1, 6)
         assert own is not None and float(inference.steps(client)) == 2 * float(own)  # two batches of two rows
 
 
