@@ -215,7 +215,7 @@ def load(
     plan = {} if task is not None and sites is not None else store.read_json("task.json")
     method = restore(report["settings"]) if method is None else method
     assert isinstance(method, Method)
-    task = task_from(plan, report["model"]) if task is None else task
+    task = task_from(plan) if task is None else task
     saved = store.load(method)
     if saved is None:
         raise InputError(f"{folder} holds no state: start the run again.")
