@@ -54,23 +54,17 @@ def from_arrays(
         InputError: Something is not a number, is missing, or does not fit the rest.
     """
     labels = _to_array(y)
-    labels_test = None if y_test is None else _to_array(y_test)
     class_names: tuple[str, ...] | None = None
-    target_test: Tensor | None = None
     if classes is None and labels.dtype.kind != "f":
-        class_names, target, target_test = _encode("y", labels, labels_test)
+        class_names, target, target_test = _encode("y", labels, y_test)
         classes = len(class_names)
     else:
-        read = _to_integers if classes else _to_floats
-        target = read("y", labels)
-        if labels_test is not None:
-            target_test = read("y_test", labels_test)
+        target, target_test = _to_targets(labels, y_test, classes or 0)
     site_names: tuple[str, ...] | None = None
     sites: Tensor | None = None
     sites_test: Tensor | None = None
     if site is not None:
-        more = None if site_test is None else _to_array(site_test)
-        site_names, sites, sites_test = _encode("site", _to_array(site), more)
+        site_names, sites, sites_test = _encode("site", site, site_test)
     return Dataset(
         name=name,
         x=_to_matrix("x", x),
@@ -113,16 +107,22 @@ def _to_matrix(name: str, values: Any) -> Tensor:
     return x
 
 
-def _to_integers(name: str, values: np.ndarray[Any, Any]) -> Tensor:
+def _to_integers(name: str, values: Any) -> Tensor:
     numbers = _to_floats(name, values)
     if not torch.equal(numbers, numbers.floor()):
         raise InputError(f"{name} must hold whole numbers where classes= is given.")
     return numbers.long()
 
 
-def _encode(
-    name: str, values: np.ndarray[Any, Any], test: np.ndarray[Any, Any] | None
-) -> tuple[tuple[str, ...], Tensor, Tensor | None]:
+def _to_targets(y: Any, y_test: Any, classes: int) -> tuple[Tensor, Tensor | None]:
+    """Classes as they are, or the targets of a regression where there are none."""
+    read = _to_integers if classes else _to_floats
+    if y_test is None:
+        return read("y", y), None
+    return read("y", y), read("y_test", y_test)
+
+
+def _encode(name: str, values: Any, test: Any) -> tuple[tuple[str, ...], Tensor, Tensor | None]:
     """The distinct values in sorted order as text, and each value's place among them."""
     distinct, codes = np.unique(_to_sortable(name, values), return_inverse=True)
     names = tuple(str(value) for value in distinct.tolist())
@@ -136,13 +136,14 @@ def _encode(
     return names, places, torch.from_numpy(np.searchsorted(distinct, test))
 
 
-def _to_sortable(name: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _to_sortable(name: str, values: Any) -> np.ndarray[Any, Any]:
     """One-dimensional values that can be sorted; objects are read as text."""
-    if values.ndim != 1:
-        raise InputError(f"{name} has the shape {values.shape}: give one value per row.")
-    if values.dtype.kind != "O":
-        return values
-    gaps = sum(value is None or (isinstance(value, float) and math.isnan(value)) for value in values)
+    array = _to_array(values)
+    if array.ndim != 1:
+        raise InputError(f"{name} has the shape {array.shape}: give one value per row.")
+    if array.dtype.kind != "O":
+        return array
+    gaps = sum(value is None or (isinstance(value, float) and math.isnan(value)) for value in array)
     if gaps:
         raise InputError(f"{name} is missing in {gaps} rows: drop those rows.")
-    return values.astype(str)
+    return array.astype(str)

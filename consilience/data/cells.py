@@ -66,8 +66,8 @@ def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> T
     Raises:
         InputError: The file cannot be read, or is not a table with so many rows.
     """
-    every = _read_lines(path, delimiter)
-    lines = [(line, row) for line, row in every if any(row)]
+    all_lines = _read_lines(path, delimiter)
+    lines = [(line, row) for line, row in all_lines if any(row)]
     if len(lines) <= fewest:
         raise InputError(
             f"{path.name} has {max(len(lines) - 1, 0)} rows under its header: a site needs at least {fewest}."
@@ -81,7 +81,7 @@ def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> T
                 f"{path.name}, line {line} has {len(row)} cells and the header {len(header)}: give every row all cells."
             )
     cells = {name: [Cell(row[j], path.name, line) for line, row in rows] for j, name in enumerate(header)}
-    blank = next((line for line, row in every if not any(row) and first < line < last), None)
+    blank = next((line for line, row in all_lines if not any(row) and first < line < last), None)
     return Table(path.stem, cells, blank)
 
 

@@ -176,7 +176,7 @@ def _read_classes(name: str, cells: Sequence[Cell]) -> tuple[Tensor, tuple[str, 
         # One spelling for one number, so that 1 and 1.0 at two sites are one class; numbers sort as numbers.
         labels = [f"{float(label):.15g}" for label in labels]
         order = float
-    names = sorted(set(labels), key=order)  # type: ignore[type-var, arg-type]
+    names = sorted(set(labels), key=order)
     if len(names) < 2:
         raise InputError(
             f"The target '{name}' is '{names[0]}' in every row: there is nothing to learn; check the column."

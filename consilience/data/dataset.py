@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from consilience.data.roles import cut_validation, fill_gaps, hold_out, serve, shift_features, to_count
-from consilience.data.sites import Data, Features, Sites
+from consilience.data.roles import cut_validation, fill_gaps, hold_out, serve, shift_features, to_count, to_data
+from consilience.data.sites import Features, Sites
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.splits.features import Shifted
@@ -154,14 +154,14 @@ class Dataset:
         rows = server.rest
         parts = split(rows, len(names), key.fold(Draw.SITES))
         test_parts = split.follow(held_out, [rows.take(part) for part in parts], key.fold(Draw.FOLLOW))
-        cuts = cut_validation(rows, parts, validation, base.shares_rows, key.fold(Draw.VALIDATION))
+        train, tuned = cut_validation(rows, parts, validation, base.shares_rows, key.fold(Draw.VALIDATION))
 
         with_roles = Sites(
-            train=tuple(_to_data(train) for train, _ in cuts),
-            test=tuple(_to_data(held_out.take(part.sort().values)) for part in test_parts),
-            validation=tuple(_to_data(tuned) for _, tuned in cuts) if validation else None,
-            inputs=server.inputs.x if len(server.inputs.y) else None,
-            calibration=_to_data(server.calibration) if len(server.calibration.y) else None,
+            train=train,
+            test=tuple(to_data(held_out.take(part.sort().values)) for part in test_parts),
+            validation=tuned,
+            inputs=server.inputs,
+            calibration=server.calibration,
             classes=self.classes,
             features=self.features,
             name=self.name,
@@ -206,12 +206,12 @@ class Dataset:
         names = tuple(str(i) for i in ids)
         if self.site_names is not None:
             names = tuple(self.site_names[i] for i in ids)
-        chosen = torch.isin(self.site, torch.tensor(ids))
-        part = replace(self, x=self.x[chosen], y=self.y[chosen], site=self.site[chosen])
+        mask = torch.isin(self.site, torch.tensor(ids))
+        part = replace(self, x=self.x[mask], y=self.y[mask], site=self.site[mask])
         if self.x_test is None or self.y_test is None or self.site_test is None:
             return part, names
-        chosen = torch.isin(self.site_test, torch.tensor(ids))
-        part = replace(part, x_test=self.x_test[chosen], y_test=self.y_test[chosen], site_test=self.site_test[chosen])
+        mask = torch.isin(self.site_test, torch.tensor(ids))
+        part = replace(part, x_test=self.x_test[mask], y_test=self.y_test[mask], site_test=self.site_test[mask])
         return part, names
 
     def _hold_out(self, share: float, key: Key) -> tuple[Rows, Rows]:
@@ -244,7 +244,7 @@ def _check_part(dataset: Dataset, part: str, x: Tensor, y: Tensor, site: Tensor 
     _check_features(name, part, x, dataset.feature_names)
     _check_targets(name, part, y, dataset.classes)
     if site is not None and len(site):
-        most = len(dataset.site_names) if dataset.site_names else int(site.max()) + 1
+        most = len(dataset.site_names or ()) or int(site.max()) + 1
         if site.dtype != torch.int64 or not 0 <= int(site.min()) <= int(site.max()) < most:
             raise InputError(f"{name}: the {part}site ids must be whole numbers from 0, with a name for each.")
 
@@ -272,7 +272,3 @@ def _check_targets(name: str, part: str, y: Tensor, classes: int | None) -> None
         raise InputError(f"{name} has {classes} class: give labels of at least two classes.")
     if y.dtype != torch.int64 or y.ndim != 1 or (len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes):
         raise InputError(f"{name}: the {part}labels must be one whole number from 0 to {classes - 1} for each row.")
-
-
-def _to_data(rows: Rows) -> Data:
-    return Data.of(rows.x, rows.y)

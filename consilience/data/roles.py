@@ -29,14 +29,14 @@ class Served(NamedTuple):
     """Rows after the server has its own.
 
     Attributes:
-        calibration: The server's rows with labels.
-        inputs: The server's rows without labels.
         rest: What is left for the sites.
+        calibration: The server's rows with labels; None where it has none.
+        inputs: The server's rows without labels; None where it has none.
     """
 
-    calibration: Rows
-    inputs: Rows
     rest: Rows
+    calibration: Data | None = None
+    inputs: Tensor | None = None
 
 
 def hold_out(rows: Rows, share: float, key: Key) -> tuple[Rows, Rows]:
@@ -92,12 +92,17 @@ def serve(rows: Rows, calibration: float, inputs: float, sites: int, key: Key) -
         )
     order = key.permutation(len(rows.y))
     first, second, rest = order.tensor_split([labelled, labelled + unlabelled])
-    return Served(rows.take(first), rows.take(second), rows.take(rest.sort().values))
+    served = Served(rows.take(rest.sort().values))
+    if labelled:
+        served = served._replace(calibration=to_data(rows.take(first)))
+    if unlabelled:
+        served = served._replace(inputs=rows.take(second).x)
+    return served
 
 
 def cut_validation(
     rows: Rows, parts: Sequence[Tensor], share: float, shared: bool, key: Key
-) -> list[tuple[Rows, Rows]]:
+) -> tuple[tuple[Data, ...], tuple[Data, ...] | None]:
     """Cut the rows to tune on from every site's training rows.
 
     Args:
@@ -108,21 +113,19 @@ def cut_validation(
         key: For what is drawn.
 
     Returns:
-        For every site the rows to train on, at least one, and those to tune on.
+        The rows every site trains on, at least one, and those it tunes on; None where `share` is 0.
 
     Raises:
         InputError: Nothing is left to train on at a site.
     """
-    if not shared:
-        return [_cut_share(rows.take(part), share, key.fold(k)) for k, part in enumerate(parts)]
-    tuned = key.uniform(len(rows.y)) < share
-    cuts = []
-    for part in parts:
-        train = part[~tuned[part]]
-        if len(part) and not len(train):
-            raise InputError(f"validation={share} leaves a site nothing to train on: ask for less of it.")
-        cuts.append((rows.take(train), rows.take(part[tuned[part]])))
-    return cuts
+    if shared:
+        cuts = _cut_everywhere(rows, parts, share, key)
+    else:
+        cuts = [_cut_share(rows.take(part), share, key.fold(k)) for k, part in enumerate(parts)]
+    train = tuple(to_data(rows) for rows, _ in cuts)
+    if not share:
+        return train, None
+    return train, tuple(to_data(rows) for _, rows in cuts)
 
 
 def fill_gaps(sites: Sites, gaps: Sequence[tuple[int, int]]) -> Sites:
@@ -140,8 +143,10 @@ def fill_gaps(sites: Sites, gaps: Sequence[tuple[int, int]]) -> Sites:
     train = torch.cat([part.x for part in sites.train])
     means = {}
     for column, mark in gaps:
-        known = train[train[:, mark] == 0, column].double()
-        means[column] = float(known.mean()) if len(known) else 0.0
+        values = train[train[:, mark] == 0, column].double()
+        means[column] = 0.0
+        if len(values):
+            means[column] = float(values.mean())
 
     def fill(x: Tensor) -> Tensor:
         x = x.clone()
@@ -204,6 +209,30 @@ def to_count(name: str, value: float, share_of: int | None = None) -> int:
             remedy = "give a count or a share below 1"
         raise InputError(f"{name}={value} cannot be used: {remedy}.")
     return int(value)
+
+
+def to_data(rows: Rows) -> Data:
+    """Give rows the weight 1.
+
+    Args:
+        rows: The rows.
+
+    Returns:
+        The same as labelled rows, without their sites.
+    """
+    return Data.of(rows.x, rows.y)
+
+
+def _cut_everywhere(rows: Rows, parts: Sequence[Tensor], share: float, key: Key) -> list[tuple[Rows, Rows]]:
+    """The same rows are cut from every site that has them."""
+    tuned = key.uniform(len(rows.y)) < share
+    cuts = []
+    for part in parts:
+        train = part[~tuned[part]]
+        if len(part) and not len(train):
+            raise InputError(f"validation={share} leaves a site nothing to train on: ask for less of it.")
+        cuts.append((rows.take(train), rows.take(part[tuned[part]])))
+    return cuts
 
 
 def _cut_share(rows: Rows, share: float, key: Key) -> tuple[Rows, Rows]:

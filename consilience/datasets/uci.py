@@ -45,10 +45,10 @@ def air_quality(data_dir: str | None = None, variant: str | None = None) -> Data
     columns = as_numbers(path, table, [name for name in table if name not in ("Date", "Time", "NMHC(GT)")])
     columns["month"] = np.array([float(date[5:7]) for date in table["Date"]])
     columns["hour"] = np.array([float(time[:2]) for time in table["Time"]])
-    known = columns["CO(GT)"] != -200
+    complete = columns["CO(GT)"] != -200
     if variant is None:
-        known = np.all([column != -200 for column in columns.values()], axis=0)
-    columns = {name: column[known] for name, column in columns.items()}
+        complete = np.all([column != -200 for column in columns.values()], axis=0)
+    columns = {name: column[complete] for name, column in columns.items()}
     if variant is None:
         columns = as_circles(columns, month=12, hour=24)
     return _regression("air_quality", columns, "CO(GT)", variant)

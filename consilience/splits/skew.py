@@ -126,8 +126,9 @@ def dominant(share: float) -> Dominant:
 
 def _balance(classes: int, sites: int, each: int, key: Key) -> Tensor:
     """`each` classes for every site, [C, K]: always those that the fewest sites have so far, ties by the key."""
-    chosen = torch.zeros(classes, sites, dtype=torch.bool)
+    major = torch.zeros(classes, sites, dtype=torch.bool)
     for k in range(sites):
         order = key.fold(k).permutation(classes)
-        chosen[order[chosen.sum(1)[order].argsort(stable=True)[:each]], k] = True
-    return chosen
+        holders = major.sum(1)
+        major[order[holders[order].argsort(stable=True)[:each]], k] = True
+    return major
