@@ -65,18 +65,23 @@ def from_arrays(
     sites_test: Tensor | None = None
     if site is not None:
         site_names, sites, sites_test = _encode("site", site, site_test)
+    x = _to_matrix("x", x)
+    if x_test is not None:
+        x_test = _to_matrix("x_test", x_test)
+    if feature_names is not None:
+        feature_names = tuple(feature_names)
     return Dataset(
         name=name,
-        x=_to_matrix("x", x),
+        x=x,
         y=target,
         classes=classes or None,
         site=sites,
-        x_test=None if x_test is None else _to_matrix("x_test", x_test),
+        x_test=x_test,
         y_test=target_test,
         site_test=sites_test,
         site_names=site_names,
         class_names=class_names,
-        feature_names=None if feature_names is None else tuple(feature_names),
+        feature_names=feature_names,
         public=public,
         standardise=standardise,
     )

@@ -69,17 +69,22 @@ def from_csv(
     if missing not in ("refuse", "mean"):
         raise unknown_name("way with missing cells", missing, ["refuse", "mean"])
     tables = [read_table(path, delimiter) for path in _list_files(pattern)]
+    site: Tensor | None
     cells, site = _stack(tables, target, text, drop)
+    if split is None and len(tables) == 1 and (sites or 1) > 1:  # one file is handed out to several sites
+        site = None
     columns = [read_feature(name, cells[name], missing, name in text) for name in cells if name != target]
     y, class_names = read_target(target, cells[target], task)
+    classes = None
+    if class_names is not None:
+        classes = len(class_names)
     x, feature_names, gaps = _join(columns)
-    one_file_for_several_sites = split is None and len(tables) == 1 and (sites or 1) > 1
     data = Dataset(
         name=target,
         x=x,
         y=y,
-        classes=None if class_names is None else len(class_names),
-        site=None if one_file_for_several_sites else site,
+        classes=classes,
+        site=site,
         site_names=tuple(table.name for table in tables),
         class_names=class_names,
         feature_names=feature_names,
@@ -118,7 +123,7 @@ def _stack(
     tables: Sequence[Table], target: str, text: Sequence[str], drop: Sequence[str]
 ) -> tuple[dict[str, list[Cell]], Tensor]:
     """The columns of all tables under each other, and which table each row is from."""
-    known = tables[0].columns
+    known = tables[0].columns  # the other files must have the same
     for name in (target, *text, *drop):
         if name not in known:
             raise unknown_name("column", name, known)

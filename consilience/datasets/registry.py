@@ -33,13 +33,13 @@ def load(name: str, data_dir: str | None = None) -> Dataset:
     """
     name, at, variant = name.partition("@")
     _check_name(name)
-    if name in WITH_VARIANTS:
-        return WITH_VARIANTS[name](data_dir, variant if at else None)
+    if at and name in WITH_VARIANTS:
+        return WITH_VARIANTS[name](data_dir, variant)
     if at:
         raise InputError(f"{name} has no variants: ask for {name}.")
-    if name in IN_FILES:
-        return IN_FILES[name](data_dir)
-    return EMBEDDED[name]()
+    if name in EMBEDDED:
+        return EMBEDDED[name]()
+    return DATASETS[name](data_dir)
 
 
 def describe(name: str, data_dir: str | None = None) -> tuple[str, ...]:
