@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 import consilience as co
-from consilience.datasets import dataset
+from consilience import datasets
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.splits.labels import HeterogeneousHasan2023
@@ -67,7 +67,7 @@ def _shared(sites: co.Sites) -> co.Sites:
 
 def _rows(name: str, data_dir: str | None) -> tuple[co.Dataset, str]:
     try:
-        return dataset(name, data_dir), "real rows"
+        return datasets.load(name, data_dir), "real rows"
     except InputError:
         return (_images() if name == "mnist" else _table()), "drawn rows of the same shape"
 

@@ -5,7 +5,7 @@ from consilience.data.dataset import Dataset
 from consilience.data.inputs import inputs_from
 from consilience.data.sites import Data, Sites
 from consilience.data.tables import from_csv
-from consilience.datasets import dataset
+from consilience.datasets import load as dataset
 from consilience.datasets.synthetic import digits, linear_gaussian, moons, sine, swiss_roll
 from consilience.engines import Parallel, Sequential, Turn, Vectorised
 from consilience.engines.participation import Participation

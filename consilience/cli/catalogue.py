@@ -13,7 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from consilience.datasets import DATASETS, WITH_VARIANTS, describe_dataset
+from consilience import datasets
+from consilience.datasets import DATASETS, WITH_VARIANTS
 from consilience.errors import unknown_name
 from consilience.formats.settings import describe
 from consilience.method import Method, Needs, needs
@@ -152,6 +153,6 @@ def model_table() -> RenderableType:
 def dataset_table(data_dir: str | None) -> RenderableType:
     """One line a data set."""
     heads = ("data", "rows", "features", "task", "sites", "file", "what it is")
-    table = listed(heads, [(name, *describe_dataset(name, data_dir)) for name in DATASETS], ("rows", "features"))
+    table = listed(heads, [(name, *datasets.describe(name, data_dir)) for name in DATASETS], ("rows", "features"))
     variants = f"With @hasan2023 after the name, as that paper had them: {', '.join(WITH_VARIANTS)}."
     return Group(table, Text(variants, style="dim"))

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from consilience import datasets
 from consilience.comparison.rows import Row, assignments, fields, has, parse_word, read_settings, row
 from consilience.comparison.summary import Problem, comparison
 from consilience.data.sites import Data, Sites
-from consilience.datasets import dataset
 from consilience.engines import choose_engine
 from consilience.engines.participation import Participation
 from consilience.engines.participation import check as check_participation
@@ -213,7 +213,7 @@ def compare(
     if reference is not None and reference not in {r.word for made in rows.values() for r in made}:
         raise unknown_name("row", reference, [r.word for made in rows.values() for r in made])
     claim(store, "plan.json", plan.to_json(), "comparison", "cells")
-    fixed = None if plan.recipe.data.endswith(".csv") else dataset(plan.recipe.data, plan.recipe.data_dir).x_test
+    fixed = None if plan.recipe.data.endswith(".csv") else datasets.load(plan.recipe.data, plan.recipe.data_dir).x_test
     found: dict[str | None, dict[int, tuple[Problem, dict[str, Cell]]]] = {split: {} for split in plan.splits}
 
     def so_far() -> dict[str, Any]:

@@ -29,94 +29,126 @@ def from_arrays(
     public: bool = False,
     standardise: bool = True,
 ) -> Dataset:
-    """A data set from anything numpy can read, with an official test part if one is given.
+    """Make a data set of anything numpy can read.
 
-    Whole numbers, truth values and text in y are classes, numbered in sorted order; floating-point numbers are the
-    targets of a regression. `classes=C` says that y holds the numbers 0 … C−1 as they are, `classes=0` that it holds
-    targets. Site ids may be numbers or text.
+    Whole numbers, truth values and text in `y` are classes, numbered in sorted order; floating-point numbers are the
+    targets of a regression.
+
+    Args:
+        x: Features, a row for every example; one dimension is one feature.
+        y: A class or a target for every row.
+        site: The natural site of every row, numbers or text.
+        x_test: Features of an official test part, where there is one.
+        y_test: Its classes or targets.
+        site_test: Its natural sites.
+        classes: C where `y` holds the numbers 0 … C−1 as they are, 0 where it holds targets.
+        name: The name of the data set.
+        feature_names: The names of the features.
+        public: Whether single rows may be shown.
+        standardise: Whether `Dataset.split` standardises by default.
+
+    Returns:
+        The data set.
+
+    Raises:
+        InputError: Something is not a number, is missing, or does not fit the rest.
     """
-    labels, labels_test = _array(y), None if y_test is None else _array(y_test)
+    labels = _to_array(y)
     class_names: tuple[str, ...] | None = None
-    target: Tensor
-    target_test: Tensor | None
     if classes is None and labels.dtype.kind != "f":
-        class_names, target, target_test = _coded("y", labels, labels_test)
+        class_names, target, target_test = _encode("y", labels, y_test)
         classes = len(class_names)
     else:
-        read = _whole if classes else _floats
-        target, target_test = read("y", labels), None if labels_test is None else read("y_test", labels_test)
-    site_names, sites, sites_test = (
-        (None, None, None)
-        if site is None
-        else _coded("site", _array(site), None if site_test is None else _array(site_test))
-    )
+        target, target_test = _to_targets(labels, y_test, classes or 0)
+    site_names: tuple[str, ...] | None = None
+    sites: Tensor | None = None
+    sites_test: Tensor | None = None
+    if site is not None:
+        site_names, sites, sites_test = _encode("site", site, site_test)
+    x = _to_matrix("x", x)
+    if x_test is not None:
+        x_test = _to_matrix("x_test", x_test)
+    if feature_names is not None:
+        feature_names = tuple(feature_names)
     return Dataset(
         name=name,
-        x=_matrix("x", x),
+        x=x,
         y=target,
         classes=classes or None,
         site=sites,
-        x_test=None if x_test is None else _matrix("x_test", x_test),
+        x_test=x_test,
         y_test=target_test,
         site_test=sites_test,
         site_names=site_names,
         class_names=class_names,
-        feature_names=None if feature_names is None else tuple(feature_names),
+        feature_names=feature_names,
         public=public,
         standardise=standardise,
     )
 
 
-def _array(values: Any) -> np.ndarray[Any, Any]:
-    return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+def _to_array(values: Any) -> np.ndarray[Any, Any]:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+    return np.asarray(values)
 
 
-def _floats(what: str, values: Any) -> Tensor:
-    array = _array(values)
+def _to_floats(name: str, values: Any) -> Tensor:
+    array = _to_array(values)
     try:
         if np.can_cast(array.dtype, np.float32):
             return torch.from_numpy(array.astype(np.float32))
         return narrow(torch.from_numpy(array.astype(np.float64)))
     except (TypeError, ValueError):
         raise InputError(
-            f"{what} must hold numbers only: encode text as numbers, or read the file with from_csv."
+            f"{name} must hold numbers only: encode text as numbers, or read the file with from_csv."
         ) from None
 
 
-def _matrix(what: str, values: Any) -> Tensor:
-    x = _floats(what, values)
-    return x.unsqueeze(1) if x.ndim == 1 else x
+def _to_matrix(name: str, values: Any) -> Tensor:
+    x = _to_floats(name, values)
+    if x.ndim == 1:
+        return x.unsqueeze(1)
+    return x
 
 
-def _whole(what: str, values: np.ndarray[Any, Any]) -> Tensor:
-    numbers = _floats(what, values)
+def _to_integers(name: str, values: Any) -> Tensor:
+    numbers = _to_floats(name, values)
     if not torch.equal(numbers, numbers.floor()):
-        raise InputError(f"{what} must hold whole numbers when classes= is given.")
+        raise InputError(f"{name} must hold whole numbers where classes= is given.")
     return numbers.long()
 
 
-def _coded(
-    what: str, values: np.ndarray[Any, Any], more: np.ndarray[Any, Any] | None
-) -> tuple[tuple[str, ...], Tensor, Tensor | None]:
+def _to_targets(y: Any, y_test: Any, classes: int) -> tuple[Tensor, Tensor | None]:
+    """Classes as they are, or the targets of a regression where there are none."""
+    read = _to_integers if classes else _to_floats
+    if y_test is None:
+        return read("y", y), None
+    return read("y", y), read("y_test", y_test)
+
+
+def _encode(name: str, values: Any, test: Any) -> tuple[tuple[str, ...], Tensor, Tensor | None]:
     """The distinct values in sorted order as text, and each value's place among them."""
-    distinct, codes = np.unique(_plain(what, values), return_inverse=True)
-    names = tuple(str(v) for v in distinct.tolist())
-    if more is None:
-        return names, torch.from_numpy(codes.astype(np.int64)), None
-    more = _plain(what, more)
-    strange = np.setdiff1d(more, distinct)
-    if len(strange):
-        raise InputError(f"The test part has '{strange[0]}' in {what}, which no training row has: remove those rows.")
-    return names, torch.from_numpy(codes.astype(np.int64)), torch.from_numpy(np.searchsorted(distinct, more))
+    distinct, codes = np.unique(_to_sortable(name, values), return_inverse=True)
+    names = tuple(str(value) for value in distinct.tolist())
+    places = torch.from_numpy(codes.astype(np.int64))
+    if test is None:
+        return names, places, None
+    test = _to_sortable(name, test)
+    unknown = np.setdiff1d(test, distinct)
+    if len(unknown):
+        raise InputError(f"The test part has '{unknown[0]}' in {name}, which no training row has: remove those rows.")
+    return names, places, torch.from_numpy(np.searchsorted(distinct, test))
 
 
-def _plain(what: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _to_sortable(name: str, values: Any) -> np.ndarray[Any, Any]:
     """One-dimensional values that can be sorted; objects are read as text."""
-    if values.ndim != 1:
-        raise InputError(f"{what} has the shape {values.shape}: give one value per row.")
-    if values.dtype.kind == "O":
-        gaps = sum(v is None or (isinstance(v, float) and math.isnan(v)) for v in values)
-        if gaps:
-            raise InputError(f"{what} is missing in {gaps} rows: drop those rows.")
-        return values.astype(str)
-    return values
+    array = _to_array(values)
+    if array.ndim != 1:
+        raise InputError(f"{name} has the shape {array.shape}: give one value per row.")
+    if array.dtype.kind != "O":
+        return array
+    gaps = sum(value is None or (isinstance(value, float) and math.isnan(value)) for value in array)
+    if gaps:
+        raise InputError(f"{name} is missing in {gaps} rows: drop those rows.")
+    return array.astype(str)

@@ -19,7 +19,13 @@ APART = 10.0  # how much the deviations of a target's numbers may differ
 
 
 class Data(NamedTuple):
-    """Labelled rows. w is 1 for a row, 0 for padding, and a weight for a pseudo-row."""
+    """Labelled rows.
+
+    Attributes:
+        x: Features, [N, …].
+        y: Labels or targets, [N, …].
+        w: 1 for a row, 0 for padding, and a weight for a pseudo-row, [N].
+    """
 
     x: Tensor
     y: Tensor
@@ -32,6 +38,15 @@ class Data(NamedTuple):
 
     @staticmethod
     def of(x: Tensor, y: Tensor) -> Data:
+        """Make labelled rows of weight 1.
+
+        Args:
+            x: Features, [N, …].
+            y: Labels or targets, [N, …].
+
+        Returns:
+            The rows.
+        """
         return Data(x, y, torch.ones(len(x), dtype=x.dtype, device=x.device))
 
 
@@ -40,28 +55,50 @@ Features = int | tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Sites:
-    """Rows with their roles: what each site trains and is tested on, and what the server sees."""
+    """Rows with their roles: what each site trains and is tested on, and what the server sees.
+
+    Attributes:
+        train: The training rows of every site.
+        test: The test rows of every site.
+        validation: The rows every site tunes on; None where nothing is tuned.
+        inputs: The server's rows without labels.
+        calibration: The server's rows with labels.
+        classes: How many there are; None for a regression.
+        features: How many features a row has, or its shape.
+        name: The name of the data set.
+        split: How rows were handed out, as text.
+        names: The names of the sites.
+        target_shift: Original targets are target_shift + target_scale · y.
+        target_scale: See `target_shift`.
+        public: Whether single rows may be shown.
+        class_names: The names of the classes.
+        feature_names: The names of the features.
+        feature_shift: Original features are feature_shift + feature_scale · x.
+        feature_scale: See `feature_shift`.
+        elsewhere: Whether this is a study: rows are at the sites, which choose afterwards what needs labels.
+    """
 
     train: tuple[Data, ...]
     test: tuple[Data, ...]
     validation: tuple[Data, ...] | None
-    inputs: Tensor | None  # the server's rows without labels
-    calibration: Data | None  # the server's rows with labels
-    classes: int | None  # None: regression
+    inputs: Tensor | None
+    calibration: Data | None
+    classes: int | None
     features: Features
-    name: str  # of the data set
+    name: str
     split: str
-    names: tuple[str, ...]  # of the sites
-    target_shift: float = 0.0  # original target = shift + scale · y
+    names: tuple[str, ...]
+    target_shift: float = 0.0
     target_scale: float = 1.0
-    public: bool = False  # may single rows be shown?
+    public: bool = False
     class_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
-    feature_shift: Tensor | None = None  # original features = shift + scale · x
+    feature_shift: Tensor | None = None
     feature_scale: Tensor | None = None
-    elsewhere: bool = False  # a study: rows are at the sites, which choose afterwards what needs labels
+    elsewhere: bool = False
 
     def __len__(self) -> int:
+        """How many sites there are."""
         return len(self.train)
 
     @cached_property
@@ -71,65 +108,119 @@ class Sites:
 
     @property
     def all_validation(self) -> Data:
-        """The validation rows of all sites."""
+        """The validation rows of all sites.
+
+        Raises:
+            InputError: There are none.
+        """
         if self.validation is None:
-            raise InputError("There are no validation rows: split with validation=0.1, or add --validation 0.1.")
+            raise InputError("There are no validation rows: split with validation=0.1.")
         return concatenate(self.validation)
 
     def pooled(self) -> Sites:
-        """One site that holds every site's rows, in the order of the sites; the server keeps what it has."""
-        validation = None if self.validation is None else (concatenate(self.validation),)
-        return replace(
+        """Bring all rows to one site, in the order of the sites; the server keeps what it has.
+
+        Returns:
+            The one site.
+        """
+        pooled = replace(
             self,
             train=(concatenate(self.train),),
             test=(self.all_test,),
-            validation=validation,
             split="pooled",
             names=("pooled",),
         )
+        if self.validation is None:
+            return pooled
+        return replace(pooled, validation=(self.all_validation,))
 
     def label_counts(self) -> Tensor:
-        """How many training rows of each class every site has [K, C]."""
+        """Count the training rows of each class at every site.
+
+        Returns:
+            Counts, [K, C].
+
+        Raises:
+            InputError: This is a regression.
+        """
         if self.classes is None:
             raise InputError(f"{self.name} is a regression and has no labels to count.")
         return torch.stack([torch.bincount(part.y, minlength=self.classes) for part in self.train])
 
     def to(self, where: torch.dtype | torch.device | str) -> Sites:
-        """On another device, or with features, weights and regression targets of another dtype."""
+        """Move all rows to another device, or give features, weights and regression targets another dtype.
 
-        def moved(t: Tensor) -> Tensor:
-            return t if isinstance(where, torch.dtype) and not t.is_floating_point() else t.to(where)
+        Args:
+            where: The device or the dtype.
 
-        return self._each(moved, moved, moved)
+        Returns:
+            The sites there.
+        """
+
+        def move(tensor: Tensor) -> Tensor:
+            if isinstance(where, torch.dtype) and not tensor.is_floating_point():
+                return tensor
+            return tensor.to(where)
+
+        return self._map(move, move, move)
 
     def scaled(self, x: Tensor) -> Tensor:
-        """New rows in their original units, on the scale the sites train on."""
+        """Bring new rows to the scale the sites train on.
+
+        Args:
+            x: Features in their original units, [N, …].
+
+        Returns:
+            Features of the same shape.
+        """
         if self.feature_shift is None or self.feature_scale is None:
             return x
-        return _scaled(x, self.feature_shift, self.feature_scale)
+        return _scale(x, self.feature_shift, self.feature_scale)
 
     def standardised(self) -> Sites:
-        """Features, and regression targets, with mean 0 and deviation 1 over all training rows; a constant column is
-        only shifted, and images have one constant per channel. Targets of several numbers share one shift and scale."""
+        """Scale features, and regression targets, to mean 0 and deviation 1 over all training rows.
+
+        A constant column is only shifted, and images have one shift and scale per channel. Targets of several numbers
+        share one shift and scale, with a warning where that suits them badly.
+
+        Returns:
+            The sites on that scale, which knows the way back.
+        """
         pooled = concatenate(self.train)
         shift, scale = _moments(pooled.x, (0, *range(2, pooled.x.ndim)))
-        made = replace(self.map_x(lambda x: _scaled(x, shift, scale)), feature_shift=shift[0], feature_scale=scale[0])
+        sites = self.map_x(lambda x: _scale(x, shift, scale))
+        sites = replace(sites, feature_shift=shift[0], feature_scale=scale[0])
         if self.classes is not None:
-            return made
-        each = _moments(pooled.y, (0,))[1]
-        if bool(each.max() > APART * each.min()):
-            told = f"The target's numbers differ {float(each.max() / each.min()):.0f}-fold in their deviations"
-            warnings.warn(f"{told} and share one scale: give them in units that make them alike.", stacklevel=2)
+            return sites
+        _, deviations = _moments(pooled.y, (0,))
+        if bool(deviations.max() > APART * deviations.min()):
+            ratio = float(deviations.max() / deviations.min())
+            warnings.warn(
+                f"The target's numbers differ {ratio:.0f}-fold in their deviations and share one scale: give them in "
+                "units that make them alike.",
+                stacklevel=2,
+            )
         y_shift, y_scale = _moments(pooled.y, tuple(range(pooled.y.ndim)))
-        made = made._each(lambda x: x, lambda y: _scaled(y, y_shift, y_scale), lambda w: w)
-        return replace(made, target_shift=float(y_shift), target_scale=float(y_scale))
+        sites = sites._map(_same, lambda y: _scale(y, y_shift, y_scale), _same)
+        return replace(sites, target_shift=float(y_shift), target_scale=float(y_scale))
 
     def map_x(self, f: Callable[[Tensor], Tensor]) -> Sites:
-        """The same function applied to the features in every role."""
-        return self._each(f, lambda y: y, lambda w: w)
+        """Apply a function to the features in every role.
+
+        Args:
+            f: From features to features.
+
+        Returns:
+            The sites with these features.
+        """
+        return self._map(f, _same, _same)
 
     def fingerprint(self) -> str:
-        """A hash of every row and its role: two runs that agree here saw the same data."""
+        """Hash every row and its role: two runs that agree here saw the same data.
+
+        Returns:
+            SHA-256 in hexadecimal digits.
+        """
         digest = hashlib.sha256(f"{self.classes} {self.target_shift!r} {self.target_scale!r}".encode())
         for role, parts in self._roles().items():
             digest.update(f"{role} {len(parts)}".encode())
@@ -139,52 +230,85 @@ class Sites:
         return digest.hexdigest()
 
     def _roles(self) -> dict[str, Sequence[Sequence[Tensor]]]:
-        return {
+        roles: dict[str, Sequence[Sequence[Tensor]]] = {
             "train": self.train,
             "test": self.test,
             "validation": self.validation or (),
-            "calibration": () if self.calibration is None else (self.calibration,),
-            "inputs": () if self.inputs is None else ((self.inputs,),),
+            "calibration": (),
+            "inputs": (),
         }
+        if self.calibration is not None:
+            roles["calibration"] = (self.calibration,)
+        if self.inputs is not None:
+            roles["inputs"] = ((self.inputs,),)
+        return roles
 
-    def _each(
+    def _map(
         self, x: Callable[[Tensor], Tensor], y: Callable[[Tensor], Tensor], w: Callable[[Tensor], Tensor]
     ) -> Sites:
-        def changed(part: Data) -> Data:
+        """The sites with three functions applied to the rows in every role."""
+
+        def change(part: Data) -> Data:
             return Data(x(part.x), y(part.y), w(part.w))
 
-        return replace(
+        sites = replace(
             self,
-            train=tuple(changed(part) for part in self.train),
-            test=tuple(changed(part) for part in self.test),
-            validation=None if self.validation is None else tuple(changed(part) for part in self.validation),
-            inputs=None if self.inputs is None else x(self.inputs),
-            calibration=None if self.calibration is None else changed(self.calibration),
+            train=tuple(change(part) for part in self.train),
+            test=tuple(change(part) for part in self.test),
         )
+        if self.validation is not None:
+            sites = replace(sites, validation=tuple(change(part) for part in self.validation))
+        if self.inputs is not None:
+            sites = replace(sites, inputs=x(self.inputs))
+        if self.calibration is not None:
+            sites = replace(sites, calibration=change(self.calibration))
+        return sites
 
 
 def concatenate(parts: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Data:
-    """All rows, one part after another."""
+    """Put rows under each other.
+
+    Args:
+        parts: Rows, as features, labels and weights.
+
+    Returns:
+        All rows, one part after another.
+    """
     return Data(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
 def narrow(values: Tensor) -> Tensor:
-    """Rows as float32; as float64 where rounding moves a column by more than a trifle of its deviation, so that digits
-    are left when it is scaled. The other columns are rounded all the same: what they hold never depends on these."""
-    rounded = values.float().double()
+    """Round rows to float32 where that does no harm.
+
+    A column that rounding would move by more than a trifle of its deviation keeps its digits until it is scaled. The
+    other columns are rounded all the same: what they hold never depends on these.
+
+    Args:
+        values: Numbers in float64, [N, …].
+
+    Returns:
+        The same in float32, or in float64 where a column needs it.
+    """
     if not len(values):
         return values.float()
+    rounded = values.float().double()
     lost = (values - rounded).abs().amax(0) > TRIFLE * values.std(0, correction=0)
-    return torch.where(lost, values, rounded) if bool(lost.any()) else values.float()
+    if not bool(lost.any()):
+        return values.float()
+    return torch.where(lost, values, rounded)
 
 
 def _moments(values: Tensor, over: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Mean and deviation in double precision, the reduced dimensions kept; the deviation of a constant is 1."""
-    v = values.double()
-    constant = v.amax(over, keepdim=True) == v.amin(over, keepdim=True)
-    deviation = v.std(over, correction=0, keepdim=True)
-    return v.mean(over, keepdim=True), torch.where(constant, torch.ones_like(deviation), deviation)
+    values = values.double()
+    constant = values.amax(over, keepdim=True) == values.amin(over, keepdim=True)
+    deviation = values.std(over, correction=0, keepdim=True)
+    return values.mean(over, keepdim=True), torch.where(constant, torch.ones_like(deviation), deviation)
 
 
-def _scaled(values: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+def _scale(values: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     return ((values.double() - shift.to(values.device)) / scale.to(values.device)).to(values.dtype)
+
+
+def _same(values: Tensor) -> Tensor:
+    return values

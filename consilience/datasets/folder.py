@@ -17,47 +17,84 @@ from consilience.errors import InputError
 VARIABLE = "CONSILIENCE_DATA"
 
 
-def folder(data_dir: str | None) -> Path:
-    """Where data files lie: the folder given, else the one in CONSILIENCE_DATA, else the user's cache."""
-    given = data_dir or os.environ.get(VARIABLE)
-    return Path(given).expanduser() if given else _cache()
+def data_folder(data_dir: str | None) -> Path:
+    """Find the folder of the data files.
+
+    Args:
+        data_dir: The folder; by default the one in CONSILIENCE_DATA, or the user's cache.
+
+    Returns:
+        The folder, which need not exist.
+    """
+    path = data_dir or os.environ.get(VARIABLE)
+    if not path:
+        return _cache()
+    return Path(path).expanduser()
 
 
 def locate(name_of_file: str, data_dir: str | None) -> Path | None:
-    """The file, in the data folder or in its part for tables; None where there is no such file."""
-    places = (folder(data_dir) / name_of_file, folder(data_dir) / "tabular" / name_of_file)
+    """Look for a file in the data folder, and in its part for tables.
+
+    Args:
+        name_of_file: The name of the file.
+        data_dir: The folder, as in `data_folder`.
+
+    Returns:
+        Where it is; None where there is no such file.
+    """
+    folder = data_folder(data_dir)
+    places = (folder / name_of_file, folder / "tabular" / name_of_file)
     return next((place for place in places if os.path.isfile(place)), None)
 
 
 def find(name_of_file: str, data_dir: str | None, get: str | None = None) -> Path:
-    """The file, or the error that says where it was looked for; `get` is the name under which it can be fetched."""
+    """Find a file in the data folder.
+
+    Args:
+        name_of_file: The name of the file.
+        data_dir: The folder, as in `data_folder`.
+        get: The name under which the file can be fetched, for the error message; None where it cannot.
+
+    Returns:
+        Where it is.
+
+    Raises:
+        InputError: There is no such file.
+    """
     path = locate(name_of_file, data_dir)
     if path is None:
-        fetched = f"type `consilience datasets get {get}`, or " if get else ""
-        raise InputError(
-            f"There is no {name_of_file} in '{folder(data_dir)}': {fetched}pass the folder that has it with "
-            f"--data-dir, or set {VARIABLE} to it."
-        )
+        remedy = f"pass the folder that has it as data_dir, or set {VARIABLE} to it"
+        if get:
+            remedy = f"type `consilience datasets get {get}`, or {remedy}"
+        raise InputError(f"There is no {name_of_file} in '{data_folder(data_dir)}': {remedy}.")
     return path
 
 
-def decode(path: Path, decode: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What `decode` makes of a file, kept until the file changes; where nothing can be kept, decoded every time."""
-    facts = path.stat()
-    form = 1  # one more whenever `decode` returns something else, so that nothing stale is read
-    key = hashlib.sha256(f"{form} {path.resolve()} {facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()[:16]
-    kept = _cache() / "decoded" / f"{path.stem}-{key}.safetensors"
+def decode(path: Path, decoder: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Decode a file, or read what it was decoded to before; the cache is keyed by path, size and time of change.
+
+    Args:
+        path: The file.
+        decoder: What makes tensors of it.
+
+    Returns:
+        The tensors by name; where the cache cannot be written, they are decoded every time.
+    """
+    status = path.stat()
+    form = 1  # one more whenever a decoder returns something else, so that nothing stale is read
+    key = hashlib.sha256(f"{form} {path.resolve()} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
+    cached = _cache() / "decoded" / f"{path.stem}-{key}.safetensors"
     with suppress(OSError, SafetensorError):
-        return load_file(kept)
-    made = decode(path)
-    partial = kept.with_suffix(f".{os.getpid()}")  # renamed when complete, so that nobody reads half a file
+        return load_file(cached)
+    tensors = decoder(path)
+    partial = cached.with_suffix(f".{os.getpid()}")  # renamed when complete, so that nobody reads half a file
     with suppress(OSError, SafetensorError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        save_file(made, partial)
-        partial.replace(kept)
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, partial)
+        partial.replace(cached)
     with suppress(OSError):
         partial.unlink(missing_ok=True)
-    return made
+    return tensors
 
 
 def _cache() -> Path:

@@ -33,13 +33,21 @@ WINE = (
 
 
 class Source(NamedTuple):
-    """Where a file comes from, and what must be in it."""
+    """Where a file comes from, and what must be in it.
+
+    Attributes:
+        file: Its name in the data folder.
+        number: The number of the data set on OpenML.
+        shape: The shape of a row's features.
+        train: How many rows come before the official test part; 0 where there is none.
+        checksum: SHA-256 of the official rows, features then labels: bytes for images, float32 for tables.
+    """
 
     file: str
-    number: int  # on OpenML
-    shape: tuple[int, ...]  # of a row's features
-    train: int  # how many rows come before the official test part; 0: there is none
-    checksum: str  # SHA-256 of the official rows, features then labels: bytes for images, float32 for tables
+    number: int
+    shape: tuple[int, ...]
+    train: int
+    checksum: str
 
 
 SOURCES = {
@@ -59,12 +67,25 @@ SOURCES = {
 
 
 def download(name: str, folder: Path) -> Path:
-    """The file of a data set in `folder`, fetched unless it is there; rows that are not the official ones in their
-    official order are refused, since the test part goes by the order."""
-    source, path = SOURCES[name], folder / SOURCES[name].file
+    """Fetch the file of a data set from OpenML, unless it is there.
+
+    Rows that are not the official ones in their official order are refused, since the test part goes by the order.
+
+    Args:
+        name: One of `SOURCES`.
+        folder: Where to put the file.
+
+    Returns:
+        The file.
+
+    Raises:
+        InputError: The connection failed, OpenML sent something else, or the file cannot be written.
+    """
+    source = SOURCES[name]
+    path = folder / source.file
     if path.is_file():
         return path
-    x, y = _fetched(name, source)
+    x, y = _query(name, source)
     if _checksum(x, y) != source.checksum:
         raise InputError(
             f"What OpenML sent for {name} is not the published file, so nothing was kept: put {source.file} into "
@@ -79,16 +100,18 @@ def download(name: str, folder: Path) -> Path:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise InputError(
-            f"{path.name} cannot be written to '{folder}' ({error.strerror}): choose another folder with --data-dir."
+            f"{path.name} cannot be written to '{folder}' ({error.strerror}): choose another folder with data_dir."
         ) from None
     return path
 
 
-def _fetched(name: str, source: Source) -> tuple[Array, Array]:
+def _query(name: str, source: Source) -> tuple[Array, Array]:
     """Features and labels as OpenML has them: bytes for images, double precision for tables."""
     from sklearn.datasets import fetch_openml  # here, because it takes a second that few commands need
 
-    parser = "pandas" if importlib.util.find_spec("pandas") else "liac-arff"  # the second is slow and always there
+    parser = "liac-arff"  # slow, and always there
+    if importlib.util.find_spec("pandas"):
+        parser = "pandas"
     dtype = np.uint8 if source.train else np.float64
     try:
         x, y = fetch_openml(data_id=source.number, as_frame=False, parser=parser, return_X_y=True)
@@ -96,23 +119,37 @@ def _fetched(name: str, source: Source) -> tuple[Array, Array]:
     except (OSError, ValueError) as error:
         raise InputError(
             f"{name} could not be fetched from OpenML ({error}): check the connection, or pass the folder that has "
-            f"{source.file} with --data-dir."
+            f"{source.file} as data_dir."
         ) from None
 
 
 def _checksum(x: Array, y: Array) -> str:
-    parts = [part if part.dtype == np.uint8 else part.astype(np.float32) for part in (x, y)]
-    return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
+    digest = hashlib.sha256()
+    for part in (x, y):
+        if part.dtype != np.uint8:
+            part = part.astype(np.float32)  # noqa: PLW2901 — the published numbers have no more digits
+        digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.hexdigest()
 
 
 def _write(path: Path, source: Source, x: Array, y: Array) -> None:
-    if not source.train:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, delimiter=";")
-            writer.writerow(WINE)
-            writer.writerows([f"{value:.15g}" for value in (*row, label)] for row, label in zip(x, y, strict=True))
-        return
-    train, test = slice(source.train), slice(source.train, None)
+    if source.train:
+        _write_images(path, source, x, y)
+    else:
+        _write_table(path, x, y)
+
+
+def _write_table(path: Path, x: Array, y: Array) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=";")
+        writer.writerow(WINE)
+        for row, label in zip(x, y, strict=True):
+            writer.writerow([f"{value:.15g}" for value in (*row, label)])
+
+
+def _write_images(path: Path, source: Source, x: Array, y: Array) -> None:
+    train = slice(source.train)
+    test = slice(source.train, None)
     arrays: dict[str, Any] = {"y_train": y[train], "y_test": y[test]}
     if len(source.shape) == 3:
         arrays |= {"x_train_delta": encode_delta(x[train]), "x_test_delta": encode_delta(x[test])}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from consilience.data.dataset import Dataset
+from consilience.datasets.facts import Facts
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.splits.split import dirichlet_draws
@@ -17,7 +18,11 @@ INTERVALS = ((-0.8, -0.6), (-0.2, 0.0), (0.5, 0.8))  # where the sine's inputs l
 
 
 def digits() -> Dataset:
-    """1797 handwritten digits of 8 × 8 pixels, scaled to [0, 1] (scikit-learn)."""
+    """1797 handwritten digits of 8 × 8 pixels, scaled to [0, 1] (scikit-learn).
+
+    Returns:
+        A classification of 64 features, ten classes.
+    """
     from sklearn.datasets import load_digits  # here, because it takes a second that few commands need
 
     x, y = load_digits(return_X_y=True)
@@ -25,10 +30,22 @@ def digits() -> Dataset:
 
 
 def moons(n: int = 1000, noise: float = 0.2, seed: int = 0) -> Dataset:
-    """Two interleaved half circles, one class each, with Gaussian noise of the given deviation (scikit-learn)."""
+    """Two interleaved half circles, one class each, with Gaussian noise of the given deviation (scikit-learn).
+
+    Args:
+        n: How many rows.
+        noise: The standard deviation of the noise.
+        seed: Equal seeds draw equal rows.
+
+    Returns:
+        A classification of two features, two classes.
+
+    Raises:
+        InputError: `n` is below 2.
+    """
     from sklearn.datasets import make_moons
 
-    _at_least("n", n, 2)
+    _check_least("n", n, 2)
     x, y = make_moons(n_samples=n, noise=noise, random_state=seed)
     return Dataset("moons", torch.tensor(x, dtype=torch.float32), torch.tensor(y), classes=2, public=True)
 
@@ -38,8 +55,20 @@ def linear_gaussian(n: int = 200, features: int = 4, noise: float = 0.5, seed: i
 
     With the prior N(0, I) the posterior is Gaussian with precision I + XᵀX / noise² and mean precision⁻¹ Xᵀy / noise².
     The θ that was drawn is `linear_gaussian_truth(features, seed)`. Nothing is standardised, so that it stays true.
+
+    Args:
+        n: How many rows.
+        features: How many features.
+        noise: The standard deviation of ε.
+        seed: Equal seeds draw equal rows.
+
+    Returns:
+        A regression.
+
+    Raises:
+        InputError: `n` is below 2 or `features` below 1.
     """
-    _at_least("n", n, 2)
+    _check_least("n", n, 2)
     key = Key(seed)
     x = key.fold(1).normal((n, features))
     y = x @ linear_gaussian_truth(features, seed) + noise * key.fold(2).normal((n,))
@@ -47,8 +76,19 @@ def linear_gaussian(n: int = 200, features: int = 4, noise: float = 0.5, seed: i
 
 
 def linear_gaussian_truth(features: int = 4, seed: int = 0) -> Tensor:
-    """The weights θ behind `linear_gaussian` with the same number of features and seed."""
-    _at_least("features", features, 1)
+    """The weights θ behind `linear_gaussian`.
+
+    Args:
+        features: As in `linear_gaussian`.
+        seed: As in `linear_gaussian`.
+
+    Returns:
+        θ, [features].
+
+    Raises:
+        InputError: `features` is below 1.
+    """
+    _check_least("features", features, 1)
     return Key(seed).fold(0).normal((features,))
 
 
@@ -58,19 +98,38 @@ def sine(n_per_site: int = 100, noise: float = 0.3, seed: int = 0) -> Dataset:
     d'Hondt et al., App. C.1: each site draws its probabilities of three intervals from Dirichlet(1, 1, 1), and its
     inputs uniformly in the interval drawn. The paper writes ε ~ N(0, 0.3); 0.3 is read as the deviation here, and
     `noise=0.3**0.5` is the other reading. The paper's sites train on 100 points, or on 20.
+
+    Args:
+        n_per_site: How many rows a site.
+        noise: The standard deviation of ε.
+        seed: Equal seeds draw equal rows.
+
+    Returns:
+        A regression of one feature, with five natural sites.
+
+    Raises:
+        InputError: `n_per_site` is below 1.
     """
-    _at_least("n_per_site", n_per_site, 1)
-    key, sites = Key(seed), 5
+    _check_least("n_per_site", n_per_site, 1)
+    key = Key(seed)
+    sites = 5
     shares = dirichlet_draws(1.0, (sites, len(INTERVALS)), key.fold(0))
-    chosen = torch.multinomial(shares, n_per_site, replacement=True, generator=key.fold(1).generator()).flatten()
-    low, high = torch.tensor(INTERVALS)[chosen].unbind(-1)
+    interval = torch.multinomial(shares, n_per_site, replacement=True, generator=key.fold(1).generator()).flatten()
+    low, high = torch.tensor(INTERVALS)[interval].unbind(-1)
     x = low + (high - low) * key.fold(2).uniform(sites * n_per_site)
     y = sine_truth(x) + noise * key.fold(3).normal((len(x),))
     return Dataset("sine", x.unsqueeze(1), y, site=torch.arange(sites).repeat_interleave(n_per_site), public=True)
 
 
 def sine_truth(x: Tensor) -> Tensor:
-    """The noise-free curve behind `sine`."""
+    """The noise-free curve behind `sine`.
+
+    Args:
+        x: Inputs of any shape.
+
+    Returns:
+        The curve at each of them.
+    """
     return 1.5 * torch.sin(0.4 * math.pi * x) + 1.5 * torch.cos(2 * math.pi * x)
 
 
@@ -78,12 +137,23 @@ def swiss_roll(n: int = 1500, noise: float = 0.5, seed: int = 0) -> Dataset:
     """Three classes along a spiral, one after another: the swiss roll seen from the side (scikit-learn).
 
     The toy problem of Chen and Chao 2021, §3.3, which does not say how the roll is cut, its noise or its size. Here
-    each class is a third of the rows, about half a turn, `noise` is the deviation on a roll whose radius goes from 4.7
-    to 14.1, and the outer radius is then scaled to 1. The paper's three sites are `dominant(0.8)`.
+    each class is a third of the rows, about half a turn, and the outer radius is scaled to 1. The paper's three sites
+    are `dominant(0.8)`.
+
+    Args:
+        n: How many rows.
+        noise: The standard deviation of the noise, on a roll whose radius goes from 4.7 to 14.1.
+        seed: Equal seeds draw equal rows.
+
+    Returns:
+        A classification of two features, three classes.
+
+    Raises:
+        InputError: `n` is below 3.
     """
     from sklearn.datasets import make_swiss_roll
 
-    _at_least("n", n, 3)
+    _check_least("n", n, 3)
     x, along = make_swiss_roll(n_samples=n, noise=noise, random_state=seed)
     sides = torch.tensor(x[:, [0, 2]] / (4.5 * math.pi), dtype=torch.float32)
     y = torch.tensor(along).argsort().argsort() * 3 // n
@@ -97,8 +167,15 @@ DATASETS: dict[str, Callable[[], Dataset]] = {
     "sine": sine,
     "swiss_roll": swiss_roll,
 }
+FACTS = {
+    "digits": Facts(1797, 64, 10),
+    "moons": Facts(1000, 2, 2),
+    "linear_gaussian": Facts(200, 4),
+    "sine": Facts(500, 1, sites=5),
+    "swiss_roll": Facts(1500, 2, 3),
+}
 
 
-def _at_least(what: str, value: int, least: int) -> None:
+def _check_least(name: str, value: int, least: int) -> None:
     if value < least:
-        raise InputError(f"{what}={value} is too small: ask for at least {least}.")
+        raise InputError(f"{name}={value} is too small: ask for at least {least}.")

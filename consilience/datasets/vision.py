@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Callable
 from lzma import LZMAError
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from consilience.data.dataset import Dataset
+from consilience.datasets.facts import Facts
 from consilience.datasets.folder import decode, find
 from consilience.errors import InputError
 
@@ -31,12 +33,32 @@ CIFAR100 = tuple(kind.replace("_", " ") for kind in KINDS.split())  # in the ord
 
 
 def mnist(data_dir: str | None = None) -> Dataset:
-    """Handwritten digits of 28 × 28 pixels, white on black (LeCun et al. 1998)."""
+    """Handwritten digits of 28 × 28 pixels, white on black (LeCun et al. 1998).
+
+    Args:
+        data_dir: The folder of the data files; by default the one in CONSILIENCE_DATA, or the user's cache.
+
+    Returns:
+        A classification of 1 × 28 × 28 pixels, ten classes.
+
+    Raises:
+        InputError: The file is missing or damaged.
+    """
     return _images("mnist", "mnist.npz", data_dir, tuple(digits), get="mnist")
 
 
 def fashion_mnist(data_dir: str | None = None) -> Dataset:
-    """Pieces of clothing of 28 × 28 pixels, in the form of MNIST (Xiao et al. 2017)."""
+    """Pieces of clothing of 28 × 28 pixels, in the form of MNIST (Xiao et al. 2017).
+
+    Args:
+        data_dir: The folder of the data files; by default the one in CONSILIENCE_DATA, or the user's cache.
+
+    Returns:
+        A classification of 1 × 28 × 28 pixels, ten classes.
+
+    Raises:
+        InputError: The file is missing or damaged.
+    """
     return _images("fashion_mnist", "fashion_mnist.npz", data_dir, FASHION, get="fashion_mnist")
 
 
@@ -45,6 +67,15 @@ def femnist(data_dir: str | None = None) -> Dataset:
 
     Pixels are LEAF's own, black ink (0) on white (1); 1 − x has the polarity of MNIST. Four of the 300 writers have no
     test image.
+
+    Args:
+        data_dir: The folder of the data files; by default the one in CONSILIENCE_DATA, or the user's cache.
+
+    Returns:
+        A classification of 1 × 28 × 28 pixels, 62 classes, with 300 natural sites.
+
+    Raises:
+        InputError: The file is missing or damaged.
     """
     path = find("emnist62.npz", data_dir)
     arrays = decode(path, _decode)
@@ -59,7 +90,17 @@ def femnist(data_dir: str | None = None) -> Dataset:
 
 
 def cifar10(data_dir: str | None = None) -> Dataset:
-    """Photographs of ten kinds of things, 32 × 32 pixels in colour (Krizhevsky 2009)."""
+    """Photographs of ten kinds of things, 32 × 32 pixels in colour (Krizhevsky 2009).
+
+    Args:
+        data_dir: The folder of the data files; by default the one in CONSILIENCE_DATA, or the user's cache.
+
+    Returns:
+        A classification of 3 × 32 × 32 pixels, ten classes.
+
+    Raises:
+        InputError: The file is missing or damaged.
+    """
     return _images("cifar10", "cifar10.npz", data_dir, CIFAR10, get="cifar10")
 
 
@@ -67,6 +108,15 @@ def cifar100(data_dir: str | None = None) -> Dataset:
     """A part of CIFAR-100, a hundred kinds of things; its test part was drawn afresh (Krizhevsky 2009).
 
     180 training and 40 test images of each class: accuracies are close to the official benchmark, not comparable.
+
+    Args:
+        data_dir: The folder of the data files; by default the one in CONSILIENCE_DATA, or the user's cache.
+
+    Returns:
+        A classification of 3 × 32 × 32 pixels, a hundred classes.
+
+    Raises:
+        InputError: The file is missing or damaged.
     """
     return _images("cifar100", "cifar100.npz", data_dir, CIFAR100)
 
@@ -75,13 +125,47 @@ def svhn(data_dir: str | None = None) -> Dataset:
     """A part of Street View House Numbers, digits of 32 × 32 pixels in colour (Netzer et al. 2011).
 
     8000 training and 4000 test digits, cut out again by the published recipe: not comparable pixel for pixel.
+
+    Args:
+        data_dir: The folder of the data files; by default the one in CONSILIENCE_DATA, or the user's cache.
+
+    Returns:
+        A classification of 3 × 32 × 32 pixels, ten classes.
+
+    Raises:
+        InputError: The file is missing or damaged.
     """
     return _images("svhn", "svhn.npz", data_dir, tuple(digits))
 
 
+DATASETS: dict[str, Callable[[str | None], Dataset]] = {
+    "mnist": mnist,
+    "fashion_mnist": fashion_mnist,
+    "femnist": femnist,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "svhn": svhn,
+}
+FACTS = {
+    "mnist": Facts(70000, (1, 28, 28), 10, file="mnist.npz"),
+    "fashion_mnist": Facts(70000, (1, 28, 28), 10, file="fashion_mnist.npz"),
+    "femnist": Facts(45958, (1, 28, 28), 62, 300, "emnist62.npz"),
+    "cifar10": Facts(60000, (3, 32, 32), 10, file="cifar10.npz"),
+    "cifar100": Facts(22000, (3, 32, 32), 100, file="cifar100.npz"),
+    "svhn": Facts(12000, (3, 32, 32), 10, file="svhn.npz"),
+}
+
+
 def encode_delta(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Colour images (N, 3, H, W) as planes (3, N, H, W) of green, red − green, blue − green, each the difference to
-    the pixel above and to the left, modulo 256: what compresses best."""
+    """Turn colour images into the form that compresses best.
+
+    Args:
+        x: Bytes, (N, 3, H, W).
+
+    Returns:
+        Planes (3, N, H, W) of green, red − green, blue − green, each the difference to the pixel above and to the left,
+        modulo 256.
+    """
     red, green, blue = x.transpose(1, 0, 2, 3)
     planes = np.stack([green, red - green, blue - green])
     planes[..., 1:] = np.diff(planes, axis=3)
@@ -90,7 +174,14 @@ def encode_delta(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def decode_delta(planes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The images that `encode_delta` was given, exactly."""
+    """Turn planes back into the images that `encode_delta` was given, exactly.
+
+    Args:
+        planes: What `encode_delta` returned.
+
+    Returns:
+        Bytes, (N, 3, H, W).
+    """
     summed = np.cumsum(np.cumsum(planes, axis=2, dtype=np.uint8), axis=3, dtype=np.uint8)
     green, red, blue = summed
     return np.stack([red + green, green, blue + green], axis=1)
@@ -118,18 +209,18 @@ def _dataset(name: str, arrays: dict[str, Tensor], class_names: tuple[str, ...],
 
 def _decode(path: Path) -> dict[str, Tensor]:
     """Images as bytes (N, channels, H, W), everything else as whole numbers; only what is for training or testing."""
-    made = {}
+    tensors = {}
     for name, array in _members(path, "_train", "_test").items():
         if name.endswith("_delta"):
-            made[name.removesuffix("_delta")] = torch.from_numpy(decode_delta(array))
+            tensors[name.removesuffix("_delta")] = torch.from_numpy(decode_delta(array))
         elif name.startswith("x_"):
-            made[name] = torch.from_numpy(array).unsqueeze(1)
+            tensors[name] = torch.from_numpy(array).unsqueeze(1)
         else:
-            made[name] = torch.from_numpy(array.astype(np.int64))
-    lacking = [name for name in ("x_train", "y_train", "x_test", "y_test") if name not in made]
-    if lacking:
-        raise InputError(f"{path.name} has no {lacking[0]}: it is another file of that name, get the right one.")
-    return made
+            tensors[name] = torch.from_numpy(array.astype(np.int64))
+    missing = [name for name in ("x_train", "y_train", "x_test", "y_test") if name not in tensors]
+    if missing:
+        raise InputError(f"{path.name} has no {missing[0]}: it is another file of the same name, get the right one.")
+    return tensors
 
 
 def _members(path: Path, *parts: str) -> dict[str, np.ndarray[Any, Any]]:

@@ -31,7 +31,8 @@ from consilience.flower.wire import (
     unpack,
     weight,
 )
-from consilience.formats.settings import describe, kept_types_of, types_of
+from consilience.formats.codec import kept_types_of, types_of
+from consilience.formats.settings import describe
 from consilience.key import Key
 from consilience.method import Method
 from consilience.method import name as name_of

@@ -32,7 +32,7 @@ from consilience.flower.wire import (
     unpack,
     weight,
 )
-from consilience.formats.settings import types_of
+from consilience.formats.codec import types_of
 from consilience.method import Method
 from consilience.parties import Received
 from consilience.task import Task

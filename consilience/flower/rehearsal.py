@@ -11,7 +11,7 @@ from consilience.data.sites import Data
 from consilience.engines.exchange import Turn, client_view
 from consilience.errors import InputError
 from consilience.flower.wire import Refused
-from consilience.formats.settings import encode
+from consilience.formats.codec import encode
 from consilience.key import Key
 from consilience.method import Method
 from consilience.study.admission import admit_gaussian, draw_rows

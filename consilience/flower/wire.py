@@ -19,7 +19,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.formats.settings import decode, encode
+from consilience.formats.codec import decode, encode
 from consilience.tree import Tree
 
 LARGEST = 2**30  # bytes of one message, unless a study says otherwise

@@ -1,6 +1,6 @@
 """A task as JSON, and back: its network's layers from an allow-list, prior, likelihood, and the scale of the rows.
 
-No name in a file is ever imported. A network with layers of its own has no blueprint, and is handed in when loading.
+No name in a file is ever imported. A network with layers of its own has no blueprint: its task is passed when loading.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from torch import nn
 from consilience.data.sites import Sites
 from consilience.errors import InputError
 from consilience.formats.settings import describe, restore
-from consilience.models import MODELS
 from consilience.models.batchnorm import BatchNorm
 from consilience.models.controlled import control
 from consilience.models.mobilenet import Inverted
@@ -46,70 +45,135 @@ LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Softplus: ("beta", "threshold"),
     **dict.fromkeys((nn.Identity, nn.ReLU, nn.ReLU6, nn.SiLU, nn.Sigmoid, nn.Softsign, nn.Tanh), ()),
 }
-KEPT = ("name", "split", "target_shift", "target_scale", "public")  # of the sites, as they are
+# What is kept of the sites: plain values, tuples of names, and tensors.
+PLAIN = ("name", "split", "target_shift", "target_scale", "public")
 NAMES = ("names", "class_names", "feature_names")
 SCALES = ("feature_shift", "feature_scale")
-NAMED = {kind.__name__: kind for kind in LAYERS}
+LAYER_OF = {kind.__name__: kind for kind in LAYERS}
 
 
-def network(module: nn.Module) -> Any:
-    """The layers of a network; None where one of them is not known here."""
+def describe_network(module: nn.Module) -> Any:
+    """Write a network's layers as JSON.
+
+    Args:
+        module: The network.
+
+    Returns:
+        Each layer's type with the arguments that build it again; None where a layer is not in `LAYERS`.
+    """
     if type(module) is nn.Sequential:
-        inner = {name: network(child) for name, child in module.named_children()}
-        return None if None in inner.values() else {"Sequential": inner}
+        children = {name: describe_network(child) for name, child in module.named_children()}
+        if None in children.values():
+            return None
+        return {"Sequential": children}
     if type(module) not in LAYERS:
         return None
-    given = {name: getattr(module, name) for name in LAYERS[type(module)]}
-    inner = {k: network(v) for k, v in given.items() if isinstance(v, nn.Module)}
-    if None in inner.values():
-        return None
-    return {type(module).__name__: {k: v is not None if k == "bias" else inner.get(k, v) for k, v in given.items()}}
+    arguments = {}
+    for name in LAYERS[type(module)]:
+        value = getattr(module, name)
+        if name == "bias":
+            value = value is not None
+        elif isinstance(value, nn.Module):
+            value = describe_network(value)
+            if value is None:
+                return None
+        arguments[name] = value
+    return {type(module).__name__: arguments}
 
 
-def built(layers: Json) -> nn.Module:
-    """The inverse of `network`; a layer that is not on the list is refused."""
-    ((name, given),) = layers.items()
+def build_network(layers: Json) -> nn.Module:
+    """Build the network that `describe_network` wrote.
+
+    Args:
+        layers: The JSON.
+
+    Returns:
+        The network, its weights freshly drawn.
+
+    Raises:
+        InputError: A layer, or one of its arguments, is not in `LAYERS`.
+    """
+    ((name, arguments),) = layers.items()
     if name == "Sequential":
-        made = nn.Sequential()
-        for inner, child in given.items():
-            made.add_module(inner, built(child))
-        return made
-    if name not in NAMED or not set(given) <= set(LAYERS[NAMED[name]]):
-        raise InputError(f"The file holds a layer '{name}' that is not known here; hand the task in with task=.")
-    whole = {k: built(v) if isinstance(v, dict) else tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    return NAMED[name](**whole)
+        network = nn.Sequential()
+        for child, described in arguments.items():
+            network.add_module(child, build_network(described))
+        return network
+    if name not in LAYER_OF or not set(arguments) <= set(LAYERS[LAYER_OF[name]]):
+        raise InputError(f"The file holds a layer '{name}' that is not known here: pass your own task as task=.")
+    return LAYER_OF[name](**{key: _build_argument(value) for key, value in arguments.items()})
 
 
 def blueprint(task: Task, sites: Sites) -> dict[str, Any]:
-    """What it takes to predict again: everything about the task and the rows but the rows."""
+    """Write down what it takes to predict again: everything about the task and the rows but the rows.
+
+    Args:
+        task: Network, prior and likelihood.
+        sites: Names and scales of the rows it was trained on.
+
+    Returns:
+        JSON from which `task_from` and `sites_from` rebuild both.
+    """
     dtype = next((p.dtype for p in task.model.parameters()), torch.float32)
-    return {
-        "network": network(task.model),
+    plan: dict[str, Any] = {
+        "network": describe_network(task.model),
         "dtype": str(dtype).removeprefix("torch."),
         "prior": describe(task.prior),
         "likelihood": describe(task.likelihood),
         "draws": task.draws,
-        **{name: getattr(sites, name) for name in ("classes", "features", *KEPT, *NAMES)},
-        **{name: None if (t := getattr(sites, name)) is None else t.tolist() for name in SCALES},
     }
+    for name in ("classes", "features", *PLAIN, *NAMES):
+        plan[name] = getattr(sites, name)
+    for name in SCALES:
+        scale = getattr(sites, name)
+        plan[name] = None if scale is None else scale.tolist()
+    return plan
 
 
-def task_from(plan: Json, model: str = "") -> Task:
-    """A task from its blueprint; a network without one may have a name of ours."""
-    if plan["network"] is None and model not in MODELS:
+def task_from(plan: Json) -> Task:
+    """Build a task from its blueprint.
+
+    Args:
+        plan: What `blueprint` wrote.
+
+    Returns:
+        The task, its network's weights freshly drawn.
+
+    Raises:
+        InputError: The network has layers of its own, which a blueprint does not hold.
+    """
+    if plan["network"] is None:
         raise InputError(
-            "The network has layers of its own, which a folder does not hold: hand the task in, "
-            "co.load(folder, task=task)."
+            "The network has layers of its own, which a folder does not hold: pass the task, "
+            "`co.load(folder, task=task)`."
         )
-    bare = built(plan["network"]) if plan["network"] else MODELS[model](plan["features"], plan["classes"])
-    moved = control(bare).to(getattr(torch, plan["dtype"]))
-    return Task(moved, restore(plan["likelihood"]), restore(plan["prior"]), draws=plan["draws"])
+    network = control(build_network(plan["network"])).to(getattr(torch, plan["dtype"]))
+    return Task(network, restore(plan["likelihood"]), restore(plan["prior"]), draws=plan["draws"])
 
 
 def sites_from(plan: Json) -> Sites:
-    """The sites of a blueprint: their names and scales, and no rows."""
-    kept: dict[str, Any] = {name: plan[name] for name in ("classes", *KEPT)}
-    kept["features"] = plan["features"] if isinstance(plan["features"], int) else tuple(plan["features"])
-    kept |= {name: None if plan[name] is None else tuple(plan[name]) for name in NAMES}
-    kept |= {name: None if plan[name] is None else torch.tensor(plan[name], dtype=torch.float64) for name in SCALES}
-    return Sites(train=(), test=(), validation=None, inputs=None, calibration=None, **kept)
+    """Build the sites of a blueprint: their names and scales, and no rows.
+
+    Args:
+        plan: What `blueprint` wrote.
+
+    Returns:
+        Sites without rows.
+    """
+    fields: dict[str, Any] = {name: plan[name] for name in ("classes", *PLAIN)}
+    fields["features"] = plan["features"]
+    if not isinstance(plan["features"], int):
+        fields["features"] = tuple(plan["features"])
+    for name in NAMES:
+        fields[name] = None if plan[name] is None else tuple(plan[name])
+    for name in SCALES:
+        fields[name] = None if plan[name] is None else torch.tensor(plan[name], dtype=torch.float64)
+    return Sites(train=(), test=(), validation=None, inputs=None, calibration=None, **fields)
+
+
+def _build_argument(value: Any) -> Any:
+    if isinstance(value, dict):
+        return build_network(value)
+    if isinstance(value, list):
+        return tuple(value)
+    return value

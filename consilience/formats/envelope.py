@@ -19,7 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from consilience.errors import InputError
-from consilience.formats.settings import decode, encode
+from consilience.formats.codec import decode, encode
 from consilience.formats.signature import public, sign, verifies
 from consilience.tree import Tree
 from consilience.version import __version__
@@ -30,33 +30,71 @@ KEY = "consilience"  # the one metadata key: several would come in random order
 
 
 class Header(NamedTuple):
-    """What a file is, before anything in it is used."""
+    """What a file is, before anything in it is used.
 
-    kind: str  # reply, message, model, state, statistics, sums
-    study: str  # the agreement's hash
+    Attributes:
+        kind: "reply", "message", "model", "state", "statistics" or "sums".
+        study: The agreement's hash.
+        study_name: The study's name.
+        sender: A site's name, or "server".
+        round: Counted from 1.
+        about: Plain facts, which differ by kind.
+    """
+
+    kind: str
+    study: str
     study_name: str
-    sender: str  # a site's name, or 'server'
+    sender: str
     round: int = 1
-    about: dict[str, Any] = {}  # noqa: RUF012 — plain facts, by kind; never changed
+    about: dict[str, Any] = {}  # noqa: RUF012 — never changed
 
 
 class Envelope(NamedTuple):
-    """An opened file whose checksum is right; who signed it is still to be checked."""
+    """An opened file whose checksum is right; who signed it is still to be checked.
+
+    Attributes:
+        path: Where the file was read.
+        header: What the file says it is.
+        tensors: The tensors inside, by name.
+        outline: How the tensors make a tree, as JSON.
+        checksum: SHA-256 of header and tensors.
+        key: The public key that the file claims to be signed with.
+        signature: The signature of the checksum.
+        nbytes: The size of the file.
+    """
 
     path: str
     header: Header
     tensors: dict[str, Tensor]
     outline: str
     checksum: str
-    key: str  # the public key it claims
+    key: str
     signature: str
     nbytes: int
 
     def signed_by(self, key: str) -> bool:
+        """Tell whether the owner of a public key signed this file.
+
+        Args:
+            key: The public key, as text.
+
+        Returns:
+            True where the signature fits.
+        """
         return verifies(key, self.header.kind, self.checksum.encode(), self.signature)
 
     def value(self, types: Mapping[str, type]) -> Tree:
-        """The tree inside; types outside the allow-list are refused."""
+        """Rebuild the tree inside.
+
+        Args:
+            types: The named tuples that may be built, by name.
+
+        Returns:
+            The tree.
+
+        Raises:
+            InputError: The file names another type, or its outline does not fit its tensors.
+        """
         try:
             return decode(self.tensors, self.outline, types)
         except InputError:
@@ -66,7 +104,16 @@ class Envelope(NamedTuple):
 
 
 def seal(value: Tree, header: Header, key: Ed25519PrivateKey) -> bytes:
-    """A tree and its header as the bytes of one signed file; equal input gives equal bytes."""
+    """Write a tree and its header as one signed file; equal input gives equal bytes.
+
+    Args:
+        value: The tree.
+        header: What the file is.
+        key: The sender's private key.
+
+    Returns:
+        The bytes of the file.
+    """
     tensors, outline = encode(value)
     head = {**header._asdict(), "format": FORMAT, "version": __version__, "outline": outline}
     checksum = _checksum(head, tensors)
@@ -76,64 +123,97 @@ def seal(value: Tree, header: Header, key: Ed25519PrivateKey) -> bytes:
         "key": public(key),
         "signature": sign(key, header.kind, checksum.encode()),
     }
-    return save(tensors, metadata={KEY: _sorted(outer)})
+    return save(tensors, metadata={KEY: _to_json(outer)})
 
 
 def open_envelope(path: Path, kind: str | None = None, most: int = MOST_BYTES) -> Envelope:
-    """Read a file of one kind, or of any; damage, another format or another kind is refused by name."""
+    """Open a file and check it against its checksum.
+
+    Args:
+        path: The file.
+        kind: The kind that is needed; None for any.
+        most: The largest size in bytes that is read.
+
+    Returns:
+        The envelope; who signed it is still to be checked.
+
+    Raises:
+        InputError: The file is missing, too large or damaged, or of another format or kind.
+    """
     raw = bytes_of(path, most)
     try:
         length = int.from_bytes(raw[:8], "little")
         outer = json.loads(json.loads(raw[8 : 8 + length])["__metadata__"][KEY])
         head = dict(outer["header"])
-        format_, version = head.pop("format"), head.pop("version")
-        outline, checksum = head["outline"], outer["checksum"]
         tensors = load(raw)
-        whole = _checksum({**head, "format": format_, "version": version}, tensors) == checksum
-        del head["outline"]
+        intact = _checksum(head, tensors) == outer["checksum"]
+        format_ = head.pop("format")
+        version = head.pop("version")
+        outline = head.pop("outline")
         header = Header(**head)
-        texts = (header.kind, header.study, header.study_name, header.sender, outline, checksum, str(version))
-        sound = all(isinstance(t, str) for t in (*texts, outer["key"], outer["signature"]))
-        sound = sound and type(header.round) is int and isinstance(header.about, dict)
+        envelope = Envelope(
+            str(path), header, tensors, outline, outer["checksum"], outer["key"], outer["signature"], len(raw)
+        )
+        well_typed = _is_well_typed(envelope)
     except Exception:  # any byte may be anything: whatever goes wrong here means the same
         raise InputError(f"{path} is damaged or was not written by consilience: ask for it again.") from None
     if format_ != FORMAT:
         raise InputError(
-            f"{path} has format {format_} (consilience {version}), this program reads {FORMAT} ({__version__}): "
-            "use the same version at all sites."
+            f"{path} has format {format_} (consilience {version}) and this program reads {FORMAT} "
+            f"({__version__}): use the same version at all sites."
         )
-    if not whole or not sound:
-        raise InputError(f"{path} is damaged: its checksum does not fit its content; ask for it again.")
+    if not intact or not well_typed:
+        raise InputError(f"{path} is damaged, its checksum does not match its content: ask for it again.")
     if kind is not None and header.kind != kind:
         raise InputError(f"{path} is a {header.kind} file and a {kind} is needed here: give the right file.")
-    return Envelope(str(path), header, tensors, outline, checksum, outer["key"], outer["signature"], len(raw))
+    return envelope
 
 
 def bytes_of(path: Path, most: int) -> bytes:
-    """What is in a plain file, if that is not too much; pipes and devices, which may never end, are refused."""
+    """Read a plain file; pipes and devices, which may never end, are refused.
+
+    Args:
+        path: The file.
+        most: The largest size in bytes that is read.
+
+    Returns:
+        Its content.
+
+    Raises:
+        InputError: The file is missing, too large, not a plain file or cannot be read.
+    """
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise InputError(f"{path} is not a plain file: it is not used.")
-        if found.st_size > most:
+        if status.st_size > most:
             raise InputError(
-                f"{path} has {found.st_size:,} bytes, more than the {most:,} that are read: it is not used."
+                f"{path} has {status.st_size:,} bytes, more than the {most:,} that are read: it is not used."
             )
         with path.open("rb") as file:
-            return file.read(found.st_size)
+            return file.read(status.st_size)
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}': check the name.") from None
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.") from error
 
 
+def _is_well_typed(envelope: Envelope) -> bool:
+    """Whether every field is of the type that its readers rely on."""
+    header = envelope.header
+    texts: tuple[Any, ...] = (header.kind, header.study, header.study_name, header.sender)
+    texts += (envelope.outline, envelope.checksum, envelope.key, envelope.signature)
+    return all(isinstance(text, str) for text in texts) and type(header.round) is int and isinstance(header.about, dict)
+
+
 def _checksum(head: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(_sorted(head).encode())
+    digest = hashlib.sha256(_to_json(head).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def _sorted(value: Any) -> str:
+def _to_json(value: Any) -> str:
+    """Equal values give equal text."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -17,7 +17,17 @@ PREFIX = "ed25519:"
 
 
 def new_key(path: Path) -> Ed25519PrivateKey:
-    """A fresh private key in a file that only its owner may read; an existing file is never written over."""
+    """Make a private key and keep it in a file that only its owner may read.
+
+    Args:
+        path: The file; one that exists is never written over.
+
+    Returns:
+        The key.
+
+    Raises:
+        InputError: The file exists or cannot be written.
+    """
     key = Ed25519PrivateKey.generate()
     text = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -27,7 +37,17 @@ def new_key(path: Path) -> Ed25519PrivateKey:
 
 
 def write_new(path: Path, content: bytes, mode: int, caution: str) -> None:
-    """A file with these rights from the start; what exists is left as it is, and the caution given."""
+    """Write a file that has its permissions from the start; one that exists is left as it is.
+
+    Args:
+        path: The file; its folder is made.
+        content: What to write.
+        mode: The permissions, such as 0o600.
+        caution: What to tell the user where the file exists.
+
+    Raises:
+        InputError: The file exists or cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -39,38 +59,75 @@ def write_new(path: Path, content: bytes, mode: int, caution: str) -> None:
 
 
 def read_key(path: Path) -> Ed25519PrivateKey:
+    """Read a private key.
+
+    Args:
+        path: The file that `new_key` wrote.
+
+    Returns:
+        The key.
+
+    Raises:
+        InputError: The file is missing or is not such a key.
+    """
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except FileNotFoundError:
-        raise InputError(f"There is no key file '{path}': say where it is with --key.") from None
+        raise InputError(f"There is no key file '{path}': give the path of the private key.") from None
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{path} is not a private key of consilience: say which file is with --key.") from error
+        raise InputError(f"{path} is not a private key of consilience: give the path of the private key.") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise InputError(f"{path} holds a key of another kind than Ed25519: make one with `consilience site join`.")
     return key
 
 
 def public(key: Ed25519PrivateKey) -> str:
-    """The public half as text, to be written in a study."""
+    """Write the public half of a key as text, to stand in a study.
+
+    Args:
+        key: The private key.
+
+    Returns:
+        The prefix "ed25519:" and 32 bytes in base 64.
+    """
     raw = key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     return PREFIX + base64.b64encode(raw).decode()
 
 
 def sign(key: Ed25519PrivateKey, purpose: str, message: bytes) -> str:
-    """A signature as text; the purpose is signed too, so that none can serve for another."""
-    return base64.b64encode(key.sign(_bound(purpose, message))).decode()
+    """Sign a message for a purpose; the purpose is signed too, so that no signature can serve for another.
+
+    Args:
+        key: The signer's private key.
+        purpose: What the signature is for, such as "reply".
+        message: What is signed.
+
+    Returns:
+        The signature in base 64.
+    """
+    return base64.b64encode(key.sign(_bind(purpose, message))).decode()
 
 
 def verifies(key: str, purpose: str, message: bytes, signature: str) -> bool:
-    """Whether the owner of a public key signed this message for this purpose."""
+    """Tell whether the owner of a public key signed this message for this purpose.
+
+    Args:
+        key: The public key, as `public` writes it.
+        purpose: What the signature is for.
+        message: What was signed.
+        signature: What `sign` returned.
+
+    Returns:
+        True where the signature fits; False also where key or signature are not readable.
+    """
     try:
         raw = base64.b64decode(key.removeprefix(PREFIX), validate=True)
-        own = Ed25519PublicKey.from_public_bytes(raw)
-        own.verify(base64.b64decode(signature, validate=True), _bound(purpose, message))
+        signer = Ed25519PublicKey.from_public_bytes(raw)
+        signer.verify(base64.b64decode(signature, validate=True), _bind(purpose, message))
     except (InvalidSignature, ValueError, binascii.Error):
         return False
     return key.startswith(PREFIX)
 
 
-def _bound(purpose: str, message: bytes) -> bytes:
+def _bind(purpose: str, message: bytes) -> bytes:
     return f"consilience {purpose}\n".encode() + message

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from consilience import datasets
 from consilience.data.inputs import inputs_from
 from consilience.data.sites import Sites
 from consilience.data.tables import from_csv
-from consilience.datasets import dataset
 from consilience.errors import InputError
 from consilience.formats.settings import configure
 from consilience.method import Method
@@ -72,7 +72,7 @@ class Recipe:
             return from_csv(self.data, self.target, split=split, sites=self.sites or None, **roles)
         if self.target is not None:
             raise InputError(f"--target is for CSV files, and {self.data} knows what it predicts: leave it out.")
-        rows = dataset(self.data, self.data_dir)
+        rows = datasets.load(self.data, self.data_dir)
         return rows.split(parse(self.split) if self.split else rows.usual_split(), self.sites or None, **roles)
 
     def to_json(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def elsewhere(sites: Sites, text: str, seed: int, data_dir: str | None) -> Sites
     name, colon, number = text.partition(":")
     if colon and not number.isdecimal():
         raise InputError(f"'{text}' does not say how many rows: type for example {name}:2000.")
-    return inputs_from(sites, dataset(name, data_dir), int(number) if colon else None, seed)
+    return inputs_from(sites, datasets.load(name, data_dir), int(number) if colon else None, seed)
 
 
 def run_folder(what: str, data: str) -> Path:

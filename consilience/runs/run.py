@@ -244,7 +244,7 @@ def load(
         method = restore(report["settings"])
     assert isinstance(method, Method)
     if task is None:
-        task = task_from(plan, report["model"])
+        task = task_from(plan)
     saved = store.load(method)
     if saved is None:
         raise InputError(f"{folder} holds no state: start the run again.")

@@ -21,7 +21,7 @@ from safetensors.torch import save
 
 from consilience.engines.ledger import Ledger
 from consilience.errors import InputError
-from consilience.formats.settings import decode, encode, kept_types_of
+from consilience.formats.codec import decode, encode, kept_types_of
 from consilience.method import Method
 from consilience.parties import Received
 from consilience.tree import Tree

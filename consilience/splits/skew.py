@@ -21,10 +21,14 @@ class Step(Split):
     Major classes are drawn at random, every class for as many sites as any other, or for one fewer; what the minor
     rows leave of a class is cut evenly over the sites where it is major. A class that is major nowhere is cut evenly
     over all sites, and of a class with fewer than `minor` rows a site, the others have no more than the major ones.
+
+    Attributes:
+        major: How many major classes a site has.
+        minor: How many rows of every other class it has.
     """
 
-    major: int  # classes a site
-    minor: int = 10  # rows of every other class
+    major: int
+    minor: int = 10
 
     def __post_init__(self) -> None:
         if not (isinstance(self.major, int) and self.major >= 1):
@@ -33,11 +37,13 @@ class Step(Split):
             raise InputError(f"minor={self.minor} is not a number of rows: try step({self.major}, 10).")
 
     def deal(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
+        """Cut each class into small shares, and large ones where it is major."""
         labels, classes = labels_of(self, rows)
         if self.major > classes:
-            raise InputError(f"The split {self} asks for {self.major} major classes of {classes}: ask for fewer.")
-        major = _balanced(classes, sites, self.major, key.fold(0))  # [C, K]
-        size, holders = torch.bincount(labels, minlength=classes).unsqueeze(1), major.sum(1, keepdim=True)  # [C, 1]
+            raise InputError(f"The split '{self}' asks for {self.major} major classes of {classes}: ask for fewer.")
+        major = _balance(classes, sites, self.major, key.fold(0))  # [C, K]
+        size = torch.bincount(labels, minlength=classes).unsqueeze(1)  # [C, 1]
+        holders = major.sum(1, keepdim=True)  # [C, 1]
         few = (size // sites).clamp(max=self.minor)
         many = (size - few * (sites - holders)).double() / holders.clamp(min=1)
         shares = torch.where(major, many, few.to(many))
@@ -45,9 +51,11 @@ class Step(Split):
         return cut_classes(labels, shares, key.fold(1))
 
     def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
+        """Follow the classes of the sites' training rows."""
         return follow_class(test, train, key)
 
     def __str__(self) -> str:
+        """Write the split as `parse` reads it."""
         return f"step:{self.major}:{self.minor}"
 
 
@@ -57,6 +65,9 @@ class Dominant(Split):
 
     With as many sites as classes, all of one size, that share of every site's rows is of its own class (Chen and Chao
     2021, §3.3: 80 % of three). Further sites share a class; fewer have several each. Which is whose is random.
+
+    Attributes:
+        share: How much of a class is at its own site.
     """
 
     share: float
@@ -66,32 +77,58 @@ class Dominant(Split):
             raise InputError(f"share={self.share} is not above 0 and at most 1: try dominant(0.8).")
 
     def deal(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
+        """Cut each class into one large share and even small ones."""
         labels, classes = labels_of(self, rows)
         pairs = torch.arange(max(sites, classes))
-        own = torch.zeros(classes, sites, dtype=torch.bool)
-        own[key.fold(0).permutation(classes)[pairs % classes], key.fold(1).permutation(sites)[pairs % sites]] = True
-        holders = own.sum(1, keepdim=True).double()
+        shuffled_classes = key.fold(0).permutation(classes)
+        shuffled_sites = key.fold(1).permutation(sites)
+        dominant = torch.zeros(classes, sites, dtype=torch.bool)  # is the class that site's own?
+        dominant[shuffled_classes[pairs % classes], shuffled_sites[pairs % sites]] = True
+        holders = dominant.sum(1, keepdim=True).double()
         rest = (1 - self.share) / (sites - holders).clamp(min=1)
-        return cut_classes(labels, torch.where(own, self.share / holders, rest), key.fold(3))
+        return cut_classes(labels, torch.where(dominant, self.share / holders, rest), key.fold(3))
 
     def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
+        """Follow the classes of the sites' training rows."""
         return follow_class(test, train, key)
 
 
 def step(major: int, minor: int = 10) -> Step:
-    """So many major classes a site, and so many rows of each of the others."""
+    """Deal many rows of a few classes to every site, and few of the others.
+
+    Args:
+        major: How many major classes a site has.
+        minor: How many rows of every other class it has.
+
+    Returns:
+        The split.
+
+    Raises:
+        InputError: `major` is below 1 or `minor` below 0.
+    """
     return Step(major, minor)
 
 
 def dominant(share: float) -> Dominant:
-    """A share of every class at one site, the rest of it evenly at the others."""
+    """Deal a share of every class to one site, the rest of it evenly to the others.
+
+    Args:
+        share: Above 0 and at most 1.
+
+    Returns:
+        The split.
+
+    Raises:
+        InputError: `share` is out of range.
+    """
     return Dominant(share)
 
 
-def _balanced(classes: int, sites: int, each: int, key: Key) -> Tensor:
+def _balance(classes: int, sites: int, each: int, key: Key) -> Tensor:
     """`each` classes for every site, [C, K]: always those that the fewest sites have so far, ties by the key."""
-    chosen = torch.zeros(classes, sites, dtype=torch.bool)
+    major = torch.zeros(classes, sites, dtype=torch.bool)
     for k in range(sites):
         order = key.fold(k).permutation(classes)
-        chosen[order[chosen.sum(1)[order].argsort(stable=True)[:each]], k] = True
-    return chosen
+        holders = major.sum(1)
+        major[order[holders[order].argsort(stable=True)[:each]], k] = True
+    return major

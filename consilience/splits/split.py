@@ -16,57 +16,117 @@ from consilience.key import Key
 
 
 class Rows(NamedTuple):
-    """What a split may look at; it uses what it needs."""
+    """What a split may look at; it uses what it needs.
 
-    x: Tensor  # [N, …]
-    y: Tensor  # [N, …]
-    site: Tensor | None  # [N] natural site ids
-    classes: int | None  # None: regression
+    Attributes:
+        x: Features, [N, …].
+        y: Labels or targets, [N, …].
+        site: Natural site ids, [N]; None where rows have none.
+        classes: How many there are; None for a regression.
+    """
+
+    x: Tensor
+    y: Tensor
+    site: Tensor | None
+    classes: int | None
 
     def take(self, index: Tensor) -> Rows:
-        return Rows(self.x[index], self.y[index], None if self.site is None else self.site[index], self.classes)
+        """Pick some of the rows.
+
+        Args:
+            index: Their numbers.
+
+        Returns:
+            The rows in the order of the index.
+        """
+        site = None if self.site is None else self.site[index]
+        return Rows(self.x[index], self.y[index], site, self.classes)
 
 
 class Split(ABC):
-    """A way to hand out rows. A new split says how it deals; if it deals by anything but chance, id or feature, also
-    how test rows follow the training rows."""
+    """A way to hand out rows to sites.
 
-    shares_rows: ClassVar[bool] = False  # may a row be handed out twice? Only where a paper did so
+    A new split says how it deals; if it deals by anything but chance, id or feature, also how test rows follow the
+    training rows.
+
+    Attributes:
+        shares_rows: Whether a row may be handed out twice; only where a paper did so.
+    """
+
+    shares_rows: ClassVar[bool] = False
 
     @abstractmethod
     def deal(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
-        """Row numbers for every site; some may be empty."""
+        """Deal training rows.
+
+        Args:
+            rows: The rows.
+            sites: How many sites there are.
+            key: For what is drawn.
+
+        Returns:
+            Row numbers for every site; some sites may have none.
+        """
 
     def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
-        """Row numbers of the test part for every site, from the distribution of that site's training rows."""
+        """Deal test rows, each site's from the distribution of its training rows.
+
+        Args:
+            test: The test rows.
+            train: The training rows of every site.
+            key: For what is drawn.
+
+        Returns:
+            Numbers of test rows for every site; some sites may have none.
+        """
         return self.deal(test, len(train), key)
 
     def __call__(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
-        """Row numbers for every site, ascending: disjoint, complete and never empty.
+        """Hand out training rows: disjoint, complete and never empty.
 
         Exceptions are `Natural` with fewer sites than ids, which is not complete, and splits with `shares_rows`, which
         are neither complete nor disjoint.
+
+        Args:
+            rows: The rows.
+            sites: How many sites there are.
+            key: For what is drawn.
+
+        Returns:
+            Row numbers for every site, ascending.
+
+        Raises:
+            InputError: There are too few rows for so many sites, or the split deals a row twice.
         """
         if sites < 1:
-            raise InputError(f"sites={sites} makes no sense: ask for at least one site.")
+            raise InputError(f"sites={sites} is not a number of sites: ask for at least one site.")
         if sites > len(rows.y):
             raise InputError(f"{len(rows.y)} rows cannot fill {sites} sites: ask for at most {len(rows.y)} sites.")
         parts = self.deal(rows, sites, key)
-        dealt = torch.cat(parts)
-        if not self.shares_rows and len(dealt.unique()) < len(dealt):
-            raise InputError(f"The split {self} hands out a row twice: deal every row once, or set shares_rows.")
-        return [part.sort().values for part in _filled(parts, key.fold(2))]
+        numbers = torch.cat(parts)
+        if not self.shares_rows and len(numbers.unique()) < len(numbers):
+            raise InputError(f"The split '{self}' hands out a row twice: deal every row once, or set shares_rows.")
+        return [part.sort().values for part in _fill_empty(parts, key.fold(2))]
 
     def __str__(self) -> str:
-        name, values = type(self).__name__.lower(), [text_of(getattr(self, f.name)) for f in fields(self)]  # type: ignore[arg-type]
-        return ":".join([name, *values])
+        """Write the split as `parse` reads it."""
+        values = [text_of(getattr(self, field.name)) for field in fields(self)]  # type: ignore[arg-type]
+        return ":".join([type(self).__name__.lower(), *values])
 
 
 def dirichlet_draws(alpha: float, shape: tuple[int, int], key: Key) -> Tensor:
-    """Rows of proportions from Dirichlet(α, …, α), finite for every α > 0.
+    """Draw rows of proportions from Dirichlet(α, …, α), finite for every α > 0.
 
     With G ~ Gamma(α + 1) and U uniform, G U^(1/α) ~ Gamma(α). In log space, with the largest U of a row taken out, at
     least one share of every row stays positive where the Gamma draws themselves would all be zero.
+
+    Args:
+        alpha: The concentration α.
+        shape: How many rows, and how many proportions a row.
+        key: For what is drawn.
+
+    Returns:
+        Proportions in the given shape, float64; every row adds up to 1.
     """
     generator = key.generator()
     uniform = torch.rand((2, *shape), generator=generator, dtype=torch.float64).clamp(min=2**-54)
@@ -76,7 +136,16 @@ def dirichlet_draws(alpha: float, shape: tuple[int, int], key: Key) -> Tensor:
 
 
 def apportion(weights: Tensor, total: int, key: Key) -> list[int]:
-    """Whole numbers in proportion to the weights that add up to the total: largest remainders, ties by the key."""
+    """Divide a total into whole numbers in proportion to weights: largest remainders, ties by the key.
+
+    Args:
+        weights: What the numbers are in proportion to, [K].
+        total: What they add up to.
+        key: For ties.
+
+    Returns:
+        K whole numbers.
+    """
     quota = weights.double() / weights.double().sum() * total
     counts = quota.floor().long()
     shuffled = key.permutation(len(counts))
@@ -86,50 +155,111 @@ def apportion(weights: Tensor, total: int, key: Key) -> list[int]:
 
 
 def cut_classes(labels: Tensor, shares: Tensor, key: Key) -> list[Tensor]:
-    """Each class's shuffled rows, cut in proportion to that class's row of shares [C, K]."""
-    taken: list[list[Tensor]] = [[] for _ in range(shares.shape[1])]
+    """Shuffle the rows of each class and cut them in proportion to that class's shares.
+
+    Args:
+        labels: The class of every row, [N].
+        shares: What each class is cut in proportion to, [C, K].
+        key: For what is drawn.
+
+    Returns:
+        Row numbers for each of the K sites.
+    """
+    parts: list[list[Tensor]] = [[] for _ in range(shares.shape[1])]
     for c, weights in enumerate(shares):
         rows = (labels == c).nonzero().flatten()
         rows = rows[key.fold(c).permutation(len(rows))]
-        for part, piece in zip(taken, cut(rows, apportion(weights, len(rows), key.fold(c).fold(0))), strict=True):
+        sizes = apportion(weights, len(rows), key.fold(c).fold(0))
+        for part, piece in zip(parts, cut(rows, sizes), strict=True):
             part.append(piece)
-    return [torch.cat(part) for part in taken]
+    return [torch.cat(part) for part in parts]
 
 
 def follow_class(test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
-    """Test rows of a class go to the sites in proportion to their training rows of it; of an unseen class, by size."""
+    """Deal test rows of a class in proportion to the sites' training rows of it; of an unseen class, by size.
+
+    Args:
+        test: The test rows.
+        train: The training rows of every site.
+        key: For what is drawn.
+
+    Returns:
+        Numbers of test rows for every site.
+    """
     counts = torch.stack([torch.bincount(part.y, minlength=test.classes or 0) for part in train], dim=1)  # [C, K]
     sizes = torch.tensor([len(part.y) for part in train])
     return cut_classes(test.y, torch.where(counts.sum(1, keepdim=True) > 0, counts, sizes), key)
 
 
-def _filled(parts: list[Tensor], key: Key) -> list[Tensor]:
-    """Every empty site is given one random row of the site that is then largest."""
-    sizes = [len(part) for part in parts]
-    if 0 in sizes:
-        parts = [part[key.fold(k).permutation(len(part))] for k, part in enumerate(parts)]
-        for k in [k for k, size in enumerate(sizes) if size == 0]:
-            giver = max(range(len(parts)), key=lambda j: len(parts[j]))
-            parts[k], parts[giver] = parts[giver][-1:], parts[giver][:-1]
-    return parts
-
-
 def labels_of(split: Split, rows: Rows) -> tuple[Tensor, int]:
+    """Read the labels, for a split that goes by class.
+
+    Args:
+        split: The split, for the error message.
+        rows: The rows.
+
+    Returns:
+        The class of every row, and how many classes there are.
+
+    Raises:
+        InputError: The rows are of a regression.
+    """
     if rows.classes is None or rows.y.is_floating_point():
         raise InputError(
-            f"The split {split} goes by class, and a regression has none: use iid() or natural(), or sorted_feature()."
+            f"The split '{split}' goes by class, and a regression has none: use iid(), natural() or sorted_feature()."
         )
     return rows.y, rows.classes
 
 
 def cut(rows: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    """Cut rows into contiguous pieces.
+
+    Args:
+        rows: The rows.
+        sizes: The sizes of the pieces, which add up to the number of rows.
+
+    Returns:
+        The pieces.
+    """
     return rows.tensor_split(torch.tensor(sizes).cumsum(0)[:-1])
 
 
 def even(total: int, pieces: int) -> list[int]:
+    """Divide a total evenly; the first pieces are larger by one where it does not divide.
+
+    Args:
+        total: What the sizes add up to.
+        pieces: How many there are.
+
+    Returns:
+        The sizes.
+    """
     return [total // pieces + (k < total % pieces) for k in range(pieces)]
 
 
 def text_of(value: float) -> str:
+    """Write a number in the shortest form that reads back as the same number.
+
+    Args:
+        value: The number.
+
+    Returns:
+        The text.
+    """
     short = f"{value:g}"
-    return short if float(short) == value else repr(float(value))
+    if float(short) == value:
+        return short
+    return repr(float(value))
+
+
+def _fill_empty(parts: list[Tensor], key: Key) -> list[Tensor]:
+    """Every empty site is given one random row of the site that is then largest."""
+    sizes = [len(part) for part in parts]
+    if 0 not in sizes:
+        return parts
+    parts = [part[key.fold(k).permutation(len(part))] for k, part in enumerate(parts)]
+    for k in [k for k, size in enumerate(sizes) if size == 0]:
+        giver = max(range(len(parts)), key=lambda j: len(parts[j]))
+        parts[k] = parts[giver][-1:]
+        parts[giver] = parts[giver][:-1]
+    return parts

@@ -13,12 +13,16 @@ from consilience.splits.split import Split
 
 PLAIN: dict[str, Callable[[], Split]] = {"iid": iid, "natural": natural, "sorted_feature": sorted_feature}
 NUMBERED: dict[str, Callable[[float], Split]] = {"heterogeneous": heterogeneous, "dirichlet": dirichlet}
-SKEWED: dict[str, Callable[..., Split]] = {"step": step, "dominant": dominant}
+# Each with the kind of its numbers, how many they may be, and an example.
+SKEWED: dict[str, tuple[Callable[..., Split], Callable[[str], float], int, str]] = {
+    "step": (step, int, 2, "step:2:10"),
+    "dominant": (dominant, float, 1, "dominant:0.8"),
+}
 SHIFTS: dict[str, Callable[[float], Shift]] = {"rotate": Rotation, "noise": Noise}
 
 
 def parse(text: str) -> Split:
-    """Read the split that `str` wrote.
+    """Read a split as people type it and as `str` writes it.
 
     Args:
         text: "iid", "natural", "dirichlet:0.1", "heterogeneous:0.9", "heterogeneous:0.9@hasan2023",
@@ -29,16 +33,16 @@ def parse(text: str) -> Split:
         The split.
 
     Raises:
-        InputError: The text names no split; the sentence says what to type.
+        InputError: The text is not a split; the message says what to type.
     """
-    name, *shifts = _pieces(text)
+    name, *shifts = _cut(text)
     split = _parse_split(name)
     if not shifts:
         return split
     return Shifted(split, tuple(_parse_shift(shift) for shift in shifts))
 
 
-def _pieces(text: str) -> list[str]:
+def _cut(text: str) -> list[str]:
     """A split and its shifts: "dirichlet:1e+09+noise:0.3" has two pieces."""
     return re.split(r"\+(?=\s*[a-z])", text)
 
@@ -50,7 +54,7 @@ def _parse_split(text: str) -> Split:
     if name == "sorted_feature":
         return _parse_sorted(text, rest)
     if name in PLAIN:
-        raise InputError(f"The split {name} takes no number: type {name}.")
+        raise InputError(f"The split '{name}' takes no number: type {name}.")
     if name in SKEWED:
         return _parse_skewed(name, rest)
     if name not in NUMBERED:
@@ -73,20 +77,20 @@ def _parse_numbered(text: str, name: str, rest: str) -> Split:
     if not at:
         return NUMBERED[name](value)
     if name != "heterogeneous":
-        raise InputError(f"The split {name} has no variants: type {name}:{number}.")
+        raise InputError(f"The split '{name}' has no variants: type {name}:{number}.")
     return heterogeneous(value, variant)
 
 
 def _parse_skewed(name: str, rest: str) -> Split:
     """What stands after the colon of "step:2:10", "step:2" or "dominant:0.8"."""
-    kind, most, example = (float, 1, "dominant:0.8") if name == "dominant" else (int, 2, "step:2:10")
+    make, kind, most, example = SKEWED[name]
     try:
         numbers = [kind(word) for word in rest.split(":")]
     except ValueError:
         numbers = []
     if not 0 < len(numbers) <= most:
         raise InputError(f"The split '{name}:{rest}' cannot be read: type for example {example}.")
-    return SKEWED[name](*numbers)
+    return make(*numbers)
 
 
 def _parse_shift(text: str) -> Shift:

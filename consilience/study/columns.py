@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from consilience.data.cells import Cell, is_empty, number, read_table
 from consilience.data.sites import Data
-from consilience.data.tables import Cell, is_empty, number, read_table
 from consilience.errors import InputError
 
 EXAMPLES = 3  # of bad values in a sentence

@@ -13,8 +13,8 @@ from torch import Tensor
 from consilience.engines import threads_for, using_threads
 from consilience.engines.round import play_round
 from consilience.errors import InputError
+from consilience.formats.codec import TYPES, types_of
 from consilience.formats.envelope import Header, seal
-from consilience.formats.settings import TYPES, types_of
 from consilience.formats.signature import public
 from consilience.key import Stream
 from consilience.method import Method, Needs

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.engines.exchange import Turn
 from consilience.errors import InputError
+from consilience.formats.codec import types_of
 from consilience.formats.envelope import Envelope, Header, open_envelope, seal
-from consilience.formats.settings import types_of
 from consilience.key import Stream
 from consilience.method import Method
 from consilience.parties import Received, Reply

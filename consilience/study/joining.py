@@ -12,8 +12,8 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.errors import InputError
+from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Header, bytes_of, open_envelope, seal
-from consilience.formats.settings import TYPES
 from consilience.formats.signature import public, sign
 from consilience.study.admission import admit
 from consilience.study.agreement import Agreement, Study, check_name, signed_words

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.errors import InputError
+from consilience.formats.codec import types_of
 from consilience.formats.envelope import Header, open_envelope, seal
-from consilience.formats.settings import types_of
 from consilience.key import Key
 from consilience.method import Method, Pooled, name
 from consilience.methods import METHODS

@@ -14,8 +14,8 @@ from consilience.data.sites import Data
 from consilience.engines import threads_for, using_threads
 from consilience.engines.exchange import Turn, alone, client_view
 from consilience.errors import InputError
+from consilience.formats.codec import kept_types_of, types_of
 from consilience.formats.envelope import Header, seal
-from consilience.formats.settings import kept_types_of, types_of
 from consilience.key import Stream
 from consilience.method import Method, Needs
 from consilience.metrics.scores import scores

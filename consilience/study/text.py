@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from consilience.data.tables import MOST_CLASSES, is_empty, number, read_table
+from consilience.data.cells import is_empty, number, read_table
+from consilience.data.columns import MOST_CLASSES
 from consilience.errors import InputError, unknown_name
 from consilience.study.agreement import SITES, Agreement, Study
 from consilience.study.columns import Column, Target

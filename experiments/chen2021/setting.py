@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 import consilience as co
+from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values
-from consilience.datasets import dataset
 from consilience.inference import stepwise
 from consilience.key import Key
 from consilience.metrics.scores import scores
@@ -204,7 +204,7 @@ def prepared(
     data: str, kind: str, clients: int, size: Scale, seed: int, data_dir: str | None
 ) -> tuple[co.Sites, co.Data]:
     """The sites, a part of the official rows each, and the server's inputs with labels that only bounds look at."""
-    rows, key = dataset(data, data_dir), Key(seed).fold(7)
+    rows, key = datasets.load(data, data_dir), Key(seed).fold(7)
     assert rows.x_test is not None and rows.y_test is not None
     most = len(rows.x) - LABELS - size.inputs
     wanted = LABELS + size.inputs + min(most, size.rows or most)

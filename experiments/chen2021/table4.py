@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import consilience as co
+from consilience import datasets
 from consilience.comparison.reproduce import module
 from consilience.data.inputs import inputs_from
 from consilience.runs.result import Result
@@ -19,7 +20,7 @@ def other(name: str, data: str) -> Callable[[Any], Any]:
 
     def row(job: Any) -> dict[str, Result]:
         assert job.sites.inputs is not None
-        rows = SETTING.dataset(data, job.data_dir)
+        rows = datasets.load(data, job.data_dir)
         count = None if job.scale == "full" else min(len(job.sites.inputs), len(rows.x))
         return {name: job.run(job.fedbe(), sites=inputs_from(job.sites, rows, count, job.seed))}
 

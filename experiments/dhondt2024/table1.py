@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import consilience as co
+from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values, module
 from consilience.data.dataset import Dataset
-from consilience.datasets import dataset
 from consilience.metrics.communication import Curve, bytes_sent, bytes_to_reach, curve
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn
@@ -71,7 +71,7 @@ def network(size: Size) -> nn.Module:
 def prepared(writers: int, unseen: int, seed: int, data_dir: str | None) -> tuple[co.Sites, co.Data]:
     """So many writers with all their rows, 20 % of them held out and a tenth of the rest to validate on; and the rows
     of other writers."""
-    rows = dataset("femnist", data_dir)
+    rows = datasets.load("femnist", data_dir)
     assert rows.site is not None and rows.site_test is not None and rows.x_test is not None and rows.y_test is not None
     x, y, site = (
         torch.cat([rows.x, rows.x_test]),

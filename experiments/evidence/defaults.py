@@ -7,9 +7,9 @@ pooled over the sites, and test rows are never touched. Seeds start at 100, so t
 from __future__ import annotations
 
 import consilience as co
+from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values
 from consilience.comparison.tune import on_validation
-from consilience.datasets import dataset
 from consilience.metrics.scores import scores
 from consilience.pooling.evidence import class_log_probs, class_scores, strengths
 from consilience.predictive import Categorical
@@ -22,7 +22,8 @@ PENALTIES: tuple[float | None, ...] = (0.1, 0.3, 1.0, 3.0, 10.0, None)
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     name, split, count = column.split("/")
-    whole = dataset(name, data_dir).split(parse(split), int(count), validation=0.2, calibration=30, seed=100 + seed)
+    rows = datasets.load(name, data_dir)
+    whole = rows.split(parse(split), int(count), validation=0.2, calibration=30, seed=100 + seed)
     sites = on_validation(whole)
     task = co.classification(co.mlp(sites.features, sites.classes))
     epochs, batch = BUDGET.get(name, (15, 100)) if scale == "full" else (10, 50)

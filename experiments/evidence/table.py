@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 import consilience as co
+from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values
-from consilience.datasets import dataset
 from consilience.metrics.scores import scores
 from consilience.models import model
 from consilience.models.remembered import remember_values
@@ -58,7 +58,7 @@ def scored(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     labels = next((int(part.removeprefix("labels:")) for part in rest if part.startswith("labels:")), 30)
     how = parse("+".join([split, *(part for part in rest if not part.startswith("labels:"))]))
     size = SIZES[name] if scale == "full" else SMOKE
-    rows = dataset(name, data_dir)
+    rows = datasets.load(name, data_dir)
     if size.rows is not None:
         some = co.Key(seed).fold(9).permutation(len(rows.x))[: size.rows]
         rows = dataclasses.replace(rows, x=rows.x[some], y=rows.y[some])

@@ -16,11 +16,10 @@ from functools import partial
 from typing import NamedTuple
 
 import consilience as co
-from consilience import tree
+from consilience import datasets, tree
 from consilience.comparison.reproduce import Experiment, Values, module
 from consilience.data.dataset import Dataset
 from consilience.data.sites import Data
-from consilience.datasets import dataset
 from consilience.errors import Diverged
 from consilience.methods.fedpa import delta
 from consilience.metrics.scores import scores
@@ -96,7 +95,7 @@ SETTINGS = {
 
 def prepared(name: str, h: float, scale: str, seed: int, data_dir: str | None) -> co.Sites:
     """The sites, and a fifth of the rows at the server, which distil and tune β."""
-    rows, setup = dataset(name, data_dir), SETUPS[name]
+    rows, setup = datasets.load(name, data_dir), SETUPS[name]
     if scale != "full":
         rows = fewer(rows, *(setup.quick if scale == "quick" else setup.smoke))
     labelled = round(0.2 * len(rows.x))

@@ -8,8 +8,8 @@ once; the true posterior (T = 1) under N(0, 1); bounds; every row also with a va
 from __future__ import annotations
 
 import consilience as co
+from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values
-from consilience.datasets import dataset
 from consilience.runs.result import Result
 from consilience.splits.text import parse
 
@@ -18,7 +18,8 @@ COLUMNS = ("air_quality", "bike", "wine", "real_estate", "forest_fire")
 
 
 def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
-    sites = dataset(name, data_dir).split(parse("sorted_feature"), 5, test=0.2, calibration=30, inputs=0.2, seed=seed)
+    rows = datasets.load(name, data_dir)
+    sites = rows.split(parse("sorted_feature"), 5, test=0.2, calibration=30, inputs=0.2, seed=seed)
     task = co.regression(co.mlp(sites.features))
     epochs, alone, distilled = EPOCHS[scale]
     sampler = co.CyclicalSGHMC(rate=0.02, epochs=epochs, batch=50)

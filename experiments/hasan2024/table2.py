@@ -20,8 +20,8 @@ from collections.abc import Callable
 from torch import Tensor
 
 import consilience as co
+from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values
-from consilience.datasets import dataset
 from consilience.predictive import Normal, geometric, maximise
 from consilience.runs.result import Result
 from consilience.splits.text import parse
@@ -73,7 +73,7 @@ def sampler(s: dict, n: int, n_k: float, epochs: int, rate: float) -> co.Cyclica
 
 def prepared(name: str, seed: int, data_dir: str | None) -> tuple[co.Sites, co.Data]:
     """The sites, and the test rows in file order, on which the papers' batches depend."""
-    rows = dataset(f"{name}@hasan2023", data_dir)
+    rows = datasets.load(f"{name}@hasan2023", data_dir)
     sites = rows.split(
         parse("sorted_feature"), CLIENTS, calibration=round(0.2 * len(rows.x)), seed=seed, standardise=False
     )

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import consilience as co
+from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values
-from consilience.datasets import dataset
 from consilience.metrics.calibration import ece, ece_debiased
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn_ozer
@@ -70,7 +70,7 @@ def tasks(sites: co.Sites) -> tuple[co.Task, co.Task]:
 def prepared(column: str, seed: int, scale: Scale, data_dir: str | None) -> tuple[co.Sites, int]:
     name, partition, *rest = column.split(":")
     clients = int(rest[0]) if rest else 10
-    rows = dataset(name, data_dir)
+    rows = datasets.load(name, data_dir)
     if scale.rows is not None:
         rows = dataclasses.replace(rows, x=rows.x[: scale.rows], y=rows.y[: scale.rows])
     if scale.test is not None and rows.x_test is not None and rows.y_test is not None:

@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Sequence
 
 import consilience as co
+from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values, module
-from consilience.datasets import dataset
 
 TABLE1 = module("ozer2022/table1")
 ROUNDS = {"full": 5, "overnight": 5, "small": 2, "smoke": 1}
@@ -20,7 +20,7 @@ COLUMNS = ("10 at a time", "5 at a time", "2 at a time", "1 at a time")
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     workers, rounds = int(column.split(maxsplit=1)[0]), ROUNDS[scale]
-    rows = dataset("fashion_mnist" if scale == "smoke" else "cifar10", data_dir)
+    rows = datasets.load("fashion_mnist" if scale == "smoke" else "cifar10", data_dir)
     kept = ROWS.get(scale, len(rows.x))
     clients = min(100, kept // 10)
     rows = dataclasses.replace(rows, x=rows.x[:kept], y=rows.y[:kept])

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from consilience import datasets
 from consilience.data.arrays import from_arrays
 from consilience.data.dataset import Dataset
 from consilience.data.sites import Sites
-from consilience.datasets import dataset
 from consilience.datasets.synthetic import (
     DATASETS,
     INTERVALS,
@@ -482,9 +482,9 @@ def test_sine_follows_the_paper() -> None:
 
 
 def test_data_sets_by_name() -> None:
-    assert all(dataset(name).name == name for name in DATASETS)
+    assert all(datasets.load(name).name == name for name in DATASETS)
     with pytest.raises(InputError, match="Did you mean 'digits'"):
-        dataset("digit")
+        datasets.load("digit")
 
 
 @pytest.mark.parametrize("h", [0.0, 0.5, 0.9])

@@ -192,7 +192,7 @@ GOOD = hospital(0)
             "a.csv, line 9: the target 'disease' is missing",
         ),
         ({"a": GOOD.replace("\n7,m,no", "\n7,m")}, {}, "a.csv, line 9 has 2 cells and the header 3"),
-        ({"a": GOOD.replace("\n7,m", '\n7,"m')}, {}, "a.csv is no readable CSV from line 9 on"),
+        ({"a": GOOD.replace("\n7,m", '\n7,"m')}, {}, "a.csv cannot be read as CSV from line 9 on"),
         ({"a": GOOD.replace("\n7,m", '\n7,"m').replace("\n9,m", '\n9,"m"')}, {}, "from line 9 on"),
         ({"a": GOOD.replace(",", ";")}, {}, "save it with commas, or in Python pass delimiter=';'"),
         ({"a": GOOD.replace("sex", "age", 1)}, {}, "name every column once"),

@@ -17,12 +17,14 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from consilience import datasets
 from consilience.cli.catalogue import dataset_table
 from consilience.data.dataset import Dataset
-from consilience.datasets import DATASETS, FACTS, dataset, describe_dataset, fetch
+from consilience.datasets import DATASETS, FACTS, fetch
 from consilience.datasets.folder import VARIABLE, decode, find
 from consilience.datasets.openml import SOURCES
-from consilience.datasets.uci import air_quality, beijing_air, bike, forest_fire, heart_disease, real_estate, wine
+from consilience.datasets.uci import air_quality, bike, forest_fire, real_estate, wine
+from consilience.datasets.uci_sites import beijing_air, heart_disease
 from consilience.datasets.vision import CIFAR100, cifar10, cifar100, decode_delta, encode_delta, femnist, mnist, svhn
 from consilience.errors import InputError
 from consilience.splits.labels import iid, natural, sorted_feature
@@ -85,12 +87,12 @@ def test_tables_may_lie_in_a_folder_of_their_own(empty: Path) -> None:
 
 
 def test_a_missing_file_says_where_and_what_to_type(empty: Path) -> None:
-    with pytest.raises(InputError, match=r"consilience datasets get mnist.*--data-dir") as fetchable:
-        dataset("mnist", str(empty))
-    with pytest.raises(InputError, match=r"no svhn\.npz in .*--data-dir") as other:
-        dataset("svhn", str(empty))
+    with pytest.raises(InputError, match=r"consilience datasets get mnist.*data_dir") as fetchable:
+        datasets.load("mnist", str(empty))
+    with pytest.raises(InputError, match=r"no svhn\.npz in .*data_dir") as other:
+        datasets.load("svhn", str(empty))
     with pytest.raises(InputError, match=r"no mnist\.npz in .*consilience'"):
-        dataset("mnist")
+        datasets.load("mnist")
 
     assert str(empty) in str(fetchable.value)
     assert "datasets get" not in str(other.value)
@@ -172,9 +174,9 @@ def test_images_are_scaled_and_a_wrong_file_is_refused(empty: Path) -> None:
     assert data.y.tolist() == [7, 0, 1]
     assert data.class_names == tuple("0123456789")
     with pytest.raises(InputError, match=r"fashion_mnist\.npz has no x_test"):
-        dataset("fashion_mnist", str(empty))
+        datasets.load("fashion_mnist", str(empty))
     with pytest.raises(InputError, match=r"cifar10\.npz cannot be read"):
-        dataset("cifar10", str(empty))
+        datasets.load("cifar10", str(empty))
 
 
 @real
@@ -249,7 +251,7 @@ def test_the_names_of_cifar_100() -> None:
     ],
 )
 def test_the_papers_form(name: str, train: int, test: int, features: int) -> None:
-    data = dataset(f"{name}@hasan2023")
+    data = datasets.load(f"{name}@hasan2023")
 
     x, y = everything(data)
     assert data.name == f"{name}@hasan2023"
@@ -310,7 +312,7 @@ def test_honest_values_are_those_of_the_file() -> None:
 @real
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_scaling_constants_come_from_training_rows_only(name: str) -> None:
-    data = dataset(name)
+    data = datasets.load(name)
     raw, scaled = data.split(iid(), 3, standardise=False), data.split(iid(), 3)
 
     x = torch.cat([part.x for part in raw.train]).double()
@@ -398,7 +400,7 @@ def test_every_data_set_has_its_facts() -> None:
     ],
 )
 def test_the_facts_are_true(name: str) -> None:
-    data, facts = dataset(name), FACTS[name]
+    data, facts = datasets.load(name), FACTS[name]
 
     assert len(data.y) + (0 if data.y_test is None else len(data.y_test)) == facts.rows
     assert (data.features, data.classes) == (facts.features, facts.classes)
@@ -409,9 +411,9 @@ def test_the_facts_are_true(name: str) -> None:
 def test_listing_reads_no_file(empty: Path) -> None:
     (empty / "mnist.npz").write_bytes(b"not an archive")
 
-    assert describe_dataset("mnist", str(empty))[:5] == ("70000", "1×28×28", "10 classes", "", "present")
-    assert describe_dataset("femnist", str(empty))[3:5] == ("300 named", "missing")
-    assert describe_dataset("digits")[:5] == ("1797", "64", "10 classes", "", "built in")
+    assert datasets.describe("mnist", str(empty))[:5] == ("70000", "1×28×28", "10 classes", "", "present")
+    assert datasets.describe("femnist", str(empty))[3:5] == ("300 named", "missing")
+    assert datasets.describe("digits")[:5] == ("1797", "64", "10 classes", "", "built in")
     console = Console(width=200)
     with console.capture() as shown:
         console.print(dataset_table(str(empty)))
@@ -420,11 +422,11 @@ def test_listing_reads_no_file(empty: Path) -> None:
 
 def test_names_that_cannot_be_read(empty: Path) -> None:
     with pytest.raises(InputError, match="Did you mean 'mnist'"):
-        dataset("mnits", str(empty))
+        datasets.load("mnits", str(empty))
     with pytest.raises(InputError, match="Did you mean 'hasan2023'"):
-        dataset("wine@hasan", str(empty))
+        datasets.load("wine@hasan", str(empty))
     with pytest.raises(InputError, match="mnist has no variants"):
-        dataset("mnist@hasan2023", str(empty))
+        datasets.load("mnist@hasan2023", str(empty))
 
 
 # From OpenML: the one stand-in is for the network
@@ -500,13 +502,13 @@ def test_wine_from_openml_is_the_same_data(tmp_path: Path, monkeypatch: pytest.M
 @real
 @pytest.mark.parametrize("name", ["mnist", pytest.param("cifar10", marks=pytest.mark.slow)])
 def test_images_from_openml_are_the_same_data(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = dataset(name)
+    ours = datasets.load(name)
     x, y = everything(ours)
     served(monkeypatch, (x.flatten(1) * 255).round().to(torch.uint8).numpy(), y.numpy().astype(str))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     fetch(name, str(tmp_path))
 
-    theirs = dataset(name, str(tmp_path))
+    theirs = datasets.load(name, str(tmp_path))
     assert torch.equal(theirs.x, ours.x)
     assert all(torch.equal(a, b) for a, b in zip(everything(theirs), (x, y), strict=True))

@@ -29,7 +29,7 @@ from consilience.flower import wire
 from consilience.flower.client import Site, answer, recall, remember
 from consilience.flower.engine import Flower
 from consilience.flower.rehearsal import Rehearsal, check
-from consilience.formats.settings import kept_types_of, types_of
+from consilience.formats.codec import kept_types_of, types_of
 from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.parties import Client, Reply

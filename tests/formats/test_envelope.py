@@ -13,8 +13,8 @@ from damage import damaged
 
 from consilience.cli.handed import write_files as written_whole
 from consilience.errors import InputError
+from consilience.formats.codec import TYPES
 from consilience.formats.envelope import FORMAT, Envelope, Header, open_envelope, seal
-from consilience.formats.settings import TYPES
 from consilience.formats.signature import new_key, public, read_key
 from consilience.posterior import Samples
 

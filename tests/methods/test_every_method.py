@@ -13,7 +13,7 @@ import torch
 
 import consilience as co
 from consilience import tree
-from consilience.formats.settings import decode, encode, types_of
+from consilience.formats.codec import decode, encode, types_of
 from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.parties import Client, Server

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import consilience as co
-from consilience.formats.blueprint import LAYERS, built, network
+from consilience.formats.blueprint import LAYERS, build_network, describe_network
 from consilience.formats.settings import describe, restore
 from consilience.methods import METHODS
 from consilience.models import MODELS
@@ -184,7 +184,7 @@ def test_a_network_with_statistics_or_seeds_comes_back_from_its_path(model: nn.M
 
 
 def test_an_unknown_layer_deep_inside_is_told(tmp_path: Path) -> None:
-    assert network(Residual(nn.Sequential(Own()), 1, 0)) is None
+    assert describe_network(Residual(nn.Sequential(Own()), 1, 0)) is None
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
@@ -197,9 +197,9 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 def test_a_file_names_no_code_of_its_own() -> None:
     with pytest.raises(co.InputError, match=r"layer 'os\.system'"):
-        built({"os.system": {"command": "true"}})
+        build_network({"os.system": {"command": "true"}})
     with pytest.raises(co.InputError, match="layer 'Linear'"):
-        built({"Linear": {"device": "cuda"}})
+        build_network({"Linear": {"device": "cuda"}})
     with pytest.raises(co.InputError, match="'system' is not known here"):
         restore({"type": "system"})
     with pytest.raises(co.InputError, match="other settings"):
@@ -209,7 +209,7 @@ def test_a_file_names_no_code_of_its_own() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_networks_come_back_layer_by_layer(name: str) -> None:
     model = control(MODELS[name]((3, 32, 32), 10))
-    again = built(json.loads(json.dumps(network(model))))
+    again = build_network(json.loads(json.dumps(describe_network(model))))
     assert repr(again) == repr(model)
     assert {k: v.shape for k, v in again.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
 
@@ -227,5 +227,5 @@ def test_every_known_layer_comes_back() -> None:
     arguments |= {Residual: (nn.Sequential(nn.Tanh()), 2, 4), Inverted: (nn.Sequential(nn.ReLU6()), True)}
     for kind in LAYERS:
         layer = kind(*arguments.get(kind, ()))
-        assert repr(built(json.loads(json.dumps(network(layer))))) == repr(layer)
-    assert repr(built(network(nn.Linear(3, 4, bias=False)))) == repr(nn.Linear(3, 4, bias=False))
+        assert repr(build_network(json.loads(json.dumps(describe_network(layer))))) == repr(layer)
+    assert repr(build_network(describe_network(nn.Linear(3, 4, bias=False)))) == repr(nn.Linear(3, 4, bias=False))

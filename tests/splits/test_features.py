@@ -60,5 +60,5 @@ def test_natural_sites_and_shared_rows_may_shift_too() -> None:
 
 
 def test_a_table_cannot_turn() -> None:
-    with pytest.raises(InputError, match="no square images"):
+    with pytest.raises(InputError, match="not square images"):
         co.moons().split(parse("iid+rotate:30"))

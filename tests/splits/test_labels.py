@@ -229,7 +229,7 @@ def test_impossible_requests() -> None:
 def test_regression_has_no_classes_to_go_by(split: Split) -> None:
     rows = Rows(torch.zeros(10, 1), torch.zeros(10), None, None)
 
-    with pytest.raises(InputError, match=r"use iid\(\) or natural\(\)"):
+    with pytest.raises(InputError, match=r"use iid\(\), natural\(\)"):
         split(rows, 2, Key(0))
     assert len(iid()(rows, 2, Key(0))) == 2
 

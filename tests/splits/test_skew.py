@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import equal, keeps_its_contract, labelled
 
-from consilience.datasets import dataset
+from consilience import datasets
 from consilience.datasets.synthetic import swiss_roll
 from consilience.errors import InputError
 from consilience.key import Key
@@ -176,7 +176,7 @@ def test_the_swiss_roll_has_noise_and_a_seed() -> None:
     assert abs(float(away.std()) - 0.5) < 0.026
     assert torch.equal(noisy.y, clean.y)
     assert not torch.equal(noisy.x, other.x)
-    assert torch.equal(dataset("swiss_roll").x, noisy.x)
+    assert torch.equal(datasets.load("swiss_roll").x, noisy.x)
     with pytest.raises(InputError, match="at least 3"):
         swiss_roll(n=2)
 

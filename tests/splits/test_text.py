@@ -103,7 +103,7 @@ def test_defaults_and_spaces() -> None:
         ("dominant:nan", "at most 1"),
         ("iid+rotat:3", "Did you mean 'rotate'"),
         ("iid+rotate:much", "needs a number"),
-        ("iid+noise:-1", "is not a deviation"),
+        ("iid+noise:-1", "is not a standard deviation"),
     ],
 )
 def test_text_that_cannot_be_read(text: str, says: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 import studies
 import torch
 
-from consilience.data.tables import Cell
+from consilience.data.cells import Cell
 from consilience.errors import InputError
 from consilience.formats.signature import new_key, public, sign
 from consilience.posterior import Dense, Gaussian

@@ -12,8 +12,8 @@ from rounds import pooled_model, replies, rows, same_numbers, server_key, statis
 
 import consilience as co
 from consilience.errors import InputError
+from consilience.formats.codec import types_of
 from consilience.formats.envelope import open_envelope, seal
-from consilience.formats.settings import types_of
 from consilience.formats.signature import read_key
 from consilience.parties import Received
 from consilience.posterior import Point, Samples
