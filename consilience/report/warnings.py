@@ -133,4 +133,4 @@ def _absent_classes(run: RunReport) -> Iterator[str]:
 def _failed_bounds(run: RunReport) -> Iterator[str]:
     for key, bound in run.bounds.items():
         if bound.failure:
-            yield f"The bound '{BOUNDS[key]}' failed: {bound.failure}"
+            yield f"The {BOUNDS[key].lower()} bound failed: {bound.failure}"

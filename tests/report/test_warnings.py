@@ -48,7 +48,7 @@ def test_a_good_run_has_no_warning() -> None:
             {"diagnostics": {"beta": 1.0}},
             "(1, the product): no value in between did better on the server's 30 labelled rows",
         ),
-        ({"bounds": {"centralised": {"failure": "Too far."}}}, "The bound 'Centralised' failed: Too far."),
+        ({"bounds": {"centralised": {"failure": "Too far."}}}, "The centralised bound failed: Too far."),
         ({"rows": {"test": 199}}, "Only 199 test rows"),
         ({"per_site": [{"site": "a", "test": 19}, {"site": "b", "test": 20}]}, "Site a has fewer than 20 test rows"),
         ({"per_site": [{"site": "a", "labels": [5, 0]}, {"site": "b", "labels": [1, 0]}]}, "training rows of class 1"),
