@@ -37,7 +37,7 @@ def needs_flower() -> None:
 
 @study_app.command()
 def certs(
-    study: Study_,
+    study_path: Study_,
     host: Annotated[list[str] | None, typer.Option(help="Names and addresses of the server; may be repeated.")] = None,
     folder: Annotated[Path, typer.Option("--out", "-o", help="Where to write.")] = Path("certs"),
     days: Annotated[int, typer.Option(help="How many days the certificates are valid.")] = 30,
@@ -46,9 +46,9 @@ def certs(
     from consilience.flower.certificates import new_certificates, new_node_key
     from consilience.study.agreement import read
 
-    found = read(study)
+    study = read(study_path)
     new_certificates(folder, host or ["127.0.0.1", "localhost"], days)
-    for site in found.active:
+    for site in study.active:
         new_node_key(folder, site.name)
     say(f"Written to {folder}: ca.crt for everyone, server.pem and server.key for the server alone,")
     say("and for every site NAME.node, which only the site should hold, and NAME.node.pub for the server.")
@@ -57,7 +57,7 @@ def certs(
 
 @study_app.command()
 def deploy(
-    study: Study_, folder: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write.")] = None
+    study_path: Study_, folder: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write.")] = None
 ) -> None:
     """Write the study's Flower app, and the commands that start the server and the sites."""
     needs_flower()
@@ -65,17 +65,17 @@ def deploy(
     from consilience.flower.guide import guide
     from consilience.study.agreement import read
 
-    found = read(study)
-    target = folder or study.with_suffix(".deploy")
-    write_app(found.agreement, target / "app")
-    write_files(target / "README.md", guide(found, study.name), "How to start everything")
-    say(f"App: {target / 'app'}, with the hash {pin(found.agreement)}")
+    study = read(study_path)
+    target = folder or study_path.with_suffix(".deploy")
+    write_app(study.agreement, target / "app")
+    write_files(target / "README.md", guide(study, study_path.name), "How to start everything")
+    say(f"App: {target / 'app'}, with the hash {pin(study.agreement)}")
     say("It holds no code: server and sites run what they have installed, and a site refuses any other app.")
 
 
 @study_app.command("serve")
 def serve_study(
-    study: Study_,
+    study_path: Study_,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
     name: Annotated[str | None, typer.Option(help="This machine's name in its certificate, if not --host.")] = None,
@@ -97,31 +97,31 @@ def serve_study(
     from consilience.study.coordinator import inputs_from, own_key
     from consilience.study.site import rows_of
 
-    found = read(study)
-    signing_key = server_key(study, key)
-    target = folder or study.with_suffix(".run")
-    own_key(found.agreement, signing_key)
-    if not found.active:
+    study = read(study_path)
+    signing_key = server_key(study_path, key)
+    target = folder or study_path.with_suffix(".run")
+    own_key(study.agreement, signing_key)
+    if not study.active:
         raise InputError("No site has joined this study yet: `consilience site join`, then `consilience study add`.")
-    certificates, node_keys = _server_credentials(found, host, certs_, insecure)
+    certificates, node_keys = _server_credentials(study, host, certs_, insecure)
     labelled = None
     if calibration:
-        labelled, _ = rows_of(found.agreement, calibration, True)
-    address = (found.agreement, target / "flower", host, port, certificates, node_keys)
+        labelled, _ = rows_of(study.agreement, calibration, True)
+    address = (study.agreement, target / "flower", host, port, certificates, node_keys)
     with progress(True), connect(*address, say, name) as grid:
         result = rounds(
-            found,
+            study,
             signing_key,
             grid,
             target,
             calibration=labelled,
-            inputs=inputs_from(found.agreement, inputs),
+            inputs=inputs_from(study.agreement, inputs),
             min_replies=min_replies,
             wait=wait,
             deadline=deadline,
             resume=resume,
         )
-    _write_result(study, target / "study.model", signing_key, result, labelled is not None)
+    _write_result(study_path, target / "study.model", signing_key, result, labelled is not None)
 
 
 def _server_credentials(
@@ -180,7 +180,7 @@ def nodekey(name: Annotated[str, typer.Argument(help="This site's name in the st
 
 @site_app.command("serve")
 def serve_site(
-    study: Study_,
+    study_path: Study_,
     table: Table_,
     server: Annotated[str, typer.Option(help="The server's host:port.")] = "127.0.0.1:8000",
     authority: Annotated[Path, typer.Option("--root", help="The server's root certificate.")] = Path("ca.crt"),
@@ -198,16 +198,16 @@ def serve_site(
     from consilience.flower.site import serve, site_of
     from consilience.study.agreement import read
 
-    found = read(study)
-    member, signing_key = site_identity(found, key)
+    study = read(study_path)
+    member, signing_key = site_identity(study, key)
     node_key = node_key or Path(f"{member.name}.node")
     credentials = _site_credentials(member.name, server, authority, node_key, insecure)
     target = folder or Path(f"{member.name}.site")
-    site = site_of(found, member, signing_key, table, target, one_class)
+    site = site_of(study, member, signing_key, table, target, one_class)
     try:
         serve(
             site,
-            found.agreement,
+            study.agreement,
             server,
             target,
             authority=credentials[0],

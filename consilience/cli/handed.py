@@ -18,7 +18,7 @@ from consilience.errors import InputError
 from consilience.formats.signature import public, read_key
 from consilience.study.agreement import Agreement, Member, Study
 
-Study_ = Annotated[Path, typer.Argument(help="The study file, NAME.toml.")]
+Study_ = Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, NAME.toml.")]
 Table_ = Annotated[Path, typer.Argument(help="The site's rows: a CSV file in UTF-8 with a header row.")]
 Model_ = Annotated[Path, typer.Argument(help="The file of the pooled model.")]
 Key_ = Annotated[Path | None, typer.Option("--key", help="Your private key; by default the only one in this folder.")]

@@ -58,9 +58,9 @@ def listener(bar: Progress) -> Callable[[float, str], None]:
 
 
 @contextmanager
-def progress(wanted: bool) -> Iterator[None]:
+def progress(visible: bool) -> Iterator[None]:
     """Show a bar; nothing when nobody is looking."""
-    if not (wanted and err.is_terminal):
+    if not (visible and err.is_terminal):
         yield
         return
     with new_bar() as bar, listen(listener(bar)):
@@ -68,9 +68,9 @@ def progress(wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
-def live(wanted: bool) -> Iterator[Callable[[RenderableType], None]]:
+def live(visible: bool) -> Iterator[Callable[[RenderableType], None]]:
     """Show a bar above the table so far, which may be taller than the screen; nothing when nobody is looking."""
-    if not (wanted and err.is_terminal):
+    if not (visible and err.is_terminal):
         yield lambda table: None
         return
     bar = new_bar()

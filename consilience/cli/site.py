@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from consilience.cli.handed import (
     Key_,
-    Listing,
     Model_,
     Study_,
     Table_,
-    columns,
     say,
     site_identity,
     warn_unsigned,
@@ -22,16 +19,13 @@ from consilience.cli.handed import (
 )
 from consilience.cli.options import app
 from consilience.cli.screen import out, progress
+from consilience.cli.site_tables import brief, calibration_table, contents, score_table, show_rehearsal, show_table
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from torch import Tensor
 
     from consilience.data.sites import Data
-    from consilience.predictive import Categorical
-    from consilience.study.agreement import Agreement
-    from consilience.study.columns import Inspection
     from consilience.study.model import Model
 
 site_app = typer.Typer(no_args_is_help=True, help="Take part in a study; your rows never leave.")
@@ -48,7 +42,7 @@ Memory_ = Annotated[
 
 @site_app.command()
 def join(
-    study: Study_,
+    study_path: Study_,
     name: Annotated[str, typer.Argument(help="This site's name, visible to everyone in the study.")],
     out_: Out_ = None,
 ) -> None:
@@ -58,12 +52,12 @@ def join(
     from consilience.study.proposal import consistent
 
     check_name(name)
-    found = read(study)
-    consistent(found.agreement)
+    study = read(study_path)
+    consistent(study.agreement)
     key = _site_key(name)
-    write_files(out_ or Path(f"{name}.join"), join_text(found.agreement, name, key), "For the coordinator")
+    write_files(out_ or Path(f"{name}.join"), join_text(study.agreement, name, key), "For the coordinator")
     say(f"Your private key stays here and is never shared: {name}.key")
-    say(f"You signed the agreement {found.agreement.hash[:12]} of '{found.agreement.name}'.")
+    say(f"You signed the agreement {study.agreement.hash[:12]} of '{study.agreement.name}'.")
 
 
 def _site_key(name: str) -> Ed25519PrivateKey:
@@ -78,7 +72,7 @@ def _site_key(name: str) -> Ed25519PrivateKey:
 
 @site_app.command()
 def sums(
-    study: Study_,
+    study_path: Study_,
     table: Table_,
     name: Annotated[str, typer.Option("--site", help="This site's name.")],
     out_: Out_ = None,
@@ -89,7 +83,7 @@ def sums(
     from consilience.study.site import rows_of
 
     check_name(name)
-    agreement = read(study).agreement
+    agreement = read(study_path).agreement
     if agreement.scaling != "sums":
         raise InputError('This study agrees on its scaling in advance (scaling = "agreed"): no sums are needed.')
     _, rows = rows_of(agreement, table, one_class=True)
@@ -98,66 +92,29 @@ def sums(
 
 
 @site_app.command()
-def check(study: Study_, table: Table_) -> None:
+def check(study_path: Study_, table: Table_) -> None:
     """Check a table against the study and show what would leave. Sends nothing, writes nothing."""
     from consilience.study.agreement import read
     from consilience.study.columns import inspect
     from consilience.study.proposal import consistent
 
-    agreement = read(study).agreement
+    agreement = read(study_path).agreement
     consistent(agreement)
-    found = inspect(table, agreement.columns, agreement.target)
-    _show_table(agreement, found)
-    _show_rehearsal(agreement)
-    if found.problems:
-        raise InputError(f"Correct what is listed above ({len(found.problems)}) before `site fit`.")
-    if found.rows < agreement.smallest:
+    inspection = inspect(table, agreement.columns, agreement.target)
+    show_table(agreement, inspection)
+    show_rehearsal(agreement)
+    if inspection.problems:
+        raise InputError(f"Correct what is listed above ({len(inspection.problems)}) before `site fit`.")
+    if inspection.rows < agreement.smallest:
         raise InputError(
-            f"{found.path} has fewer than {agreement.smallest} rows, the smallest number the study allows."
+            f"{inspection.path} has fewer than {agreement.smallest} rows, the smallest number the study allows."
         )
     say("The table fits the study. Nothing was sent or written.")
 
 
-def _show_table(agreement: Agreement, found: Inspection) -> None:
-    """Show a table's columns, classes and problems, without small counts."""
-    smallest = agreement.smallest
-    say(f"{found.path}: {show_count(found.rows, smallest)} rows", "bold")
-    table = columns(("column", "type", "unit", "plausible", "missing"), right=("missing",))
-    for column in agreement.columns:
-        plausible = ", ".join(column.levels) or f"{column.range[0]:g} to {column.range[1]:g}"
-        missing = show_count(found.missing.get(column.name, 0), smallest)
-        table.add_row(column.name, column.type, column.unit, plausible, missing)
-    out.print(table)
-    counts = show_parts(list(found.classes.values()), smallest)
-    for label, count in zip(found.classes, counts, strict=True):
-        say(f"{agreement.target.name} = {label}: {count} rows")
-    if found.extra:
-        say(f"Not in the study and never read: {', '.join(found.extra)}.")
-    for problem in found.problems:
-        say(problem, "yellow")
-
-
-def _show_rehearsal(agreement: Agreement) -> None:
-    """Show what would leave, from a rehearsal on invented rows: once, where every round sends the same."""
-    from consilience.study.admission import rehearse
-
-    say(f"What would leave: {agreement.build_method().sends}", "bold")
-    rounds = range(1, min(agreement.rounds, 2) + 1)
-    replies = [rehearse(agreement, round=number) for number in rounds]
-    sent = [{"send": reply.send, "size": reply.size} for reply in replies]
-    if len(sent) == 2 and outline(sent[0]) == outline(sent[1]):
-        sent = sent[:1]
-    for number, value in enumerate(sent, 1):
-        if number == 2 < agreement.rounds:
-            say("In round 2, then alternately:")
-        elif len(sent) > 1:
-            say(f"In round {number}:")
-        contents(value, invented=True)
-
-
 @site_app.command()
 def fit(
-    study: Study_,
+    study_path: Study_,
     table: Table_,
     out_: Out_ = None,
     key: Key_ = None,
@@ -170,21 +127,21 @@ def fit(
     from consilience.study.site import fit as fit_site
     from consilience.study.site import own_scores, parts, rows_of
 
-    found = read(study)
-    member, signing_key = site_identity(found, key)
-    data, _ = rows_of(found.agreement, table, one_class)
-    rows = parts(found.agreement, member.number, data)
+    study = read(study_path)
+    member, signing_key = site_identity(study, key)
+    data, _ = rows_of(study.agreement, table, one_class)
+    rows = parts(study.agreement, member.number, data)
     path = out_ or Path(f"{member.name}.reply")
     memory_path = memory or Path(f"{member.name}.memory")
     with progress(True):
-        fitted = fit_site(found, member, signing_key, rows, message, memory_path)
+        fitted = fit_site(study, member, signing_key, rows, message, memory_path)
     write_files(path, fitted.reply, "For the coordinator")
     write_files(memory_path, fitted.memory, "Stays here")
     train, aside, test = (f"{len(part.y):,}" for part in rows)
     say(f"Trained on {train} rows; {aside} are set aside for choosing, {test} for testing.")
     scores = {}
     if len(rows.test.y):
-        scores = own_scores(found.agreement, fitted.send, rows.test)
+        scores = own_scores(study.agreement, fitted.send, rows.test)
     if scores:
         say(f"This site's own model on its test rows (these numbers stay here): {brief(scores)}")
     say(f"`consilience site show {path}` shows everything that leaves.")
@@ -220,7 +177,7 @@ def show(
 
 @site_app.command()
 def statistics(
-    study: Study_, model: Model_, table: Table_, out_: Out_ = None, key: Key_ = None, memory: Memory_ = None
+    study_path: Study_, model: Model_, table: Table_, out_: Out_ = None, key: Key_ = None, memory: Memory_ = None
 ) -> None:
     """Write sums of log-scores over the rows set aside, for `study choose` at the coordinator. No row leaves."""
     from consilience.study.agreement import read
@@ -228,21 +185,21 @@ def statistics(
     from consilience.study.site import check_unseen, parts, rows_of
     from consilience.study.site import statistics as sum_scores
 
-    found = read(study)
-    member, signing_key = site_identity(found, key)
-    pooled = read_model(model, found)
-    active = {site.name for site in found.active}
+    study = read(study_path)
+    member, signing_key = site_identity(study, key)
+    pooled = read_model(model, study)
+    active = {site.name for site in study.active}
     strangers = [name for name in pooled.facts.sites if name not in active]
     if strangers:
         raise InputError(
             f"The model includes {', '.join(strangers)}, not in your copy of the study: ask the coordinator for the "
             "current study file and model."
         )
-    data, _ = rows_of(found.agreement, table, one_class=True)
-    rows = parts(found.agreement, member.number, data)
-    if not check_unseen(found, memory or Path(f"{member.name}.memory"), rows):
+    data, _ = rows_of(study.agreement, table, one_class=True)
+    rows = parts(study.agreement, member.number, data)
+    if not check_unseen(study, memory or Path(f"{member.name}.memory"), rows):
         say("What `site fit` kept is not here: whether this is the table it was fitted to cannot be checked.", "yellow")
-    sums = sum_scores(found, member, signing_key, rows.choose, pooled.method, pooled.state, pooled.checksum)
+    sums = sum_scores(study, member, signing_key, rows.choose, pooled.method, pooled.state, pooled.checksum)
     write_files(out_ or Path(f"{member.name}.statistics"), sums, "For the coordinator")
 
 
@@ -265,103 +222,27 @@ def evaluate(
     if not target.classes:
         y = y * target.spread + target.centre
     p = pooled(data.x)
-    out.print(_score_table(scores(p, y), intervals(p, y)))
+    out.print(score_table(scores(p, y), intervals(p, y)))
     if isinstance(p, Categorical):
-        out.print(_calibration_table(p, y, pooled.agreement.smallest))
+        out.print(calibration_table(p, y, pooled.agreement.smallest))
 
 
-def _model_and_rows(model: Path, table: Path, study: Path | None, key: Path | None) -> tuple[Model, Data]:
+def _model_and_rows(model: Path, table: Path, study_path: Path | None, key: Path | None) -> tuple[Model, Data]:
     """Read a model and the rows to evaluate it on: the site's test rows, where its study is given."""
     from consilience.study.agreement import read
     from consilience.study.model import read_model
     from consilience.study.site import parts, rows_of
 
-    if study is None:
+    if study_path is None:
         pooled = read_model(model, None)
         data, _ = rows_of(pooled.agreement, table, one_class=True)
         warn_unsigned(pooled.agreement)
         say(f"All {len(data.y)} rows. If this site took part, give --study to use its test rows only.")
         return pooled, data
-    found = read(study)
-    pooled = read_model(model, found)
+    study = read(study_path)
+    pooled = read_model(model, study)
     data, _ = rows_of(pooled.agreement, table, one_class=True)
-    member, _ = site_identity(found, key)
+    member, _ = site_identity(study, key)
     data = parts(pooled.agreement, member.number, data).test
     say(f"{len(data.y)} test rows of this site, used neither for training nor for choosing.")
     return pooled, data
-
-
-def _score_table(scores: Mapping[str, float], intervals: Mapping[str, tuple[float, float]]) -> Listing:
-    table = columns(("score", "value", "95 % interval"), right=("value",))
-    for name, value in scores.items():
-        interval = ""
-        if name in intervals:
-            low, high = intervals[name]
-            interval = f"{low:.4f} to {high:.4f}"
-        table.add_row(name, f"{value:.4f}", interval)
-    return table
-
-
-def _calibration_table(p: Categorical, y: Tensor, smallest: int) -> Listing:
-    """Confidence and accuracy in five bins, without small counts."""
-    from consilience.metrics.calibration import reliability
-
-    heads = ("confidence", "rows", "accuracy")
-    table = columns(heads, right=heads)
-    bins = reliability(p, y, bins=5)
-    counts = show_parts([b.count for b in bins], smallest)
-    for b, count in zip(bins, counts, strict=True):
-        if not b.count or b.confidence is None or b.accuracy is None:
-            continue
-        accuracy = ""
-        if b.count >= smallest:
-            accuracy = f"{100 * b.accuracy:.0f} %"
-        table.add_row(f"{100 * b.confidence:.0f} %", count, accuracy)
-    return table
-
-
-def contents(value: Any, invented: bool = False) -> None:
-    """Print a table of every tensor inside a value."""
-    from consilience.study.site import ranges
-
-    range_head = "range"
-    if invented:
-        range_head = "range (from a rehearsal on invented rows)"
-    table = columns(("name", "shape", "type", "bytes", range_head), right=("bytes",))
-    total = 0
-    for path, shape, kind, size, low, high in ranges(value):
-        sizes = " × ".join(map(str, shape)) or "one number"
-        table.add_row(path.removeprefix("tree."), sizes, kind, f"{size:,}", f"{low:.4g} to {high:.4g}")
-        total += size
-    out.print(table)
-    say(f"{total:,} bytes of numbers in all.")
-
-
-def outline(value: Any) -> list[tuple[Any, ...]]:
-    """List names, shapes and types of the tensors inside a value."""
-    from consilience.study.site import ranges
-
-    return [row[:3] for row in ranges(value)]
-
-
-def show_count(count: int, smallest: int) -> str:
-    """Write a count, unless it is small."""
-    if 0 < count < smallest:
-        return f"fewer than {smallest}"
-    return f"{count:,}"
-
-
-def show_parts(counts: list[int], smallest: int) -> list[str]:
-    """Write counts beside their sum; where the small ones together are few, the next is left open, or it gave them."""
-    texts = [show_count(n, smallest) for n in counts]
-    few = sum(n for n in counts if n < smallest)
-    others = [i for i, n in enumerate(counts) if n >= smallest]
-    if 0 < few < smallest and others:
-        texts[min(others, key=lambda i: counts[i])] = f"{smallest} or more"
-    return texts
-
-
-def brief(scores: Mapping[str, float]) -> str:
-    """Write the most important scores on one line."""
-    names = ("nll", "brier", "accuracy", "auroc", "rmse", "crps", "coverage95")
-    return ", ".join(f"{name} {scores[name]:.3f}" for name in names if name in scores)

@@ -99,19 +99,19 @@ def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> 
 
 
 @study_app.command()
-def show(study: Study_) -> None:
+def show(study_path: Study_) -> None:
     """Show what was agreed, who signed and which models were made, and check that the file is consistent."""
     from consilience.study.agreement import read
     from consilience.study.proposal import consistent
 
-    found = read(study)
-    consistent(found.agreement)
-    _show_agreement(found.agreement)
-    if found.sites:
-        out.print(_site_table(found))
+    study = read(study_path)
+    consistent(study.agreement)
+    _show_agreement(study.agreement)
+    if study.sites:
+        out.print(_site_table(study))
     else:
         out.print("No site has signed yet.")
-    for model in found.models:
+    for model in study.models:
         note = ""
         if model.superseded:
             note = "   OUTDATED: it includes a site that has left"
@@ -144,66 +144,68 @@ def _site_table(study: Study) -> Listing:
 
 
 @study_app.command()
-def add(study: Study_, files: Annotated[list[Path], typer.Argument(help="The NAME.join files of the sites.")]) -> None:
+def add(
+    study_path: Study_, files: Annotated[list[Path], typer.Argument(help="The NAME.join files of the sites.")]
+) -> None:
     """Add sites that have signed, at the start or later; nobody has to train again."""
     from consilience.study.agreement import read
     from consilience.study.joining import add_member
     from consilience.study.proposal import consistent
     from consilience.study.text import study_text
 
-    found = read(study)
-    consistent(found.agreement)
+    study = read(study_path)
+    consistent(study.agreement)
     for path in files:
-        found = add_member(found, path)
-        say(f"Added {found.sites[-1].name} (number {found.sites[-1].number}).")
-    write_files(study, study_text(found), "Study")
+        study = add_member(study, path)
+        say(f"Added {study.sites[-1].name} (number {study.sites[-1].number}).")
+    write_files(study_path, study_text(study), "Study")
     say("Next: send the study file to all sites again, who run `consilience site fit`.")
 
 
 @study_app.command()
-def leave(study: Study_, site: Annotated[str, typer.Argument(help="The site that leaves.")]) -> None:
+def leave(study_path: Study_, site: Annotated[str, typer.Argument(help="The site that leaves.")]) -> None:
     """Remove a site; pool the others' replies again for a model without it."""
     from consilience.study.agreement import read
     from consilience.study.text import study_text
 
-    found = read(study).without(site)
-    write_files(study, study_text(found), "Study")
-    for model in found.models:
+    study = read(study_path).without(site)
+    write_files(study_path, study_text(study), "Study")
+    for model in study.models:
         if site in model.sites:
             say(f"Model {model.checksum[:12]} still includes {site}: ask everyone who has a copy to delete it.")
-    names = ", ".join(member.name for member in found.active) or "nobody"
+    names = ", ".join(member.name for member in study.active) or "nobody"
     say(f"Next: `consilience study pool` with the replies of {names}.")
 
 
 @study_app.command()
-def scale(study: Study_, files: Files_) -> None:
+def scale(study_path: Study_, files: Files_) -> None:
     """Compute the scaling constants from the sites' sums and write them into the study, before anybody signs it."""
     from consilience.study.agreement import read
     from consilience.study.joining import with_scaling
     from consilience.study.text import agreement_text
 
-    found = read(study)
-    if found.sites:
+    study = read(study_path)
+    if study.sites:
         raise InputError("Sites have already signed, and their signatures would not cover new constants.")
-    agreement, names = with_scaling(found.agreement, files)
-    write_files(study, agreement_text(agreement, agreement.build_method().sends), "Study")
+    agreement, names = with_scaling(study.agreement, files)
+    write_files(study_path, agreement_text(agreement, agreement.build_method().sends), "Study")
     say(f"Constants from {', '.join(names)}. Next: send the study to the sites, who sign it with `site join`.")
 
 
 @study_app.command()
-def message(study: Study_, key: Key_ = None, inputs: Inputs_ = None, out_: Out_ = None) -> None:
+def message(study_path: Study_, key: Key_ = None, inputs: Inputs_ = None, out_: Out_ = None) -> None:
     """Write the first message, for methods that begin with one."""
     from consilience.study.agreement import read
     from consilience.study.coordinator import inputs_from, start
 
-    found = read(study)
-    first = start(found, server_key(study, key), inputs_from(found.agreement, inputs))
-    write_files(out_ or study.with_suffix(".message"), first, "Message for the sites")
+    study = read(study_path)
+    first = start(study, server_key(study_path, key), inputs_from(study.agreement, inputs))
+    write_files(out_ or study_path.with_suffix(".message"), first, "Message for the sites")
 
 
 @study_app.command()
 def pool(
-    study: Study_,
+    study_path: Study_,
     files: Files_,
     out_: Out_ = None,
     key: Key_ = None,
@@ -215,24 +217,24 @@ def pool(
     from consilience.study.coordinator import inputs_from
     from consilience.study.coordinator import pool as pool_replies
 
-    found = read(study)
+    study = read(study_path)
     with progress(True):
-        pooled = pool_replies(found, files, server_key(study, key), inputs_from(found.agreement, inputs), after)
-    path = out_ or study.with_suffix(".model")
-    _write_model(study, path, pooled)
+        pooled = pool_replies(study, files, server_key(study_path, key), inputs_from(study.agreement, inputs), after)
+    path = out_ or study_path.with_suffix(".model")
+    _write_model(study_path, path, pooled)
     if pooled.message and pooled.state:
         message_path = path.with_suffix(".message")
         write_files(message_path, pooled.message, "Message for the sites")
         write_files(path.with_suffix(".state"), pooled.state, "Your state, for the next round")  # may replace --after
-        say(f"Next: sites run `consilience site fit {study.name} TABLE --message {message_path.name}`.")
-    elif {*pooled.facts.sites} <= {site.name for site in found.active}:
-        command = f"`consilience site statistics {study.name} {path.name} TABLE`"
+        say(f"Next: sites run `consilience site fit {study_path.name} TABLE --message {message_path.name}`.")
+    elif {*pooled.facts.sites} <= {site.name for site in study.active}:
+        command = f"`consilience site statistics {study_path.name} {path.name} TABLE`"
         say(f"Next: send the model to the sites, who run {command}.")
 
 
 @study_app.command()
 def choose(
-    study: Study_, model: Model_, files: Files_, out_: Out_ = None, key: Key_ = None, inputs: Inputs_ = None
+    study_path: Study_, model: Model_, files: Files_, out_: Out_ = None, key: Key_ = None, inputs: Inputs_ = None
 ) -> None:
     """Choose the pooling parameter, where the method has one, and a temperature by the sites' statistics."""
     from consilience.study.account import kept_account
@@ -241,21 +243,21 @@ def choose(
     from consilience.study.coordinator import inputs_from
     from consilience.study.model import read_model
 
-    found = read(study)
-    signing_key = server_key(study, key)
-    pooled = read_model(model, found)
+    study = read(study_path)
+    signing_key = server_key(study_path, key)
+    pooled = read_model(model, study)
     known = kept_account(model.with_suffix(".json"), pooled.checksum)
-    chosen = choose_values(found, pooled, files, signing_key, inputs_from(found.agreement, inputs), known)
-    _write_model(study, out_ or model.with_name(f"{model.stem}-chosen{model.suffix}"), chosen)
+    chosen = choose_values(study, pooled, files, signing_key, inputs_from(study.agreement, inputs), known)
+    _write_model(study_path, out_ or model.with_name(f"{model.stem}-chosen{model.suffix}"), chosen)
 
 
-def _write_model(study: Path, path: Path, made: PooledFiles | ChosenFiles) -> None:
+def _write_model(study_path: Path, path: Path, content: PooledFiles | ChosenFiles) -> None:
     """Write a model, record it in the study, and say what is in it."""
-    warn(made.refused)
-    write_files(path, made.model, "Model")
-    record(study, path, made.facts.sites)
-    describe(made.facts, made.account)
-    write_report(path, made.account)
+    warn(content.refused)
+    write_files(path, content.model, "Model")
+    record(study_path, path, content.facts.sites)
+    describe(content.facts, content.account)
+    write_report(path, content.account)
 
 
 def warn(refused: Any) -> None:

@@ -69,7 +69,7 @@ def _communication(report: ComparisonReport, table: SplitTable, split: str) -> l
     points = [points for row in rows for points in row.curves.values()]
     if not any(len(each) > 1 for each in points):
         return []
-    to_reach = " ".join(sentence(found) for found in table.communication)
+    to_reach = " ".join(sentence(entry) for entry in table.communication)
     to_reach = to_reach or "Run with `--validation 0.1` to see how much communication it takes to reach a score."
     caption = "Scores on the test rows, averaged over seeds, against floats sent and received, on a logarithmic axis."
     pictures = []

@@ -186,9 +186,9 @@ def _rounds(history: Sequence[Round], keys: Sequence[str]) -> Picture:
 
 def _evidence(run: RunReport) -> Picture:
     """Where the sites contradict each other about a class, and how far each is shifted."""
-    found = run.diagnostics
-    residuals: Sequence[Sequence[float | None]] = found["residual_by_site_and_class"]
-    overall = f"{found['residual']:.1f}"
+    diagnosis = run.diagnostics
+    residuals: Sequence[Sequence[float | None]] = diagnosis["residual_by_site_and_class"]
+    overall = f"{diagnosis['residual']:.1f}"
     classes = [str(c) for c in range(len(residuals[0]))]
     if run.class_names:
         classes = [str(name) for name in run.class_names]
@@ -196,12 +196,12 @@ def _evidence(run: RunReport) -> Picture:
     alt = f"Unexplained evidence, {overall} nats overall; sites down, classes across."
     caption = (
         f"What the pooled fit leaves unexplained of the sites' evidence, in nats ({overall} overall). Sites that have "
-        f"seen the pooled class favour another in {percent(found['contradiction'])} of cases. A site or class that "
+        f"seen the pooled class favour another in {percent(diagnosis['contradiction'])} of cases. A site or class that "
         "stands out looks different there than elsewhere: check units, devices and definitions."
     )
     values = [[v or 0.0 for v in row] for row in residuals]
     rows = []
-    for site, row, offset in zip(sites, residuals, found["offset_by_site"], strict=True):
+    for site, row, offset in zip(sites, residuals, diagnosis["offset_by_site"], strict=True):
         rows.append([site, *(_residual(v) for v in row), f"{offset:.2f}"])
     drawing = plots.shade("evidence", alt, values, sites, classes, lambda v: f"{v:.1f}")
     return Picture("Where the sites disagree", Markup(drawing), caption, ["Site", *classes, "Offset"], rows)

@@ -12,7 +12,7 @@ import torch
 from places import COLUMNS, SHORT, Place
 from tiny import Invoke
 
-from consilience.cli.site import show_parts
+from consilience.cli.site_tables import show_parts
 from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.formats.signature import new_key
 from consilience.posterior import Dense, multiply
