@@ -37,7 +37,7 @@ def needs_flower() -> None:
 
 @study_app.command()
 def certs(
-    study_path: Study_,
+    study_file: Study_,
     host: Annotated[list[str] | None, typer.Option(help="Names and addresses of the server; may be repeated.")] = None,
     folder: Annotated[Path, typer.Option("--out", "-o", help="Where to write.")] = Path("certs"),
     days: Annotated[int, typer.Option(help="How many days the certificates are valid.")] = 30,
@@ -46,7 +46,7 @@ def certs(
     from consilience.flower.certificates import new_certificates, new_node_key
     from consilience.study.agreement import read
 
-    study = read(study_path)
+    study = read(study_file)
     new_certificates(folder, host or ["127.0.0.1", "localhost"], days)
     for site in study.active:
         new_node_key(folder, site.name)
@@ -57,7 +57,7 @@ def certs(
 
 @study_app.command()
 def deploy(
-    study_path: Study_, folder: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write.")] = None
+    study_file: Study_, folder: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write.")] = None
 ) -> None:
     """Write the study's Flower app, and the commands that start the server and the sites."""
     needs_flower()
@@ -65,17 +65,17 @@ def deploy(
     from consilience.flower.guide import guide
     from consilience.study.agreement import read
 
-    study = read(study_path)
-    target = folder or study_path.with_suffix(".deploy")
+    study = read(study_file)
+    target = folder or study_file.with_suffix(".deploy")
     write_app(study.agreement, target / "app")
-    write_files(target / "README.md", guide(study, study_path.name), "How to start everything")
+    write_files(target / "README.md", guide(study, study_file.name), "How to start everything")
     say(f"App: {target / 'app'}, with the hash {pin(study.agreement)}")
     say("It holds no code: server and sites run what they have installed, and a site refuses any other app.")
 
 
 @study_app.command("serve")
 def serve_study(
-    study_path: Study_,
+    study_file: Study_,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
     name: Annotated[str | None, typer.Option(help="This machine's name in its certificate, if not --host.")] = None,
@@ -97,9 +97,9 @@ def serve_study(
     from consilience.study.coordinator import inputs_from, own_key
     from consilience.study.site import rows_of
 
-    study = read(study_path)
-    signing_key = server_key(study_path, key)
-    target = folder or study_path.with_suffix(".run")
+    study = read(study_file)
+    signing_key = server_key(study_file, key)
+    target = folder or study_file.with_suffix(".run")
     own_key(study.agreement, signing_key)
     if not study.active:
         raise InputError("No site has joined this study yet: `consilience site join`, then `consilience study add`.")
@@ -121,7 +121,7 @@ def serve_study(
             deadline=deadline,
             resume=resume,
         )
-    _write_result(study_path, target / "study.model", signing_key, result, labelled is not None)
+    _write_result(study_file, target / "study.model", signing_key, result, labelled is not None)
 
 
 def _server_credentials(
@@ -142,14 +142,14 @@ def _server_credentials(
 
 
 def _write_result(
-    study_path: Path, path: Path, signing_key: Ed25519PrivateKey, result: Result, has_labels: bool
+    study_file: Path, path: Path, signing_key: Ed25519PrivateKey, result: Result, has_labels: bool
 ) -> None:
     """Write the model of all rounds and its report, record it in the study, and say which replies were lost."""
     from consilience.study.account import account
     from consilience.study.agreement import read
     from consilience.study.coordinator import rows_heard, senders, write_model
 
-    study = read(study_path)
+    study = read(study_file)
     replies = {study.active[reply.client].name: reply for reply in result.replies}
     ledger = result.report["ledger"]
     rows = rows_heard(study, senders(ledger), replies)
@@ -162,7 +162,7 @@ def _write_result(
     ]
     report = account(study, facts, rows, replies, ledger, losses)
     write_files(path, model, "Model")
-    record(study_path, path, facts.sites)
+    record(study_file, path, facts.sites)
     describe(facts, report)
     write_report(path, report)
     for loss in losses:
@@ -180,7 +180,7 @@ def nodekey(name: Annotated[str, typer.Argument(help="This site's name in the st
 
 @site_app.command("serve")
 def serve_site(
-    study_path: Study_,
+    study_file: Study_,
     table: Table_,
     server: Annotated[str, typer.Option(help="The server's host:port.")] = "127.0.0.1:8000",
     authority: Annotated[Path, typer.Option("--root", help="The server's root certificate.")] = Path("ca.crt"),
@@ -198,7 +198,7 @@ def serve_site(
     from consilience.flower.site import serve, site_of
     from consilience.study.agreement import read
 
-    study = read(study_path)
+    study = read(study_file)
     member, signing_key = site_identity(study, key)
     node_key = node_key or Path(f"{member.name}.node")
     credentials = _site_credentials(member.name, server, authority, node_key, insecure)

@@ -69,9 +69,9 @@ def _no_match(study: Study, path: Path | None) -> str:
     return f"What lies in this folder is not the key of a site in the study ({names}): give one with --key."
 
 
-def server_key(study_path: Path, path: Path | None) -> Ed25519PrivateKey:
+def server_key(study_file: Path, path: Path | None) -> Ed25519PrivateKey:
     """Read the coordinator's key, by default the one beside the study file."""
-    return read_key(path or study_path.with_suffix(".key"))
+    return read_key(path or study_file.with_suffix(".key"))
 
 
 def warn_unsigned(agreement: Agreement) -> None:

@@ -61,16 +61,16 @@ def predict(
     _summarise(predictions, parts, abstain)
 
 
-def _read_model(path: Path, study_path: Path | None) -> Model:
+def _read_model(path: Path, study_file: Path | None) -> Model:
     """Read a model, checked against its study where that is given."""
     from consilience.study.agreement import read
     from consilience.study.model import read_model
 
-    if study_path is None:
+    if study_file is None:
         pooled = read_model(path, None)
         warn_unsigned(pooled.agreement)
         return pooled
-    study = read(study_path)
+    study = read(study_file)
     pooled = read_model(path, study)
     active = {site.name for site in study.active}
     gone = [name for name in pooled.facts.sites if name not in active]

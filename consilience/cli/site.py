@@ -42,7 +42,7 @@ Memory_ = Annotated[
 
 @site_app.command()
 def join(
-    study_path: Study_,
+    study_file: Study_,
     name: Annotated[str, typer.Argument(help="This site's name, visible to everyone in the study.")],
     out_: Out_ = None,
 ) -> None:
@@ -52,7 +52,7 @@ def join(
     from consilience.study.proposal import consistent
 
     check_name(name)
-    study = read(study_path)
+    study = read(study_file)
     consistent(study.agreement)
     key = _site_key(name)
     write_files(out_ or Path(f"{name}.join"), join_text(study.agreement, name, key), "For the coordinator")
@@ -72,7 +72,7 @@ def _site_key(name: str) -> Ed25519PrivateKey:
 
 @site_app.command()
 def sums(
-    study_path: Study_,
+    study_file: Study_,
     table: Table_,
     name: Annotated[str, typer.Option("--site", help="This site's name.")],
     out_: Out_ = None,
@@ -83,7 +83,7 @@ def sums(
     from consilience.study.site import rows_of
 
     check_name(name)
-    agreement = read(study_path).agreement
+    agreement = read(study_file).agreement
     if agreement.scaling != "sums":
         raise InputError('This study agrees on its scaling in advance (scaling = "agreed"): no sums are needed.')
     _, rows = rows_of(agreement, table, one_class=True)
@@ -92,13 +92,13 @@ def sums(
 
 
 @site_app.command()
-def check(study_path: Study_, table: Table_) -> None:
+def check(study_file: Study_, table: Table_) -> None:
     """Check a table against the study and show what would leave. Sends nothing, writes nothing."""
     from consilience.study.agreement import read
     from consilience.study.columns import inspect
     from consilience.study.proposal import consistent
 
-    agreement = read(study_path).agreement
+    agreement = read(study_file).agreement
     consistent(agreement)
     inspection = inspect(table, agreement.columns, agreement.target)
     show_table(agreement, inspection)
@@ -114,7 +114,7 @@ def check(study_path: Study_, table: Table_) -> None:
 
 @site_app.command()
 def fit(
-    study_path: Study_,
+    study_file: Study_,
     table: Table_,
     out_: Out_ = None,
     key: Key_ = None,
@@ -127,7 +127,7 @@ def fit(
     from consilience.study.site import fit as fit_site
     from consilience.study.site import own_scores, parts, rows_of
 
-    study = read(study_path)
+    study = read(study_file)
     member, signing_key = site_identity(study, key)
     data, _ = rows_of(study.agreement, table, one_class)
     rows = parts(study.agreement, member.number, data)
@@ -177,7 +177,7 @@ def show(
 
 @site_app.command()
 def statistics(
-    study_path: Study_, model: Model_, table: Table_, out_: Out_ = None, key: Key_ = None, memory: Memory_ = None
+    study_file: Study_, model: Model_, table: Table_, out_: Out_ = None, key: Key_ = None, memory: Memory_ = None
 ) -> None:
     """Write sums of log-scores over the rows set aside, for `study choose` at the coordinator. No row leaves."""
     from consilience.study.agreement import read
@@ -185,7 +185,7 @@ def statistics(
     from consilience.study.site import check_unseen, parts, rows_of
     from consilience.study.site import statistics as sum_scores
 
-    study = read(study_path)
+    study = read(study_file)
     member, signing_key = site_identity(study, key)
     pooled = read_model(model, study)
     active = {site.name for site in study.active}
@@ -227,19 +227,19 @@ def evaluate(
         out.print(calibration_table(p, y, pooled.agreement.smallest))
 
 
-def _model_and_rows(model: Path, table: Path, study_path: Path | None, key: Path | None) -> tuple[Model, Data]:
+def _model_and_rows(model: Path, table: Path, study_file: Path | None, key: Path | None) -> tuple[Model, Data]:
     """Read a model and the rows to evaluate it on: the site's test rows, where its study is given."""
     from consilience.study.agreement import read
     from consilience.study.model import read_model
     from consilience.study.site import parts, rows_of
 
-    if study_path is None:
+    if study_file is None:
         pooled = read_model(model, None)
         data, _ = rows_of(pooled.agreement, table, one_class=True)
         warn_unsigned(pooled.agreement)
         say(f"All {len(data.y)} rows. If this site took part, give --study to use its test rows only.")
         return pooled, data
-    study = read(study_path)
+    study = read(study_file)
     pooled = read_model(model, study)
     data, _ = rows_of(pooled.agreement, table, one_class=True)
     member, _ = site_identity(study, key)

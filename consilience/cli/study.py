@@ -99,12 +99,12 @@ def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> 
 
 
 @study_app.command()
-def show(study_path: Study_) -> None:
+def show(study_file: Study_) -> None:
     """Show what was agreed, who signed and which models were made, and check that the file is consistent."""
     from consilience.study.agreement import read
     from consilience.study.proposal import consistent
 
-    study = read(study_path)
+    study = read(study_file)
     consistent(study.agreement)
     _show_agreement(study.agreement)
     if study.sites:
@@ -145,7 +145,7 @@ def _site_table(study: Study) -> Listing:
 
 @study_app.command()
 def add(
-    study_path: Study_, files: Annotated[list[Path], typer.Argument(help="The NAME.join files of the sites.")]
+    study_file: Study_, files: Annotated[list[Path], typer.Argument(help="The NAME.join files of the sites.")]
 ) -> None:
     """Add sites that have signed, at the start or later; nobody has to train again."""
     from consilience.study.agreement import read
@@ -153,23 +153,23 @@ def add(
     from consilience.study.proposal import consistent
     from consilience.study.text import study_text
 
-    study = read(study_path)
+    study = read(study_file)
     consistent(study.agreement)
     for path in files:
         study = add_member(study, path)
         say(f"Added {study.sites[-1].name} (number {study.sites[-1].number}).")
-    write_files(study_path, study_text(study), "Study")
+    write_files(study_file, study_text(study), "Study")
     say("Next: send the study file to all sites again, who run `consilience site fit`.")
 
 
 @study_app.command()
-def leave(study_path: Study_, site: Annotated[str, typer.Argument(help="The site that leaves.")]) -> None:
+def leave(study_file: Study_, site: Annotated[str, typer.Argument(help="The site that leaves.")]) -> None:
     """Remove a site; pool the others' replies again for a model without it."""
     from consilience.study.agreement import read
     from consilience.study.text import study_text
 
-    study = read(study_path).without(site)
-    write_files(study_path, study_text(study), "Study")
+    study = read(study_file).without(site)
+    write_files(study_file, study_text(study), "Study")
     for model in study.models:
         if site in model.sites:
             say(f"Model {model.checksum[:12]} still includes {site}: ask everyone who has a copy to delete it.")
@@ -178,34 +178,34 @@ def leave(study_path: Study_, site: Annotated[str, typer.Argument(help="The site
 
 
 @study_app.command()
-def scale(study_path: Study_, files: Files_) -> None:
+def scale(study_file: Study_, files: Files_) -> None:
     """Compute the scaling constants from the sites' sums and write them into the study, before anybody signs it."""
     from consilience.study.agreement import read
     from consilience.study.joining import with_scaling
     from consilience.study.text import agreement_text
 
-    study = read(study_path)
+    study = read(study_file)
     if study.sites:
         raise InputError("Sites have already signed, and their signatures would not cover new constants.")
     agreement, names = with_scaling(study.agreement, files)
-    write_files(study_path, agreement_text(agreement, agreement.build_method().sends), "Study")
+    write_files(study_file, agreement_text(agreement, agreement.build_method().sends), "Study")
     say(f"Constants from {', '.join(names)}. Next: send the study to the sites, who sign it with `site join`.")
 
 
 @study_app.command()
-def message(study_path: Study_, key: Key_ = None, inputs: Inputs_ = None, out_: Out_ = None) -> None:
+def message(study_file: Study_, key: Key_ = None, inputs: Inputs_ = None, out_: Out_ = None) -> None:
     """Write the first message, for methods that begin with one."""
     from consilience.study.agreement import read
     from consilience.study.coordinator import inputs_from, start
 
-    study = read(study_path)
-    first = start(study, server_key(study_path, key), inputs_from(study.agreement, inputs))
-    write_files(out_ or study_path.with_suffix(".message"), first, "Message for the sites")
+    study = read(study_file)
+    first = start(study, server_key(study_file, key), inputs_from(study.agreement, inputs))
+    write_files(out_ or study_file.with_suffix(".message"), first, "Message for the sites")
 
 
 @study_app.command()
 def pool(
-    study_path: Study_,
+    study_file: Study_,
     files: Files_,
     out_: Out_ = None,
     key: Key_ = None,
@@ -217,24 +217,24 @@ def pool(
     from consilience.study.coordinator import inputs_from
     from consilience.study.coordinator import pool as pool_replies
 
-    study = read(study_path)
+    study = read(study_file)
     with progress(True):
-        pooled = pool_replies(study, files, server_key(study_path, key), inputs_from(study.agreement, inputs), after)
-    path = out_ or study_path.with_suffix(".model")
-    _write_model(study_path, path, pooled)
+        pooled = pool_replies(study, files, server_key(study_file, key), inputs_from(study.agreement, inputs), after)
+    path = out_ or study_file.with_suffix(".model")
+    _write_model(study_file, path, pooled)
     if pooled.message and pooled.state:
         message_path = path.with_suffix(".message")
         write_files(message_path, pooled.message, "Message for the sites")
         write_files(path.with_suffix(".state"), pooled.state, "Your state, for the next round")  # may replace --after
-        say(f"Next: sites run `consilience site fit {study_path.name} TABLE --message {message_path.name}`.")
+        say(f"Next: sites run `consilience site fit {study_file.name} TABLE --message {message_path.name}`.")
     elif {*pooled.facts.sites} <= {site.name for site in study.active}:
-        command = f"`consilience site statistics {study_path.name} {path.name} TABLE`"
+        command = f"`consilience site statistics {study_file.name} {path.name} TABLE`"
         say(f"Next: send the model to the sites, who run {command}.")
 
 
 @study_app.command()
 def choose(
-    study_path: Study_, model: Model_, files: Files_, out_: Out_ = None, key: Key_ = None, inputs: Inputs_ = None
+    study_file: Study_, model: Model_, files: Files_, out_: Out_ = None, key: Key_ = None, inputs: Inputs_ = None
 ) -> None:
     """Choose the pooling parameter, where the method has one, and a temperature by the sites' statistics."""
     from consilience.study.account import kept_account
@@ -243,19 +243,19 @@ def choose(
     from consilience.study.coordinator import inputs_from
     from consilience.study.model import read_model
 
-    study = read(study_path)
-    signing_key = server_key(study_path, key)
+    study = read(study_file)
+    signing_key = server_key(study_file, key)
     pooled = read_model(model, study)
     known = kept_account(model.with_suffix(".json"), pooled.checksum)
     chosen = choose_values(study, pooled, files, signing_key, inputs_from(study.agreement, inputs), known)
-    _write_model(study_path, out_ or model.with_name(f"{model.stem}-chosen{model.suffix}"), chosen)
+    _write_model(study_file, out_ or model.with_name(f"{model.stem}-chosen{model.suffix}"), chosen)
 
 
-def _write_model(study_path: Path, path: Path, content: PooledFiles | ChosenFiles) -> None:
+def _write_model(study_file: Path, path: Path, content: PooledFiles | ChosenFiles) -> None:
     """Write a model, record it in the study, and say what is in it."""
     warn(content.refused)
     write_files(path, content.model, "Model")
-    record(study_path, path, content.facts.sites)
+    record(study_file, path, content.facts.sites)
     describe(content.facts, content.account)
     write_report(path, content.account)
 

@@ -169,7 +169,7 @@ def _cell(key: str, scores: Scores, style: str) -> Text:
 
 def _run_notes(run: RunReport) -> Iterator[str]:
     if run.scores.intervals:
-        yield "Intervals are 95 %; rank by NLL, Brier or CRPS."
+        yield "Ranges are 95 % intervals. Rank by NLL, Brier or CRPS."
     note = ece_note(run.test_rows, run.ece_if_calibrated, run.is_regression)
     if note:
         yield note
