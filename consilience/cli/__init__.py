@@ -1,4 +1,4 @@
-"""The command line: demo, run, pool, compare, tune, reproduce, report, predict, study, site, and lists of what is."""
+"""The command line: demo, run, pool, compare, tune, reproduce, report, predict, study, site, and the catalogues."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from consilience.methods import register_plugins
 
 
 def main() -> None:
-    """Users' mistakes end with one sentence and exit code 2."""
+    """Run a command; a user's mistake ends with one sentence and exit code 2."""
     try:
         register_plugins()
         app()
     except InputError as error:
-        said = Text.assemble(("Error: ", "bold red"), plain(str(error)))  # brackets are no markup here
-        err.print(said, soft_wrap=True)
+        message = Text.assemble(("Error: ", "bold red"), plain(str(error)))  # brackets are not markup here
+        err.print(message, soft_wrap=True)
         sys.exit(2)

@@ -23,7 +23,7 @@ from consilience.models import MODELS
 from consilience.report.table import Fitting
 from consilience.runs.provenance import citation
 
-SHOWN = (3, 32, 32)  # what networks are measured on
+SHOWN = (3, 32, 32)  # the inputs for which sizes of networks are given
 LEGIBLE = 72  # columns below which tables of words are hard to read
 NEEDS = {
     Needs.NOTHING: "nothing",
@@ -33,44 +33,53 @@ NEEDS = {
 
 
 def needed(method: Method) -> str:
-    wanted = needs(method)
-    return " and ".join(
-        words for need, words in NEEDS.items() if need in wanted and (len(wanted) == 1 or need is not Needs.NOTHING)
-    )
+    """Say what the server must have for a method.
+
+    Args:
+        method: The method with its settings.
+
+    Returns:
+        The rows it needs, in words.
+    """
+    rows = [words for need, words in NEEDS.items() if need in needs(method) and need is not Needs.NOTHING]
+    return " and ".join(rows) or NEEDS[Needs.NOTHING]
 
 
 def method_table() -> RenderableType:
-    """One line a method, bounds last."""
-    every = sorted(METHODS.items(), key=lambda item: (item[1].bound, item[0]))
-    rows = [(name, citation(kind)[0], kind.sends, needed(kind())) for name, kind in every]
-    return listed(("method", "what it is", "a site sends", "the server needs"), rows)
+    """List the methods, one per line, bounds last."""
+    kinds = sorted(METHODS.items(), key=lambda item: (item[1].bound, item[0]))
+    rows = [(name, citation(kind)[0], kind.sends, needed(kind())) for name, kind in kinds]
+    return list_rows(("method", "what it is", "a site sends", "the server needs"), rows)
 
 
-def listed(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> RenderableType:
-    """A table, or, where the terminal is too narrow for one, a paragraph a row."""
+def list_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> RenderableType:
+    """Lay out a table, or, where the terminal is too narrow for one, a paragraph for each row."""
     table = Table(box=None, pad_edge=False, header_style="bold", min_width=LEGIBLE)
     for head in heads:
-        first = head == heads[0]
-        table.add_column(head, justify="right" if head in right else "left", no_wrap=first, overflow="fold")
+        table.add_column(head, no_wrap=head == heads[0], overflow="fold")
+        if head in right:
+            table.columns[-1].justify = "right"
     for row in rows:
         table.add_row(*row)
-    said = (Text.assemble((row[0], "bold"), "\n", _told(heads[1:], row[1:]), "\n") for row in rows)
-    return Fitting(table, Group(*said))
+    paragraphs = (Text.assemble((row[0], "bold"), "\n", _describe(heads[1:], row[1:]), "\n") for row in rows)
+    return Fitting(table, Group(*paragraphs))
 
 
-def _told(heads: Sequence[str], row: Sequence[str]) -> str:
+def _describe(heads: Sequence[str], row: Sequence[str]) -> str:
     return "; ".join(f"{head}: {cell}" for head, cell in zip(heads, row, strict=True) if cell)
 
 
 def method_page(name: str) -> RenderableType:
-    """The algorithm box, the paper, what a site sends, what the server needs, the settings with their defaults."""
+    """Show a method in full: algorithm, paper, what a site sends, what the server needs, settings with defaults."""
     if name not in METHODS:
         raise unknown_name("method", name, METHODS)
     kind = METHODS[name]
     title, paper = citation(kind)
     box = Padding(Text(textwrap.dedent(inspect.getdoc(kind) or "")), (1, 2))
     facts = Table.grid(padding=(0, 2))
-    rounds = "one round" if kind.one_shot else f"as many rounds as asked ({kind.usual_rounds} by default)"
+    rounds = f"any number ({kind.usual_rounds} by default)"
+    if kind.one_shot:
+        rounds = "one"
     for label, value in (("A site sends", kind.sends), ("The server needs", needed(kind())), ("Rounds", rounds)):
         facts.add_row(Text(label, style="bold"), value)
     settings = Table(title="Settings", title_justify="left", box=None, pad_edge=False, header_style="bold")
@@ -138,21 +147,26 @@ def _attributes(kind: type) -> dict[str, str]:
 
 
 def model_table() -> RenderableType:
-    """One line a network, with its size on images."""
+    """List the networks, one per line, with their sizes on images."""
     rows = []
     for name, factory in MODELS.items():
         size = sum(p.numel() for p in factory(SHOWN, 10).parameters())
-        about = " ".join((inspect.getdoc(getattr(factory, "func", factory)) or "").split("\n\n")[0].split())
-        about += " Normalised by batch." if "norm" in getattr(factory, "keywords", {}) else ""
-        rows.append((name, f"{size:,}".replace(",", " "), about))
+        first_paragraph = (inspect.getdoc(getattr(factory, "func", factory)) or "").split("\n\n")[0]
+        summary = " ".join(first_paragraph.split())
+        if "norm" in getattr(factory, "keywords", {}):
+            summary += " Normalised by batch."
+        rows.append((name, f"{size:,}".replace(",", " "), summary))
     channels, height, width = SHOWN
-    told = f"Parameters for {channels} × {height} × {width} inputs and 10 classes. Or your own: package.module:factory."
-    return Group(listed(("model", "parameters", "what it is"), rows, ("parameters",)), Text(told, style="dim"))
+    note = (
+        f"Parameters for {channels} × {height} × {width} inputs and 10 classes. For a network of your own, give "
+        "package.module:factory."
+    )
+    return Group(list_rows(("model", "parameters", "what it is"), rows, ("parameters",)), Text(note, style="dim"))
 
 
 def dataset_table(data_dir: str | None) -> RenderableType:
-    """One line a data set."""
+    """List the data sets, one per line."""
     heads = ("data", "rows", "features", "task", "sites", "file", "what it is")
-    table = listed(heads, [(name, *datasets.describe(name, data_dir)) for name in DATASETS], ("rows", "features"))
-    variants = f"With @hasan2023 after the name, as that paper had them: {', '.join(WITH_VARIANTS)}."
+    table = list_rows(heads, [(name, *datasets.describe(name, data_dir)) for name in DATASETS], ("rows", "features"))
+    variants = f"Add @hasan2023 to the name for the version used in that paper: {', '.join(WITH_VARIANTS)}."
     return Group(table, Text(variants, style="dim"))

@@ -1,4 +1,4 @@
-"""What the commands of studies share: keys found by themselves, files written whole, tables of what is inside."""
+"""What the commands of studies share: finding keys, writing files whole, and tables of what is inside them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from consilience.errors import InputError
 from consilience.formats.signature import public, read_key
 from consilience.study.agreement import Agreement, Member, Study
 
-Study_ = Annotated[Path, typer.Argument(help="The study's file, NAME.toml.")]
-Table_ = Annotated[Path, typer.Argument(help="The site's rows: CSV UTF-8 with a header row.")]
-Model_ = Annotated[Path, typer.Argument(help="The pooled model's file.")]
-Key_ = Annotated[Path | None, typer.Option("--key", help="This party's private key; found in this folder if unique.")]
-Inputs_ = Annotated[Path | None, typer.Option("--inputs", help="The coordinator's rows without labels, for a student.")]
+Study_ = Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, NAME.toml.")]
+Table_ = Annotated[Path, typer.Argument(help="The site's rows: a CSV file in UTF-8 with a header row.")]
+Model_ = Annotated[Path, typer.Argument(help="The file of the pooled model.")]
+Key_ = Annotated[Path | None, typer.Option("--key", help="Your private key; by default the only one in this folder.")]
+Inputs_ = Annotated[
+    Path | None, typer.Option("--inputs", help="The coordinator's unlabelled rows, for a student model.")
+]
 
 
 def write_files(path: Path, content: bytes | str, what: str) -> None:
     """Write a file whole or not at all, and say so."""
-    raw = content.encode() if isinstance(content, str) else content
+    raw = content
+    if isinstance(raw, str):
+        raw = raw.encode()
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,49 +40,71 @@ def write_files(path: Path, content: bytes | str, what: str) -> None:
             file.write(raw)
         os.replace(part, path)
     except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror}; choose another place with -o.") from error
+        raise InputError(f"Cannot write {path}: {error.strerror}. Choose another place with -o.") from error
     if what:
         say(f"{what}: {path} ({len(raw):,} bytes)")
 
 
 def site_identity(study: Study, path: Path | None) -> tuple[Member, Ed25519PrivateKey]:
-    """The site whose key is at hand."""
-    found = []
-    for candidate in [path] if path else sorted(Path().glob("*.key")):
+    """Find the site whose key is at hand."""
+    candidates = sorted(Path().glob("*.key"))
+    if path:
+        candidates = [path]
+    matches = []
+    for candidate in candidates:
         key = read_key(candidate)
-        found += [(site, key) for site in study.active if site.key == public(key)]
-    if len(found) == 1:
-        return found[0]
+        matches += [(site, key) for site in study.active if site.key == public(key)]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise InputError(_no_match(study, path))
+    names = ", ".join(site.name for site, _ in matches)
+    raise InputError(f"This folder holds the keys of {names}: choose one with --key.")
+
+
+def _no_match(study: Study, path: Path | None) -> str:
     names = ", ".join(site.name for site in study.active) or "none yet"
-    if not found:
-        where = path or "A key in this folder"
-        raise InputError(f"{where} is not the key of a site in the study ({names}): say which file is with --key.")
-    raise InputError(f"There are keys of {', '.join(site.name for site, _ in found)} here: say which with --key.")
+    if path:
+        return f"{path} is not the key of a site in the study ({names}): give another with --key."
+    return f"What lies in this folder is not the key of a site in the study ({names}): give one with --key."
 
 
-def server_key(study_path: Path, path: Path | None) -> Ed25519PrivateKey:
-    return read_key(path or study_path.with_suffix(".key"))
+def server_key(study_file: Path, path: Path | None) -> Ed25519PrivateKey:
+    """Read the coordinator's key, by default the one beside the study file."""
+    return read_key(path or study_file.with_suffix(".key"))
 
 
 def warn_unsigned(agreement: Agreement) -> None:
-    """Say whose model it is where the model alone says so."""
-    signer, of = f"{agreement.server[8:20]}…", agreement.hash[:12]
-    say(f"Signed with the key {signer} in the study {of}, as the model itself says: give --study to check.", "yellow")
+    """Say who signed a model, where only the model itself says so."""
+    signer = f"{agreement.server[8:20]}…"
+    study = agreement.hash[:12]
+    say(f"By its own account, signed with the key {signer} in the study {study}: give --study to check.", "yellow")
 
 
 class Listing(Table):
-    """A table of what files say, as it stands: brackets are no markup."""
+    """A table of what files say, as it stands: brackets are not markup."""
 
-    def add_row(self, *cells: RenderableType | None, **words: Any) -> None:
-        super().add_row(*(Text(plain(c)) if isinstance(c, str) else c for c in cells), **words)
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """Add a row, with texts as they stand."""
+        super().add_row(*(_as_it_stands(cell) for cell in cells), **options)
+
+
+def _as_it_stands(cell: RenderableType | None) -> RenderableType | None:
+    if isinstance(cell, str):
+        return Text(plain(cell))
+    return cell
 
 
 def columns(names: Iterable[str], right: Iterable[str] = ()) -> Listing:
+    """Make an empty table with these columns, some of them aligned to the right."""
     table = Listing(box=None, pad_edge=False, header_style="bold")
     for name in names:
-        table.add_column(name, justify="right" if name in right else "left")
+        table.add_column(name)
+        if name in right:
+            table.columns[-1].justify = "right"
     return table
 
 
 def say(text: str, style: str = "") -> None:
+    """Print a line as it stands."""
     out.print(plain(text), style=style or None, soft_wrap=True, markup=False, highlight=False)

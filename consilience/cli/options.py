@@ -10,26 +10,28 @@ from typer.core import TyperGroup
 
 
 class Screen(TyperGroup):
-    """Help that fits a screen, survives a narrow terminal and a pipe: a line a command, without frames."""
+    """Help that fits a screen, a narrow terminal and a pipe: one line per command, without frames."""
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         click.Group.format_help(self, ctx, formatter)
 
 
 def methods_like(incomplete: str) -> list[str]:
-    """For the shell's completion."""
+    """Complete the name of a method."""
     from consilience.methods import METHODS
 
     return [name for name in METHODS if name.startswith(incomplete)]
 
 
 def data_like(incomplete: str) -> list[str]:
+    """Complete the name of a data set."""
     from consilience.datasets import DATASETS
 
     return [name for name in DATASETS if name.startswith(incomplete)]
 
 
 def models_like(incomplete: str) -> list[str]:
+    """Complete the name of a network."""
     from consilience.models import MODELS
 
     return [name for name in MODELS if name.startswith(incomplete)]
@@ -50,7 +52,7 @@ Examples:
 
 
 def number_or_name(text: Any) -> float | str:
-    """What stands for the server's rows: how many of the sites' own kind, or where else they come from."""
+    """Read where the server's rows come from: a number of the sites' own kind, or another data set's name."""
     try:
         return float(text)
     except ValueError:
@@ -65,26 +67,32 @@ Data_ = Annotated[
     ),
 ]
 Target_ = Annotated[str | None, typer.Option(help="The column to predict, for CSV files.")]
-Sites_ = Annotated[int | None, typer.Option(help="How many sites; 5, or as many as the data or files name.")]
+Sites_ = Annotated[
+    int | None, typer.Option(help="Number of sites; by default 5, or as many as the data or files define.")
+]
 Split_ = Annotated[
     str | None,
     typer.Option(
-        help="iid, heterogeneous:H, dirichlet:ALPHA, step:MAJOR, dominant:SHARE, sorted_feature or natural; with "
-        "+rotate:DEGREES or +noise:DEVIATION features also differ from site to site."
+        help="iid, heterogeneous:H, dirichlet:ALPHA, step:MAJOR, dominant:SHARE, sorted_feature or natural; add "
+        "+rotate:DEGREES or +noise:DEVIATION to let features differ from site to site."
     ),
 ]
 Model_ = Annotated[
     str,
     typer.Option(autocompletion=models_like, help="A network (`consilience models`) or package.module:factory."),
 ]
-Seed_ = Annotated[int, typer.Option(help="Decides split, start and every draw.")]
+Seed_ = Annotated[int, typer.Option(help="Seed of the split, the initial weights and all random draws.")]
 Engine_ = Annotated[
     str,
     typer.Option(help="auto, sequential, vectorised[:SITES AT A TIME], parallel[:WORKERS], flower[:WORKERS[,BYTES]]."),
 ]
-DataDir_ = Annotated[str | None, typer.Option(envvar="CONSILIENCE_DATA", metavar="PATH", help="Where data files lie.")]
+DataDir_ = Annotated[
+    str | None, typer.Option(envvar="CONSILIENCE_DATA", metavar="PATH", help="Folder with the data files.")
+]
 Set_ = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. inference.epochs=20; may be repeated.")]
-Seeds_ = Annotated[str, typer.Option(help="0-9, or 0,3,7, or 5: each decides split, start and every draw.")]
+Seeds_ = Annotated[
+    str, typer.Option(help="Seeds, as 0-9, 0,3,7 or 5; each sets the split, the initial weights and all random draws.")
+]
 Calibration_ = Annotated[int, typer.Option(help="Labelled rows at the server; 0 for none.")]
 Inputs_ = Annotated[
     Any,
@@ -94,15 +102,16 @@ Inputs_ = Annotated[
         help="Unlabelled rows at the server: a number, a fraction below 1, or another data set, as cifar100:2000.",
     ),
 ]
-Json_ = Annotated[bool, typer.Option("--json", help="Print run.json alone on standard output.")]
+Json_ = Annotated[bool, typer.Option("--json", help="Print only run.json on standard output.")]
 Participation_ = Annotated[
-    float | None, typer.Option(help="Sites asked a round: a number, or a fraction below 1; all by default.")
+    float | None, typer.Option(help="Sites per round: a number, or a fraction below 1; all by default.")
 ]
-Dropout_ = Annotated[float, typer.Option(help="Simulate: the chance that a site asked never replies.")]
+Dropout_ = Annotated[float, typer.Option(help="Simulated probability that a site does not reply.")]
 Deadline_ = Annotated[
-    float | None, typer.Option(help="Simulate: slower replies do not count; a site of mean size usually takes 1.")
+    float | None, typer.Option(help="Simulated deadline: later replies are lost; a site of mean size usually takes 1.")
 ]
 MinReplies_ = Annotated[
-    int | None, typer.Option(help="Fewer replies stop the run; given, a site whose training fails is lost, no error.")
+    int | None,
+    typer.Option(help="Stop if fewer sites reply. With this option, a site whose training fails counts as lost."),
 ]
-Device_ = Annotated[str, typer.Option(help="Where to compute: cpu, cuda or cuda:1.")]
+Device_ = Annotated[str, typer.Option(help="Device to compute on: cpu, cuda or cuda:1.")]

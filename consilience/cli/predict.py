@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -14,81 +16,130 @@ from consilience.cli.options import app
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
-    from consilience.predictive import Categorical, Normal
-    from consilience.study.columns import Target
+    from consilience.predictive import Categorical, Distribution, Normal
+    from consilience.study.columns import Column, Inspection, Target
+    from consilience.study.model import Model
 
 Z95 = 1.959964
 
 
-@app.command(short_help="Predictions and their uncertainty for a table.")
-def predict(
-    model: Model_,
-    table: Annotated[Path, typer.Argument(help="Rows to predict: CSV UTF-8 with the study's columns.")],
-    out_: Annotated[Path | None, typer.Option("--out", "-o", help="TABLE.predictions.csv by default.")] = None,
-    abstain: Annotated[
-        float | None,
-        typer.Option(help="Leave open what is less probable than this; for numbers, what has a wider 95 % interval."),
-    ] = None,
-    study: Annotated[
-        Path | None, typer.Option(help="The study's file, to see that the model is its own and who has left since.")
-    ] = None,
-) -> None:
-    """Probabilities, or a mean and interval, with their uncertainty's parts and the sites' disagreement."""
-    from consilience.predictive import Categorical
-    from consilience.study.agreement import read
-    from consilience.study.columns import features, inspect
-    from consilience.study.model import read_model
-
-    found = read(study) if study else None
-    pooled = read_model(model, found)
-    if found is None:
-        warn_unsigned(pooled.agreement)
-    gone = [name for name in pooled.facts.sites if found and name not in {site.name for site in found.active}]
-    if gone:
-        say(f"This is an old model: it holds {', '.join(gone)}, who left the study.", "yellow")
-    columns, target = pooled.agreement.columns, pooled.agreement.target
-    given = inspect(table, columns, None)
-    if given.blank is not None:
-        raise InputError(
-            f"{table.name}, line {given.blank} is blank, and programmes number the rows below it differently: "
-            "remove it, so that every prediction can be told its row."
-        )
-    x = features(columns, given)
-    p, parts = pooled(x), pooled.uncertainty(x)
-    told = classes_told(p, target, abstain) if isinstance(p, Categorical) else numbers_told(p, target, abstain)
-    uncertain = [[f"{v:.6f}" for v in row] for row in zip(*(t.tolist() for t in parts.values()), strict=True)]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", *told.head, *parts, "decision"])
-    for i, (row, said, unsure) in enumerate(zip(told.rows, told.said, told.unsure, strict=True)):
-        writer.writerow([i + 1, *row, *(uncertain[i] if uncertain else ()), "abstain" if unsure else said])
-    write_files(out_ or table.with_name(f"{table.stem}.predictions.csv"), text.getvalue(), "Predictions")
-    say(f"{len(told.rows):,} rows" + (f", {sum(told.unsure):,} left open (abstain)." if abstain is not None else "."))
-    if not parts:
-        say("One set of weights is all this model holds: no epistemic part, no disagreement.")
-    elif "disagreement" not in parts:
-        say("The study hands out samples without names: what of the epistemic part lies between sites is not known.")
-
-
-class Told(NamedTuple):
+class Predictions(NamedTuple):
     """What a table of predictions says of each row, beside the parts of its uncertainty."""
 
     head: list[str]
     rows: list[list[str]]
-    said: list[str]  # the most probable class, or the mean
-    unsure: list[bool]  # whether the decision is left open
+    decisions: list[str]  # the most probable class, or the mean
+    abstains: list[bool]  # whether the decision is left open
 
 
-def classes_told(p: Categorical, target: Target, least: float | None) -> Told:
+@app.command(short_help="Predict for a table, with uncertainty.")
+def predict(
+    model: Model_,
+    table: Annotated[Path, typer.Argument(help="Rows to predict: a CSV file in UTF-8 with the study's columns.")],
+    out_: Annotated[Path | None, typer.Option("--out", "-o", help="TABLE.predictions.csv by default.")] = None,
+    abstain: Annotated[
+        float | None,
+        typer.Option(
+            help="Abstain if the most probable class is less probable than this; for numbers, if the 95 % interval is "
+            "wider."
+        ),
+    ] = None,
+    study: Annotated[
+        Path | None, typer.Option(help="The study file, to check that the model belongs to it and who has left since.")
+    ] = None,
+) -> None:
+    """Write probabilities, or means and intervals, with the parts of their uncertainty."""
+    from consilience.study.columns import features
+
+    pooled = _read_model(model, study)
+    columns = pooled.agreement.columns
+    x = features(columns, _read_rows(table, columns))
+    parts = {name: values.tolist() for name, values in pooled.uncertainty(x).items()}
+    predictions = _predict(pooled(x), pooled.agreement.target, abstain)
+    path = out_ or table.with_name(f"{table.stem}.predictions.csv")
+    write_files(path, _csv(predictions, parts), "Predictions")
+    _summarise(predictions, parts, abstain)
+
+
+def _read_model(path: Path, study_file: Path | None) -> Model:
+    """Read a model, checked against its study where that is given."""
+    from consilience.study.agreement import read
+    from consilience.study.model import read_model
+
+    if study_file is None:
+        pooled = read_model(path, None)
+        warn_unsigned(pooled.agreement)
+        return pooled
+    study = read(study_file)
+    pooled = read_model(path, study)
+    active = {site.name for site in study.active}
+    gone = [name for name in pooled.facts.sites if name not in active]
+    if gone:
+        say(f"This is an outdated model: it includes {', '.join(gone)}, no longer in the study.", "yellow")
+    return pooled
+
+
+def _read_rows(table: Path, columns: Sequence[Column]) -> Inspection:
+    """Read a table whose rows can be told apart by their number."""
+    from consilience.study.columns import inspect
+
+    rows = inspect(table, columns, None)
+    if rows.blank is not None:
+        raise InputError(
+            f"{table.name}, line {rows.blank} is blank, and programs number the rows below it differently. Remove it, "
+            "so that every prediction can be matched to its row."
+        )
+    return rows
+
+
+def _predict(p: Distribution, target: Target, abstain: float | None) -> Predictions:
+    from consilience.predictive import Categorical
+
+    if isinstance(p, Categorical):
+        return _class_predictions(p, target, abstain)
+    return _number_predictions(p, target, abstain)
+
+
+def _class_predictions(p: Categorical, target: Target, smallest: float | None) -> Predictions:
+    """Probabilities of all classes; abstains below the smallest probability."""
     top, label = p.probs.max(-1)
     rows = [[f"{v:.6f}" for v in row] for row in p.probs.tolist()]
-    said = [target.classes[i] for i in label.tolist()]
-    return Told([f"p({c})" for c in target.classes], rows, said, (top < (least or 0)).tolist())
+    decisions = [target.classes[i] for i in label.tolist()]
+    return Predictions([f"p({c})" for c in target.classes], rows, decisions, (top < (smallest or 0)).tolist())
 
 
-def numbers_told(p: Normal, target: Target, widest: float | None) -> Told:
+def _number_predictions(p: Normal, target: Target, widest: float | None) -> Predictions:
+    """Means with 95 % intervals; abstains where an interval is wider than the widest."""
+    if widest is None:
+        widest = math.inf
     reach = Z95 * p.total.sqrt()
     rows = [[f"{v:.6g}" for v in row] for row in zip(p.mean, p.mean - reach, p.mean + reach, strict=True)]
-    head = [f"mean ({target.unit})" if target.unit else "mean", "low95", "high95"]
-    unsure = (2 * reach > (widest if widest is not None else float("inf"))).tolist()
-    return Told(head, rows, [row[0] for row in rows], unsure)
+    mean = "mean"
+    if target.unit:
+        mean = f"mean ({target.unit})"
+    return Predictions([mean, "low95", "high95"], rows, [row[0] for row in rows], (2 * reach > widest).tolist())
+
+
+def _csv(predictions: Predictions, parts: Mapping[str, Sequence[float]]) -> str:
+    """A line for each row: its prediction, the parts of its uncertainty, the decision."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["row", *predictions.head, *parts, "decision"])
+    for i, row in enumerate(predictions.rows):
+        decision = predictions.decisions[i]
+        if predictions.abstains[i]:
+            decision = "abstain"
+        writer.writerow([i + 1, *row, *(f"{values[i]:.6f}" for values in parts.values()), decision])
+    return text.getvalue()
+
+
+def _summarise(predictions: Predictions, parts: Mapping[str, Sequence[float]], abstain: float | None) -> None:
+    """Say how many rows there are, and which parts of their uncertainty are not known."""
+    rows = f"{len(predictions.rows):,} rows"
+    if abstain is not None:
+        rows += f", {sum(predictions.abstains):,} left open (abstain)"
+    say(f"{rows}.")
+    if not parts:
+        say("This model holds a single set of weights: epistemic uncertainty and disagreement are not known.")
+    elif "disagreement" not in parts:
+        say("The study hands out samples without the sites' names: disagreement between sites is not known.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -29,7 +29,7 @@ from consilience.cli.options import (
     app,
     methods_like,
 )
-from consilience.cli.screen import out, print_sentence, progress
+from consilience.cli.screen import out, print_report, progress
 from consilience.engines.participation import Participation
 from consilience.errors import InputError
 from consilience.runs.recipe import Recipe, free_folder, run_folder
@@ -39,44 +39,45 @@ from consilience.runs.store import Store
 @app.command()
 def run(
     method: Annotated[
-        str | None, typer.Argument(autocompletion=methods_like, help="Which method; see `consilience methods`.")
+        str | None, typer.Argument(autocompletion=methods_like, help="The method; see `consilience methods`.")
     ] = None,
     data: Data_ = "digits",
     target: Target_ = None,
     sites: Sites_ = None,
     split: Split_ = None,
     model: Model_ = "mlp",
-    rounds: Annotated[int | None, typer.Option(help="1 for one-round methods, 10 for the others.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Number of rounds; 1 for one-round methods, 10 for others.")
+    ] = None,
     seed: Seed_ = 0,
     engine: Engine_ = "auto",
-    out_: Annotated[Path | None, typer.Option("--out", help="The folder for everything; runs/… by default.")] = None,
+    out_: Annotated[Path | None, typer.Option("--out", help="Folder for the results; runs/… by default.")] = None,
     data_dir: DataDir_ = None,
     settings: Set_ = None,
     calibration: Calibration_ = 30,
     inputs: Inputs_ = 0,
-    validation: Annotated[float, typer.Option(help="Fraction of training rows kept for tuning.")] = 0.0,
+    validation: Annotated[float, typer.Option(help="Fraction of training rows held out for tuning.")] = 0.0,
     participation: Participation_ = None,
     dropout: Dropout_ = 0.0,
     deadline: Deadline_ = None,
     min_replies: MinReplies_ = None,
-    keep_replies: Annotated[str, typer.Option(help="last, all or none.")] = "last",
-    bounds: Annotated[bool, typer.Option(help="Also score each site alone, the server alone and pooled data.")] = True,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
-    start: Annotated[Path | None, typer.Option(help="Begin at the posterior of the run in this folder.")] = None,
-    threads: Annotated[int | None, typer.Option(help="BLAS threads; one for small networks by default.")] = None,
+    keep_replies: Annotated[str, typer.Option(help="Replies to save: last, all or none.")] = "last",
+    bounds: Annotated[
+        bool, typer.Option(help="Also score each site alone, the server alone and all data pooled.")
+    ] = True,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    start: Annotated[Path | None, typer.Option(help="Start from the posterior of the run in this folder.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Number of BLAS threads; by default one for small networks.")
+    ] = None,
     device: Device_ = "cpu",
     as_json: Json_ = False,
 ) -> None:
     """Run one method and write a report."""
-    from consilience.runs.run import Compute
-    from consilience.runs.run import run as run_method
-
     if resume is not None:
-        recipe, bounds, how = _as_before(resume, data_dir, min_replies)
+        plan = _resume_plan(resume, data_dir, min_replies)
     elif method is None:
-        raise InputError(
-            "Say which method to run, for example `consilience run beta`; `consilience methods` lists them."
-        )
+        raise InputError("Say which method to run; `consilience methods` lists them.")
     else:
         recipe = Recipe(
             method,
@@ -92,39 +93,72 @@ def run(
             settings=tuple(settings or ()),
             data_dir=data_dir,
         )
-        how = {
-            **{"rounds": rounds, "engine": Compute(engine, threads, device=device), "start": start},
-            **{"out": out_ or run_folder(method, data), "keep_replies": keep_replies},
+        options = {
+            "out": out_ or run_folder(method, data),
+            "rounds": rounds,
+            "engine": engine,
+            "threads": threads,
+            "device": device,
+            "start": start,
+            "keep_replies": keep_replies,
             "participation": Participation(participation, dropout, deadline, min_replies),
         }
-    about = {
-        **{"recipe": recipe.to_json(), "model": recipe.model},
-        **{"keep_replies": how["keep_replies"], "with_bounds": bounds},
-    }
-    with progress(not as_json):
-        result = run_method(*recipe.build(), seed=recipe.seed, resume=resume is not None, about=about, **how)
-    with progress(not as_json):
-        report = {**result.report, "bounds": result.bounds if bounds else {}}
-    finish(Store(how["out"]), report, as_json)
+        plan = RunPlan(recipe, bounds, options)
+    report = _execute(plan, resume is not None, as_json)
+    finish(Store(plan.options["out"]), report, as_json)
 
 
-def _as_before(folder: Path, data_dir: str | None, min_replies: int | None) -> tuple[Recipe, bool, dict[str, Any]]:
-    """What a run's folder says it was made with: the recipe, whether bounds were wanted, and how it was run."""
+class RunPlan(NamedTuple):
+    """What to run and how."""
+
+    recipe: Recipe
+    bounds: bool
+    options: dict[str, Any]  # arguments of `co.run`
+
+
+def _execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
+    """Run a plan, with its bounds where they are wanted."""
     from consilience.runs.run import Compute
+    from consilience.runs.run import run as run_method
 
+    recipe = plan.recipe
+    options = dict(plan.options)
+    compute = Compute(options.pop("engine"), options.pop("threads"), device=options.pop("device"))
+    about = {
+        "recipe": recipe.to_json(),
+        "model": recipe.model,
+        "keep_replies": plan.options["keep_replies"],
+        "with_bounds": plan.bounds,
+    }
+    bounds: dict[str, Any] = {}
+    with progress(not as_json):
+        result = run_method(
+            *recipe.build(), seed=recipe.seed, engine=compute, resume=resume, about=about, **options
+        )
+    if plan.bounds:
+        with progress(not as_json):
+            bounds = result.bounds
+    return {**result.report, "bounds": bounds}
+
+
+def _resume_plan(folder: Path, data_dir: str | None, min_replies: int | None) -> RunPlan:
+    """Read from a run's folder what it was made with."""
     saved = Store(folder).read_json()
     recipe = _recipe(saved, data_dir)
-    taking = Participation(**saved.get("participation", {}))
-    how = {
-        **{"out": folder, "start": saved.get("started_from", {}).get("folder")},
-        "engine": Compute(saved["engine"], saved["threads"], device=saved.get("device", "cpu")),
-        **{name: saved[name] for name in ("rounds", "keep_replies")},
-        "participation": dataclasses.replace(taking, min_replies=min_replies or taking.min_replies),
+    participation = Participation(**saved.get("participation", {}))
+    options = {
+        "out": folder,
+        "start": saved.get("started_from", {}).get("folder"),
+        "device": saved.get("device", "cpu"),
+        "participation": dataclasses.replace(participation, min_replies=min_replies or participation.min_replies),
     }
-    return recipe, saved["with_bounds"], how
+    for name in ("rounds", "engine", "threads", "keep_replies"):
+        options[name] = saved[name]
+    return RunPlan(recipe, saved["with_bounds"], options)
 
 
 def _recipe(saved: dict[str, Any], data_dir: str | None) -> Recipe:
+    """Read a run's recipe."""
     recipe = Recipe.from_json(saved.get("recipe", {"": ""}), data_dir)
     asked = recipe.split or recipe.sites
     if asked and recipe.data.endswith(".csv") and saved["split"] == "natural":  # older runs took the files regardless
@@ -132,12 +166,12 @@ def _recipe(saved: dict[str, Any], data_dir: str | None) -> Recipe:
     return recipe
 
 
-@app.command(short_help="Pool a run's replies by another rule, without training.")
+@app.command(short_help="Pool a run's replies by another method, without training.")
 def pool(
     folder: Annotated[Path, typer.Argument(help="A run's folder.")],
-    method: Annotated[str, typer.Option(help="The rule to pool its replies with.")],
+    method: Annotated[str, typer.Option(help="The method to pool its replies with.")],
     settings: Set_ = None,
-    out_: Annotated[Path | None, typer.Option("--out", help="The folder for the new report.")] = None,
+    out_: Annotated[Path | None, typer.Option("--out", help="Folder for the new report.")] = None,
     data_dir: DataDir_ = None,
     as_json: Json_ = False,
 ) -> None:
@@ -162,28 +196,31 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run, com
     store = Store(folder)
     pages = {"compare.json": comparison_page, "results.json": reproduction_page, "run.json": run_page}
     name = next((name for name in pages if (folder / name).exists()), "run.json")
-    value = store.read_report() if name == "run.json" else store.read_json(name)
-    store.write("report.html", pages[name](value).encode())
+    if name == "run.json":
+        content = store.read_report()
+    else:
+        content = store.read_json(name)
+    store.write("report.html", pages[name](content).encode())
     out.print(f"Report: {folder / 'report.html'}")
 
 
-@app.command(short_help="Five sites that hardly share a class, in under a minute.")
+@app.command(short_help="Compare methods on five very different sites, in a minute.")
 def demo(
-    out_: Annotated[Path, typer.Option("--out", help="The folder for the report.")] = Path("demo"),
+    out_: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("demo"),
     seed: Seed_ = 0,
     as_json: Json_ = False,
 ) -> None:
-    """Five sites that hardly share a class: what each way of learning together is worth, in under a minute."""
+    """Compare methods on five sites that hardly share a class, in under a minute."""
     from consilience.comparison.demo import demo as compare
     from consilience.report.run_page import comparison_page
     from consilience.report.table import comparison_table
 
     with progress(not as_json):
-        found = compare(seed)
+        comparison = compare(seed)
     store = Store(out_)
-    store.write_json("compare.json", found)
-    store.write("report.html", comparison_page(found).encode())
-    print_sentence(found, comparison_table(found), f"Report: {out_ / 'report.html'}", as_json)
+    store.write_json("compare.json", comparison)
+    store.write("report.html", comparison_page(comparison).encode())
+    print_report(comparison, comparison_table(comparison), f"Report: {out_ / 'report.html'}", as_json)
 
 
 def finish(store: Store, report: dict[str, Any], as_json: bool) -> None:
@@ -193,4 +230,4 @@ def finish(store: Store, report: dict[str, Any], as_json: bool) -> None:
 
     store.write_json("run.json", report)
     store.write("report.html", run_page(report).encode())
-    print_sentence(report, run_table(report), f"Report: {store.folder / 'report.html'}", as_json)
+    print_report(report, run_table(report), f"Report: {store.folder / 'report.html'}", as_json)

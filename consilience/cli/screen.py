@@ -1,4 +1,4 @@
-"""What a person sees while something runs: a bar, the table so far, and how to go on after Ctrl-C."""
+"""What a person sees while something runs: a bar, the table so far, and how to continue after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,69 +19,82 @@ from consilience.progress import listen
 from consilience.runs.store import as_json as json_text
 
 PIPED = 300  # columns where nobody looks: wide, so that a row stays on its line
-out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPED)
+
+
+def _width() -> int | None:
+    """The terminal's own width, which rich finds out; a wide one for a pipe."""
+    if sys.stdout.isatty() or "COLUMNS" in os.environ:
+        return None
+    return PIPED
+
+
+out = Console(width=_width())
 err = Console(stderr=True)
 
 
 def plain(text: str) -> str:
-    """A line that comes from a file, without what would move a terminal's cursor, colour it or turn letters round."""
-    line = (" " if c in "\n\t" else c for c in text)
+    """Strip a line that comes from a file of what would move a terminal's cursor, colour it or turn letters round."""
+    line = text.replace("\n", " ").replace("\t", " ")
     return "".join(c for c in line if unicodedata.category(c)[0] != "C")
 
 
-def bar() -> Progress:
-    """What is happening, how far it is and how long is left."""
+def new_bar() -> Progress:
+    """Make a bar that says what is happening, how far it is and how long is left."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
         TimeRemainingColumn(),
     )
-    made = Progress(*columns, console=err, transient=True)
-    made.add_task("starting", total=1.0)
-    return made
+    bar = Progress(*columns, console=err, transient=True)
+    bar.add_task("starting", total=1.0)
+    return bar
 
 
-def task_label(made: Progress) -> Callable[[float, str], None]:
-    only = made.task_ids[0]
-    return lambda fraction, what: made.update(only, completed=fraction, description=what or "working")
+def listener(bar: Progress) -> Callable[[float, str], None]:
+    """Make a listener that moves the bar."""
+    task = bar.task_ids[0]
+    return lambda fraction, what: bar.update(task, completed=fraction, description=what or "working")
 
 
 @contextmanager
-def progress(wanted: bool) -> Iterator[None]:
-    """A bar; nothing when nobody is looking."""
-    if not (wanted and err.is_terminal):
+def progress(visible: bool) -> Iterator[None]:
+    """Show a bar; nothing when nobody is looking."""
+    if not (visible and err.is_terminal):
         yield
         return
-    with bar() as made, listen(task_label(made)):
+    with new_bar() as bar, listen(listener(bar)):
         yield
 
 
 @contextmanager
-def live(wanted: bool) -> Iterator[Callable[[RenderableType], None]]:
-    """A bar above the table so far, which may be taller than the screen; nothing when nobody is looking."""
-    if not (wanted and err.is_terminal):
+def live(visible: bool) -> Iterator[Callable[[RenderableType], None]]:
+    """Show a bar above the table so far, which may be taller than the screen; nothing when nobody is looking."""
+    if not (visible and err.is_terminal):
         yield lambda table: None
         return
-    made = bar()
-    with Live(made, console=err, transient=True, refresh_per_second=4) as screen, listen(task_label(made)):
-        yield lambda table: screen.update(Group(made, table))
+    bar = new_bar()
+    with Live(bar, console=err, transient=True, refresh_per_second=4) as screen, listen(listener(bar)):
+        yield lambda table: screen.update(Group(bar, table))
 
 
-def print_sentence(found: Any, table: RenderableType, closing: str, as_json: bool) -> None:
-    """What was found: as JSON and nothing else for a program, as a table and where to look further for a person."""
+def print_report(report: Any, table: RenderableType, closing: str, as_json: bool) -> None:
+    """Print a report: as JSON and nothing else for a program, as a table and where to look further for a person."""
     if as_json:
-        print(json_text(found))
-    else:
-        out.print(table)
-        out.print(closing)
+        print(json_text(report))
+        return
+    out.print(table)
+    out.print(closing)
 
 
 @contextmanager
 def stoppable(folder: Path) -> Iterator[None]:
-    """Ctrl-C leaves what is finished and says how to go on."""
+    """On Ctrl-C keep what is finished and say how to continue."""
     try:
         yield
     except KeyboardInterrupt:
-        err.print(f"Stopped. What is finished is kept: go on with the same command and --out {folder}.", soft_wrap=True)
+        err.print(
+            f"Stopped. Finished work is kept: run the same command again with --out {folder} to continue.",
+            soft_wrap=True,
+        )
         raise typer.Exit(130) from None

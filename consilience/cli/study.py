@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from consilience.cli.handed import Inputs_, Key_, Model_, Study_, columns, say, server_key, write_files
+from consilience.cli.handed import Inputs_, Key_, Listing, Model_, Study_, columns, say, server_key, write_files
 from consilience.cli.options import Seed_, Set_, app
 from consilience.cli.screen import out, progress
 from consilience.errors import InputError
 
+if TYPE_CHECKING:
+    from consilience.study.agreement import Agreement, Study
+    from consilience.study.columns import Column, Target
+    from consilience.study.coordinator import ChosenFiles, PooledFiles
+    from consilience.study.model import Facts
+
 study_app = typer.Typer(no_args_is_help=True, help="Coordinate a study: agree, collect files, pool.")
 app.add_typer(study_app, name="study")
 
-Files_ = Annotated[list[Path], typer.Argument(help="Files from the sites.")]
-Out_ = Annotated[Path | None, typer.Option("--out", "-o", help="Where to write; beside the study by default.")]
+Files_ = Annotated[list[Path], typer.Argument(help="Files received from the sites.")]
+Out_ = Annotated[Path | None, typer.Option("--out", "-o", help="Where to write; beside the study file by default.")]
 
 
 @study_app.command()
@@ -25,184 +32,236 @@ def new(
     name: Annotated[str, typer.Argument(help="The study's name; its file will be NAME.toml.")],
     like: Annotated[
         Path | None,
-        typer.Option(help="A table whose columns to propose: no row of it is kept, levels of categories are."),
+        typer.Option(help="A table to propose columns from: categories are copied into the study, rows are not."),
     ] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict, with --like.")] = None,
     dictionary: Annotated[
-        Path | None, typer.Option("--columns", help="Or a TOML file with the parts [target] and [columns].")
+        Path | None,
+        typer.Option("--columns", help="Alternatively, a TOML file with the tables [target] and [columns]."),
     ] = None,
-    method: Annotated[str | None, typer.Option(help="See `consilience methods`.")] = None,
-    model: Annotated[str | None, typer.Option(help="See `consilience models`.")] = None,
+    method: Annotated[str | None, typer.Option(help="The method; see `consilience methods`.")] = None,
+    model: Annotated[str | None, typer.Option(help="The network; see `consilience models`.")] = None,
     settings: Set_ = None,
-    rounds: Annotated[int | None, typer.Option(help="Hand-overs; what is usual for the method by default.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds of exchanging files; by default the method's usual number.")
+    ] = None,
     seed: Seed_ = 0,
-    scaling: Annotated[str, typer.Option(help="agreed, or sums for a first exchange of sums and counts.")] = "agreed",
-    hand_out: Annotated[str | None, typer.Option(help="mixture, student or ensemble.")] = None,
-    folder: Annotated[Path, typer.Option("--folder", help="Where NAME.toml and NAME.key go.")] = Path(),
+    scaling: Annotated[
+        str, typer.Option(help="agreed, or sums: found by a first exchange of sums and counts.")
+    ] = "agreed",
+    hand_out: Annotated[str | None, typer.Option(help="What sites get back: mixture, student or ensemble.")] = None,
+    folder: Annotated[Path, typer.Option("--folder", help="Folder for NAME.toml and NAME.key.")] = Path(),
 ) -> None:
-    """Write a study's file, to be read, corrected and then signed by every site."""
+    """Write a study file, to be read, corrected and then signed by every site."""
     from consilience.formats.signature import new_key, public
-    from consilience.study.agreement import read_columns
-    from consilience.study.proposal import EXAMPLE, proposal
-    from consilience.study.text import agreement_text, propose_columns
+    from consilience.study.proposal import proposal
+    from consilience.study.text import agreement_text
 
     path = folder / f"{name}.toml"
     if path.exists():
         raise InputError(f"{path} already exists: choose another name, or delete it if nobody has signed it.")
     if (like is None) != (target is None):
         raise InputError("Give --like TABLE and --target COLUMN together, or neither for an example to fill in.")
-    what, own = propose_columns(like, target) if like and target else EXAMPLE
-    if dictionary is not None:
-        what, own = read_columns(dictionary)
-    draft = proposal(name, "", what, own, method, model, tuple(settings or ()), rounds, seed, scaling, hand_out)
+    target_column, columns_ = _propose(like, target, dictionary)
+    draft = proposal(
+        name,
+        "",
+        target_column,
+        columns_,
+        method,
+        model,
+        tuple(settings or ()),
+        rounds,
+        seed,
+        scaling,
+        hand_out,
+    )
     key = new_key(path.with_suffix(".key"))
-    made = dataclasses.replace(draft, server=public(key))
-    write_files(path, agreement_text(made, made.build_method().sends), "Study")
-    say(f"Your key, never to be handed out: {path.with_suffix('.key')}")
+    agreement = dataclasses.replace(draft, server=public(key))
+    write_files(path, agreement_text(agreement, agreement.build_method().sends), "Study")
+    say(f"Your private key, never to be shared: {path.with_suffix('.key')}")
     if like:
         say("Columns, types and ranges are guesses from one table: correct them before anybody signs.")
     say(f"Next: read {path}, correct it, and send it to the sites, who run `consilience site join {path.name} NAME`.")
 
 
+def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> tuple[Target, tuple[Column, ...]]:
+    """Read the columns from a dictionary, guess them from a table, or take an example to fill in."""
+    from consilience.study.agreement import read_columns
+    from consilience.study.proposal import EXAMPLE
+    from consilience.study.text import propose_columns
+
+    if dictionary is not None:
+        return read_columns(dictionary)
+    if like and target:
+        return propose_columns(like, target)
+    return EXAMPLE
+
+
 @study_app.command()
-def show(study: Study_) -> None:
-    """What was agreed, who signed, which models were made; checks that the file can work."""
+def show(study_file: Study_) -> None:
+    """Show what was agreed, who signed and which models were made, and check that the file is consistent."""
     from consilience.study.agreement import read
     from consilience.study.proposal import consistent
 
-    found = read(study)
-    a = found.agreement
-    consistent(a)
-    say(f"{a.name}   {a.hash}", "bold")
-    kind = f"one of {', '.join(a.target.classes)}" if a.target.classes else f"a number ({a.target.unit})"
-    say(f"Predicts '{a.target.name}', {kind}, from {len(a.columns)} columns ({len(a.feature_names)} features).")
-    say(f"{a.method} with the model {a.model}, {a.rounds} round(s), seed {a.seed}.")
-    say(f"Leaves a site: {a.build_method().sends} ({', '.join(a.leaves)}; at most {a.most_bytes:,} bytes).")
-    say(f"Sites get back: {a.hand_out}.")
+    study = read(study_file)
+    consistent(study.agreement)
+    _show_agreement(study.agreement)
+    if study.sites:
+        out.print(_site_table(study))
+    else:
+        out.print("No site has signed yet.")
+    for model in study.models:
+        note = ""
+        if model.superseded:
+            note = "   OUTDATED: it includes a site that has left"
+        say(f"Model {model.checksum[:12]} of {', '.join(model.sites)}{note}")
+
+
+def _show_agreement(agreement: Agreement) -> None:
+    """Say what a study predicts, how, what leaves a site and what comes back."""
+    target = agreement.target
+    kind = f"a number ({target.unit})"
+    if target.classes:
+        kind = f"one of {', '.join(target.classes)}"
+    say(f"{agreement.name}   {agreement.hash}", "bold")
+    columns_ = f"{len(agreement.columns)} columns ({len(agreement.feature_names)} features)"
+    say(f"Predicts '{target.name}', {kind}, from {columns_}.")
+    say(f"{agreement.method} with the model {agreement.model}, {agreement.rounds} round(s), seed {agreement.seed}.")
+    leaves = f"{', '.join(agreement.leaves)}; at most {agreement.most_bytes:,} bytes"
+    say(f"A site sends: {agreement.build_method().sends} ({leaves}).")
+    say(f"Sites get back: {agreement.hand_out}.")
+
+
+def _site_table(study: Study) -> Listing:
     table = columns(("site", "number", "key", ""))
-    for site in found.sites:
-        table.add_row(site.name, str(site.number), site.key[8:20] + "…", "left" if site.left else "signed")
-    out.print(table if found.sites else "No site has signed yet.")
-    for made in found.models:
-        old = "   OLD: it holds a site that has left" if made.superseded else ""
-        say(f"Model {made.checksum[:12]} of {', '.join(made.sites)}{old}")
+    for site in study.sites:
+        status = "signed"
+        if site.left:
+            status = "left"
+        table.add_row(site.name, str(site.number), site.key[8:20] + "…", status)
+    return table
 
 
 @study_app.command()
-def add(study: Study_, files: Annotated[list[Path], typer.Argument(help="NAME.join files from sites.")]) -> None:
-    """Add sites that signed; at the start or at any time later, without anybody training again."""
+def add(
+    study_file: Study_, files: Annotated[list[Path], typer.Argument(help="The NAME.join files of the sites.")]
+) -> None:
+    """Add sites that have signed, at the start or later; nobody has to train again."""
     from consilience.study.agreement import read
     from consilience.study.joining import add_member
     from consilience.study.proposal import consistent
     from consilience.study.text import study_text
 
-    found = read(study)
-    consistent(found.agreement)
+    study = read(study_file)
+    consistent(study.agreement)
     for path in files:
-        found = add_member(found, path)
-        say(f"Added {found.sites[-1].name} (number {found.sites[-1].number}).")
-    write_files(study, study_text(found), "Study")
-    say("Next: send the study's file to all sites again; each runs `consilience site fit`.")
+        study = add_member(study, path)
+        say(f"Added {study.sites[-1].name} (number {study.sites[-1].number}).")
+    write_files(study_file, study_text(study), "Study")
+    say("Next: send the study file to all sites again, who run `consilience site fit`.")
 
 
 @study_app.command()
-def leave(study: Study_, site: Annotated[str, typer.Argument(help="The site that leaves.")]) -> None:
-    """Take a site out; pool the others' replies again to have the model without it."""
+def leave(study_file: Study_, site: Annotated[str, typer.Argument(help="The site that leaves.")]) -> None:
+    """Remove a site; pool the others' replies again for a model without it."""
     from consilience.study.agreement import read
     from consilience.study.text import study_text
 
-    before = read(study)
-    found = before.without(site)
-    write_files(study, study_text(found), "Study")
-    old = [m for m in found.models if site in m.sites]
-    for made in old:
-        say(f"Model {made.checksum[:12]} still holds {site}: it is old; ask everybody who has a copy to delete it.")
-    say(f"Next: `consilience study pool` with the replies of {', '.join(s.name for s in found.active) or 'nobody'}.")
+    study = read(study_file).without(site)
+    write_files(study_file, study_text(study), "Study")
+    for model in study.models:
+        if site in model.sites:
+            say(f"Model {model.checksum[:12]} still includes {site}: ask everyone who has a copy to delete it.")
+    names = ", ".join(member.name for member in study.active) or "nobody"
+    say(f"Next: `consilience study pool` with the replies of {names}.")
 
 
 @study_app.command()
-def scale(study: Study_, files: Files_) -> None:
-    """Find the scaling constants from the sites' sums and write them into the study, before anybody signs it."""
+def scale(study_file: Study_, files: Files_) -> None:
+    """Compute the scaling constants from the sites' sums and write them into the study, before anybody signs it."""
     from consilience.study.agreement import read
     from consilience.study.joining import with_scaling
     from consilience.study.text import agreement_text
 
-    found = read(study)
-    if found.sites:
-        raise InputError("Sites have signed already, and their signatures would not fit new constants.")
-    agreement, names = with_scaling(found.agreement, files)
-    write_files(study, agreement_text(agreement, agreement.build_method().sends), "Study")
+    study = read(study_file)
+    if study.sites:
+        raise InputError("Sites have already signed, and their signatures would not cover new constants.")
+    agreement, names = with_scaling(study.agreement, files)
+    write_files(study_file, agreement_text(agreement, agreement.build_method().sends), "Study")
     say(f"Constants from {', '.join(names)}. Next: send the study to the sites, who sign it with `site join`.")
 
 
 @study_app.command()
-def message(study: Study_, key: Key_ = None, inputs: Inputs_ = None, out_: Out_ = None) -> None:
-    """Write the first message, for methods that begin with one (such as evidence_logits)."""
+def message(study_file: Study_, key: Key_ = None, inputs: Inputs_ = None, out_: Out_ = None) -> None:
+    """Write the first message, for methods that begin with one."""
     from consilience.study.agreement import read
     from consilience.study.coordinator import inputs_from, start
 
-    found = read(study)
-    made = start(found, server_key(study, key), inputs_from(found.agreement, inputs))
-    write_files(out_ or study.with_suffix(".message"), made, "Message for the sites")
+    study = read(study_file)
+    first = start(study, server_key(study_file, key), inputs_from(study.agreement, inputs))
+    write_files(out_ or study_file.with_suffix(".message"), first, "Message for the sites")
 
 
 @study_app.command()
 def pool(
-    study: Study_,
+    study_file: Study_,
     files: Files_,
     out_: Out_ = None,
     key: Key_ = None,
     inputs: Inputs_ = None,
-    after: Annotated[Path | None, typer.Option(help="The state that the round before left.")] = None,
+    after: Annotated[Path | None, typer.Option(help="The state written by the previous round.")] = None,
 ) -> None:
-    """Check the sites' replies one by one and pool those that are sound into one model."""
+    """Check the sites' replies one by one and pool the valid ones into one model."""
     from consilience.study.agreement import read
     from consilience.study.coordinator import inputs_from
-    from consilience.study.coordinator import pool as pooled
+    from consilience.study.coordinator import pool as pool_replies
 
-    found = read(study)
-    with progress(True) as _:
-        made = pooled(found, files, server_key(study, key), inputs_from(found.agreement, inputs), after)
-    path = out_ or study.with_suffix(".model")
-    warn(made.refused)
-    write_files(path, made.model, "Model")
-    record(study, path, made.facts.sites)
-    describe(made.facts)
-    write_report(path, made.account)
-    if made.message and made.state:
-        write_files(path.with_suffix(".message"), made.message, "Message for the sites")
-        write_files(
-            path.with_suffix(".state"), made.state, "Your state, for the next round"
-        )  # last: may replace --after
-        say(f"Next: sites run `consilience site fit {study.name} TABLE --message {path.with_suffix('.message').name}`.")
-    elif {*made.facts.sites} <= {site.name for site in found.active}:
-        say(f"Next: send the model to the sites; `consilience site statistics {study.name} {path.name} TABLE`.")
+    study = read(study_file)
+    with progress(True):
+        pooled = pool_replies(study, files, server_key(study_file, key), inputs_from(study.agreement, inputs), after)
+    path = out_ or study_file.with_suffix(".model")
+    _write_model(study_file, path, pooled)
+    if pooled.message and pooled.state:
+        message_path = path.with_suffix(".message")
+        write_files(message_path, pooled.message, "Message for the sites")
+        write_files(path.with_suffix(".state"), pooled.state, "Your state, for the next round")  # may replace --after
+        say(f"Next: sites run `consilience site fit {study_file.name} TABLE --message {message_path.name}`.")
+    elif {*pooled.facts.sites} <= {site.name for site in study.active}:
+        command = f"`consilience site statistics {study_file.name} {path.name} TABLE`"
+        say(f"Next: send the model to the sites, who run {command}.")
 
 
 @study_app.command()
 def choose(
-    study: Study_, model: Model_, files: Files_, out_: Out_ = None, key: Key_ = None, inputs: Inputs_ = None
+    study_file: Study_, model: Model_, files: Files_, out_: Out_ = None, key: Key_ = None, inputs: Inputs_ = None
 ) -> None:
-    """Choose β or λ, and a temperature, by the sum of the sites' statistics."""
+    """Choose the pooling parameter, where the method has one, and a temperature by the sites' statistics."""
     from consilience.study.account import kept_account
     from consilience.study.agreement import read
-    from consilience.study.coordinator import choose as chosen
+    from consilience.study.coordinator import choose as choose_values
     from consilience.study.coordinator import inputs_from
     from consilience.study.model import read_model
 
-    found = read(study)
-    own, pooled = server_key(study, key), read_model(model, found)
+    study = read(study_file)
+    signing_key = server_key(study_file, key)
+    pooled = read_model(model, study)
     known = kept_account(model.with_suffix(".json"), pooled.checksum)
-    made = chosen(found, pooled, files, own, inputs_from(found.agreement, inputs), known)
-    warn(made.refused)
-    path = out_ or model.with_name(f"{model.stem}-chosen{model.suffix}")
-    write_files(path, made.model, "Model")
-    record(study, path, made.facts.sites)
-    describe(made.facts)
-    write_report(path, made.account)
+    chosen = choose_values(study, pooled, files, signing_key, inputs_from(study.agreement, inputs), known)
+    _write_model(study_file, out_ or model.with_name(f"{model.stem}-chosen{model.suffix}"), chosen)
+
+
+def _write_model(study_file: Path, path: Path, content: PooledFiles | ChosenFiles) -> None:
+    """Write a model, record it in the study, and say what is in it."""
+    warn(content.refused)
+    write_files(path, content.model, "Model")
+    record(study_file, path, content.facts.sites)
+    describe(content.facts, content.account)
+    write_report(path, content.account)
 
 
 def warn(refused: Any) -> None:
+    """Say which files were refused, and why."""
     from consilience.study.coordinator import left_out
 
     for sentence in left_out(refused):
@@ -210,32 +269,37 @@ def warn(refused: Any) -> None:
 
 
 def record(study: Path, model: Path, sites: tuple[str, ...]) -> None:
-    """Remember the model in the study, so that it can be named if one of its sites leaves."""
+    """Record the model in the study, so that it can be named if one of its sites leaves."""
     from consilience.formats.envelope import open_envelope
     from consilience.study.agreement import read
     from consilience.study.text import study_text
 
-    write_files(study, study_text(read(study).recorded(open_envelope(model, "model").checksum, sites)), "")
+    checksum = open_envelope(model, "model").checksum
+    write_files(study, study_text(read(study).recorded(checksum, sites)), "")
 
 
 def write_report(model: Path, account: dict[str, Any]) -> None:
-    """The model's report beside it, for people and as JSON."""
+    """Write the model's report beside it, for people and as JSON."""
     from consilience.formats.envelope import open_envelope
     from consilience.report.study_page import study_page
     from consilience.runs.store import as_json
 
-    told = {"checksum": open_envelope(model, "model").checksum, **account}
-    write_files(model.with_suffix(".json"), as_json(told), "")
-    write_files(model.with_suffix(".html"), study_page(told), "Report")
+    report = {"checksum": open_envelope(model, "model").checksum, **account}
+    write_files(model.with_suffix(".json"), as_json(report), "")
+    write_files(model.with_suffix(".html"), study_page(report), "Report")
 
 
-def describe(facts: Any) -> None:
-    """A model in words."""
-    rows = f", {facts.rows:,} rows" if facts.rows else ""
-    say(f"Pooled from {', '.join(facts.sites)}{rows}.")
+def describe(facts: Facts, account: Mapping[str, Any]) -> None:
+    """Say in words which sites a model is from and what their statistics chose."""
+    sites = ", ".join(facts.sites)
+    if facts.rows:
+        sites += f", {facts.rows:,} rows"
+    say(f"Pooled from {sites}.")
     if facts.statistics_from:
-        names = {"beta": "β", "penalty": "λ"}
-        turned = f"{names[facts.knob]} = {facts.value:g} and " if facts.knob else ""
-        say(f"Chosen by statistics of {', '.join(facts.statistics_from)}: {turned}temperature {facts.temperature:.2f}.")
+        values = f"temperature {facts.temperature:.2f}"
+        if facts.knob:
+            symbol = account.get("knob_symbol") or facts.knob
+            values = f"{symbol} = {facts.value:g} and {values}"
+        say(f"Chosen by statistics of {', '.join(facts.statistics_from)}: {values}.")
     for note in facts.notes:
         say(note)

@@ -25,53 +25,52 @@ from consilience.cli.options import (
     Target_,
     app,
 )
-from consilience.cli.screen import live, out, print_sentence, progress, stoppable
+from consilience.cli.screen import live, out, print_report, progress, stoppable
 from consilience.engines.participation import Participation
 from consilience.runs.recipe import Recipe, run_folder
 from consilience.runs.store import Store
 
 
-@app.command(short_help="Several methods on the same splits and seeds, one report.")
+@app.command(short_help="Compare methods on the same splits and seeds.")
 def compare(
     rows: Annotated[
         list[str] | None,
-        typer.Argument(metavar="METHOD…", help="Methods, with settings in brackets: beta 'fedavg[rounds=10]'."),
+        typer.Argument(metavar="METHOD…", help="Methods, with settings in brackets, as 'fedavg[rounds=10]'."),
     ] = None,
     data: Data_ = "digits",
     target: Target_ = None,
     sites: Sites_ = None,
-    split: Annotated[str | None, typer.Option(help="One or several splits, with commas between them.")] = None,
+    split: Annotated[str | None, typer.Option(help="One or several splits, separated by commas.")] = None,
     seeds: Seeds_ = "0",
     model: Model_ = "mlp",
-    rounds: Annotated[int | None, typer.Option(help="Of methods that have many; 10 by default.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of methods that run several; 10 by default.")] = None,
     engine: Engine_ = "auto",
     calibration: Calibration_ = 30,
     inputs: Inputs_ = 0,
-    validation: Annotated[float, typer.Option(help="Fraction of training rows left out, as when tuning.")] = 0.0,
+    validation: Annotated[float, typer.Option(help="Fraction of training rows held out, as for tuning.")] = 0.0,
     common: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting for every row that has the field; may be repeated.")
+        list[str] | None, typer.Option("--set", help="A setting for every method that has it; may be repeated.")
     ] = None,
     settings: Annotated[
-        str | None, typer.Option(help="A file that `tune` wrote, or a preset by name: hasan2024.")
+        str | None, typer.Option(help="A file written by `tune`, or the name of a preset, as hasan2024.")
     ] = None,
     reference: Annotated[
-        str | None, typer.Option(help="The row the others are paired with; the first by default.")
+        str | None, typer.Option(help="The row that the others are compared with; the first by default.")
     ] = None,
-    bounds: Annotated[bool, typer.Option(help="Add each site alone, the server alone and pooled data.")] = True,
+    bounds: Annotated[bool, typer.Option(help="Add each site alone, the server alone and all data pooled.")] = True,
     participation: Participation_ = None,
     dropout: Dropout_ = 0.0,
     deadline: Deadline_ = None,
     min_replies: MinReplies_ = None,
-    out_: Annotated[Path | None, typer.Option("--out", help="The folder; the same again goes on.")] = None,
+    out_: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the results; run again with the same folder to continue.")
+    ] = None,
     data_dir: DataDir_ = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print compare.json alone on standard output.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only compare.json on standard output.")] = False,
 ) -> None:
     """Run several methods on the same splits and seeds, and write one report."""
     from consilience.comparison.cells import Plan, parse_seeds
     from consilience.comparison.cells import compare as compare_rows
-    from consilience.comparison.summary import csv_text, markdown
-    from consilience.metrics.communication import csv_text as curves_text
-    from consilience.report.run_page import comparison_page
     from consilience.report.table import comparison_table
 
     recipe = Recipe(
@@ -87,7 +86,7 @@ def compare(
     plan = Plan(
         tuple(rows or ()),
         recipe,
-        splits=tuple(part.strip() for part in split.split(",")) if split else (None,),
+        splits=_splits(split),
         seeds=parse_seeds(seeds),
         rounds=rounds,
         engine=engine,
@@ -99,38 +98,53 @@ def compare(
     plan.check()
     store = Store(out_ or run_folder("compare", data))
     with stoppable(store.folder), live(not as_json) as show:
-        found = compare_rows(plan, store.folder, reference, lambda now: show(comparison_table(now)))
-    store.write_json("compare.json", found)
-    store.write("compare.csv", csv_text(found).encode())
-    store.write("curves.csv", curves_text(found).encode())
-    store.write("compare.md", markdown(found).encode())
-    store.write("report.html", comparison_page(found).encode())
-    print_sentence(found, comparison_table(found), f"Report: {store.folder / 'report.html'}", as_json)
+        comparison = compare_rows(plan, store.folder, reference, lambda so_far: show(comparison_table(so_far)))
+    _write_comparison(store, comparison)
+    print_report(comparison, comparison_table(comparison), f"Report: {store.folder / 'report.html'}", as_json)
+
+
+def _write_comparison(store: Store, comparison: dict[str, Any]) -> None:
+    """Write a comparison as JSON, as tables and as a page."""
+    from consilience.comparison.summary import csv_text, markdown
+    from consilience.metrics.communication import csv_text as curves_text
+    from consilience.report.run_page import comparison_page
+
+    store.write_json("compare.json", comparison)
+    store.write("compare.csv", csv_text(comparison).encode())
+    store.write("curves.csv", curves_text(comparison).encode())
+    store.write("compare.md", markdown(comparison).encode())
+    store.write("report.html", comparison_page(comparison).encode())
 
 
 @app.command(short_help="Choose a method's settings on validation rows.")
 def tune(
-    method: Annotated[str, typer.Argument(help="Which method; settings in brackets stay as they are.")],
+    method: Annotated[str, typer.Argument(help="The method; settings in brackets are fixed.")],
     data: Data_ = "digits",
     target: Target_ = None,
     sites: Sites_ = None,
     split: Split_ = None,
     seeds: Seeds_ = "0",
-    grid: Annotated[str, typer.Option(help='`papers`, or a JSON file {"inference.rate": [0.1, 0.01]}.')] = "papers",
-    budget: Annotated[int, typer.Option(help="How many trials, drawn from the grid; give every method the same.")] = 20,
-    score: Annotated[str, typer.Option(help="nll, brier, crps, accuracy or rmse, on the validation rows.")] = "nll",
+    grid: Annotated[str, typer.Option(help='`papers`, or a JSON file as {"inference.rate": [0.1, 0.01]}.')] = "papers",
+    budget: Annotated[
+        int, typer.Option(help="Number of trials drawn from the grid; use the same for every method.")
+    ] = 20,
+    score: Annotated[str, typer.Option(help="The score to optimise: nll, brier, crps, accuracy or rmse.")] = "nll",
     model: Model_ = "mlp",
-    rounds: Annotated[int | None, typer.Option(help="1 for one-round methods, 10 for the others.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Number of rounds; 1 for one-round methods, 10 for others.")
+    ] = None,
     engine: Engine_ = "auto",
     calibration: Calibration_ = 30,
     inputs: Inputs_ = 0,
-    validation: Annotated[float, typer.Option(help="Fraction of training rows to tune on.")] = 0.2,
+    validation: Annotated[float, typer.Option(help="Fraction of training rows held out to tune on.")] = 0.2,
     common: Set_ = None,
-    out_: Annotated[Path | None, typer.Option("--out", help="The folder; several methods may share one.")] = None,
+    out_: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the results; several methods may share one.")
+    ] = None,
     data_dir: DataDir_ = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print settings.json alone on standard output.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only settings.json on standard output.")] = False,
 ) -> None:
-    """Choose a method's settings on validation rows; test rows are never looked at."""
+    """Choose a method's settings on validation rows; test rows are never used."""
     from consilience.comparison.cells import parse_seeds
     from consilience.comparison.tune import Search, Trial, write
     from consilience.comparison.tune import tune as tune_method
@@ -160,25 +174,30 @@ def tune(
     )
     folder = out_ or run_folder("tune", data)
 
-    def shown(trials: list[Trial]) -> Any:
+    def show_trials(trials: list[Trial]) -> Any:
         return trial_table(method, [(t.point, t.values, t.mean) for t in trials], score)
 
     with stoppable(folder), live(not as_json) as show:
-        trials = tune_method(search, folder, lambda now: show(shown(now)))
-    found = write(search, trials, folder)
-    print_sentence(found, shown(trials), f"Settings: {folder / 'settings.json'}; use them with --settings.", as_json)
+        trials = tune_method(search, folder, lambda so_far: show(show_trials(so_far)))
+    chosen = write(search, trials, folder)
+    closing = f"Settings: {folder / 'settings.json'}; use them with --settings."
+    print_report(chosen, show_trials(trials), closing, as_json)
 
 
-@app.command(short_help="A paper's experiment: ours beside theirs.")
+@app.command(short_help="Repeat a paper's experiment, beside the paper's results.")
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Which experiment; without one, all are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The experiment; without one, all are listed.")] = None,
     seeds: Seeds_ = "0-2",
-    scale: Annotated[str | None, typer.Option(help="How much of it: full, or quick where there is one.")] = None,
-    out_: Annotated[Path | None, typer.Option("--out", help="The folder; what is finished there is kept.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Trials at a time.")] = 1,
+    scale: Annotated[
+        str | None, typer.Option(help="full, or quick where the experiment has a smaller version.")
+    ] = None,
+    out_: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the results; finished trials there are kept.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Number of trials to run at a time.")] = 1,
     data_dir: DataDir_ = None,
 ) -> None:
-    """Run a paper's experiment, or go on with it, and print ours beside theirs."""
+    """Run a paper's experiment, or continue it, and print our results beside the paper's."""
     from consilience.comparison import reproduce as experiments
     from consilience.comparison.cells import parse_seeds
     from consilience.report.reproduction_page import reproduction_page
@@ -186,10 +205,12 @@ def reproduce(
     if name is None:
         out.print("\n".join(f"{known}  {experiments.load(known).title}" for known in experiments.names()))
         return
-    experiment, folder = experiments.load(name), out_ or Path("runs") / name
+    experiment = experiments.load(name)
+    folder = out_ or Path("runs") / name
     with stoppable(folder), progress(True):
         results = experiments.reproduce(name, parse_seeds(seeds), scale, folder, data_dir, workers)
-    if draw := getattr(experiments.module(name), "draw", None):
+    draw = getattr(experiments.module(name), "draw", None)
+    if draw is not None:
         draw(results, folder)
     Store(folder).write("report.html", reproduction_page(results).encode())
     out.print(experiments.results_table(results, experiment.digits))
@@ -197,3 +218,10 @@ def reproduce(
         out.print(f"Lost: {sentence}", style="yellow", soft_wrap=True, markup=False)
     out.print(f"Results: {folder / 'results.json'}", soft_wrap=True)
     out.print(f"Report: {folder / 'report.html'}", soft_wrap=True)
+
+
+def _splits(text: str | None) -> tuple[str | None, ...]:
+    """Read a list of splits; without one, the data's own."""
+    if not text:
+        return (None,)
+    return tuple(part.strip() for part in text.split(","))

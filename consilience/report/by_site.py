@@ -1,67 +1,106 @@
-"""Vector plots with a line a site: scores, rows, bytes."""
+"""Figures with a line for each site: scores, rows, bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from consilience.report.plots import ACCENT, BYTES, MUTED, SECOND, score_axis, site_axis, site_height, svg
-from consilience.report.wording import Json, count, human_bytes, metric, score, value
+from consilience.report.drawing import (
+    ACCENT,
+    BYTES,
+    DASHED,
+    MANY_SITES,
+    MUTED,
+    SECOND,
+    score_axis,
+    site_axis,
+    site_height,
+    svg,
+)
+from consilience.report.values import Scores, Site, Traffic
+from consilience.report.wording import count, human_bytes, metric, score
+
+MOST_IN_WORDS = 20  # sites that an alternative text lists
 
 
-def site_scores(per_site: Sequence[Json], overall: Json, keys: Sequence[str], weakest: str | None = None) -> str:
-    """Each site's scores as dots beside the score over all test rows."""
-    names = [str(s.get("site", i)) for i, s in enumerate(per_site)]
+def site_scores(sites: Sequence[Site], overall: Scores, keys: Sequence[str], weakest: str | None = None) -> str:
+    """Draw each site's scores as dots beside the score over all test rows.
+
+    Args:
+        sites: The sites with their scores.
+        overall: The scores over all rows, drawn as dashed lines.
+        keys: Which scores to draw, a panel each.
+        weakest: The name of the site that a diamond marks, if any.
+
+    Returns:
+        One `<svg>` element.
+    """
+    names = [site.name for site in sites]
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(1, len(keys), sharey=True, squeeze=False)[0]
         for axes, key in zip(panels, keys, strict=True):
-            found = [(i, v) for i, s in enumerate(per_site) if (v := value(s, key)) is not None]
-            for weak, marker, colour in ((False, "o", ACCENT), (True, "D", SECOND)):
-                dots = [(v, i) for i, v in found if (names[i] == weakest) == weak]
-                axes.plot([v for v, _ in dots], [i for _, i in dots], marker, color=colour, markersize=4.5)
-            if overall.get(key) is not None:
-                axes.axvline(overall[key], color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
+            _draw_scores(axes, sites, key, weakest)
+            whole = overall.metrics.get(key)
+            if whole is not None:
+                axes.axvline(whole, color=MUTED, linewidth=0.8, linestyle=DASHED)
             score_axis(axes, key)
             site_axis(axes, names)
-            axes.grid(True, axis="y" if len(names) <= 30 else "x")
+            axes.grid(True, axis=_grid_direction(len(sites)))
         for axes in panels[1:]:
             axes.set_ylabel("")
 
-    told = [f"site {n}: {', '.join(f'{metric(k).name} {score(k, value(s, k))}' for k in keys)}"
-            for n, s in zip(names[:20], per_site, strict=False)]  # fmt: skip
-    return svg("sites", f"Scores per site. {'; '.join(told)}.", site_height(len(names)), draw)
+    def describe(site: Site) -> str:
+        return ", ".join(f"{metric(key).name} {score(key, site.scores.value(key))}" for key in keys)
+
+    listed = "; ".join(f"site {site.name}: {describe(site)}" for site in sites[:MOST_IN_WORDS])
+    return svg("sites", f"Scores per site. {listed}.", site_height(len(sites)), draw)
 
 
-def site_bytes(per_site: Sequence[Json]) -> str:
-    """What each site sent and received."""
-    names = [str(s.get("site", i)) for i, s in enumerate(per_site)]
-    up, down = ([s.get(k) or 0 for s in per_site] for k in ("up_bytes", "down_bytes"))
+def site_bytes(traffic: Sequence[Traffic]) -> str:
+    """Draw what each site sent and received.
+
+    Args:
+        traffic: Bytes of each site.
+
+    Returns:
+        One `<svg>` element.
+    """
+    up = [site.up or 0 for site in traffic]
+    down = [site.down or 0 for site in traffic]
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        rows = range(len(names))
-        aside = 0.17 if any(down) else 0.0
-        axes.barh([i - aside for i in rows], up, 0.3, color=ACCENT, label="up: sent by the site")
+        aside = 0.17 * any(down)  # one bar of a site above the line, one below
+        axes.barh([i - aside for i in range(len(up))], up, 0.3, color=ACCENT, label="up: sent by the site")
         if any(down):
-            axes.barh([i + aside for i in rows], down, 0.3, color=SECOND, label="down: received")
-        site_axis(axes, names)
+            axes.barh([i + aside for i in range(len(down))], down, 0.3, color=SECOND, label="down: received")
+        site_axis(axes, [site.site for site in traffic])
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter(BYTES)
         axes.grid(True, axis="x")
         figure.legend(loc="outside upper left", ncols=2)
 
-    most = [human_bytes(max([*way, 0])) for way in (up, down)]
-    alt = f"Bytes per site: at most {most[0]} sent and {most[1]} received by one site."
-    return svg("bytes", alt, 20 + site_height(len(names)), draw)
+    most_up = human_bytes(max([*up, 0]))
+    most_down = human_bytes(max([*down, 0]))
+    alt = f"Bytes per site: at most {most_up} sent and {most_down} received by one site."
+    return svg("bytes", alt, 20 + site_height(len(traffic)), draw)
 
 
-def site_rows(per_site: Sequence[Json]) -> str:
-    """How many rows each site trained on."""
-    names = [str(s["site"]) for s in per_site]
-    rows = [s.get("train") or 0 for s in per_site]
+def site_rows(sites: Sequence[Site]) -> str:
+    """Draw how many rows each site trained on.
+
+    Args:
+        sites: The sites; one that withholds its count has no bar.
+
+    Returns:
+        One `<svg>` element.
+    """
+    names = [site.name for site in sites]
+    rows = [site.train or 0 for site in sites]
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -71,5 +110,27 @@ def site_rows(per_site: Sequence[Json]) -> str:
         axes.set_xlabel("training rows")
         axes.grid(True, axis="x")
 
-    told = "; ".join(f"site {n}: {count(r) if r else 'withheld'}" for n, r in zip(names[:20], rows, strict=False))
-    return svg("rows", f"Training rows per site. {told}.", site_height(len(names)), draw)
+    def describe(site: Site) -> str:
+        if site.train:
+            return count(site.train)
+        return "withheld"
+
+    listed = "; ".join(f"site {site.name}: {describe(site)}" for site in sites[:MOST_IN_WORDS])
+    return svg("rows", f"Training rows per site. {listed}.", site_height(len(names)), draw)
+
+
+def _draw_scores(axes: Axes, sites: Sequence[Site], key: str, weakest: str | None) -> None:
+    for i, site in enumerate(sites):
+        marker, colour = "o", ACCENT
+        if site.name == weakest:
+            marker, colour = "D", SECOND
+        value = site.scores.value(key)
+        if value is not None:
+            axes.plot(value, i, marker, color=colour, markersize=4.5)
+
+
+def _grid_direction(sites: int) -> str:
+    """Lines lead from a name to its dot, where every site has a name."""
+    if sites <= MANY_SITES:
+        return "y"
+    return "x"

@@ -1,221 +1,200 @@
-"""The page of a comparison: a table a split, what paired differences say, and scores against what they cost."""
+"""The page of a comparison: a table for each split, paired differences, and scores against what they cost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from markupsafe import Markup
-
-from consilience.metrics.communication import sentence
-from consilience.report import plots, trends
-from consilience.report import wording as words
+from consilience.report.comparison_figures import comparison_pictures
+from consilience.report.comparison_report import ComparisonReport, ComparisonRow, Group, SplitTable, read_comparison
+from consilience.report.numbers import p_value
 from consilience.report.page import (
     Cell,
-    Picture,
-    alert,
-    caution,
+    Facts,
     cell,
+    count_or_nothing,
     details,
     flat,
     is_greyed,
     join_words,
     known_fields,
-    labels_picture,
     render,
     role_counts,
     seconds,
-    seeds_words,
-    tempered_note,
+    seed_fact,
+    write_warning,
 )
+from consilience.report.run_report import read_run
+from consilience.report.sentence import ece_note, tempered_note
+from consilience.report.values import Scores
 from consilience.report.warnings import doubts
-from consilience.report.wording import Json, count, human_bytes, metric, score
+from consilience.report.wording import PAIRED, Json, count, difference, human_bytes, metric, score, temperature_name
 
 
 def comparison_page(comparison: Json) -> str:
-    """The page of a comparison, from what `compare.json` holds."""
-    parts = words.parts(comparison)
-    several = len(parts) > 1
+    """Write the page of a comparison.
+
+    Args:
+        comparison: What `compare.json` holds.
+
+    Returns:
+        One HTML page.
+
+    Raises:
+        InputError: The comparison has no rows.
+    """
+    report = read_comparison(comparison)
+    lead = str(comparison.get("sentence") or "")
+    if len(report.tables) > 1:
+        lead = ""  # each table has its own
+    caution = ""
+    if any(is_greyed(key, report.test_rows) for row in report.rows for key in row.scores.metrics):
+        caution = _ece_note(report)
     return render(
         kind="comparison",
-        title=str(comparison.get("title") or "Comparison"),
-        lead="" if several else str(comparison.get("sentence") or ""),
+        title=report.title,
+        lead=lead,
         summary="",
-        facts=_facts(comparison),
-        alerts=[*doubts(_problem(comparison)), *(alert(w) for w in comparison.get("warnings") or [])],
+        facts=_facts(report),
+        alerts=[write_warning(warning) for warning in (*_doubts(comparison), *report.warnings)],
         scores={},
-        tables=[_table(part, several) for part in parts],
-        notes=_notes(comparison),
-        caution=caution(comparison, comparison["rows"]),
-        pictures=_pictures(comparison),
-        details=[*details(comparison), *_settings(comparison)],
+        tables=[_table(report, table) for table in report.tables],
+        notes=_notes(report),
+        caution=caution,
+        pictures=comparison_pictures(report),
+        details=[*details(comparison), *_settings(report)],
         version=str(comparison.get("consilience") or ""),
     )
 
 
-def _problem(comparison: Json) -> Json:
-    """What a comparison's rows have in common, as one run would say it."""
+def _doubts(comparison: Json) -> list[str]:
+    """What gives reason to doubt every row: few test rows, classes that no site has."""
     names = comparison.get("site_names") or []
-    labels = [{"site": n, "labels": c} for n, c in zip(names, comparison.get("labels") or [], strict=False)]
-    return {"rows": comparison.get("rows_of_data"), "per_site": labels, "class_names": comparison.get("class_names")}
+    labels = comparison.get("labels") or []
+    common = {
+        "rows": comparison.get("rows_of_data"),
+        "class_names": comparison.get("class_names"),
+        "per_site": [{"site": name, "labels": counts} for name, counts in zip(names, labels, strict=False)],
+    }
+    return doubts(read_run(common))
 
 
-def _facts(comparison: Json) -> list[tuple[str, str]]:
-    seeds = comparison.get("seeds") or [s for s in [comparison.get("seed")] if s is not None]
-    sites = comparison.get("sites")
-    model = comparison.get("model")
-    size = f"{count(comparison['parameters'], 'parameter')}" if comparison.get("parameters") is not None else ""
+def _facts(report: ComparisonReport) -> Facts:
+    content = report.content
+    model = ""
+    if content.get("model"):
+        model = join_words(content["model"], count_or_nothing(content.get("parameters"), "parameter"))
     return known_fields(
-        ("Data", join_words(comparison.get("data"), comparison.get("split"))),
-        ("Sites", "" if sites is None else count(sites)),
-        ("Rows", role_counts(comparison.get("rows_of_data"))),
-        ("Model", join_words(model, size) if model else ""),
-        ("Seed" if len(seeds) == 1 else "Seeds", seeds_words(seeds)),
-        ("Time", seconds(comparison.get("seconds"))),
+        ("Data", join_words(content.get("data"), content.get("split"))),
+        ("Sites", count_or_nothing(content.get("sites"))),
+        ("Rows", role_counts(content.get("rows_of_data"))),
+        ("Model", model),
+        seed_fact(report.seeds),
+        ("Time", seconds(content.get("seconds"))),
     )
 
 
-def _table(part: Json, several: bool) -> dict[str, Any]:
-    """Rows by what the server needs; each proper score plain and tempered."""
-    point, ranks, beside = words.comparison_keys(part)
-    paired = any(r.get("differences") for r in part["rows"])
-    made = []
-    for group, title, rows in words.groups(part):
-        lines = []
-        for row in rows:
-            soft = row.get("tempered") or {}
-            cells = []
-            for key in ranks:
-                won = [group != "bound" and _wins(row, rows, key, t) for t in (False, True)]
-                by = words.temperature_name(part, soft) if soft and key == ranks[0] else ""
-                cells += [cell(key, row, best=won[0]), cell(key, soft, best=won[1])._replace(under=by)]
-            cells += [_difference(row, ranks[0], part)] if paired else []
-            cells.append(cell(point, row))
-            for key in beside:
-                cells += [_debiased(key, each, is_greyed(key, part)) for each in (row, soft)]
-            moved = Cell(human_bytes(row.get("up_bytes")), f"{human_bytes(row.get('down_bytes'))} down")
-            cost = [Cell(count(row.get("rounds"))), moved if row.get("up_bytes") is not None else Cell("–")]
-            lines.append({"name": str(row.get("name", "–")), "cells": [*cells, *cost]})
-        made.append({"title": title, "bound": group == "bound", "rows": lines})
+def _table(report: ComparisonReport, table: SplitTable) -> dict[str, Any]:
+    """Rows by what the server needs; each proper score untempered and tempered."""
+    title = "Scores, by what the server needs"
+    lead = ""
+    if len(report.tables) > 1:
+        title = table.split
+        lead = table.sentence
+    paired = ""
+    if table.is_paired:
+        paired = metric(report.ranks[0]).name
+    groups = []
+    for group in table.groups:
+        rows = [{"name": row.name, "cells": _cells(report, table, group, row)} for row in group.rows]
+        groups.append({"title": group.title, "bound": group.is_bound, "rows": rows})
     return {
-        "title": str(part.get("split")) if several else "Scores, by what the server needs",
-        "lead": str(part.get("sentence") or "") if several else "",
-        "ranks": [metric(k).name for k in ranks],
-        "beside": [metric(k).name for k in beside],
-        "paired": metric(ranks[0]).name if paired else "",
-        "point": metric(point).name,
-        "groups": made,
+        "title": title,
+        "lead": lead,
+        "ranks": [metric(key).name for key in report.ranks],
+        "beside": [metric(key).name for key in report.beside],
+        "paired": paired,
+        "point": metric(report.point).name,
+        "groups": groups,
     }
 
 
-def _difference(row: Json, key: str, part: Json) -> Cell:
-    """A row minus the reference, with its interval and p."""
-    if row.get("row") == part.get("reference"):
+def _cells(report: ComparisonReport, table: SplitTable, group: Group, row: ComparisonRow) -> list[Cell]:
+    """The cells of one row, in the order of the template's headings."""
+    tempered = row.part(tempered=True)
+    cells = []
+    for i, key in enumerate(report.ranks):
+        factor = ""
+        if i == 0 and row.tempered is not None:
+            factor = temperature_name(tempered.temperature, report.is_regression)
+        cells.append(cell(key, row.scores, best=group.is_best(row, key, tempered=False)))
+        cells.append(cell(key, tempered, best=group.is_best(row, key, tempered=True))._replace(under=factor))
+    if table.is_paired:
+        cells.append(_difference(row, report.ranks[0], table.reference))
+    cells.append(cell(report.point, row.scores))
+    for key in report.beside:
+        grey = is_greyed(key, report.test_rows)
+        cells += [_debiased(key, row.scores, grey), _debiased(key, tempered, grey)]
+    return [*cells, Cell(count(row.rounds)), _cost(row)]
+
+
+def _difference(row: ComparisonRow, key: str, reference: str | None) -> Cell:
+    """A row minus the reference, with its interval and p-value."""
+    if row.word == reference:
         return Cell("reference", grey=True)
-    d = (row.get("differences") or {}).get(key)
-    if d is None:
+    paired = row.scores.differences.get(key)
+    if paired is None:
         return Cell("–")
-    p = d.get("p_holm")
-    said = "" if p is None else "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
-    text = f"{'+' if d['mean'] > 0 else ''}{score(key, d['mean'])}"
-    return Cell(text, f"{score(key, d['low'])} to {score(key, d['high'])}", under=said)
+    span = f"{score(key, paired['low'])} to {score(key, paired['high'])}"
+    return Cell(difference(key, paired["mean"]), span, under=p_value(paired.get("p_holm")))
 
 
-def _debiased(key: str, part: Json, grey: bool) -> Cell:
+def _debiased(key: str, scores: Scores, grey: bool) -> Cell:
     """A cell that also names the debiased estimate, where there is one."""
-    estimate = words.value(part, f"{key}_debiased")
-    return cell(key, part, grey=grey)._replace(under="" if estimate is None else f"debiased {score(key, estimate)}")
+    estimate = scores.value(f"{key}_debiased")
+    under = ""
+    if estimate is not None:
+        under = f"debiased {score(key, estimate)}"
+    return cell(key, scores, grey=grey)._replace(under=under)
 
 
-def _wins(row: Json, rows: Sequence[Json], key: str, tempered: bool) -> bool:
-    found = words.value(row, key, tempered)
-    return found is not None and found == words.best(rows, key, tempered)
+def _cost(row: ComparisonRow) -> Cell:
+    if row.up is None:
+        return Cell("–")
+    return Cell(human_bytes(row.up), f"{human_bytes(row.down)} down")
 
 
-def _notes(comparison: Json) -> list[str]:
-    rows = [row for part in words.parts(comparison) for row in part["rows"]]
-    spans, errors = (any(r.get(k) for r in rows) for k in ("intervals", "errors"))
-    notes = ["Bold: the lowest value in its group; the lower, the better."]
-    notes.append("Small figures are 95 % intervals; where they overlap, the order may be chance." if spans else "")
-    notes.append(f"Small figures are standard errors. {comparison.get('leaves_out', '')}" if errors else "")
-    notes.append(words.PAIRED if any(r.get("differences") for r in rows) else "")
-    notes.append(tempered_note(comparison) if any(r.get("tempered") for r in rows) else "")
-    notes.append("Bounds are references, not competitors." if any(r.get("needs") == "bound" for r in rows) else "")
-    if any("ece" in (r.get("metrics") or {}) for r in rows) and not is_greyed("ece", comparison):
-        notes.append(words.ece_note(comparison))
-    return [n.strip() for n in notes if n]
+def _notes(report: ComparisonReport) -> list[str]:
+    rows = report.rows
+    notes = ["Bold marks the lowest value in its group; lower is better."]
+    if any(row.scores.intervals for row in rows):
+        notes.append("Figures in small type are 95 % intervals; where they overlap, the order may be due to chance.")
+    if any(row.scores.errors for row in rows):
+        notes.append(f"Figures in small type are standard errors. {report.content.get('leaves_out', '')}".strip())
+    if any(table.is_paired for table in report.tables):
+        notes.append(PAIRED)
+    if any(row.tempered is not None for row in rows):
+        notes.append(tempered_note(report.is_regression, per_site=bool(report.content.get("best"))))
+    if any(row.is_bound for row in rows):
+        notes.append("Bounds are shown for reference and are not ranked.")
+    if any("ece" in row.scores.metrics for row in rows) and not is_greyed("ece", report.test_rows):
+        notes.append(_ece_note(report))
+    return [note for note in notes if note]
 
 
-def _pictures(comparison: Json) -> list[Picture]:
-    parts = words.parts(comparison)
-    _, ranks, _ = words.comparison_keys(comparison)
-    pictures = []
-    if ranks and trends.degrees([str(part.get("split")) for part in parts]):
-        drawn = Markup(trends.heterogeneity(parts, ranks[0]))
-        caption = "Each panel shows one row, the others behind it in grey; bars as in the figures that follow."
-        pictures.append(Picture(f"{metric(ranks[0]).name} against heterogeneity", drawn, caption))
-    for part in parts:
-        of = str(part.get("split")) if len(parts) > 1 else ""
-        pictures += _part_pictures(part, ranks, of, "splits" in comparison)
-    return pictures
+def _ece_note(report: ComparisonReport) -> str:
+    return ece_note(report.test_rows, report.ece_if_calibrated, report.is_regression)
 
 
-def _part_pictures(part: Json, ranks: Sequence[str], of: str, measured: bool) -> list[Picture]:
-    ending = f", {of}" if of else ""
-    pictures = []
-    if ranks:
-        name = metric(ranks[0]).name
-        drawn = Markup(plots.ranking(words.groups(part), ranks[0], of))
-        errors = any(r.get("errors") for r in part["rows"])
-        bars = "one standard error either way" if errors else "95 % intervals where known"
-        caption = f"Dots are the scores as they come, with {bars}; diamonds after tempering."
-        pictures.append(Picture(f"{name} and what it cost{ending}", drawn, caption))
-        if measured and any(r.get("up_bytes") and words.value(r, ranks[0]) is not None for r in part["rows"]):
-            caption = f"Bytes up and down, on a logarithmic axis; bars: {bars}."
-            drawn = Markup(trends.cost(part["rows"], ranks[0], of))
-            pictures.append(Picture(f"{name} against bytes{ending}", drawn, caption))
-    pictures += _communication(part, ranks, ending, of)
-    shown = [r for r in part["rows"] if r.get("reliability")]
-    if shown and not of:
-        caption = "On the dashed line a row is right as often as it says."
-        one = any(b.get("interval") for r in shown for b in r["reliability"])
-        caption += " Bars are 95 % Wilson intervals." if one else " All seeds together."
-        pictures.append(Picture("Do they mean what they say?", Markup(plots.reliabilities(shown)), caption))
-    counts = part.get("labels")
-    if counts:
-        given = part.get("site_names") or []
-        names = [str(n) for n in (given if len(given) == len(counts) else range(len(counts)))]
-        picture = labels_picture(counts, names, part.get("class_names"), of)
-        seeds = part.get("seeds") or []
-        pictures.append(picture._replace(caption=f"{picture.caption} Seed {seeds[0]}.") if len(seeds) > 1 else picture)
-    return pictures
-
-
-def _communication(part: Json, ranks: Sequence[str], ending: str, of: str) -> list[Picture]:
-    """Scores against floats, where a row has more than one round to show."""
-    rows = [r for r in part["rows"] if r.get("curves")]
-    if not ranks or not any(len(points) > 1 for r in rows for points in r["curves"].values()):
-        return []
-    said = [sentence(found) for found in part.get("communication") or []]
-    said = said or ["With --validation 0.1 the communication to reach a score would be told here."]
-    point, _, _ = words.comparison_keys(part)
-    return [
-        Picture(
-            f"{metric(key).name} against floats sent{ending}",
-            Markup(trends.curves(rows, key, of)),
-            " ".join(["Test rows, mean over seeds, both ways, on a logarithmic axis.", *(said if i == 0 else [])]),
-        )
-        for i, key in enumerate((ranks[0], point))
-        if any(key in p for r in rows for points in r["curves"].values() for p in points)
-    ]
-
-
-def _settings(comparison: Json) -> list[tuple[str, list[tuple[str, str]]]]:
+def _settings(report: ComparisonReport) -> list[tuple[str, Facts]]:
     """What every row was run with, its passes over the data first."""
+    if "splits" not in report.content:
+        return []
     blocks = []
-    for part in comparison.get("splits") or []:
-        ending = f", {part['split']}" if len(comparison["splits"]) > 1 else ""
-        for row in part["rows"]:
-            budget = {"passes over a site's rows": row.get("passes"), "rounds": row.get("rounds")}
-            blocks.append((f"{row['name']}{ending}", flat({**budget, **row["settings"]})))
+    for table in report.tables:
+        ending = ""
+        if len(report.tables) > 1:
+            ending = f", {table.split}"
+        for row in table.rows:
+            budget = {"passes over a site's rows": row.passes, "rounds": row.rounds}
+            blocks.append((f"{row.name}{ending}", flat({**budget, **row.settings})))
     return blocks

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from consilience.report import plots
-from consilience.report import wording as words
+from consilience.report.values import Scores
 from consilience.report.wording import FEW_ROWS, Json, count, human_bytes, interval, score
+
+Facts: TypeAlias = list[tuple[str, str]]
+MOST_CELLS = 1000  # of a table of labels beside its figure
 
 
 class Cell(NamedTuple):
-    """A number in a table, with its interval below it."""
+    """A number in a table.
+
+    Attributes:
+        text: The number.
+        span: Its interval or standard error, in small type below it.
+        best: Whether it is the best of its group.
+        grey: Whether it is shown in grey.
+        under: A second line in small type.
+        arrow: The arrow of its difference from the reference.
+    """
 
     text: str
     span: str = ""
@@ -26,7 +38,15 @@ class Cell(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A figure, what it shows, and the same numbers as a table for those who prefer to read them."""
+    """A figure, and the same numbers as a table for those who prefer to read them.
+
+    Attributes:
+        title: The title above it.
+        svg: The figure.
+        caption: What it shows.
+        headings: The headings of the table.
+        rows: The rows of the table; none where there is no table.
+    """
 
     title: str
     svg: Markup
@@ -36,102 +56,244 @@ class Picture(NamedTuple):
 
 
 def render(**content: Any) -> str:
+    """Fill in the template of all pages.
+
+    Args:
+        **content: What `page.html.jinja` names.
+
+    Returns:
+        One HTML page.
+    """
     loader = PackageLoader("consilience", "report")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["tied"] = lambda text: re.sub(r"(?<=\d) (?=%|[kMGT]?B\b|s\b|min\b|h\b)", "\u00a0", text)
+    environment.filters["tied"] = _tie_units
     return environment.get_template("page.html.jinja").render(**content)
 
 
-def alert(alert: Any) -> str:
-    return join_words(*(f"{k}: {v}" for k, v in alert.items())) if isinstance(alert, dict) else str(alert)
+def write_warning(warning: Any) -> str:
+    """Write a warning, which some reports hold as a mapping.
+
+    Args:
+        warning: A sentence, or named parts of one.
+
+    Returns:
+        One line.
+    """
+    if isinstance(warning, Mapping):
+        return join_words(*(f"{key}: {value}" for key, value in warning.items()))
+    return str(warning)
 
 
-def caution(page: Json, parts: Sequence[Json]) -> str:
-    """The warning that stands below greyed ECEs."""
-    shown = [k for part in parts for k in part.get("metrics") or {} if is_greyed(k, page)]
-    return words.ece_note(page) if shown else ""
+def known_fields(*facts: tuple[str, str]) -> Facts:
+    """Leave out the facts that are not known.
 
+    Args:
+        *facts: Names and texts.
 
-def known_fields(*facts: tuple[str, str]) -> list[tuple[str, str]]:
-    return [f for f in facts if f[1]]
+    Returns:
+        Those whose text is not empty.
+    """
+    return [fact for fact in facts if fact[1]]
 
 
 def join_words(*parts: Any) -> str:
-    return ", ".join(str(p) for p in parts if p not in {None, ""})
+    """Join what is known with commas.
+
+    Args:
+        *parts: Texts and numbers; None and empty texts are left out.
+
+    Returns:
+        One line.
+    """
+    return ", ".join(str(part) for part in parts if part not in {None, ""})
 
 
-def role_counts(rows: Json | None) -> str:
+def count_or_nothing(n: float | None, noun: str = "") -> str:
+    """Write a count where there is one.
+
+    Args:
+        n: The count, or None.
+        noun: What is counted, in the singular.
+
+    Returns:
+        The count; empty where it is None.
+    """
+    if n is None:
+        return ""
+    return count(n, noun)
+
+
+def role_counts(rows: Mapping[str, int | None] | None) -> str:
+    """Write how many rows have each role, as '1 407 train, 360 test'.
+
+    Args:
+        rows: Rows by role.
+
+    Returns:
+        One line, without roles that have no rows.
+    """
     return ", ".join(f"{count(n)} {role}" for role, n in (rows or {}).items() if n)
 
 
-def both(part: Json) -> list[str]:
-    """Bytes up and down."""
-    return [human_bytes(part.get("up_bytes")), human_bytes(part.get("down_bytes"))]
+def both_ways(up: float | None, down: float | None) -> list[str]:
+    """Write bytes up and down.
+
+    Args:
+        up: Bytes from sites to the server.
+        down: Bytes from the server to sites.
+
+    Returns:
+        Two cells of a table.
+    """
+    return [human_bytes(up), human_bytes(down)]
 
 
 def seconds(s: float | None) -> str:
+    """Write a duration in seconds, minutes or hours.
+
+    Args:
+        s: The duration in seconds, or None.
+
+    Returns:
+        The duration; empty where it is None.
+    """
     if s is None:
         return ""
-    return f"{s:.1f} s" if s < 120 else f"{s / 60:.0f} min" if s < 7200 else f"{s / 3600:.1f} h"
+    if s < 120:
+        return f"{s:.1f} s"
+    if s < 7200:
+        return f"{s / 60:.0f} min"
+    return f"{s / 3600:.1f} h"
 
 
-def seeds_words(seeds: Sequence[int]) -> str:
-    """'0 to 9', or a list."""
-    run = len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
-    return f"{seeds[0]} to {seeds[-1]}" if run else ", ".join(str(s) for s in seeds)
+def seed_fact(seeds: Sequence[int]) -> tuple[str, str]:
+    """Write the seeds as a fact.
+
+    Args:
+        seeds: The seeds.
+
+    Returns:
+        'Seed' or 'Seeds', and the seeds as '0 to 9' or as a list.
+    """
+    if len(seeds) == 1:
+        return "Seed", str(seeds[0])
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return "Seeds", f"{seeds[0]} to {seeds[-1]}"
+    return "Seeds", ", ".join(str(seed) for seed in seeds)
 
 
-def is_greyed(key: str, page: Json) -> bool:
-    return "ece" in key and (words.test_rows(page) or FEW_ROWS) < FEW_ROWS
+def is_greyed(key: str, test_rows: int | None) -> bool:
+    """Tell whether a score is unreliable on so few rows.
+
+    Args:
+        key: The score's key.
+        test_rows: How many test rows there are; None where that is not known.
+
+    Returns:
+        Whether it is an ECE over few rows.
+    """
+    return "ece" in key and test_rows is not None and test_rows < FEW_ROWS
 
 
-def cell(key: str, part: Json, best: bool = False, grey: bool = False) -> Cell:
-    """A score with its arrow, and below it its interval or its standard error over seeds."""
-    span = interval(key, (part.get("intervals") or {}).get(key)) or words.error(part, key).replace("±", "± ")
-    return Cell(score(key, (part.get("metrics") or {}).get(key)), span, best, grey, arrow=words.arrow(part, key))
+def cell(key: str, scores: Scores, best: bool = False, grey: bool = False) -> Cell:
+    """Make the cell of a score, with its interval or its standard error over seeds below it.
 
+    Args:
+        key: The score's key.
+        scores: The scores of a run or a row.
+        best: Whether it is the best of its group.
+        grey: Whether it is shown in grey.
 
-def tempered_note(page: Json) -> str:
-    scalar = "one factor on the variance" if words.regression(page) else "one temperature"
-    if page.get("best"):  # each site's own model
-        scalar = f"{scalar} for each site's model, of which the mean is shown"
-    return f"Tempered: {scalar}, fitted on the calibration rows."
+    Returns:
+        The cell.
+    """
+    span = interval(key, scores.intervals.get(key)) or scores.error(key).replace("±", "± ")
+    return Cell(score(key, scores.value(key)), span, best, grey, arrow=scores.arrow(key))
 
 
 def labels_picture(
-    given: Sequence[Sequence[int | None]],
+    labels: Sequence[Sequence[int | None]],
     sites: Sequence[str],
     names: Sequence[str] | None,
-    of: str = "",
-    least: int | None = None,
+    split: str = "",
+    smallest: int | None = None,
 ) -> Picture:
-    """Rows of each class at each site; a count of None is smaller than may be shown."""
-    wide = max(len(row) for row in given)
-    given = [[*row, *[0] * (wide - len(row))] for row in given]
-    counts = [[n or 0 for n in row] for row in given]
-    classes = [str(n) for n in names] if names and len(names) == wide else [str(c) for c in range(wide)]
-    top = max([n for row in counts for n in row] + [0])
-    caption = "Training rows of each class at each site: the stronger the colour, the more; "
-    caption += f"the fullest cell holds {count(top)}."
-    caption += f" Counts below {least} are left blank." if least else ""
-    cells = [[f"< {least}" if n is None else count(n) for n in row] for row in given]
-    sums = ["–" if None in row else count(sum(whole)) for row, whole in zip(given, counts, strict=True)]
-    rows = [[site, *row, total] for site, row, total in zip(sites, cells, sums, strict=True)]
-    drawn = Markup(plots.labels(counts, sites, classes, of))
-    title = f"Who holds what, {of}" if of else "Who holds what"
-    return Picture(title, drawn, caption, ["Site", *classes, "All"], rows if wide * len(sites) <= 1000 else ())
+    """Show how many rows of each class each site holds.
+
+    Args:
+        labels: Rows of each class at each site; None is a count smaller than may be shown.
+        sites: The sites' names.
+        names: The names of the classes, if they have names.
+        split: The split's name, where a page has several.
+        smallest: The smallest count that may be shown, if small ones may not.
+
+    Returns:
+        The figure and its table.
+    """
+    width = max(len(row) for row in labels)
+    labels = [[*row, *[0] * (width - len(row))] for row in labels]
+    counts = [[n or 0 for n in row] for row in labels]
+    classes = [str(c) for c in range(width)]
+    if names and len(names) == width:
+        classes = [str(name) for name in names]
+    largest = max([n for row in counts for n in row] + [0])
+    caption = f"Training rows of each class at each site; stronger colour means more rows (at most {count(largest)})."
+    if smallest:
+        caption += f" Counts below {smallest} are left blank."
+    rows: list[list[str]] = []
+    if width * len(sites) <= MOST_CELLS:
+        rows = [[site, *_label_cells(row, smallest)] for site, row in zip(sites, labels, strict=True)]
+    title = "Class counts by site"
+    if split:
+        title += f", {split}"
+    return Picture(title, Markup(plots.labels(counts, sites, classes, split)), caption, ["Site", *classes, "All"], rows)
 
 
-def details(page: Json) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Settings and versions as flat lists."""
-    blocks = [("Settings", page.get("settings")), ("Versions", page.get("versions"))]
+def details(content: Json) -> list[tuple[str, Facts]]:
+    """List the settings and versions of a report.
+
+    Args:
+        content: What `run.json` or `compare.json` holds.
+
+    Returns:
+        Titles and pairs of name and value.
+    """
+    blocks = [("Settings", content.get("settings")), ("Versions", content.get("versions"))]
     return [(title, flat(values)) for title, values in blocks if values]
 
 
-def flat(values: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """A nested dict as (dotted name, value) pairs."""
-    if not isinstance(values, dict):
-        return [(prefix, "none" if values is None else str(values))]
-    return [pair for k, v in values.items() for pair in flat(v, f"{prefix}.{k}" if prefix else str(k))]
+def flat(values: Any, prefix: str = "") -> Facts:
+    """Flatten a nested mapping.
+
+    Args:
+        values: A mapping, or a single value.
+        prefix: The dotted name of what is flattened.
+
+    Returns:
+        Dotted names and values.
+    """
+    if values is None:
+        return [(prefix, "none")]
+    if not isinstance(values, Mapping):
+        return [(prefix, str(values))]
+    pairs = []
+    for key, value in values.items():
+        name = f"{prefix}.{key}".removeprefix(".")
+        pairs += flat(value, name)
+    return pairs
+
+
+def _tie_units(text: str) -> str:
+    """Keep numbers and their units on one line."""
+    return re.sub(r"(?<=\d) (?=%|[kMGT]?B\b|s\b|min\b|h\b)", "\u00a0", text)
+
+
+def _label_cells(row: Sequence[int | None], smallest: int | None) -> list[str]:
+    """A site's counts and their sum, which is left out where a count was."""
+    cells = [f"< {smallest}" if n is None else count(n) for n in row]
+    known = [n for n in row if n is not None]
+    if len(known) < len(row):
+        return [*cells, "–"]
+    return [*cells, count(sum(known))]

@@ -1,103 +1,134 @@
-"""Figures about single predictions: where doubt comes from, predictions against the truth, and telling examples."""
+"""Figures about single predictions: sources of uncertainty, predicted against observed values, and examples."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from consilience.report.plots import ACCENT, INK, MUTED, PAPER, RULE, SECOND, svg
-from consilience.report.wording import Json, count, number, percent
+from consilience.report.drawing import ACCENT, DASHED, INK, MUTED, PAPER, RULE, SECOND, svg, wrap
+from consilience.report.run_report import Example, Predicted, UncertaintyPart
+from consilience.report.wording import count, number, percent
 
 PARTS = {
-    "aleatoric": ("in the outcome (aleatoric)", MUTED),
-    "within": ("within sites (epistemic)", ACCENT),
-    "disagreement": ("between sites (disagreement)", SECOND),
+    "aleatoric": ("aleatoric", MUTED),
+    "within": ("epistemic, within sites", ACCENT),
+    "disagreement": ("epistemic, between sites", SECOND),
 }
 MOST_BARS = 24
 
 
-def uncertainty(parts: Sequence[Json], unit: str) -> str:
-    """The mean doubt of a test row as stacked bars: in the outcome, within sites, between sites."""
-    shown = parts[:MOST_BARS]
+def uncertainty(parts: Sequence[UncertaintyPart], unit: str) -> str:
+    """Draw the mean uncertainty of a test row as stacked bars: aleatoric, within sites, between sites.
+
+    Args:
+        parts: The mean uncertainty over all rows and over parts of them.
+        unit: What it is measured in.
+
+    Returns:
+        One `<svg>` element.
+    """
+    bars = parts[:MOST_BARS]
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        left = [0.0] * len(shown)
+        left = [0.0] * len(bars)
+        look: dict[str, Any] = {"edgecolor": PAPER, "linewidth": 0.6}
         for key, (label, colour) in PARTS.items():
-            wide = [p[key] for p in shown]
-            axes.barh(
-                range(len(shown)), wide, 0.62, left=left, color=colour, edgecolor=PAPER, linewidth=0.6, label=label
-            )
-            left = [a + b for a, b in zip(left, wide, strict=True)]
-        axes.set_yticks(range(len(shown)), ["\n".join(textwrap.wrap(p["of"], 18)[:2]) for p in shown])
-        axes.set_ylim(len(shown) - 0.5, -0.5)
+            widths = [getattr(part, key) for part in bars]
+            axes.barh(range(len(bars)), widths, 0.62, left=left, color=colour, label=label, **look)
+            left = [start + width for start, width in zip(left, widths, strict=True)]
+        axes.set_yticks(range(len(bars)), [wrap(part.name, 18) for part in bars])
+        axes.set_ylim(len(bars) - 0.5, -0.5)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_xlabel(f"mean uncertainty of a row, {unit}")
         axes.grid(True, axis="x")
         figure.legend(loc="outside upper left", ncols=1)
 
-    told = "; ".join(f"{p['of']}: {', '.join(f'{key} {number(p[key])}' for key in PARTS)}" for p in shown)
-    return svg("uncertainty", f"Mean uncertainty in {unit}. {told}.", 96 + 22 * max(len(shown), 2), draw)
+    def describe(part: UncertaintyPart) -> str:
+        return ", ".join(f"{key} {number(getattr(part, key))}" for key in PARTS)
+
+    listed = "; ".join(f"{part.name}: {describe(part)}" for part in bars)
+    return svg("uncertainty", f"Mean uncertainty in {unit}. {listed}.", 96 + 22 * max(len(bars), 2), draw)
 
 
-def predicted_section(found: Json) -> str:
-    """Predictions against the truth: means of bins with their intervals, and single rows where those may be shown."""
-    bins, points = found["bins"], found.get("points") or []
+def predicted_section(predicted: Predicted) -> str:
+    """Draw observed against predicted values: means of bins with intervals, and single rows where those may be shown.
+
+    Args:
+        predicted: Bins of predictions, at least one, and single rows of public data.
+
+    Returns:
+        One `<svg>` element.
+    """
+    bins = predicted.bins
+    points = predicted.points
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        ends = [v for b in bins for v in (b["said"], *b["interval"])] + [v for p in points for v in (p[0], p[2])]
-        low, high = min(ends), max(ends)
-        axes.plot([low, high], [low, high], color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
-        for said, deviation, _ in points:
-            axes.vlines(said, said - 1.96 * deviation, said + 1.96 * deviation, color=RULE, linewidth=1)
+        ends = [v for b in bins for v in (b.predicted, *b.interval)] + [v for p in points for v in (p[0], p[2])]
+        low = min(ends)
+        high = max(ends)
+        axes.plot([low, high], [low, high], color=MUTED, linewidth=0.8, linestyle=DASHED)
+        for mean, deviation, _ in points:
+            axes.vlines(mean, mean - 1.96 * deviation, mean + 1.96 * deviation, color=RULE, linewidth=1)
         axes.plot([p[0] for p in points], [p[2] for p in points], ".", color=MUTED, markersize=3)
-        axes.vlines(
-            [b["said"] for b in bins], [b["interval"][0] for b in bins], [b["interval"][1] for b in bins], color=ACCENT
-        )
-        axes.plot([b["said"] for b in bins], [b["seen"] for b in bins], "o", color=ACCENT, markersize=5)
-        around = 0.08 * (high - low)
-        axes.set(xlabel="predicted", ylabel="true", ylim=(low - around, high + around))
+        for b in bins:
+            axes.vlines(b.predicted, b.interval[0], b.interval[1], color=ACCENT)
+        axes.plot([b.predicted for b in bins], [b.observed for b in bins], "o", color=ACCENT, markersize=5)
+        margin = 0.08 * (high - low)
+        axes.set(xlabel="predicted", ylabel="observed", ylim=(low - margin, high + margin))
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.grid(True)
 
-    told = "; ".join(f"said {number(b['said'])}, was {number(b['seen'])}" for b in bins)
-    return svg(
-        "predicted", f"Predictions against the truth, in bins of {count(bins[0]['rows'])} rows. {told}.", 300, draw
-    )
+    listed = "; ".join(f"predicted {number(b.predicted)}, observed {number(b.observed)}" for b in bins)
+    alt = f"Observed against predicted values, in bins of {count(bins[0].rows)} rows. {listed}."
+    return svg("predicted", alt, 300, draw)
 
 
-def examples(found: Sequence[Json], names: Sequence[str] | None) -> str:
-    """A row of pictures for each kind of example, with what was said and what is true below each."""
-    kinds = list(dict.fromkeys(e["kind"] for e in found))
-    across = max(sum(e["kind"] == kind for e in found) for kind in kinds)
+def examples(rows: Sequence[Example], names: Sequence[str] | None) -> str:
+    """Draw single test rows as images, a line for each kind, with prediction and true class below each.
+
+    Args:
+        rows: Examples with images.
+        names: The names of the classes, if they have names.
+
+    Returns:
+        One `<svg>` element.
+    """
+    kinds: dict[str, list[Example]] = {}
+    for row in rows:
+        kinds.setdefault(row.kind, []).append(row)
+    across = max(len(members) for members in kinds.values())
 
     def draw(figure: Figure) -> None:
         grid = figure.subplots(len(kinds), across, squeeze=False)
-        for kind, line in zip(kinds, grid, strict=True):
-            own = [e for e in found if e["kind"] == kind]
-            for axes, e in zip(line, own, strict=False):
-                _example(axes, e, names)
-            for axes in line[len(own) :]:
+        for (kind, members), line in zip(kinds.items(), grid, strict=True):
+            for axes, row in zip(line, members, strict=False):
+                _draw_example(axes, row, names)
+            for axes in line[len(members) :]:
                 axes.set_axis_off()
             line[0].set_title(kind, fontsize=9)
 
-    told = "; ".join(f"{e['kind']}: {_told(e, names)}" for e in found)
-    return svg("examples", f"Single test rows. {told}.", 112 * len(kinds), draw)
+    listed = "; ".join(f"{row.kind}: {', '.join(_describe(row, names))}" for row in rows)
+    return svg("examples", f"Single test rows. {listed}.", 112 * len(kinds), draw)
 
 
-def _example(axes: Axes, e: Json, names: Sequence[str] | None) -> None:
-    image = e["image"]
-    axes.imshow(image, cmap="gray_r", vmin=0, vmax=1, interpolation="nearest", extent=(0, len(image[0]), len(image), 0))
+def _draw_example(axes: Axes, row: Example, names: Sequence[str] | None) -> None:
+    image = row.image
+    assert image is not None
+    extent = (0, len(image[0]), len(image), 0)
+    axes.imshow(image, cmap="gray_r", vmin=0, vmax=1, interpolation="nearest", extent=extent)
     axes.set(xticks=[], yticks=[])
-    axes.set_xlabel("\n".join(_told(e, names).split(", ")), fontsize=8, color=INK)
+    axes.set_xlabel("\n".join(_describe(row, names)), fontsize=8, color=INK)
 
 
-def _told(e: Json, names: Sequence[str] | None) -> str:
-    name = (lambda c: str(names[c])) if names else str
-    return f"said {name(e['said'])} ({percent(e['confidence'])}), is {name(e['true'])}"
+def _describe(row: Example, names: Sequence[str] | None) -> tuple[str, str]:
+    predicted, true = str(row.predicted), str(row.true)
+    if names:
+        predicted, true = str(names[row.predicted]), str(names[row.true])
+    return f"pred. {predicted} ({percent(row.confidence)})", f"true {true}"

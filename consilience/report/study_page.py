@@ -3,127 +3,183 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import Any
 
 from markupsafe import Markup
 
-from consilience.report import by_site as bysite
-from consilience.report import wording as words
-from consilience.report.page import Picture, both, cell, details, flat, join_words, known_fields, labels_picture, render
+from consilience.report import by_site
+from consilience.report.numbers import temperature
+from consilience.report.page import (
+    Facts,
+    Picture,
+    cell,
+    details,
+    flat,
+    join_words,
+    known_fields,
+    labels_picture,
+    render,
+)
+from consilience.report.run_figures import traffic_picture
+from consilience.report.run_report import RunReport, read_run
 from consilience.report.suppression import suppress
+from consilience.report.values import Scores, read_scores
 from consilience.report.warnings import doubts
-from consilience.report.wording import Json, count, human_bytes, metric, number, score
+from consilience.report.wording import Json, count, human_bytes, metric, number, order, score, temperature_name
 
-KNOBS = {"beta": "β", "penalty": "λ"}
-HANDED = {
+HAND_OUTS = {
     "posterior": "the pooled posterior",
-    "mixture": "a mixture without names",
-    "student": "one student model",
-    "ensemble": "every site's posterior by name",
+    "mixture": "a mixture, without the sites' names",
+    "student": "a single student model",
+    "ensemble": "every site's posterior, by name",
 }
 
 
-def study_page(told: Json) -> str:
-    """The page of a pooled model, from what stands beside it as JSON."""
-    told = suppress(told)
+def study_page(account: Json) -> str:
+    """Write the page of a study's pooled model.
+
+    Args:
+        account: What stands beside the model as JSON.
+
+    Returns:
+        One HTML page.
+    """
+    account = suppress(account)
+    run = read_run(account)
     return render(
         kind="run",
-        title=f"{told['study']}: {told['title']}",
-        lead=_lead(told),
-        summary=str(told.get("summary") or ""),
-        facts=_facts(told),
-        alerts=[*doubts(told), *(told.get("warnings") or [])],
-        scores=_scores(told),
+        title=f"{account['study']}: {account['title']}",
+        lead=_lead(run),
+        summary=str(account.get("summary") or ""),
+        facts=_facts(run),
+        alerts=[*doubts(run), *run.warnings],
+        scores=_scores(run),
         tables=[],
-        notes=_notes(told),
+        notes=_notes(),
         caution="",
-        pictures=_pictures(told),
-        details=[*details(told), ("Columns", flat(told.get("columns") or {}))],
-        version=str(told.get("consilience") or ""),
+        pictures=_pictures(run),
+        details=[*details(account), ("Columns", flat(account.get("columns") or {}))],
+        version=str(account.get("consilience") or ""),
     )
 
 
-def _lead(told: Json) -> str:
-    part = "" if told["sites"] == told["signed"] else f" of {count(told['signed'])}"
-    rows, up = (told.get("rows") or {}).get("train"), (told.get("ledger") or {}).get("up_bytes")
-    head = [f"{count(told['sites'])}{part} sites" if part else count(told["sites"], "site")]
-    head += [f"{count(rows)} training rows"] if rows else []
-    head += [count(told["rounds"], "round")]
-    head += [f"{human_bytes(up)} sent"] if up is not None else []
-    nll, aside = words.value(told, "nll"), (told.get("rows") or {}).get("set aside")
+def _lead(run: RunReport) -> str:
+    """How large the study is, and its score where the sites sent statistics."""
+    size = [_sites(run)]
+    if run.rows.get("train"):
+        size.append(f"{count(run.rows['train'])} training rows")
+    size.append(count(run.rounds, "round"))
+    if run.ledger and run.ledger.up is not None:
+        size.append(f"{human_bytes(run.ledger.up)} sent")
+    nll = run.scores.value("nll")
     if nll is None:
-        return f"{', '.join(head)}. How well it predicts is not known here: each site can tell, on its own test rows."
-    even = f", where equal odds would have {number(math.log(told['classes']))}" if told.get("classes") else ""
-    weak = f"; weakest site: {told['worst_site']['site']}" if told.get("worst_site") else ""
-    return f"{', '.join(head)}. NLL {number(nll)} on {count(aside)} rows that the sites set aside{even}{weak}."
+        finding = "How well the model predicts is not known here: each site can evaluate it on its own test rows."
+        return f"{', '.join(size)}. {finding}"
+    finding = f"NLL {number(nll)} on the {count(run.rows.get('set aside'))} rows that the sites set aside"
+    classes = run.content.get("classes")
+    if classes:
+        finding += f" ({number(math.log(classes))} if all classes were given the same probability)"
+    if run.weakest_site:
+        finding += f"; weakest site: {run.weakest_site.name}"
+    return f"{', '.join(size)}. {finding}."
 
 
-def _facts(told: Json) -> list[tuple[str, str]]:
-    kind = ", ".join(told["class_names"]) if told.get("class_names") else str(told.get("unit") or "a number")
-    rounds = f"{count(told['rounds'])} of {count(told['of'])}" if told["of"] > 1 else ""
+def _sites(run: RunReport) -> str:
+    signed = run.content["signed"]
+    if run.sites == signed:
+        return count(run.sites, "site")
+    return f"{count(run.sites)} of {count(signed)} sites"
+
+
+def _facts(run: RunReport) -> Facts:
+    account = run.content
+    rounds = ""
+    if account["of"] > 1:
+        rounds = f"{count(run.rounds)} of {count(account['of'])}"
+    kind = str(account.get("unit") or "a number")
+    if run.class_names:
+        kind = ", ".join(run.class_names)
     return known_fields(
-        ("Predicts", f"{told['target']} ({kind})"),
-        ("From", count(len(told.get("columns") or {}), "column")),
-        ("Model", join_words(told["model"], count(told["parameters"], "parameter"))),
-        ("Leaves a site", str(told["sends"])),
-        ("Sites get back", HANDED[str(told["hand_out"])]),
-        ("Chosen by the sites", _chosen(told)),
+        ("Predicts", f"{account['target']} ({kind})"),
+        ("From", count(len(account.get("columns") or {}), "column")),
+        ("Model", join_words(account["model"], count(account["parameters"], "parameter"))),
+        ("A site sends", str(account["sends"])),
+        ("Sites get back", HAND_OUTS[str(account["hand_out"])]),
+        ("Chosen by the sites", _chosen(run)),
         ("Rounds", rounds),
-        ("Seed", str(told["seed"])),
-        ("Agreement", str(told["hash"])[:12]),
+        ("Seed", str(account["seed"])),
+        ("Agreement", str(account["hash"])[:12]),
     )
 
 
-def _chosen(told: Json) -> str:
-    if told.get("temperature") is None:
+def _chosen(run: RunReport) -> str:
+    """The values that the sites' statistics chose; a knob without a symbol goes by its own name."""
+    account = run.content
+    if run.scores.temperature is None:
         return ""
-    knob = f"{KNOBS[told['knob']]} = {words.scalar(told['value'])}" if told.get("knob") else ""
-    return join_words(knob, words.temperature_name(told, told))
+    knob = ""
+    if account.get("knob"):
+        symbol = account.get("knob_symbol") or account["knob"]
+        knob = f"{symbol} = {temperature(account['value'])}"
+    return join_words(knob, temperature_name(run.scores.temperature, run.is_regression))
 
 
-def _scores(told: Json) -> dict[str, object]:
+def _scores(run: RunReport) -> dict[str, Any]:
     """The one score that sums of log-probabilities give, before and after choosing."""
-    columns = [("As chosen", _chosen(told), told)]
-    columns += [("As pooled", "before choosing", told["pooled"])] if told.get("pooled") else []
+    columns: list[tuple[str, str, Scores]] = [("As chosen", _chosen(run), run.scores)]
+    if run.content.get("pooled"):
+        columns.append(("As pooled", "before choosing", read_scores(run.content["pooled"])))
     rows = []
-    for key in words.order(told.get("metrics") or {}):
-        cells = [cell(key, part) for _, _, part in columns]
+    for key in order(run.scores.metrics):
+        cells = [cell(key, scores) for _, _, scores in columns]
         rows.append({"name": metric(key).name, "proper": metric(key).proper, "grey": False, "cells": cells})
     return {"columns": [(name, under) for name, under, _ in columns], "rows": rows}
 
 
-def _notes(told: Json) -> list[str]:
+def _notes() -> list[str]:
     return [
-        "From sums of log-probabilities over rows that each site set aside: one mean each, no intervals.",
-        "The same rows chose what is in the heading, so the score flatters a little.",
-        "Each site's test rows are scored there, with `consilience site evaluate`, and those scores stay there.",
+        "Scores are means over the rows that the sites set aside, from the sites' sums of log-probabilities; sums give "
+        "no intervals.",
+        "The same rows were used to choose the values in the heading, so the score is slightly optimistic.",
+        "Each site evaluates the model on its own test rows with `consilience site evaluate`; those scores stay there.",
     ]
 
 
-def _pictures(told: Json) -> list[Picture]:
-    sites: Sequence[Json] = told.get("per_site") or []
-    names, least = [str(s["site"]) for s in sites], told["smallest_count"]
+def _pictures(run: RunReport) -> list[Picture]:
     pictures = []
-    judged = [s for s in sites if words.value(s, "nll") is not None]
-    if judged:
-        worst = (told.get("worst_site") or {}).get("site")
-        caption = "Each site on the rows it set aside; the dashed line is the score over all of them."
-        caption += f" The diamond is the weakest site, {worst}." if worst else ""
-        rows = [[str(s["site"]), count(s.get("test")), score("nll", words.value(s, "nll"))] for s in judged]
-        drawn = Markup(bysite.site_scores(judged, told.get("metrics") or {}, ["nll"], worst))
-        pictures.append(Picture("Site by site", drawn, caption, ["Site", "Rows set aside", metric("nll").name], rows))
-    if sites and all(s.get("labels") for s in sites):
-        pictures.append(labels_picture([s["labels"] for s in sites], names, told.get("class_names"), least=least))
-    elif any(s.get("train") for s in sites):
-        rows = [[str(s["site"]), count(s.get("train"))] for s in sites]
-        caption = f"Training rows of each site; a site may withhold theirs. No count below {least} is shown."
-        drawn = Markup(bysite.site_rows(sites))
-        pictures.append(Picture("Who holds how much", drawn, caption, ["Site", "Training rows"], rows))
-    ledger = told.get("ledger") or {}
-    if ledger.get("per_site"):
-        of = f" in round {count(ledger['round'])}" if ledger.get("round") and told["of"] > 1 else ""
-        caption = f"The numbers in the files that were handed over{of}, the model itself not counted."
-        rows = [[str(s["site"]), *both(s)] for s in ledger["per_site"]]
-        drawn = Markup(bysite.site_bytes(ledger["per_site"]))
-        pictures.append(Picture("What moved", drawn, caption, ["Site", "Up", "Down"], rows))
+    if any(site.scores.value("nll") is not None for site in run.per_site):
+        pictures.append(_site_scores(run))
+    names = [site.name for site in run.per_site]
+    labels = [site.labels for site in run.per_site if site.labels]
+    if labels and len(labels) == len(names):
+        pictures.append(labels_picture(labels, names, run.class_names, smallest=run.smallest_count))
+    elif any(site.train for site in run.per_site):
+        pictures.append(_training_rows(run))
+    if run.ledger and run.ledger.per_site:
+        when = ""
+        if run.ledger.round and run.content["of"] > 1:
+            when = f" in round {count(run.ledger.round)}"
+        caption = f"The numbers in the files that were exchanged{when}; the pooled model itself is not counted."
+        pictures.append(traffic_picture(run.ledger.per_site, caption))
     return pictures
+
+
+def _site_scores(run: RunReport) -> Picture:
+    sites = [site for site in run.per_site if site.scores.value("nll") is not None]
+    caption = "NLL on the rows that each site set aside; the dashed line is the NLL over all of them."
+    weakest = None
+    if run.weakest_site:
+        weakest = run.weakest_site.name
+        caption += f" The diamond marks the weakest site, {weakest}."
+    rows = [[site.name, count(site.test), score("nll", site.scores.value("nll"))] for site in sites]
+    drawing = Markup(by_site.site_scores(sites, run.scores, ["nll"], weakest))
+    return Picture("Scores by site", drawing, caption, ["Site", "Rows set aside", metric("nll").name], rows)
+
+
+def _training_rows(run: RunReport) -> Picture:
+    caption = (
+        f"Training rows at each site; a site may withhold its number. Counts below {run.smallest_count} are not shown."
+    )
+    rows = [[site.name, count(site.train)] for site in run.per_site]
+    drawing = Markup(by_site.site_rows(run.per_site))
+    return Picture("Training rows by site", drawing, caption, ["Site", "Training rows"], rows)

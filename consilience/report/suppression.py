@@ -1,40 +1,74 @@
-"""Small cells, which could tell who is behind them, left out of a page: for studies, where single rows are people."""
+"""Small counts, which could tell who is behind them, left out of a page: for studies, where single rows are people."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from consilience.report.wording import Json
 
+EMPTY_BIN: Json = {"confidence": None, "accuracy": None, "interval": None, "count": 0}
+
 
 def suppress(run: Json) -> dict[str, Any]:
-    """The run as it may be shown where no cell below `smallest_count` rows may be: without single rows, without the
-    scores of sites with few test rows, label counts as None, and bins with few rows without their rates. Sums from
-    which a cell left out could be found by subtraction are left out too."""
-    least = run.get("smallest_count")
-    if not least:
+    """Leave out what may not be shown where no count below `smallest_count` may be.
+
+    Single rows go, the scores of sites with few test rows, and the rates of bins with few rows; small label counts
+    become None. Sums from which a suppressed count could be found by subtraction are left out too.
+
+    Args:
+        run: What `run.json`, or a study's account, holds.
+
+    Returns:
+        The report as it may be shown; unchanged where it names no `smallest_count`.
+    """
+    smallest = run.get("smallest_count")
+    if not smallest:
         return dict(run)
-    few: dict[str, Any] = {"confidence": None, "accuracy": None, "interval": None, "count": 0}
-    bins = [b if b.get("count", 0) >= least else {**b, **few} for b in run.get("reliability") or []]
-    sites = [_site(site, least) for site in run.get("per_site") or []]
-    hidden = any(None in (site["labels"] or ()) for site in sites)
-    rows = {role: n for role, n in (run.get("rows") or {}).items() if not (hidden and role == "train")}
-    parts = [p for p in run.get("uncertainty") or [] if p["rows"] >= least]
-    predicted = run.get("predicted")
-    if predicted:
-        enough = all(b["rows"] >= least for b in predicted["bins"])
-        predicted = {**predicted, "points": None} if enough else None
-    found = {**run, "per_site": sites, "uncertainty": parts, "predicted": predicted, "examples": None, "rows": rows}
-    return {**found, "reliability": bins} if run.get("reliability") else found
-
-
-def _site(site: Json, least: int) -> dict[str, Any]:
-    labels = [n if n == 0 or n >= least else None for n in site["labels"]] if site.get("labels") else None
-    enough = (site.get("test") or 0) >= least
-    return {
-        **site,
-        "labels": labels,
-        "train": None if None in (labels or ()) else site.get("train"),
-        "test": site.get("test") if enough else None,
-        "metrics": site.get("metrics") if enough else {},
+    sites = [_suppress_site(site, smallest) for site in run.get("per_site") or []]
+    rows = dict(run.get("rows") or {})
+    if any(None in (site["labels"] or ()) for site in sites):
+        rows.pop("train", None)
+    report = {
+        **run,
+        "per_site": sites,
+        "rows": rows,
+        "uncertainty": [part for part in run.get("uncertainty") or [] if part["rows"] >= smallest],
+        "predicted": _suppress_predicted(run.get("predicted"), smallest),
+        "examples": None,
     }
+    if run.get("reliability"):
+        report["reliability"] = [_suppress_bin(b, smallest) for b in run["reliability"]]
+    return report
+
+
+def _suppress_site(site: Json, smallest: int) -> dict[str, Any]:
+    shown = dict(site)
+    shown["labels"] = _suppress_counts(site.get("labels"), smallest)
+    if None in (shown["labels"] or ()):
+        shown["train"] = None
+    shown.setdefault("train", None)
+    shown.setdefault("metrics", None)
+    if (site.get("test") or 0) < smallest:
+        shown["test"] = None
+        shown["metrics"] = {}
+    return shown
+
+
+def _suppress_counts(counts: Sequence[int] | None, smallest: int) -> list[int | None] | None:
+    if not counts:
+        return None
+    return [None if 0 < n < smallest else n for n in counts]
+
+
+def _suppress_bin(b: Json, smallest: int) -> Json:
+    if b.get("count", 0) >= smallest:
+        return b
+    return {**b, **EMPTY_BIN}
+
+
+def _suppress_predicted(predicted: Json | None, smallest: int) -> Json | None:
+    """Bins of predictions without single rows; nothing where a bin is small."""
+    if not predicted or any(b["rows"] < smallest for b in predicted["bins"]):
+        return None
+    return {**predicted, "points": None}

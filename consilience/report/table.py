@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import stdev
 
 from rich import box
@@ -12,35 +12,36 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from consilience.report.comparison_report import ComparisonReport, ComparisonRow, SplitTable, read_comparison
+from consilience.report.comparison_report import Group as RowGroup
+from consilience.report.run_report import RunReport, read_run
+from consilience.report.sentence import ece_note, sentence
+from consilience.report.values import Scores
 from consilience.report.warnings import doubts
 from consilience.report.wording import (
     FEW_ROWS,
     PAIRED,
     Json,
-    arrow,
-    best,
-    bounds,
     count,
-    ece_note,
-    error,
-    groups,
     human_bytes,
     interval,
     losses,
     metric,
     order,
-    parts,
-    regression,
     score,
-    sentence,
     temperature_name,
-    test_rows,
-    value,
 )
+
+IN_TERMINAL = ("accuracy", "nll", "brier", "ece", "ece_debiased", "rmse", "crps", "coverage95")
+OF_WEAKEST = ("nll", "accuracy", "rmse")
 
 
 class Fitting:
-    """The first of several renderings that fits the terminal without cutting anything off; else the last."""
+    """The first of several renderings that fits the terminal without cutting anything off; else the last.
+
+    Attributes:
+        choices: The renderings, the widest first.
+    """
 
     def __init__(self, *choices: RenderableType) -> None:
         self.choices = choices
@@ -51,135 +52,249 @@ class Fitting:
         yield next(fits, self.choices[-1])
 
 
-def _plain_table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 0, 0, 1))
-
-
-IN_TERMINAL = ("accuracy", "nll", "brier", "ece", "ece_debiased", "rmse", "crps", "coverage95")
-
-
 def run_table(run: Json) -> RenderableType:
-    """A run for the terminal: scores with intervals beside the bounds, the weakest site, the bytes."""
-    columns: list[tuple[str, Json]] = [("This run", run)]
-    if run.get("tempered"):
-        columns.append((f"Tempered\n{temperature_name(run, run['tempered'])}", run["tempered"]))
-    columns += [(name, {"metrics": b["metrics"]}) for _, name, b in bounds(run)]  # their intervals are in the report
-    table = Fitting(*(_run_grid(run, columns[:n]) for n in (len(columns), 2, 1)))
-    title = Text(str(run.get("title") or run.get("method") or "Run"), "bold")
-    return Padding(Group(title, Text(sentence(run)), Text(), table, Text(), Text(_run_notes(run), "dim")), (1, 0))
+    """Lay out a run for the terminal: scores with intervals beside the bounds, the weakest site, the bytes.
 
+    Args:
+        run: What `run.json` holds.
 
-def _run_grid(run: Json, columns: Sequence[tuple[str, Json]]) -> Table:
-    """Scores down, these columns across."""
-    few = (test_rows(run) or FEW_ROWS) < FEW_ROWS
-    keys = [key for key in order(run.get("metrics") or {}) if key in IN_TERMINAL]
-    style = {key: "dim" if few and key.startswith("ece") else "bold" if metric(key).proper else "" for key in keys}
-    cells = [[_cell(key, part, style[key]) for key in keys] for _, part in columns]
-    table = _plain_table()
-    table.add_column("Score", no_wrap=True)
-    for (name, _), own in zip(columns, cells, strict=True):
-        widest = max([len(line) for text in own for line in text.plain.split("\n")] + [1])
-        table.add_column(Text(name), justify="right", min_width=widest)  # headings wrap, numbers do not
-    for key, *row in zip(keys, *cells, strict=True):
-        table.add_row(Text(metric(key).name, style[key]), *row)
-    return table
-
-
-def _cell(key: str, part: Json, style: str) -> Text:
-    text = Text(score(key, (part.get("metrics") or {}).get(key)), style)
-    span = interval(key, (part.get("intervals") or {}).get(key))
-    return text.append(f"\n{span}", "dim not bold") if span else text
-
-
-def _run_notes(run: Json) -> str:
-    worst, ledger = run.get("worst_site"), run.get("ledger")
-    lines = ["95 % intervals; rank by NLL, Brier or CRPS." if run.get("intervals") else "", ece_note(run)]
-    if worst:
-        scores = ", ".join(
-            f"{metric(k).name} {score(k, v)}" for k, v in worst.items() if k in ("nll", "accuracy", "rmse")
-        )
-        lines.append(f"Weakest site: {worst.get('site')}" + (f" ({scores})" if scores else ""))
-    if ledger:
-        lines.append(f"Bytes: {human_bytes(ledger.get('up_bytes'))} up, {human_bytes(ledger.get('down_bytes'))} down")
-    lines += [f"Warning: {w}" for w in [*doubts(run), *(run.get("warnings") or [])]]
-    lines += [f"Lost: {f}" for f in losses(run.get("failures") or [])]
-    return "\n".join(line for line in lines if line)
+    Returns:
+        What rich prints.
+    """
+    report = read_run(run)
+    columns = [("This run", report.scores)]
+    if report.tempered is not None:
+        factor = temperature_name(report.tempered.temperature, report.is_regression)
+        columns.append((f"Tempered\n{factor}", report.tempered))
+    for _, name, scores in report.scored_bounds:
+        columns.append((name, Scores(scores.metrics)))  # their intervals are in the report
+    grid = Fitting(*(_run_grid(report, columns[:n]) for n in (len(columns), 2, 1)))
+    notes = Text("\n".join(_run_notes(report)), "dim")
+    return Padding(Group(Text(report.title, "bold"), Text(sentence(report)), Text(), grid, Text(), notes), (1, 0))
 
 
 def comparison_table(comparison: Json) -> RenderableType:
-    """A comparison for the terminal: a table a split, rows by what the server needs, plain and tempered."""
-    shown = parts(comparison)
-    lines: list[RenderableType] = [Text(str(comparison.get("title") or "Comparison"), "bold")]
-    for part in shown:
-        heading = [Text(), Text(str(part.get("split")), "bold")] if len(shown) > 1 else []
-        grids = Fitting(*(_comparison_grid(part, short) for short in (False, True)))
-        lines += [*heading, Text(str(part.get("sentence") or "")), Text(), grids]
-    notes = ["Needs: what the server must have. Temp.: after tempering. Underlined: the lowest of its group."]
-    notes.append("" if regression(comparison) else "In brackets: ECE, debiased.")
-    rows = [row for part in shown for row in part["rows"]]
-    notes.append("±: standard error over seeds." if any(row.get("errors") for row in rows) else "")
-    if any(row.get("differences") for row in rows):
-        notes.append(f"{PAIRED} Reference: {comparison.get('reference')}.")
-    notes += [str(comparison.get("leaves_out") or ""), ece_note(comparison)]
-    lines.append(Text(" ".join(n for n in notes if n), "dim"))
-    lines += [Text(f"Warning: {w}", "dim") for w in comparison.get("warnings") or []]
+    """Lay out a comparison for the terminal: a table for each split, rows by what the server needs.
+
+    Args:
+        comparison: What `compare.json` holds.
+
+    Returns:
+        What rich prints.
+
+    Raises:
+        InputError: The comparison has no rows.
+    """
+    report = read_comparison(comparison)
+    lines: list[RenderableType] = [Text(report.title, "bold")]
+    for table in report.tables:
+        if len(report.tables) > 1:
+            lines += [Text(), Text(table.split, "bold")]
+        grids = Fitting(_comparison_grid(report, table), _short_grid(table))
+        lines += [Text(table.sentence), Text(), grids]
+    lines.append(Text(" ".join(_comparison_notes(report)), "dim"))
+    lines += [Text(f"Warning: {warning}", "dim") for warning in report.warnings]
     return Padding(Group(*lines), (1, 0))
-
-
-def _comparison_grid(comparison: Json, short: bool) -> Table:
-    """A table's rows; short: the first proper score alone, plain and tempered."""
-    point, second = ("rmse", "crps") if regression(comparison) else ("accuracy", "brier")
-    tail = [] if regression(comparison) or short else ["ECE"]
-    ranks = ("nll",) if short else ("nll", second)
-    grid = _plain_table()
-    several = any(row.get("errors") for row in comparison["rows"])
-    grid.add_column("Method", min_width=12 if several else 16)
-    few = (test_rows(comparison) or FEW_ROWS) < FEW_ROWS
-    start = [] if short else ["Rounds", "Up", "RMSE" if point == "rmse" else "Acc."]
-    for heading in [*start, *(h for k in ranks for h in (metric(k).name, "temp.")), *tail]:
-        grid.add_column(heading, justify="right", no_wrap=True)
-    for group, _, rows in groups(comparison):
-        grid.add_row(Text("Bounds" if group == "bound" else f"Needs {group}", "italic"))
-        for row in rows:
-            moved = [Text(count(row.get("rounds"))), Text(human_bytes(row.get("up_bytes"))), _mean(point, row)]
-            texts = [] if short else moved
-            for key in ranks:
-                for soft in (False, True):
-                    found = value(row, key, soft)
-                    winner = group != "bound" and found is not None and found == best(rows, key, soft)
-                    texts.append(_mean(key, (row.get("tempered") or {}) if soft else row, winner))
-            texts += [_ece(row, "dim" if few else "") for _ in tail]
-            name = Text(str(row.get("name", "–")), "dim" if group == "bound" else "")
-            grid.add_row(Padding(name, (0, 0, 0, 2)), *texts)
-        grid.add_section()
-    return grid
-
-
-def _mean(key: str, part: Json, winner: bool = False) -> Text:
-    """A score, its arrow, and its standard error below."""
-    text = Text(score(key, value(part, key)), "bold underline" if winner else "").append(arrow(part, key))
-    near = error(part, key)
-    return text.append(f"\n{near}", "dim not bold not underline") if near else text
-
-
-def _ece(row: Json, style: str) -> Text:
-    text, debiased = Text(score("ece", value(row, "ece")), style), value(row, "ece_debiased")
-    return text if debiased is None else text.append(f"\n({score('ece', debiased).removesuffix(' %')})", "dim")
 
 
 def trial_table(
     method: str, trials: Sequence[tuple[Json, Sequence[float | None], float | None]], key: str, most: int = 5
 ) -> RenderableType:
-    """The best trials of a search, and how many there were."""
+    """Lay out the best trials of a search.
+
+    Args:
+        method: The method whose settings are searched.
+        trials: Settings, scores over seeds and their mean of each trial, the best first.
+        key: The key of the score.
+        most: How many trials to show.
+
+    Returns:
+        What rich prints.
+    """
     grid = _plain_table()
     grid.add_column("", justify="right")
     grid.add_column(metric(key).name, justify="right", no_wrap=True)
     grid.add_column("Settings")
     for place, (point, values, mean) in enumerate(trials[:most], 1):
-        said = ", ".join(f"{path}={setting}" for path, setting in point.items())
-        known = [v for v in values if v is not None]
-        near = f" ± {score(key, stdev(known) / len(known) ** 0.5)}" if mean is not None and len(known) > 1 else ""
-        grid.add_row(str(place), "failed" if mean is None else f"{score(key, mean)}{near}", Text(said))
-    failed = sum(mean is None for _, _, mean in trials)
-    note = f"{count(len(trials), 'trial')}, scored on validation rows alone" + (f"; {failed} failed" if failed else "")
+        settings = ", ".join(f"{path}={setting}" for path, setting in point.items())
+        grid.add_row(str(place), _trial_score(key, values, mean), Text(settings))
+    note = f"{count(len(trials), 'trial')}, scored on validation rows only"
+    failures = sum(mean is None for _, _, mean in trials)
+    if failures:
+        note += f"; {failures} failed"
     return Padding(Group(Text(f"Settings for {method}", "bold"), Text(), grid, Text(f"{note}.", "dim")), (1, 0))
+
+
+def _plain_table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 0, 0, 1))
+
+
+def _run_grid(run: RunReport, columns: Sequence[tuple[str, Scores]]) -> Table:
+    """Scores down, these columns across."""
+    keys = [key for key in order(run.scores.metrics) if key in IN_TERMINAL]
+    styles = {key: _style(key, run.test_rows) for key in keys}
+    cells = [[_cell(key, scores, styles[key]) for key in keys] for _, scores in columns]
+    table = _plain_table()
+    table.add_column("Score", no_wrap=True)
+    for (name, _), column in zip(columns, cells, strict=True):
+        lines = [line for text in column for line in text.plain.split("\n")]
+        widest = max([len(line) for line in lines] + [1])
+        table.add_column(Text(name), justify="right", min_width=widest)  # headings wrap, numbers do not
+    for key, *row in zip(keys, *cells, strict=True):
+        table.add_row(Text(metric(key).name, styles[key]), *row)
+    return table
+
+
+def _style(key: str, test_rows: int | None) -> str:
+    """Proper scores are bold; an ECE on few rows is dim."""
+    if key.startswith("ece") and _is_few(test_rows):
+        return "dim"
+    if metric(key).proper:
+        return "bold"
+    return ""
+
+
+def _is_few(test_rows: int | None) -> bool:
+    return test_rows is not None and test_rows < FEW_ROWS
+
+
+def _cell(key: str, scores: Scores, style: str) -> Text:
+    """A score with its interval below it."""
+    text = Text(score(key, scores.value(key)), style)
+    span = interval(key, scores.intervals.get(key))
+    if span:
+        text.append(f"\n{span}", "dim not bold")
+    return text
+
+
+def _run_notes(run: RunReport) -> Iterator[str]:
+    if run.scores.intervals:
+        yield "Ranges are 95 % intervals. Rank by NLL, Brier or CRPS."
+    note = ece_note(run.test_rows, run.ece_if_calibrated, run.is_regression)
+    if note:
+        yield note
+    if run.weakest_site:
+        known = run.weakest_site.scores
+        scores = ", ".join(f"{metric(key).name} {score(key, x)}" for key, x in known.items() if key in OF_WEAKEST)
+        yield f"Weakest site: {run.weakest_site.name} ({scores})".removesuffix(" ()")
+    if run.ledger:
+        yield f"Bytes: {human_bytes(run.ledger.up)} up, {human_bytes(run.ledger.down)} down"
+    for warning in (*doubts(run), *run.warnings):
+        yield f"Warning: {warning}"
+    for loss in losses(run.failures):
+        yield f"Lost: {loss}"
+
+
+def _comparison_notes(report: ComparisonReport) -> Iterator[str]:
+    yield "Needs: what the server must have. Temp.: after tempering. Underlined: the lowest value of its group."
+    if not report.is_regression:
+        yield "In brackets: debiased ECE."
+    if any(table.has_errors for table in report.tables):
+        yield "±: standard error over seeds."
+    if any(table.is_paired for table in report.tables):
+        yield f"{PAIRED} Reference: {report.reference}."
+    for note in (
+        str(report.content.get("leaves_out") or ""),
+        ece_note(report.test_rows, report.ece_if_calibrated, report.is_regression),
+    ):
+        if note:
+            yield note
+
+
+def _comparison_grid(report: ComparisonReport, table: SplitTable) -> Table:
+    """All columns: what a row cost, its proper scores untempered and tempered, and its ECE."""
+    point, point_heading, ranks = "accuracy", "Acc.", ["nll", "brier"]
+    headings = ["NLL", "temp.", "Brier", "temp.", "ECE"]
+    if report.is_regression:
+        point, point_heading, ranks = "rmse", "RMSE", ["nll", "crps"]
+        headings = ["NLL", "temp.", "CRPS", "temp."]
+    grid = _new_grid(table, ["Rounds", "Up", point_heading, *headings])
+    ece_style = ""
+    if _is_few(report.test_rows):
+        ece_style = "dim"
+    for group in table.groups:
+        _add_heading(grid, group)
+        for row in group.rows:
+            cost = [Text(count(row.rounds)), Text(human_bytes(row.up))]
+            texts = [*cost, _mean(point, row.scores), *_proper_scores(group, row, ranks)]
+            if not report.is_regression:
+                texts.append(_ece(row.scores, ece_style))
+            grid.add_row(_row_name(row), *texts)
+        grid.add_section()
+    return grid
+
+
+def _short_grid(table: SplitTable) -> Table:
+    """The first proper score alone, for a narrow terminal."""
+    grid = _new_grid(table, [metric("nll").name, "temp."])
+    for group in table.groups:
+        _add_heading(grid, group)
+        for row in group.rows:
+            grid.add_row(_row_name(row), *_proper_scores(group, row, ["nll"]))
+        grid.add_section()
+    return grid
+
+
+def _new_grid(table: SplitTable, headings: Sequence[str]) -> Table:
+    grid = _plain_table()
+    name_width = 16
+    if table.has_errors:
+        name_width = 12
+    grid.add_column("Method", min_width=name_width)
+    for heading in headings:
+        grid.add_column(heading, justify="right", no_wrap=True)
+    return grid
+
+
+def _add_heading(grid: Table, group: RowGroup) -> None:
+    title = f"Needs {group.key}"
+    if group.is_bound:
+        title = "Bounds"
+    grid.add_row(Text(title, "italic"))
+
+
+def _row_name(row: ComparisonRow) -> Padding:
+    style = ""
+    if row.is_bound:
+        style = "dim"
+    return Padding(Text(row.name, style), (0, 0, 0, 2))
+
+
+def _proper_scores(group: RowGroup, row: ComparisonRow, keys: Sequence[str]) -> list[Text]:
+    """Each score untempered and tempered."""
+    texts = []
+    for key in keys:
+        for tempered in (False, True):
+            style = ""
+            if group.is_best(row, key, tempered):
+                style = "bold underline"
+            texts.append(_mean(key, row.part(tempered), style))
+    return texts
+
+
+def _mean(key: str, scores: Scores, style: str = "") -> Text:
+    """A score, its arrow, and its standard error below."""
+    text = Text(score(key, scores.value(key)), style).append(scores.arrow(key))
+    error = scores.error(key)
+    if error:
+        text.append(f"\n{error}", "dim not bold not underline")
+    return text
+
+
+def _ece(scores: Scores, style: str) -> Text:
+    """The ECE with its debiased estimate below, in brackets."""
+    text = Text(score("ece", scores.value("ece")), style)
+    debiased = scores.value("ece_debiased")
+    if debiased is not None:
+        text.append(f"\n({score('ece', debiased).removesuffix(' %')})", "dim")
+    return text
+
+
+def _trial_score(key: str, values: Sequence[float | None], mean: float | None) -> str:
+    """The mean over seeds with its standard error."""
+    if mean is None:
+        return "failed"
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return score(key, mean)
+    return f"{score(key, mean)} ± {score(key, stdev(known) / len(known) ** 0.5)}"

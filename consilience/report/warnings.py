@@ -5,97 +5,132 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from consilience.report import wording as words
-from consilience.report.wording import FEW_ROWS, Json, count, number, percent
+from consilience.report.run_report import RunReport
+from consilience.report.wording import BOUNDS, FEW_ROWS, count, number, percent
 
-OFF = 0.1  # a mean confidence this far from the accuracy is told
+OFF = 0.1  # a mean confidence this far from the accuracy is worth a warning
+FEW_IN_BINS = 50  # predictions, below which their mean confidence says little
 FEW_AT_A_SITE = 20  # test rows
 
 
-def doubts(run: Json) -> list[str]:
-    """Everything worth a warning, the gravest first."""
-    return [*_useless(run), *_confidence(run), *_beta(run), *_rows(run), *_classes(run), *_bounds(run)]
+def doubts(run: RunReport) -> list[str]:
+    """List the reasons to doubt a run.
+
+    Args:
+        run: The run's report.
+
+    Returns:
+        A sentence each, the gravest first.
+    """
+    checks = (_useless, _confidence, _end_of_range, _few_rows, _absent_classes, _failed_bounds)
+    return [warning for check in checks for warning in check(run)]
 
 
-def _useless(run: Json) -> Iterator[str]:
+def _useless(run: RunReport) -> Iterator[str]:
     """Worse than knowing nothing: as a rule a chain that diverged."""
-    metrics, classes = run.get("metrics") or {}, run.get("classes")
-    nll, rmse = words.value(run, "nll"), words.value(run, "rmse")
-    if "nll" in metrics and nll is None:
-        yield "The NLL is not a finite number: a chain diverged, or a probability is 0. Try a smaller rate."
-    elif nll is not None and classes and nll > math.log(classes):
-        even = number(math.log(classes))
+    nll = run.scores.value("nll")
+    rmse = run.scores.value("rmse")
+    classes = run.content.get("classes")
+    if nll is None and "nll" in run.scores.metrics:
         yield (
-            f"An NLL of {number(nll)} is worse than that of equal odds for all {classes} classes ({even}): look for a "
-            "chain that diverged or a pool that is far too sure."
+            "The NLL is not finite: training diverged, or an observed class was given probability 0. Try a smaller "
+            "learning rate."
         )
-    spread = (run.get("predicted") or {}).get("spread")
+    elif nll is not None and classes and nll > math.log(classes):
+        yield (
+            f"An NLL of {number(nll)} is worse than giving all {classes} classes the same probability "
+            f"({number(math.log(classes))}): a chain may have diverged, or the pooled model is far too confident."
+        )
+    spread = run.predicted and run.predicted.spread
     if rmse is not None and spread and rmse > spread:
         yield (
-            f"An RMSE of {number(rmse)} is worse than always saying the mean ({number(spread)}): a chain may have "
-            "diverged. Try a smaller rate."
+            f"An RMSE of {number(rmse)} is worse than always predicting the mean ({number(spread)}): a chain may have "
+            "diverged. Try a smaller learning rate."
         )
 
 
-def _confidence(run: Json) -> Iterator[str]:
-    full = [b for b in run.get("reliability") or [] if b.get("count") and b.get("confidence") is not None]
-    n = sum(b["count"] for b in full)
-    if n < 50:
+def _confidence(run: RunReport) -> Iterator[str]:
+    """A mean confidence far from the accuracy."""
+    rows = 0
+    confidence = 0.0
+    accuracy = 0.0
+    for b in run.reliability:
+        if b.count and b.confidence is not None and b.accuracy is not None:
+            rows += b.count
+            confidence += b.count * b.confidence
+            accuracy += b.count * b.accuracy
+    if rows < FEW_IN_BINS:
         return
-    said, right = (sum(b["count"] * b[k] for b in full) / n for k in ("confidence", "accuracy"))
-    if said - right > OFF:
-        cause = " A product of sites that saw the same things is surer than it should be." if _multiplies(run) else ""
-        yield f"Overconfident: it says {percent(said)} on average and is right {percent(right)} of the time.{cause}"
-    elif right - said > OFF:
-        yield f"Underconfident: it says {percent(said)} on average and is right {percent(right)} of the time."
+    excess = (confidence - accuracy) / rows
+    means = f"the mean confidence is {percent(confidence / rows)}, the accuracy {percent(accuracy / rows)}."
+    if excess > OFF:
+        yield f"Overconfident: {means}{_cause(run)}"
+    elif excess < -OFF:
+        yield f"Underconfident: {means}"
 
 
-def _multiplies(run: Json) -> bool:
-    return run.get("method") in {"bcm", "ep_mcmc"}
+def _cause(run: RunReport) -> str:
+    if not run.multiplies:
+        return ""
+    return " A product treats the sites as independent evidence, and is overconfident where they are not."
 
 
-def _beta(run: Json) -> Iterator[str]:
-    beta = (run.get("diagnostics") or {}).get("beta")
-    if beta is not None and not 0.001 < beta < 0.999:
-        end = "0, the mixture" if beta < 0.5 else "1, the product"
-        rows = run.get("rows") or {}
-        judges = f"the server's {count(rows.get('calibration'), 'labelled row')}"
-        judges = f"the {count(rows.get('set aside'))} rows that sites set aside" if _study(run) else judges
-        yield f"β is at the end of its range ({end}): {judges} found nothing better in between."
-
-
-def _study(run: Json) -> bool:
-    """Whether the rows behind the scores are the sites' own, set aside to choose by."""
-    return run.get("kind") == "study"
-
-
-def _rows(run: Json) -> Iterator[str]:
-    n = words.test_rows(run)
-    if n is not None and n < FEW_ROWS:
-        little = "." if words.regression(run) else " and ECE says little."
-        yield f"Only {count(n, 'test row')}: the intervals are wide{little}"
-    sites: Sequence[Json] = run.get("per_site") or []
-    few = [str(s.get("site")) for s in sites if s.get("test") is not None and s["test"] < FEW_AT_A_SITE]
-    if few and len(sites) > 1:
-        named = f"Site {few[0]} has" if len(few) == 1 else f"{count(len(few))} of {count(len(sites), 'site')} have"
-        what = "rows set aside" if _study(run) else "test rows"
-        yield f"{named} fewer than {FEW_AT_A_SITE} {what}: scores there are mostly chance, and which is weakest too."
-
-
-def _classes(run: Json) -> Iterator[str]:
-    counts = [s.get("labels") for s in run.get("per_site") or []]
-    if not counts or not all(counts):
+def _end_of_range(run: RunReport) -> Iterator[str]:
+    """A weight between mixture and product that stopped at one of them."""
+    beta = run.diagnostics.get("beta")
+    if beta is None or 0.001 < beta < 0.999:
         return
-    names = run.get("class_names") or [str(c) for c in range(len(counts[0] or []))]
-    held = [any(site[c] != 0 for site in counts if site) for c in range(len(counts[0] or []))]  # None: a few
-    empty = [str(name) for name, known in zip(names, held, strict=False) if not known]
-    if empty:
-        shown = ", ".join(empty[:5]) + (" and others" if len(empty) > 5 else "")
-        yield f"No site has a training row of class {shown}: nothing can be learned about it."
+    end = "0, the mixture"
+    if beta > 0.5:
+        end = "1, the product"
+    rows = f"the server's {count(run.rows.get('calibration'), 'labelled row')}"
+    if run.is_study:
+        rows = f"the {count(run.rows.get('set aside'))} rows that the sites set aside"
+    yield f"β is at the end of its range ({end}): no value in between did better on {rows}."
 
 
-def _bounds(run: Json) -> Iterator[str]:
-    for key, name in words.BOUNDS.items():
-        failure = ((run.get("bounds") or {}).get(key) or {}).get("failure")
-        if failure:
-            yield f"{name}, the bound: {failure}"
+def _few_rows(run: RunReport) -> Iterator[str]:
+    """Too few test rows, in all or at a site."""
+    rows = run.test_rows
+    if rows is not None and rows < FEW_ROWS:
+        consequence = "the intervals are wide and the ECE is unreliable"
+        if run.is_regression:
+            consequence = "the intervals are wide"
+        yield f"Only {count(rows, 'test row')}: {consequence}."
+    few = [site.name for site in run.per_site if site.test is not None and site.test < FEW_AT_A_SITE]
+    if few and len(run.per_site) > 1:
+        role = "test rows"
+        if run.is_study:
+            role = "rows set aside"
+        yield (
+            f"{_subject(few, len(run.per_site))} fewer than {FEW_AT_A_SITE} {role}: scores there, and which site is "
+            "weakest, are largely due to chance."
+        )
+
+
+def _subject(sites: Sequence[str], of: int) -> str:
+    if len(sites) == 1:
+        return f"Site {sites[0]} has"
+    return f"{count(len(sites))} of {count(of, 'site')} have"
+
+
+def _absent_classes(run: RunReport) -> Iterator[str]:
+    """Classes that no site has seen; a count of None is small, not zero."""
+    counts = [site.labels for site in run.per_site if site.labels]
+    if not counts or len(counts) < len(run.per_site):
+        return
+    names = run.class_names or range(len(counts[0]))
+    by_class = zip(*counts, strict=False)
+    absent = [str(name) for name, rows in zip(names, by_class, strict=False) if all(n == 0 for n in rows)]
+    if not absent:
+        return
+    listed = ", ".join(absent[:5])
+    if len(absent) > 5:
+        listed += " and others"
+    yield f"No site has training rows of class {listed}: nothing can be learned about it."
+
+
+def _failed_bounds(run: RunReport) -> Iterator[str]:
+    for key, bound in run.bounds.items():
+        if bound.failure:
+            yield f"The {BOUNDS[key].lower()} bound failed: {bound.failure}"

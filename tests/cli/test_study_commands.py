@@ -12,7 +12,7 @@ import torch
 from places import COLUMNS, SHORT, Place
 from tiny import Invoke
 
-from consilience.cli.site import show_parts
+from consilience.cli.site_tables import show_parts
 from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.formats.signature import new_key
 from consilience.posterior import Dense, multiply
@@ -47,7 +47,7 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
     assert (
         "this is the mixture (β = 0)" in pooled and "Pooled from north, south, west, 252 rows" in pooled
     )  # 3 × 0.7 × 120
-    assert "Chosen by statistics of north, south, west: β = " in chosen
+    assert "Chosen by statistics of north, south, west: " in chosen
     assert "24 test rows" in judged and "calibration_slope" in judged
     assert "give --study to check" in unchecked and "give --study to check" not in judged
     with (place.root / "west" / "p.csv").open() as file:
@@ -160,9 +160,9 @@ def test_a_site_leaves_and_another_joins(place: Place) -> None:
     place.carry("east.reply", "west", "server")
     more = place.at("server", "study", "pool", "sepsis.toml", "north.reply", "south.reply", "east.reply")
 
-    assert "still holds west: it is old" in left
-    assert "OLD: it holds a site that has left" in listed
-    assert "old model: it holds west" in old
+    assert "still includes west" in left
+    assert "OUTDATED: it includes a site that has left" in listed
+    assert "outdated model: it includes west" in old
     assert "Pooled from east, north, south" in more
 
 
@@ -220,9 +220,9 @@ def test_a_model_is_old_when_a_site_of_an_earlier_round_has_left(place: Place) -
     place.at("server", *last, "again.model")
 
     assert "Pooled from north, south, west, 252 rows" in told  # 3 × 0.7 × 120
-    assert left.count("still holds north") == 2
-    assert "old model: it holds north" in used
-    assert place.at("server", "study", "show", "sepsis.toml").count("OLD") == 3
+    assert left.count("still includes north") == 2
+    assert "outdated model: it includes north" in used
+    assert place.at("server", "study", "show", "sepsis.toml").count("OUTDATED") == 3
 
 
 def test_a_pool_that_cannot_write_its_message_can_be_run_again(place: Place) -> None:

@@ -35,5 +35,5 @@ def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert "Left out" in done.stdout and "switzerland' has left" in done.stdout
-    assert "old model: it holds switzerland" in done.stdout
+    assert "outdated model: it includes switzerland" in done.stdout
     assert len((tmp_path / "work" / "va" / "predictions.csv").read_text().splitlines()) == 201

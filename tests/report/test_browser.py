@@ -86,7 +86,7 @@ def test_tables_sort_by_mouse_and_keyboard(browser: Browser, files: dict[str, Pa
         )
         assert page.run(sent)[1:] == ["350.2 kB", "2.1 MB", "3.5 MB"]  # by their size, not as text
         groups = page.run("[...document.querySelectorAll('th[scope=rowgroup]')].map(t => t.textContent)")
-        assert groups[0] == "The server needs nothing" and len(groups) == 4
+        assert groups[0] == "The server needs no data" and len(groups) == 4
         assert page.complaints() == []
 
 
@@ -161,7 +161,7 @@ def test_a_study_shows_no_small_cell(browser: Browser, files: dict[str, Path]) -
         cells = page.run("[...document.querySelectorAll('.figures details table td')].map(t => t.textContent)")
         assert "< 10" in cells
         page.run("""holding = [...document.querySelectorAll('.figures > details')].find(d =>
-            d.querySelector('h2').textContent.startsWith('Who holds'))""")
+            d.querySelector('h2').textContent.startsWith('Class counts'))""")
         assert "Counts below 10 are left blank" in page.run("holding.textContent")
         texts = page.run("[...holding.querySelectorAll('td, svg text')].map(t => t.textContent)")
         texts = [t for t in texts if t not in {str(c) for c in range(10)}]  # the axes' names of classes and sites
@@ -171,7 +171,7 @@ def test_a_study_shows_no_small_cell(browser: Browser, files: dict[str, Path]) -
 def test_a_study_folds_sorts_and_shows_no_example(browser: Browser, files: dict[str, Path]) -> None:
     with Page(browser, files["study"]) as page:
         titles = page.run("[...document.querySelectorAll('h2')].map(t => t.textContent)")
-        assert titles == ["Warning", "Scores", "Site by site", "Who holds what", "What moved"]
+        assert titles == ["Warning", "Scores", "Scores by site", "Class counts by site", "Communication"]
         page.run("document.querySelectorAll('.figures details details').forEach(d => d.open = true)")
         page.run("document.querySelector('.figures th[data-column=\"2\"] button').click()")
         scores = page.run(

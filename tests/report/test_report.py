@@ -15,8 +15,10 @@ from reports import classification, comparison, read, regression, reliability, t
 import consilience.report
 from consilience.errors import InputError
 from consilience.report.run_page import comparison_page, run_page
+from consilience.report.run_report import read_run
+from consilience.report.sentence import sentence
 from consilience.report.table import comparison_table, run_table
-from consilience.report.wording import count, human_bytes, interval, number, percent, sentence
+from consilience.report.wording import count, human_bytes, interval, number, percent
 
 PAGES = {
     "run": lambda: run_page(classification()),
@@ -135,9 +137,9 @@ def contrast(a: str, b: str) -> float:
 def test_sentence_says_what_the_run_supports() -> None:
     # The fullest bin has 200 rows, confidence 14.6 / 15 = 0.973, right round(200 × (0.973 − 0.02)) = 191 times, 95.5 %.
     # Its Wilson interval: centre (0.955 + 0.0096) / 1.0192 = 0.9464, half-width 0.0297, so 91.7 to 97.6 %.
-    assert sentence(classification()) == (
-        "5 sites, 1 round, 1.2 MB sent. 94 % accurate; when it says 97 % it is right 96 % of the time (92–98); "
-        "weakest site: 3; a model from the server's 30 rows alone would reach 69 %."
+    assert sentence(read_run(classification())) == (
+        "5 sites, 1 round, 1.2 MB sent. Accuracy 94 %; predictions made with 97 % confidence are correct 96 % of the "
+        "time (95 % interval 92–98); weakest site: 3; a model trained on the server's 30 rows alone reaches 69 %."
     )
 
 
@@ -145,14 +147,15 @@ def test_sentence_leaves_out_what_the_run_does_not_support() -> None:
     run = classification(sites=1)
     run["reliability"] = reliability([0, 0, 0, 0, 49])  # one row short of 50
     run["rows"]["calibration"] = 0  # then no server-only model exists
-    assert sentence(run) == "1 site, 1 round, 1.2 MB sent. 94 % accurate."
-    assert sentence({}) == ""
+    assert sentence(read_run(run)) == "1 site, 1 round, 1.2 MB sent. Accuracy 94 %."
+    assert sentence(read_run({})) == ""
 
 
 def test_sentence_for_regression() -> None:
-    assert sentence(regression()) == (
-        "8 sites, 1 round, 1.2 MB sent. Root mean square error 0.412; its 80 % intervals hold 79 % of the test rows "
-        "(75–83); weakest site: 3; a model from the server's 30 rows alone would be off by 0.830."
+    assert sentence(read_run(regression())) == (
+        "8 sites, 1 round, 1.2 MB sent. Root mean square error 0.412; the 80 % predictive intervals cover 79 % "
+        "of the test rows (95 % interval 75–83); weakest site: 3; a model trained on the server's 30 rows alone has a "
+        "root mean square error of 0.830."
     )  # observed 0.8 − 0.012 = 78.8 %, interval 0.8 − 0.05 to 0.8 + 0.03
 
 
@@ -163,7 +166,7 @@ def test_ece_is_grey_below_200_rows(rows: int, grey: bool) -> None:
     compared = {"rows": [{"name": "FedAvg", **scores}], "rows_of_data": {"test": rows}}
 
     assert ('<tr class="grey"><th scope="row">ECE</th>' in page) == grey
-    assert ("says little" in page) == grey
+    assert ("is unreliable" in page) == grey
     assert ('<td class="grey">' in comparison_page(compared)) == grey
     assert f"{rows} test rows" in page.replace("\u00a0", " ")
     assert "ECE, debiased" in page
@@ -184,7 +187,7 @@ def test_comparison_groups_rows_and_marks_the_best_of_each_group() -> None:
     best = re.findall(r"<strong>([\d.]+)</strong>", page)
 
     assert groups == [
-        "The server needs nothing",
+        "The server needs no data",
         "The server needs unlabelled inputs",
         "The server needs labelled rows",
         "Bounds, for reference",
@@ -249,7 +252,7 @@ def test_terminal_table_of_partial_runs(run: dict[str, Any]) -> None:
 
 def test_the_acceptance_of_hmc_is_told_where_it_sampled() -> None:
     run = {**classification(), "diagnostics": {"accepted": 0.784}}
-    assert "HMC accepted" not in run_page(run)  # an optimiser rejects nothing
+    assert "HMC acceptance rate" not in run_page(run)  # an optimiser rejects nothing
     run["settings"] = {"type": "CoresetFL", "downstream": {"type": "HMC", "rate": 0.01}}
-    assert "HMC accepted" in run_page(run) and "78\u00a0% of its proposals" in run_page(run)
-    assert "HMC accepted" not in run_page({**run, "diagnostics": {}})
+    assert "HMC acceptance rate" in run_page(run) and "78\u00a0% of proposals" in run_page(run)
+    assert "HMC acceptance rate" not in run_page({**run, "diagnostics": {}})

@@ -13,6 +13,7 @@ from reports import classification, read, regression, reliability
 import consilience as co
 from consilience.predictive import Categorical, Normal
 from consilience.report.run_page import run_page
+from consilience.report.run_report import read_run
 from consilience.report.suppression import suppress
 from consilience.report.warnings import doubts
 from consilience.runs.evaluate import examples, picture, predicted_bins
@@ -27,39 +28,45 @@ def calm() -> dict[str, Any]:
 
 
 def test_a_good_run_has_no_warning() -> None:
-    assert doubts(calm()) == []
-    assert doubts({}) == []
+    assert doubts(read_run(calm())) == []
+    assert doubts(read_run({})) == []
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"metrics": {"nll": 2.31}}, "worse than that of equal odds for all 10 classes (2.303)"),  # log 10 = 2.3026
-        ({"metrics": {"nll": math.inf}}, "not a finite number"),
-        ({"reliability": reliability([0] * 9 + [100], -0.2)}, "Overconfident: it says 96 % on average"),
-        ({"reliability": reliability([0] * 5 + [100, 0, 0, 0, 0], 0.2)}, "Underconfident: it says 56 % on average"),
-        ({"method": "bcm", "reliability": reliability([0] * 9 + [100], -0.2)}, "A product of sites"),
+        (
+            {"metrics": {"nll": 2.31}},
+            "worse than giving all 10 classes the same probability (2.303)",
+        ),  # log 10 = 2.3026
+        ({"metrics": {"nll": math.inf}}, "is not finite"),
+        ({"reliability": reliability([0] * 9 + [100], -0.2)}, "Overconfident: the mean confidence is 96 %"),
+        ({"reliability": reliability([0] * 5 + [100, 0, 0, 0, 0], 0.2)}, "Underconfident: the mean confidence is 56 %"),
+        ({"multiplies": True, "reliability": reliability([0] * 9 + [100], -0.2)}, "A product treats the sites"),
         ({"diagnostics": {"beta": 0.0}}, "β is at the end of its range (0, the mixture)"),
-        ({"diagnostics": {"beta": 1.0}}, "(1, the product): the server's 30 labelled rows"),
-        ({"bounds": {"centralised": {"failure": "Too far."}}}, "Centralised, the bound: Too far."),
+        (
+            {"diagnostics": {"beta": 1.0}},
+            "(1, the product): no value in between did better on the server's 30 labelled rows",
+        ),
+        ({"bounds": {"centralised": {"failure": "Too far."}}}, "The centralised bound failed: Too far."),
         ({"rows": {"test": 199}}, "Only 199 test rows"),
         ({"per_site": [{"site": "a", "test": 19}, {"site": "b", "test": 20}]}, "Site a has fewer than 20 test rows"),
-        ({"per_site": [{"site": "a", "labels": [5, 0]}, {"site": "b", "labels": [1, 0]}]}, "training row of class 1"),
+        ({"per_site": [{"site": "a", "labels": [5, 0]}, {"site": "b", "labels": [1, 0]}]}, "training rows of class 1"),
     ],
 )
 def test_each_reason_to_doubt_is_told_once(change: dict[str, Any], sentence: str) -> None:
-    found = doubts({**calm(), **change})
+    found = doubts(read_run({**calm(), **change}))
     assert len([d for d in found if sentence in d.replace("\u00a0", " ")]) == 1
 
 
 @pytest.mark.parametrize("beta", [0.002, 0.5, 0.998])
 def test_a_beta_inside_its_range_is_no_warning(beta: float) -> None:
-    assert doubts({**calm(), "diagnostics": {"beta": beta}}) == []
+    assert doubts(read_run({**calm(), "diagnostics": {"beta": beta}})) == []
 
 
 def test_a_regression_worse_than_the_mean_is_told() -> None:
     run = {**regression(), "predicted": {"bins": [], "points": None, "spread": 0.4}}  # its RMSE is 0.412
-    assert "worse than always saying the mean (0.400)" in doubts(run)[0]
+    assert "worse than always predicting the mean (0.400)" in doubts(read_run(run))[0]
 
 
 def test_the_split_adds_up_to_what_predict_says() -> None:
@@ -129,7 +136,7 @@ def test_single_rows_are_shown_of_public_data_only() -> None:
         sites = co.from_arrays(x, y, public=public).split(co.iid(), **split)
         result = co.run(tiny.method("mixture"), co.classification(co.linear(64, 2)), sites)
         assert bool(result.report["examples"]) == public
-        assert ("Telling examples" in run_page(result.report)) == public
+        assert ("Example predictions" in run_page(result.report)) == public
     assert len(picture(torch.randn(64)) or []) == 8
     assert picture(torch.randn(3, 64, 64)) is None  # too large for a report
 

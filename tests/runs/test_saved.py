@@ -77,9 +77,9 @@ def test_a_bound_that_diverges_is_told_and_costs_no_other(tmp_path: Path, monkey
     text = " ".join(str(result).split())
     told = (result.save(tmp_path / "told") / "report.html").read_text()
 
-    assert "Centralised, the bound" not in page
+    assert "bound failed" not in page
     for shown in (text, told):
-        assert "Centralised, the bound: Site 0, round 1: Too far." in shown and "Local only" in shown
+        assert "The centralised bound failed: Site 0, round 1: Too far." in shown and "Local only" in shown
         assert "Server only" in shown
     assert set(result.bounds) == {"local_only", "server_only", "centralised"}
     assert "metrics" in result.bounds["local_only"] and "metrics" not in result.bounds["centralised"]

@@ -38,7 +38,7 @@ def test_counts_and_bytes_are_those_that_were_sent(tmp_path: Path) -> None:
         assert moved["down_bytes"] == 0  # a first message that sites compute for themselves
     page = study_page(told)
     assert read(page).open == []
-    assert "is not known here" in page and "Who holds what" in page and "Telling examples" not in page
+    assert "is not known here" in page and "Class counts by site" in page and "Example predictions" not in page
 
 
 @pytest.mark.parametrize("kind", ["classes", "numbers"])
@@ -64,7 +64,7 @@ def test_scores_are_the_mean_over_the_rows_set_aside(tmp_path: Path, kind: str) 
     # T = 1 is on the grid and has no penalty ½ log² t, so what was chosen is better by at least its own.
     least = 0.5 * float(torch.tensor(told["temperature"]).log()) ** 2 / told["rows"]["set aside"]
     assert told["metrics"]["nll"] <= told["pooled"]["metrics"]["nll"] - least + 1e-9
-    assert "weakest site" in study_page(told) and "flatters" in study_page(told)
+    assert "weakest site" in study_page(told) and "slightly optimistic" in study_page(told)
 
 
 def test_an_account_that_is_lost_leaves_the_scores(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_the_commands_write_a_report_beside_the_model(
     assert (
         "2 of 3 sites" in pooled and "Left out: west.reply is damaged" in pooled and "Without a reply of west" in pooled
     )
-    assert "NLL" in final and "Site by site" in final and "Who holds how much" in final
+    assert "NLL" in final and "Scores by site" in final and "Training rows by site" in final
     told = json.loads((tmp_path / "server" / "sepsis-chosen.json").read_text())
     assert told["checksum"] == open_envelope(tmp_path / "server" / "sepsis-chosen.model").checksum
     assert told["rows"] == {"train": 168, "set aside": 24}  # 2 sites × 120 rows, of which 0.7 and 0.1
