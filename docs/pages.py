@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import api
+
 from consilience.cli.catalogue import needed, settings_of
 from consilience.method import Method, Needs, needs, usual_rounds
 from consilience.methods import METHODS
@@ -23,17 +25,22 @@ OTHERS = "<!-- the pages that nothing above names -->"
 
 def write(folder: Path) -> None:
     """Write what is generated, touching only what has changed, so that a second build has little to do."""
-    made = {f"methods/{name}.md": method_page(name) for name in METHODS}
-    made |= {"methods/index.md": method_index(), "parts/situations.md": situations()}
-    made |= {"parts/regression.md": numbers(), "parts/traffic.md": traffic(), **copies(folder.parent)}
-    for name, text in made.items():
+    texts = {f"methods/{name}.md": method_page(name) for name in METHODS}
+    texts["methods/index.md"] = method_index()
+    texts["parts/situations.md"] = situations()
+    texts["parts/regression.md"] = numbers()
+    texts["parts/traffic.md"] = traffic()
+    texts |= copies(folder.parent)
+    texts |= api.write()
+    for name, text in texts.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
-    for old in [*folder.glob("methods/*.md"), *folder.glob("experiments/*.md")]:
-        if f"{old.parent.name}/{old.name}" not in made:
-            old.unlink()
+    for generated in ("methods", "experiments", "api"):
+        for path in folder.glob(f"{generated}/*.md"):
+            if f"{generated}/{path.name}" not in texts:
+                path.unlink()
 
 
 def adapted(name: str, text: str, folder: Path) -> str:
@@ -46,7 +53,8 @@ def adapted(name: str, text: str, folder: Path) -> str:
 def completed(index: str, folder: Path) -> str:
     """The index without the pages that are not there, and with those that no table of contents names."""
     every = {str(p.relative_to(folder).with_suffix("")) for p in folder.rglob("*.md")} - {"index"}
-    every = {p for p in every if p == "methods/index" or not p.startswith(("methods/", "parts/", "_build/"))}
+    inner = ("methods/", "api/", "parts/", "_build/")
+    every = {p for p in every if p in ("methods/index", "api/index") or not p.startswith(inner)}
     named: set[str] = set()
 
     def present(block: re.Match[str]) -> str:
@@ -86,7 +94,8 @@ def method_page(name: str) -> str:
     """A method's name, paper, sentence and algorithm box, what leaves a site, and its settings."""
     kind = METHODS[name]
     title, paper = citation(kind)
-    sentence, _, box = (inspect.getdoc(kind) or "").partition("\n\n")
+    described = re.split(r"\n\n(?:Args|Attributes):\n", inspect.getdoc(kind) or "")[0]  # the settings have a table
+    sentence, _, box = described.partition("\n\n")
     rounds = "one" if kind.one_shot else f"as many as asked, {usual_rounds(kind)} by default"
     facts = [("A site sends", kind.sends), ("The server needs", needed(kind())), ("Rounds", rounds)]
     facts += [("For", " and ".join(kind.tasks)), ("In Python", f"`co.{kind.__name__}()`")]
