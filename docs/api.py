@@ -114,8 +114,8 @@ def index() -> str:
         "\n\n".join(
             [
                 "# API reference",
-                "Made from the docstrings of the installed code. [The names at `consilience`](consilience.md) are the public "
-                "ones, which keep their meaning between releases; what else a room holds may move.",
+                "Made from the docstrings of the code. [The names at `consilience`](consilience.md) are the public "
+                "ones; whatever else a part of the package holds may move between releases.",
                 "\n".join(["| part | what is in it |", "| --- | --- |", *rows]),
                 "\n".join(["```{toctree}", ":hidden:", "", "consilience", *rooms(), "```"]),
             ]
