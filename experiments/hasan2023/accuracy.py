@@ -154,8 +154,9 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     distil = co.Distil(co.Adam(rate=1e-4, epochs=DISTILLED[scale], batch=BATCH), start=co.at_client)
     local = ran(co.FedAvg(trained(*s["local"], epochs)))
     sampled = ran(co.Mixture(sampling(s["sampler"], epochs)))
-    same = s["sampler"] == s["gaussian"]
-    gaussian = sampled if same else ran(co.Mixture(sampling(s["gaussian"], epochs)))
+    gaussian = sampled
+    if s["sampler"] != s["gaussian"]:
+        gaussian = ran(co.Mixture(sampling(s["gaussian"], epochs)))
     server = co.Descent(s["server"], 0.9)
 
     attempt(f"FedAvg, {rounds} rounds", co.FedAvg(trained(*s["local"], epochs // rounds)), rounds)
@@ -179,10 +180,16 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     values["Local only, mean"] = {k: sum(v[k] for v in own) / len(own) for k in SHOWN}  # type: ignore[misc]
     attempt("Centralised", co.Centralised(sampling(s["sampler"], epochs)))
     attempt("Server only, all labels", co.ServerOnly(sampling(s["sampler"], epochs)))
-    few = Data(*(leaf[:30] for leaf in labelled))
-    alone = co.ServerOnly(sampling(s["sampler"], epochs)) if scale == "smoke" else co.ServerOnly()
-    attempt("Server only, 30 labels", alone, where=dataclasses.replace(sites, calibration=few))
+    alone = co.ServerOnly()
+    if scale == "smoke":
+        alone = co.ServerOnly(sampling(s["sampler"], epochs))
+    attempt("Server only, 30 labels", alone, where=with_labels(sites, labelled, 30))
     return values
+
+
+def with_labels(sites: co.Sites, labelled: Data, count: int) -> co.Sites:
+    """The same sites with only the first of the server's labelled rows."""
+    return dataclasses.replace(sites, calibration=Data(*(leaf[:count] for leaf in labelled)))
 
 
 def fewer(rows: Dataset, training: int, testing: int) -> Dataset:
