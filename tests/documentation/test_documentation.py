@@ -24,7 +24,7 @@ COPIES = {"changes.md", "contributing.md"}  # generated from files at the root
 PAGES = [p for p in sorted((ROOT / "docs").glob("*.md")) if p.name not in COPIES]
 PAGES += [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 SHOWN = {"python", "console", "text", "json", "toml", "yaml", "ini", "csv", "dockerfile", "html"}
-ELSEWHERE = {"study.md": "sh"}  # blocks that tests/test_docs_study.py runs
+ELSEWHERE = {"study.md": "sh"}  # blocks that tests/documentation/test_docs_study.py runs
 NOT_RUN = "# not run here:"
 
 
