@@ -103,8 +103,8 @@ def room_page(name: str) -> str:
 def describes(name: str) -> bool:
     """Whether a module has words or public names of its own."""
     module = importlib.import_module(name)
-    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == name]
-    return bool(module.__doc__ or own)
+    names = [value for value in vars(module).values() if getattr(value, "__module__", None) == name]
+    return bool(module.__doc__ or names)
 
 
 def index() -> str:
@@ -134,10 +134,13 @@ def public_page() -> str:
         elif hasattr(value, "__module__") and hasattr(value, "__qualname__"):
             lines.setdefault(room_of(value), []).append(name_line(name, value))
     parts = ["# consilience", "`import consilience as co`, then `co.run(…)`. Each name leads to its description."]
+    titles = {"namespaces": "Namespaces"}
     for group in ("namespaces", *rooms()):
         if group in lines:
-            title = "Namespaces" if group == "namespaces" else room(group).title
-            parts += [f"## {title}", "\n".join(["| name | what it is |", "| --- | --- |", *lines[group]])]
+            parts += [
+                f"## {titles.get(group) or room(group).title}",
+                "\n".join(["| name | what it is |", "| --- | --- |", *lines[group]]),
+            ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -164,8 +167,9 @@ def namespace_line(name: str, module: Any) -> str:
 
 def first_sentence(value: Any) -> str:
     """Return what a docstring says first, on one line; nothing for docstrings that Python wrote."""
-    text = "" if is_automatic(value) else inspect.getdoc(value) or ""
-    paragraph = " ".join(text.split("\n\n")[0].split())
+    if is_automatic(value):
+        return ""
+    paragraph = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
     return re.split(r"(?<=\.)\s+(?=[A-Z`])", paragraph)[0]
 
 

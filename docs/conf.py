@@ -43,5 +43,5 @@ pages.write(HERE)
 
 def setup(app) -> None:  # type: ignore[no-untyped-def]
     api.setup(app)
-    app.connect("source-read", lambda app, name, source: source.__setitem__(0, pages.adapted(name, source[0], HERE)))
+    app.connect("source-read", lambda app, name, source: source.__setitem__(0, pages.adapt(name, source[0], HERE)))
     app.connect("env-get-outdated", lambda app, env, added, changed, removed: ["index"])  # another page may be new
