@@ -90,7 +90,10 @@ def main() -> None:
         options.out.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")  # what is done stays done
     if options.page:
         write_page(PAGE, results)
-    screen.print(f"JSON: {options.out}" + (f"; tables: {PAGE}" if options.page else ""))
+    written = f"JSON: {options.out}"
+    if options.page:
+        written += f"; tables: {PAGE}"
+    screen.print(written)
 
 
 if __name__ == "__main__":

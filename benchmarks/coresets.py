@@ -19,7 +19,10 @@ TARGET = 50  # × FedAvg's seconds
 
 def measure(options: Namespace) -> dict[str, Any]:
     """Seconds at the sites, and their ratio; FedAvg is stopped at its best validation NLL."""
-    figure2, scale = module("dhondt2024/figure2"), "small" if options.scale >= 0.1 else "smoke"
+    figure2 = module("dhondt2024/figure2")
+    scale = "smoke"
+    if options.scale >= 0.1:
+        scale = "small"
     learn, _, _, rounds = figure2.SCALES[scale]
     sites = figure2.prepare(100, 0)
     task = co.regression(mlp_swish(1), noise=figure2.NOISE, prior=co.Isotropic(100.0))

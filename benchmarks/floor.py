@@ -78,7 +78,9 @@ def measure(options: Namespace) -> dict[str, Any]:
         with using_threads(cores()):
             every["bare, all threads"] = [seconds(rows["bare"]) for _ in range(options.repeats)]
         middle, steps = medians(every), count * ROWS // BATCH
-        others = peers.measured(count, options) if options.peers else {}
+        others = {}
+        if options.peers:
+            others = peers.measure(count, options)
         results[str(clients)] = {
             **{"clients": count, "steps": steps, "engine": name, "seconds": {**middle, **others}, "every_run": every},
             "floor": middle["bare"] / cores(),
@@ -91,6 +93,7 @@ def table(results: dict[str, Any]) -> list[list[str]]:
     names = list(dict.fromkeys(n for f in results.values() for n in f["seconds"]))
     rows = [["clients", "engine", "floor, s", *(f"{n}, s" for n in names), f"ours / floor (wanted: {TARGET})"]]
     for f in results.values():
-        times = [f"{f['seconds'][n]:.3f}" if n in f["seconds"] else "–" for n in names]
+        known = {n: f"{seconds:.3f}" for n, seconds in f["seconds"].items()}
+        times = [known.get(n, "–") for n in names]
         rows.append([str(f["clients"]), f["engine"], f"{f['floor']:.3f}", *times, f"{f['ratio']:.2f}"])
     return rows

@@ -129,7 +129,9 @@ def tune(clients: list[Models], server: DataLoader[tuple[Tensor, ...]], p: Probl
 
 def predict(student: nn.Module, x: Tensor, p: Problem) -> Outcome:
     out = student(x)
-    return (functional.log_softmax(out, -1),) if p.sites.classes else (out[:, 0], out[:, 1].exp())
+    if p.sites.classes:
+        return (functional.log_softmax(out, -1),)
+    return out[:, 0], out[:, 1].exp()
 
 
 def taught(

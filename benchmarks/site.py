@@ -58,7 +58,9 @@ def main() -> None:
                 (("predict", "s.model", "rows.csv"), "rows.predictions.csv"),
             ):
                 wall, cpu, memory = time_command(folder, *command)
-                size = f"{(folder / file).stat().st_size:,} bytes" if file else ""
+                size = ""
+                if file:
+                    size = f"{(folder / file).stat().st_size:,} bytes"
                 print(
                     f"| {name} | {' '.join(command[:2])} | {wall:.1f} | {cpu:.1f} | {memory:.0f} | {size} |", flush=True
                 )

@@ -36,5 +36,6 @@ def measure(clients: int, options: Namespace) -> dict[str, float]:
             seconds[name] = float(json.loads(done.stdout.splitlines()[-1])["seconds"])
         except (subprocess.CalledProcessError, OSError, ValueError) as error:
             lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
-            print(f"{name} could not be measured: {lines[-1] if lines else error}")
+            reason = [str(error), *lines][-1]
+            print(f"{name} could not be measured: {reason}")
     return seconds

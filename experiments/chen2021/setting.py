@@ -215,7 +215,9 @@ def prepare(
         rows, x=rows.x[chosen_rows], y=rows.y[chosen_rows], x_test=rows.x_test[test_rows], y_test=rows.y_test[test_rows]
     )
     clients = min(clients, count // 30)
-    share = 0.1 if len(size.decays) > 1 else 0.0
+    share = 0.0
+    if len(size.decays) > 1:
+        share = 0.1
     sites = rows.split(
         split(kind, clients, count), clients, calibration=LABELS + size.inputs, validation=share, seed=seed,
         standardise=True,
@@ -233,7 +235,9 @@ def split(kind: str, clients: int, rows: int) -> Split:
         return parse("dirichlet:0.1")
     if kind == "iid":
         return parse("iid")
-    major, minor = (5, 1) if kind == "step100" else (2, max(1, round(10 * rows / 40_000)))
+    major, minor = 2, max(1, round(10 * rows / 40_000))
+    if kind == "step100":
+        major, minor = 5, 1
     return co.step(major, minor)
 
 

@@ -136,8 +136,10 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         values[row] = {**means, "nll_own_writers": result.metrics["nll"], "seconds": result.report["seconds"]}
         for key, target in targets.items():
             point = bytes_to_reach(curves.get(row, []), key, target)
-            floats = None if point is None else bytes_sent(point, "floats")
-            values[row] |= {f"floats_to_{key}": floats, f"times_to_{key}": None if floats is None else floats / own}
+            values[row] |= {f"floats_to_{key}": None, f"times_to_{key}": None}
+            if point is not None:
+                floats = bytes_sent(point, "floats")
+                values[row] |= {f"floats_to_{key}": floats, f"times_to_{key}": floats / own}
     values["BPC-FL + SGD"] |= exposure(first, sites)
     values["_drawing"] = {"curves": curves, "pictures": pictures(first, sites)}  # type: ignore[dict-item]
     return values

@@ -63,7 +63,8 @@ def score_column(column: str, seed: int, scale: str, data_dir: str | None) -> Va
         some = co.Key(seed).fold(9).permutation(len(rows.x))[: size.rows]
         rows = dataclasses.replace(rows, x=rows.x[some], y=rows.y[some])
     sites = rows.split(how, int(count), calibration=labels, inputs=size.inputs, seed=seed)
-    sites = sites.map_x(lambda x: 1 - x) if name == "femnist" else sites  # ink on paper → light on dark, mostly zeros
+    if name == "femnist":
+        sites = sites.map_x(lambda x: 1 - x)  # ink on paper → light on dark, mostly zeros
     task = co.classification(model(size.network, sites.features, sites.classes))
     epochs, batch = size.epochs, size.batch
     sampler, training = co.CyclicalSGHMC(epochs=epochs, batch=batch), co.SGD(epochs=epochs, batch=batch)

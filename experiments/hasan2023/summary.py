@@ -55,8 +55,12 @@ def accuracies(results_by_cell: dict[tuple[str, str], dict[str, Any]]) -> str:
 def format_cell(cell: dict[str, Any] | None) -> str:
     if cell is None:
         return "–"
-    error = "" if cell["spread"] is None else f" ± {cell['spread']:.2f}"
-    printed = "" if cell["paper"] is None else f" ({cell['paper']:.2f})"
+    error = ""
+    if cell["spread"] is not None:
+        error = f" ± {cell['spread']:.2f}"
+    printed = ""
+    if cell["paper"] is not None:
+        printed = f" ({cell['paper']:.2f})"
     return f"{cell['ours']:.2f}{error}{printed}"
 
 

@@ -42,7 +42,9 @@ def predict(x: np.ndarray, y: np.ndarray) -> Normal:
 
 def limit(rule: str, column: str, clients: int) -> float:
     if rule == "product":
-        return 1 / (clients / OBSERVED - (clients - 1) / PRIOR) if column == "homogeneous" else OBSERVED
+        if column == "homogeneous":
+            return 1 / (clients / OBSERVED - (clients - 1) / PRIOR)
+        return OBSERVED
     away = (1 - 1 / clients) + float(truth(AT)) ** 2 * (clients - 1) / clients**2
     return OBSERVED if column == "homogeneous" else OBSERVED + away
 

@@ -120,11 +120,15 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
     task = co.regression(network, noise=0.5, prior=co.Flat()).tilted(co.decay(DECAY))
     many = co.regression(network, noise=2.0, prior=co.Flat(), latent=False)  # how an ensemble predicts
     one = co.regression(network, noise=1.0, prior=co.Flat(), latent=False)  # how a single model does
-    epochs, distilled = (rounds, 1) if scale == "smoke" else (s["epochs"], 100)
+    epochs, distilled = s["epochs"], 100
+    if scale == "smoke":
+        epochs, distilled = rounds, 1
 
     def score_result(result: Result, predicts: co.Task, method: co.Method | None = None) -> dict[str, float | None]:
         viewed = dataclasses.replace(result, task=predicts)
-        shown = viewed.pool(method, scored=False) if method else viewed
+        shown = viewed
+        if method:
+            shown = viewed.pool(method, scored=False)
         p = shown.method.predictive(predicts, shown.state)(test.x)
         assert isinstance(p, Normal)
         return {**batch_sums(p, test.y), "released": pairwise(p, test.y)}

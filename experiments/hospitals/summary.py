@@ -97,7 +97,9 @@ PLACES = (*HOSPITALS, "all")
 
 
 def interval(d: dict[str, float]) -> str:
-    return "0" if d["low"] == d["high"] else f"{d['mean']:+.3f} ({d['low']:+.3f} to {d['high']:+.3f})"
+    if d["low"] == d["high"]:
+        return "0"
+    return f"{d['mean']:+.3f} ({d['low']:+.3f} to {d['high']:+.3f})"
 
 
 def markdown_table(head: tuple[str, ...], lines: list[list[str]]) -> str:
@@ -149,7 +151,9 @@ def tables(found: dict[str, Any], kind: str) -> str:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "trials"
+    folder = Path(__file__).parent / "trials"
+    if len(sys.argv) > 1:
+        folder = Path(sys.argv[1])
     both = {}
     for kind in ("folds", "left-out"):
         both[kind] = summary(sorted(folder.glob(f"{kind}-*.json")), REFERENCE)

@@ -69,7 +69,9 @@ def tasks(sites: co.Sites) -> tuple[co.Task, co.Task]:
 
 def prepare(column: str, seed: int, scale: Scale, data_dir: str | None) -> tuple[co.Sites, int]:
     name, partition, *rest = column.split(":")
-    clients = int(rest[0]) if rest else 10
+    clients = 10
+    if rest:
+        clients = int(rest[0])
     rows = dataset(name, data_dir)
     if scale.rows is not None:
         rows = dataclasses.replace(rows, x=rows.x[: scale.rows], y=rows.y[: scale.rows])
@@ -90,7 +92,9 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     values: Values = {}
 
     def add(row: str, method: co.Method, task: co.Task, rounds: int, cohort: int | None = None) -> None:
-        extra: dict[str, Any] = {} if cohort is None else {"participation": cohort}
+        extra: dict[str, Any] = {}
+        if cohort is not None:
+            extra["participation"] = cohort
         result = co.run(
             method, task, sites, rounds=rounds, seed=seed, scored=False, engine="sequential", threads=1, **extra
         )
