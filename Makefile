@@ -40,4 +40,4 @@ lint: .venv/.ready
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv demo runs build docs/methods docs/parts docs/experiments docs/changes.md docs/contributing.md
+	rm -rf .venv demo runs build docs/api docs/methods docs/parts docs/experiments docs/changes.md docs/contributing.md

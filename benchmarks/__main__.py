@@ -28,36 +28,36 @@ PAGE, BEGIN, END = (
 )
 
 
-def shown(title: str, rows: list[list[str]]) -> Table:
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+def screen_table(title: str, rows: list[list[str]]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for i, heading in enumerate(rows[0]):
-        made.add_column(heading, justify="left" if i == 0 else "right")
+        table.add_column(heading, justify="left" if i == 0 else "right")
     for row in rows[1:]:
-        made.add_row(*row)
-    return made
+        table.add_row(*row)
+    return table
 
 
-def sections(found: dict[str, Any]) -> dict[str, str]:
+def sections(results: dict[str, Any]) -> dict[str, str]:
     """Title → table and what it was measured under, for every part that was."""
-    facts = found["machine"]
+    facts = results["machine"]
     about = (
         f"{facts['cores']} cores, {facts['threads']} thread(s), load before {facts['load_before']:.1f}, torch "
-        f"{found['torch']}, scale {found['scale']:g}; medians of {found['repeats']} alternating runs."
+        f"{results['torch']}, scale {results['scale']:g}; medians of {results['repeats']} alternating runs."
     )
-    made = {}
-    for name, part in found["parts"].items():
+    table = {}
+    for name, part in results["parts"].items():
         rows = PARTS[name].table(part)
         rule = ["---"] + ["---:"] * (len(rows[0]) - 1)
-        made[PARTS[name].TITLE] = "\n".join([*(f"| {' | '.join(r)} |" for r in [rows[0], rule, *rows[1:]]), "", about])
-    return made
+        table[PARTS[name].TITLE] = "\n".join([*(f"| {' | '.join(r)} |" for r in [rows[0], rule, *rows[1:]]), "", about])
+    return table
 
 
-def write_page(page: Path, found: dict[str, Any]) -> None:
+def write_page(page: Path, results: dict[str, Any]) -> None:
     """Put the parts that were measured between the two marks, in place of their older tables; the others stay."""
     before, _, rest = page.read_text().partition(BEGIN)
     inside, _, after = rest.partition(END)
     older = dict(part.strip().split("\n\n", 1) for part in inside.split("### ")[1:])
-    known = {**older, **sections(found)}
+    known = {**older, **sections(results)}
     text = "\n\n".join(f"### {m.TITLE}\n\n{known[m.TITLE]}" for m in PARTS.values() if m.TITLE in known)
     page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
 
@@ -74,23 +74,26 @@ def main() -> None:
     words.add_argument("--data-dir", default=os.environ.get("CONSILIENCE_DATA"), help="drawn rows without it")
     words.add_argument("--out", type=Path, default=Path("build/bench.json"))
     words.add_argument("--page", action="store_true", help=f"write the tables into {PAGE}")
-    given = words.parse_args()
-    if unknown := set(given.parts) - set(PARTS):
+    options = words.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
         words.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    torch.set_num_threads(given.threads)
+    torch.set_num_threads(options.threads)
     screen = Console(width=140)
-    found: dict[str, Any] = {
-        **{"scale": given.scale, "repeats": given.repeats, "torch": torch.__version__, "machine": machine()},
+    results: dict[str, Any] = {
+        **{"scale": options.scale, "repeats": options.repeats, "torch": torch.__version__, "machine": machine()},
         **{"python": platform.python_version(), "parts": {}},
     }
-    for name in given.parts or PARTS:
-        found["parts"][name] = PARTS[name].measure(given)
-        screen.print(shown(PARTS[name].TITLE, PARTS[name].table(found["parts"][name])))
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")  # what is done stays done
-    if given.page:
-        write_page(PAGE, found)
-    screen.print(f"JSON: {given.out}" + (f"; tables: {PAGE}" if given.page else ""))
+    for name in options.parts or PARTS:
+        results["parts"][name] = PARTS[name].measure(options)
+        screen.print(screen_table(PARTS[name].TITLE, PARTS[name].table(results["parts"][name])))
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")  # what is done stays done
+    if options.page:
+        write_page(PAGE, results)
+    written = f"JSON: {options.out}"
+    if options.page:
+        written += f"; tables: {PAGE}"
+    screen.print(written)
 
 
 if __name__ == "__main__":

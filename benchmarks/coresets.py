@@ -17,11 +17,14 @@ TITLE = "Learning coresets"
 TARGET = 50  # × FedAvg's seconds
 
 
-def measure(given: Namespace) -> dict[str, Any]:
+def measure(options: Namespace) -> dict[str, Any]:
     """Seconds at the sites, and their ratio; FedAvg is stopped at its best validation NLL."""
-    figure2, scale = module("dhondt2024/figure2"), "small" if given.scale >= 0.1 else "smoke"
+    figure2 = module("dhondt2024/figure2")
+    scale = "smoke"
+    if options.scale >= 0.1:
+        scale = "small"
     learn, _, _, rounds = figure2.SCALES[scale]
-    sites = figure2.prepared(100, 0)
+    sites = figure2.prepare(100, 0)
     task = co.regression(mlp_swish(1), noise=figure2.NOISE, prior=co.Isotropic(100.0))
     average = co.FedAvg(co.Adam(rate=1e-2, epochs=2, batch=20))
     history = co.run(average, task, sites, rounds=rounds).report["history"]
@@ -35,7 +38,7 @@ def measure(given: Namespace) -> dict[str, Any]:
     return {"scale": scale, **seconds, "fedavg_rounds": best, "ratio": coreset / fedavg}
 
 
-def table(found: dict[str, Any]) -> list[list[str]]:
+def table(results: dict[str, Any]) -> list[list[str]]:
     heads = ["scale", "coresets, s", "FedAvg, s", "FedAvg's rounds", f"ratio (wanted: ≤ {TARGET})"]
-    seconds = [f"{found[f'{what}_seconds']:.1f}" for what in ("coreset", "fedavg")]
-    return [heads, [found["scale"], *seconds, str(found["fedavg_rounds"]), f"{found['ratio']:.1f}"]]
+    seconds = [f"{results[f'{what}_seconds']:.1f}" for what in ("coreset", "fedavg")]
+    return [heads, [results["scale"], *seconds, str(results["fedavg_rounds"]), f"{results['ratio']:.1f}"]]

@@ -30,10 +30,10 @@ def problem(name: str, rows: int) -> tuple[co.Task, co.Samples, Tensor]:
     return task, members, torch.rand(rows, *shape)
 
 
-def filled(network: nn.Module, params: dict[str, Tensor]) -> nn.Module:
-    made = copy.deepcopy(network).eval()
-    made.load_state_dict(params, strict=False)
-    return made
+def fill(network: nn.Module, params: dict[str, Tensor]) -> nn.Module:
+    filled_copy = copy.deepcopy(network).eval()
+    filled_copy.load_state_dict(params, strict=False)
+    return filled_copy
 
 
 @torch.no_grad()
@@ -44,12 +44,12 @@ def passes(networks: list[nn.Module], x: Tensor) -> None:
             network(part)
 
 
-def timed(name: str, rows: int, repeats: int) -> dict[str, Any]:
+def time_network(name: str, rows: int, repeats: int) -> dict[str, Any]:
     task, members, x = problem(name, rows)
-    networks = [filled(task.model, params) for params in tree.unstack(members.params, MEMBERS)]
+    networks = [fill(task.model, params) for params in tree.unstack(members.params, MEMBERS)]
     predict = task.predictive(members)
-    found = medians(alternating({"ensemble": lambda: predict(x), "passes": lambda: passes(networks, x)}, repeats))
-    return {"rows": rows, "seconds": found, "ratio": found["ensemble"] / found["passes"]}
+    results = medians(alternating({"ensemble": lambda: predict(x), "passes": lambda: passes(networks, x)}, repeats))
+    return {"rows": rows, "seconds": results, "ratio": results["ensemble"] / results["passes"]}
 
 
 def growth(name: str, rows: int) -> float:
@@ -62,22 +62,22 @@ def growth(name: str, rows: int) -> float:
     return peak() - before
 
 
-def measure(given: Namespace) -> dict[str, Any]:
+def measure(options: Namespace) -> dict[str, Any]:
     """For each network: median seconds of both, their ratio, and the memory for n and 4n inputs."""
-    rows = max(64, round(ROWS * min(given.scale * 10, 1)))
+    rows = max(64, round(ROWS * min(options.scale * 10, 1)))
     return {
         name: {
-            **timed(name, rows, given.repeats),
+            **time_network(name, rows, options.repeats),
             "memory_mb": {str(n): in_a_new_process(growth, name, n) for n in (rows, 4 * rows)},
         }
         for name in NETWORKS
     }
 
 
-def table(found: dict[str, Any]) -> list[list[str]]:
+def table(results: dict[str, Any]) -> list[list[str]]:
     heads = ["network", "inputs", "ensemble, s", f"{MEMBERS} passes, s", f"ratio (wanted: ≤ {BOUND})"]
     rows = [[*heads, "memory, MB", "for 4 × the inputs, MB"]]
-    for name, f in found.items():
+    for name, f in results.items():
         seconds = [f"{f['seconds'][what]:.2f}" for what in ("ensemble", "passes")]
         memory = [f"{megabytes:.0f}" for megabytes in f["memory_mb"].values()]
         rows.append([name, str(f["rows"]), *seconds, f"{f['ratio']:.2f}", *memory])

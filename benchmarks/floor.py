@@ -27,7 +27,7 @@ CLIENTS, ROWS, BATCH, RATE = (10, 100), 600, 100, 0.05
 TARGET = 1.2
 
 
-def drawn(clients: int, rows: int, shape: tuple[int, ...], classes: int = 10) -> list[co.Data]:
+def draw_rows(clients: int, rows: int, shape: tuple[int, ...], classes: int = 10) -> list[co.Data]:
     x, y = Key(0).normal((clients, rows, *shape)), (Key(1).uniform(clients * rows) * classes).long()
     return [co.Data.of(a, b) for a, b in zip(x, y.reshape(clients, rows), strict=True)]
 
@@ -60,11 +60,11 @@ def a_round(
     return work
 
 
-def measure(given: Namespace) -> dict[str, Any]:
-    found = {}
+def measure(options: Namespace) -> dict[str, Any]:
+    results = {}
     for clients in CLIENTS:
-        count = max(2, round(clients * min(given.scale * 10, 1)))  # the whole at the default scale
-        data = drawn(count, ROWS, (784,))
+        count = max(2, round(clients * min(options.scale * 10, 1)))  # the whole at the default scale
+        data = draw_rows(count, ROWS, (784,))
         task = co.classification(co.mlp(784, 10), prior=Flat())
         method = co.FedAvg(co.SGD(rate=RATE, momentum=0.0, epochs=1, batch=BATCH))
         name = choose_engine("auto", task, data)
@@ -74,23 +74,26 @@ def measure(given: Namespace) -> dict[str, Any]:
             "bare": lambda data=data: bare(co.mlp(784, 10), data, BATCH),  # type: ignore[misc]
         }
         with using_threads(1):
-            every = alternating(rows, max(given.repeats, 5))
+            every = alternating(rows, max(options.repeats, 5))
         with using_threads(cores()):
-            every["bare, all threads"] = [seconds(rows["bare"]) for _ in range(given.repeats)]
+            every["bare, all threads"] = [seconds(rows["bare"]) for _ in range(options.repeats)]
         middle, steps = medians(every), count * ROWS // BATCH
-        others = peers.measured(count, given) if given.peers else {}
-        found[str(clients)] = {
+        others = {}
+        if options.peers:
+            others = peers.measure(count, options)
+        results[str(clients)] = {
             **{"clients": count, "steps": steps, "engine": name, "seconds": {**middle, **others}, "every_run": every},
             "floor": middle["bare"] / cores(),
             "ratio": statistics.median(a / b * cores() for a, b in zip(every["ours"], every["bare"], strict=True)),
         }
-    return found
+    return results
 
 
-def table(found: dict[str, Any]) -> list[list[str]]:
-    names = list(dict.fromkeys(n for f in found.values() for n in f["seconds"]))
+def table(results: dict[str, Any]) -> list[list[str]]:
+    names = list(dict.fromkeys(n for f in results.values() for n in f["seconds"]))
     rows = [["clients", "engine", "floor, s", *(f"{n}, s" for n in names), f"ours / floor (wanted: {TARGET})"]]
-    for f in found.values():
-        times = [f"{f['seconds'][n]:.3f}" if n in f["seconds"] else "–" for n in names]
+    for f in results.values():
+        known = {n: f"{seconds:.3f}" for n, seconds in f["seconds"].items()}
+        times = [known.get(n, "–") for n in names]
         rows.append([str(f["clients"]), f["engine"], f"{f['floor']:.3f}", *times, f"{f['ratio']:.2f}"])
     return rows

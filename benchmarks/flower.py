@@ -33,8 +33,8 @@ def partitions(folder: Path, clients: int, data_dir: str | None) -> str:
     if len(rows.x) < clients * ROWS:
         raise SystemExit(f"{clients} clients need {clients * ROWS} rows.")
     for k in range(clients):
-        own = slice(k * ROWS, (k + 1) * ROWS)
-        x, y = rows.x[own].reshape(ROWS, -1).float().numpy(), rows.y[own].numpy()
+        part = slice(k * ROWS, (k + 1) * ROWS)
+        x, y = rows.x[part].reshape(ROWS, -1).float().numpy(), rows.y[part].numpy()
         numpy.savez(folder / f"{k}.npz", x=x, y=y)
     return source
 
@@ -48,26 +48,31 @@ def ours(engine: str, folder: Path, clients: int, rounds: int) -> list[float]:
     from consilience.data.sites import Sites
     from consilience.engines import engine as engine_of
 
-    found = [numpy.load(folder / f"{k}.npz") for k in range(clients)]
-    data = tuple(co.Data.of(torch.from_numpy(f["x"]), torch.from_numpy(f["y"])) for f in found)
+    files = [numpy.load(folder / f"{k}.npz") for k in range(clients)]
+    data = tuple(co.Data.of(torch.from_numpy(f["x"]), torch.from_numpy(f["y"])) for f in files)
     names = tuple(str(k) for k in range(clients))
     sites = Sites(data, data, None, None, None, 10, 784, "mnist", "iid", names)
     method, moments = co.FedAvg(co.SGD(rate=RATE, momentum=0.9, epochs=1, batch=BATCH)), list[float]()
 
-    def timed(rows: Any) -> Any:
+    def time_gather(rows: Any) -> Any:
         where = engine_of(engine, rows)
         gather = where.gather
 
-        def gathered(*words: Any) -> Any:
+        def timed_gather(*words: Any) -> Any:
             replies = gather(*words)
             moments.append(time.perf_counter())
             return replies
 
-        where.gather = gathered  # type: ignore[method-assign]
+        where.gather = timed_gather  # type: ignore[method-assign]
         return where
 
     co.run(
-        method, co.classification(co.mlp(784, 10), prior=co.Flat()), sites, rounds=rounds, engine=timed, scored=False
+        method,
+        co.classification(co.mlp(784, 10), prior=co.Flat()),
+        sites,
+        rounds=rounds,
+        engine=time_gather,
+        scored=False,
     )
     return moments
 
@@ -97,7 +102,7 @@ def job(contender: str, folder: Path, clients: int, rounds: int) -> dict[str, An
     return {"rounds": json.loads(done.stdout.strip().splitlines()[-1]), "job": time.perf_counter() - begin}
 
 
-def measured(clients: int, rounds: int, repeats: int, data_dir: str | None) -> dict[str, Any]:
+def measure(clients: int, rounds: int, repeats: int, data_dir: str | None) -> dict[str, Any]:
     """Medians of alternating jobs."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -106,8 +111,8 @@ def measured(clients: int, rounds: int, repeats: int, data_dir: str | None) -> d
         for _ in range(repeats):
             for contender in CONTENDERS:
                 jobs[contender].append(job(contender, folder, clients, rounds))
-    per_round = {c: statistics.median(s for j in found for s in j["rounds"]) for c, found in jobs.items()}
-    whole = {c: statistics.median(j["job"] for j in found) for c, found in jobs.items()}
+    per_round = {c: statistics.median(s for j in results for s in j["rounds"]) for c, results in jobs.items()}
+    whole = {c: statistics.median(j["job"] for j in results) for c, results in jobs.items()}
     best = min(per_round["vectorised"], per_round["parallel"])
     return {
         **{"clients": clients, "rows": source, "seconds_a_round": per_round, "seconds_a_job": whole, "every_job": jobs},
@@ -127,15 +132,20 @@ def main() -> None:
     words.add_argument("--out", type=Path, default=Path("build/bench-flower.json"))
     words.add_argument("--one", choices=CONTENDERS, help="one job in this process")
     words.add_argument("--folder", type=Path, help="where the partitions lie, with --one")
-    given = words.parse_args()
-    if given.one:
-        return one(given.one, given.folder, given.clients[0], given.rounds)
-    found = [measured(n, given.rounds, given.repeats, given.data_dir) for n in given.clients]
-    facts = {"rounds": given.rounds, "repeats": given.repeats, "processors": os.cpu_count(), "load": os.getloadavg()[0]}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({**facts, "found": found}, indent=2) + "\n")
-    for f in found:
-        print(f"{f['clients']} clients × {ROWS} rows ({f['rows']}), medians of {given.repeats}")
+    options = words.parse_args()
+    if options.one:
+        return one(options.one, options.folder, options.clients[0], options.rounds)
+    results = [measure(n, options.rounds, options.repeats, options.data_dir) for n in options.clients]
+    facts = {
+        "rounds": options.rounds,
+        "repeats": options.repeats,
+        "processors": os.cpu_count(),
+        "load": os.getloadavg()[0],
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps({**facts, "found": results}, indent=2) + "\n")
+    for f in results:
+        print(f"{f['clients']} clients × {ROWS} rows ({f['rows']}), medians of {options.repeats}")
         for c in CONTENDERS:
             print(f"  {c:<11} {f['seconds_a_round'][c]:8.3f} s a round  {f['seconds_a_job'][c]:8.1f} s a job")
         print(f"  plain / embedded {f['plain_over_embedded']:.1f} ×; ours on Flower / plain ", end="")

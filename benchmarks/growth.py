@@ -9,7 +9,7 @@ from argparse import Namespace
 from typing import Any
 
 import consilience as co
-from benchmarks.floor import drawn
+from benchmarks.floor import draw_rows
 from benchmarks.timing import in_a_new_process, peak, seconds
 
 TITLE = "Growth"
@@ -18,7 +18,7 @@ MEMORY, RISE = 4.0, 1.1  # GB at 10 000 clients; time per client against 10 clie
 
 
 def sites(clients: int) -> co.Sites:
-    train = tuple(drawn(clients, ROWS, (FEATURES,)))
+    train = tuple(draw_rows(clients, ROWS, (FEATURES,)))
     test = tuple(co.Data(*(leaf[:1] for leaf in part)) for part in train)
     names = tuple(str(k) for k in range(clients))
     return co.Sites(train, test, None, None, None, 10, FEATURES, "drawn", "iid", names)
@@ -34,17 +34,17 @@ def alone(clients: int) -> dict[str, float]:
     return {"milliseconds_per_client": 1e3 * took / clients / ROUNDS, "peak_gigabytes": peak() / 1024}
 
 
-def measure(given: Namespace) -> dict[str, Any]:
-    found = {}
+def measure(options: Namespace) -> dict[str, Any]:
+    results = {}
     for clients in CLIENTS:
-        count = max(2, round(clients * min(given.scale * 10, 1)))
-        found[str(count)] = in_a_new_process(alone, count)
-    first = next(iter(found.values()))["milliseconds_per_client"]
-    return {k: {**f, "rise": f["milliseconds_per_client"] / first} for k, f in found.items()}
+        count = max(2, round(clients * min(options.scale * 10, 1)))
+        results[str(count)] = in_a_new_process(alone, count)
+    first = next(iter(results.values()))["milliseconds_per_client"]
+    return {k: {**f, "rise": f["milliseconds_per_client"] / first} for k, f in results.items()}
 
 
-def table(found: dict[str, Any]) -> list[list[str]]:
+def table(results: dict[str, Any]) -> list[list[str]]:
     rows = [["clients", "ms a client and round", f"against the first (wanted: ≤ {RISE})", f"peak, GB (≤ {MEMORY})"]]
-    for clients, f in found.items():
+    for clients, f in results.items():
         rows.append([clients, f"{f['milliseconds_per_client']:.2f}", f"{f['rise']:.2f}", f"{f['peak_gigabytes']:.2f}"])
     return rows

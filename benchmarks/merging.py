@@ -37,21 +37,21 @@ def alone(rule: str, count: int, repeats: int) -> dict[str, float]:
     gaussians, shares = clients_of(count), torch.rand(count) + 0.5
     payload, before = sum(nbytes(g) for g in gaussians) / 2**20, peak()
     co.merge(gaussians, shares, RULES[rule])
-    held = payload + peak() - before  # the payloads themselves, and what merging needed beside them
+    memory = payload + peak() - before  # the payloads themselves, and what merging needed beside them
     works = {"merging": lambda: co.merge(gaussians, shares, RULES[rule]), "stacking": lambda: tree.stack(gaussians)}
-    found = medians(alternating(works, repeats))
-    ratios = {"time_ratio": found["merging"] / found["stacking"], "memory_ratio": held / payload}
-    return {**found, "payload_megabytes": payload, "held_megabytes": held, **ratios}
+    results = medians(alternating(works, repeats))
+    ratios = {"time_ratio": results["merging"] / results["stacking"], "memory_ratio": memory / payload}
+    return {**results, "payload_megabytes": payload, "held_megabytes": memory, **ratios}
 
 
-def measure(given: Namespace) -> dict[str, Any]:
-    count = max(2, round(CLIENTS * min(given.scale * 10, 1)))
-    return {rule: in_a_new_process(alone, rule, count, given.repeats) for rule in RULES}
+def measure(options: Namespace) -> dict[str, Any]:
+    count = max(2, round(CLIENTS * min(options.scale * 10, 1)))
+    return {rule: in_a_new_process(alone, rule, count, options.repeats) for rule in RULES}
 
 
-def table(found: dict[str, Any]) -> list[list[str]]:
+def table(results: dict[str, Any]) -> list[list[str]]:
     rows = [["rule", "merging, s", "stacking, s", f"time (wanted: ≤ {SLOWEST})", f"memory (≤ {LARGEST})"]]
-    for rule, f in found.items():
+    for rule, f in results.items():
         seconds = [f"{f[what]:.2f}" for what in ("merging", "stacking")]
         rows.append([rule, *seconds, f"{f['time_ratio']:.2f}", f"{f['memory_ratio']:.2f}"])
     return rows

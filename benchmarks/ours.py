@@ -16,10 +16,10 @@ from consilience.runs.result import Result
 def protocol(p: Problem, threads: int) -> dict[str, float]:
     """Everything, from training to the NLL of every rule on the test rows."""
     with remember_values():
-        return measured(p, threads)
+        return measure(p, threads)
 
 
-def measured(p: Problem, threads: int) -> dict[str, float]:
+def measure(p: Problem, threads: int) -> dict[str, float]:
     network = co.mlp(p.sites.features, p.sites.classes)
     if p.sites.classes:
         task = dataclasses.replace(co.classification(network), prior=co.Flat()).tilted(co.decay(DECAY))
@@ -33,7 +33,7 @@ def measured(p: Problem, threads: int) -> dict[str, float]:
 
     sampled = co.run(co.Mixture(sampler), task, p.sites, seed=0, engine=co.Compute(threads=threads), scored=False)
     sampled = dataclasses.replace(sampled, task=predicts)
-    found = {
+    results = {
         name: nll(sampled.pool(rule, scored=False), p)
         for name, rule in {
             "EP-MCMC": co.EPMCMC(),
@@ -44,12 +44,12 @@ def measured(p: Problem, threads: int) -> dict[str, float]:
         }.items()
     }
     begin = tree.ravel(task.init(sampled.server.key).params)
-    moved = [delta(begin, tree.ravel(r.payload.params, batch_dims=1), 0.4) for r in sampled.replies]
-    fedpa = co.Point(tree.unravel(begin - sum(moved) / len(moved), task.like))
-    found["FedPA"] = -score(predicts.predictive(fedpa)(p.test.x), p.test.y)
+    steps = [delta(begin, tree.ravel(r.payload.params, batch_dims=1), 0.4) for r in sampled.replies]
+    fedpa = co.Point(tree.unravel(begin - sum(steps) / len(steps), task.like))
+    results["FedPA"] = -score(predicts.predictive(fedpa)(p.test.x), p.test.y)
     for k, reply in enumerate(sampled.replies):
-        found[f"client {k} alone"] = -score(predicts.predictive(reply.payload)(p.test.x), p.test.y)
-    return found
+        results[f"client {k} alone"] = -score(predicts.predictive(reply.payload)(p.test.x), p.test.y)
+    return results
 
 
 def nll(result: Result, p: Problem) -> float:

@@ -33,29 +33,29 @@ def protocol(p: Problem, threads: int) -> dict[str, float]:
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     network = co.mlp(p.sites.features, p.sites.classes)
-    clients = [sampled(copy.deepcopy(network), part, p) for part in p.sites.train]
+    clients = [sample(copy.deepcopy(network), part, p) for part in p.sites.train]
     assert p.sites.calibration is not None
     server = loader(p.sites.calibration, shuffle=True)
-    beta = tuned(clients, server, p)
+    beta = tune(clients, server, p)
     rules: dict[str, Callable[[Tensor], Outcome]] = {
         "mixture": lambda x: pools(clients, x, p)[1],
         "product": lambda x: pools(clients, x, p)[0],
-        "β": lambda x: interpolated(beta, *pools(clients, x, p)),
-        "EP-MCMC": partial(alone, multiplied(network, clients), p=p),
-        "FedPA": partial(alone, [averaged(network, clients)], p=p),
+        "β": lambda x: interpolate(beta, *pools(clients, x, p)),
+        "EP-MCMC": partial(alone, multiply(network, clients), p=p),
+        "FedPA": partial(alone, [average(network, clients)], p=p),
     }
     student = taught(rules["β"], clients, server, p)
-    rules["distilled β"] = partial(said, student, p=p)
+    rules["distilled β"] = partial(predict, student, p=p)
     for k, models in enumerate(clients):
         rules[f"client {k} alone"] = partial(alone, models, p=p)
-    return {name: tested(rule, p) for name, rule in rules.items()}
+    return {name: test_score(rule, p) for name, rule in rules.items()}
 
 
 def loader(rows: co.Data, shuffle: bool) -> DataLoader[tuple[Tensor, ...]]:
     return DataLoader(TensorDataset(rows.x, rows.y), batch_size=BATCH, shuffle=shuffle)
 
 
-def sampled(model: nn.Module, rows: co.Data, p: Problem) -> Models:
+def sample(model: nn.Module, rows: co.Data, p: Problem) -> Models:
     """One client's cyclical SGHMC."""
     batches, kept = loader(rows, shuffle=True), Models()
     optimiser = torch.optim.SGD(model.parameters(), lr=p.rate, momentum=1 - FRICTION, weight_decay=DECAY)
@@ -100,7 +100,7 @@ def pools(clients: list[Models], x: Tensor, p: Problem) -> tuple[Outcome, Outcom
     return product, (mean, (variances + (means - mean) ** 2).mean(0))
 
 
-def interpolated(beta: Tensor, product: Outcome, mixture: Outcome) -> Outcome:
+def interpolate(beta: Tensor, product: Outcome, mixture: Outcome) -> Outcome:
     if len(product) == 1:
         return (functional.log_softmax(beta * product[0] + (1 - beta) * mixture[0], -1),)
     precision = beta / product[1] + (1 - beta) / mixture[1]
@@ -116,20 +116,22 @@ def loss_of(outcome: Outcome, y: Tensor) -> Tensor:
     return 0.5 * ((y - mean) ** 2 / var + var.log() + math.log(2 * math.pi)).mean()
 
 
-def tuned(clients: list[Models], server: DataLoader[tuple[Tensor, ...]], p: Problem) -> Tensor:
+def tune(clients: list[Models], server: DataLoader[tuple[Tensor, ...]], p: Problem) -> Tensor:
     beta = torch.tensor(0.5, requires_grad=True)
     optimiser = torch.optim.Adam([beta], lr=BETA_RATE)
     for _ in range(BETA_EPOCHS):
         for x, y in server:
             optimiser.zero_grad()
-            loss_of(interpolated(beta, *pools(clients, x, p)), y).backward()
+            loss_of(interpolate(beta, *pools(clients, x, p)), y).backward()
             optimiser.step()
     return beta.detach().clamp(0, 1)
 
 
-def said(student: nn.Module, x: Tensor, p: Problem) -> Outcome:
+def predict(student: nn.Module, x: Tensor, p: Problem) -> Outcome:
     out = student(x)
-    return (functional.log_softmax(out, -1),) if p.sites.classes else (out[:, 0], out[:, 1].exp())
+    if p.sites.classes:
+        return (functional.log_softmax(out, -1),)
+    return out[:, 0], out[:, 1].exp()
 
 
 def taught(
@@ -143,39 +145,39 @@ def taught(
             with torch.no_grad():
                 target = teacher(x)
             optimiser.zero_grad()
-            own = said(student, x, p)
+            answer = predict(student, x, p)
             if p.sites.classes:
-                loss = functional.kl_div(own[0], target[0], reduction="batchmean", log_target=True)
+                loss = functional.kl_div(answer[0], target[0], reduction="batchmean", log_target=True)
             else:
-                loss = 0.5 * ((target[1] + (target[0] - own[0]) ** 2) / own[1] + own[1].log()).mean()
+                loss = 0.5 * ((target[1] + (target[0] - answer[0]) ** 2) / answer[1] + answer[1].log()).mean()
             loss.backward()
             optimiser.step()
     return student
 
 
-def multiplied(network: nn.Module, clients: list[Models]) -> Models:
+def multiply(network: nn.Module, clients: list[Models]) -> Models:
     """EP-MCMC: draws from the product of diagonal Gaussians."""
     vectors = [torch.stack([parameters_to_vector(m.parameters()).detach() for m in models]) for models in clients]
     precisions = [1 / (v.var(0) + 1e-8) for v in vectors]
     precision = torch.stack(precisions).sum(0)
     mean = torch.stack([w * v.mean(0) for w, v in zip(precisions, vectors, strict=True)]).sum(0) / precision
-    return [filled(network, mean + torch.randn_like(mean) / precision.sqrt()) for _ in range(DRAWS)]
+    return [fill(network, mean + torch.randn_like(mean) / precision.sqrt()) for _ in range(DRAWS)]
 
 
-def averaged(network: nn.Module, clients: list[Models]) -> nn.Module:
+def average(network: nn.Module, clients: list[Models]) -> nn.Module:
     """FedPA in one round; its delta costs milliseconds however it is computed."""
     begin = parameters_to_vector(network.parameters()).detach()
     vectors = [torch.stack([parameters_to_vector(m.parameters()).detach() for m in models]) for models in clients]
-    return filled(network, begin - torch.stack([delta(begin, v, RHO) for v in vectors]).mean(0))
+    return fill(network, begin - torch.stack([delta(begin, v, RHO) for v in vectors]).mean(0))
 
 
-def filled(network: nn.Module, vector: Tensor) -> nn.Module:
+def fill(network: nn.Module, vector: Tensor) -> nn.Module:
     model = copy.deepcopy(network)
     vector_to_parameters(vector, model.parameters())
     return model
 
 
-def tested(rule: Callable[[Tensor], Outcome], p: Problem) -> float:
+def test_score(rule: Callable[[Tensor], Outcome], p: Problem) -> float:
     """The NLL per test row."""
     total = 0.0
     with torch.no_grad():

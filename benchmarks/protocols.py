@@ -14,19 +14,19 @@ from benchmarks.problems import Problem, mnist, wine
 TITLE = "The papers' protocols against plain research code"
 
 
-def timed(protocol: Callable[[Problem, int], dict[str, float]], p: Problem, threads: int) -> tuple[float, Any]:
+def time_protocol(protocol: Callable[[Problem, int], dict[str, float]], p: Problem, threads: int) -> tuple[float, Any]:
     begin = time.perf_counter()
-    found = protocol(p, threads)
-    return time.perf_counter() - begin, found
+    results = protocol(p, threads)
+    return time.perf_counter() - begin, results
 
 
-def measured(p: Problem, threads: int, repeats: int) -> dict[str, Any]:
+def measure_protocol(p: Problem, threads: int, repeats: int) -> dict[str, Any]:
     """Medians of alternating runs; what else the machine does then falls on both."""
     seconds: dict[str, list[float]] = {"ours": [], "plain": []}
     scores: dict[str, Any] = {}
     for _ in range(repeats):
         for name, protocol in (("ours", ours.protocol), ("plain", plain.protocol)):
-            took, scores[name] = timed(protocol, p, threads)
+            took, scores[name] = time_protocol(protocol, p, threads)
             seconds[name].append(took)
     middle = {name: statistics.median(values) for name, values in seconds.items()}
     ratios = [b / a for a, b in zip(seconds["ours"], seconds["plain"], strict=True)]
@@ -36,15 +36,15 @@ def measured(p: Problem, threads: int, repeats: int) -> dict[str, Any]:
     }
 
 
-def measure(given: Namespace) -> dict[str, Any]:
-    made = {"mnist": lambda: mnist(given.scale, given.data_dir), "wine": lambda: wine(given.data_dir)}
-    return {name: measured(make(), given.threads, given.repeats) for name, make in made.items()}
+def measure(options: Namespace) -> dict[str, Any]:
+    problems = {"mnist": lambda: mnist(options.scale, options.data_dir), "wine": lambda: wine(options.data_dir)}
+    return {name: measure_protocol(make(), options.threads, options.repeats) for name, make in problems.items()}
 
 
-def table(found: dict[str, Any]) -> list[list[str]]:
+def table(results: dict[str, Any]) -> list[list[str]]:
     """Heading and rows."""
     rows = [["protocol", "ours, s", "plain, s", "ratio (wanted: 8)", "NLL distilled β, ours", "plain"]]
-    for name, f in found.items():
+    for name, f in results.items():
         scores = [f"{f['nll'][side]['distilled β']:.3f}" for side in ("ours", "plain")]
         times = [f"{f['seconds'][side]:.2f}" for side in ("ours", "plain")]
         rows.append([f"{name}, {f['client_steps']} client steps, {f['rows']}", *times, f"{f['ratio']:.1f}", *scores])

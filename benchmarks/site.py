@@ -26,7 +26,7 @@ def table(path: Path) -> None:
             writer.writerow([*(f"{v:.4f}" for v in values), "yes" if risk > 0 else "no"])
 
 
-def timed(folder: Path, *words: str) -> tuple[float, float, float]:
+def time_command(folder: Path, *words: str) -> tuple[float, float, float]:
     """Wall seconds, processor seconds and peak megabytes of one command."""
     start = time.perf_counter()
     process = subprocess.Popen(
@@ -43,12 +43,12 @@ def timed(folder: Path, *words: str) -> tuple[float, float, float]:
 def main() -> None:
     print("| study | command | seconds | of processor | MB | file |\n| --- | --- | --- | --- | --- | --- |")
     for name, words in STUDIES.items():
-        with tempfile.TemporaryDirectory() as made:
-            folder = Path(made)
+        with tempfile.TemporaryDirectory() as folder_name:
+            folder = Path(folder_name)
             table(folder / "rows.csv")
-            timed(folder, "study", "new", "s", "--like", "rows.csv", "--target", "ill", *words)
-            timed(folder, "site", "join", "s.toml", "a")
-            timed(folder, "study", "add", "s.toml", "a.join")
+            time_command(folder, "study", "new", "s", "--like", "rows.csv", "--target", "ill", *words)
+            time_command(folder, "site", "join", "s.toml", "a")
+            time_command(folder, "study", "add", "s.toml", "a.join")
             for command, file in (
                 (("site", "check", "s.toml", "rows.csv"), None),
                 (("site", "fit", "s.toml", "rows.csv", "--key", "a.key"), "a.reply"),
@@ -57,8 +57,10 @@ def main() -> None:
                 (("site", "evaluate", "s.model", "rows.csv", "--study", "s.toml", "--key", "a.key"), None),
                 (("predict", "s.model", "rows.csv"), "rows.predictions.csv"),
             ):
-                wall, cpu, memory = timed(folder, *command)
-                size = f"{(folder / file).stat().st_size:,} bytes" if file else ""
+                wall, cpu, memory = time_command(folder, *command)
+                size = ""
+                if file:
+                    size = f"{(folder / file).stat().st_size:,} bytes"
                 print(
                     f"| {name} | {' '.join(command[:2])} | {wall:.1f} | {cpu:.1f} | {memory:.0f} | {size} |", flush=True
                 )

@@ -27,15 +27,15 @@ def alternating(rows: Mapping[str, Callable[[], Any]], repeats: int, warm: int =
     for _ in range(warm):
         for work in rows.values():
             work()
-    found: dict[str, list[float]] = {name: [] for name in rows}
+    times: dict[str, list[float]] = {name: [] for name in rows}
     for _ in range(repeats):
         for name, work in rows.items():
-            found[name].append(seconds(work))
-    return found
+            times[name].append(seconds(work))
+    return times
 
 
-def medians(found: Mapping[str, list[float]]) -> dict[str, float]:
-    return {name: statistics.median(values) for name, values in found.items()}
+def medians(times: Mapping[str, list[float]]) -> dict[str, float]:
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def peak() -> float:

@@ -8,13 +8,14 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import api  # noqa: E402
 import pages  # noqa: E402
 
 from consilience.version import __version__  # noqa: E402
 
 project = "consilience"
 release = __version__
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "consilience"
 html_show_copyright = False
@@ -28,9 +29,19 @@ myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build", "parts"]
 
+autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # fields in one list, not an entry each
+add_module_names = False
+suppress_warnings = ["ref.python"]  # a short name in an annotation may be that of a class in two rooms
+
 pages.write(HERE)
 
 
 def setup(app) -> None:  # type: ignore[no-untyped-def]
-    app.connect("source-read", lambda app, name, source: source.__setitem__(0, pages.adapted(name, source[0], HERE)))
+    api.setup(app)
+    app.connect("source-read", lambda app, name, source: source.__setitem__(0, pages.adapt(name, source[0], HERE)))
     app.connect("env-get-outdated", lambda app, env, added, changed, removed: ["index"])  # another page may be new

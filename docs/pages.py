@@ -1,4 +1,4 @@
-"""What the documentation takes from elsewhere: a page a method from its docstring, tables from measured results."""
+"""What the documentation takes from elsewhere: pages of methods from their docstrings, tables from measured results."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import api
 
 from consilience.cli.catalogue import needed, settings_of
 from consilience.method import Method, Needs, needs, usual_rounds
@@ -23,54 +25,67 @@ OTHERS = "<!-- the pages that nothing above names -->"
 
 def write(folder: Path) -> None:
     """Write what is generated, touching only what has changed, so that a second build has little to do."""
-    made = {f"methods/{name}.md": method_page(name) for name in METHODS}
-    made |= {"methods/index.md": method_index(), "parts/situations.md": situations()}
-    made |= {"parts/regression.md": numbers(), "parts/traffic.md": traffic(), **copies(folder.parent)}
-    for name, text in made.items():
+    texts = {f"methods/{name}.md": method_page(name) for name in METHODS}
+    texts["methods/index.md"] = method_index()
+    texts["parts/situations.md"] = situations()
+    texts["parts/regression.md"] = numbers()
+    texts["parts/traffic.md"] = traffic()
+    texts |= copies(folder.parent)
+    texts |= api.write()
+    for name, text in texts.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
-    for old in [*folder.glob("methods/*.md"), *folder.glob("experiments/*.md")]:
-        if f"{old.parent.name}/{old.name}" not in made:
-            old.unlink()
+    for generated in ("methods", "experiments", "api"):
+        for path in folder.glob(f"{generated}/*.md"):
+            if f"{generated}/{path.name}" not in texts:
+                path.unlink()
 
 
-def adapted(name: str, text: str, folder: Path) -> str:
+def adapt(name: str, text: str, folder: Path) -> str:
     """A page as Sphinx should see it: links into the project lead to the copies here, and the index is complete."""
     text = re.sub(r"\]\(\.\./experiments/(\w+)/README\.md", r"](experiments/\1.md", text)
     text = text.replace("](../CHANGELOG.md", "](changes.md").replace("](../CONTRIBUTING.md", "](contributing.md")
-    return completed(text, folder) if name == "index" else text
+    if name == "index":
+        return complete(text, folder)
+    return text
 
 
-def completed(index: str, folder: Path) -> str:
+def complete(index: str, folder: Path) -> str:
     """The index without the pages that are not there, and with those that no table of contents names."""
     every = {str(p.relative_to(folder).with_suffix("")) for p in folder.rglob("*.md")} - {"index"}
-    every = {p for p in every if p == "methods/index" or not p.startswith(("methods/", "parts/", "_build/"))}
+    inner = ("methods/", "api/", "parts/", "_build/")
+    every = {p for p in every if p in ("methods/index", "api/index") or not p.startswith(inner)}
     named: set[str] = set()
 
     def present(block: re.Match[str]) -> str:
         lines = []
         for line in block[0].split("\n"):
-            matching = sorted(fnmatch.filter(every, line))
-            lines += matching if re.fullmatch(r"[\w/*-]+", line) else [line]
+            if re.fullmatch(r"[\w/*-]+", line):
+                lines += sorted(fnmatch.filter(every, line))
+            else:
+                lines.append(line)
         named.update(lines)
         return "\n".join(lines)
 
     index = re.sub(r"```{toctree}.*?```", present, index, flags=re.DOTALL)
     rest = sorted(every - named)
-    return index.replace(OTHERS, "\n".join(["```{toctree}", ":caption: More", "", *rest, "```"]) if rest else "")
+    more = ""
+    if rest:
+        more = "\n".join(["```{toctree}", ":caption: More", "", *rest, "```"])
+    return index.replace(OTHERS, more)
 
 
 def copies(root: Path) -> dict[str, str]:
     """Pages that live elsewhere in the project."""
-    made = {"changes.md": (root / "CHANGELOG.md").read_text()}
-    made["contributing.md"] = (root / "CONTRIBUTING.md").read_text().replace("](docs/", "](")
+    texts = {"changes.md": (root / "CHANGELOG.md").read_text()}
+    texts["contributing.md"] = (root / "CONTRIBUTING.md").read_text().replace("](docs/", "](")
     for path in (root / "experiments").glob("*/README.md"):
         name, text = path.parent.name, path.read_text().replace("](../../docs/", "](../")
         text = text.replace("](results/", f"](../../experiments/{name}/results/")
-        made[f"experiments/{name}.md"] = re.sub(r"\]\(\.\./(\w+)/README\.md", r"](\1.md", text)
-    return made
+        texts[f"experiments/{name}.md"] = re.sub(r"\]\(\.\./(\w+)/README\.md", r"](\1.md", text)
+    return texts
 
 
 def ordered() -> list[tuple[str, type[Method]]]:
@@ -86,12 +101,15 @@ def method_page(name: str) -> str:
     """A method's name, paper, sentence and algorithm box, what leaves a site, and its settings."""
     kind = METHODS[name]
     title, paper = citation(kind)
-    sentence, _, box = (inspect.getdoc(kind) or "").partition("\n\n")
-    rounds = "one" if kind.one_shot else f"as many as asked, {usual_rounds(kind)} by default"
+    described = re.split(r"\n\n(?:Args|Attributes):\n", inspect.getdoc(kind) or "")[0]  # the settings have a table
+    sentence, _, box = described.partition("\n\n")
+    rounds = f"as many as asked, {usual_rounds(kind)} by default"
+    if kind.one_shot:
+        rounds = "one"
     facts = [("A site sends", kind.sends), ("The server needs", needed(kind())), ("Rounds", rounds)]
     facts += [("For", " and ".join(kind.tasks)), ("In Python", f"`co.{kind.__name__}()`")]
     settings = settings_of(kind())
-    found = [
+    parts = [
         f"# {name}",
         f"**{title}.** {paper}".strip(),
         " ".join(sentence.split()),
@@ -100,10 +118,10 @@ def method_page(name: str) -> str:
     ]
     if settings:
         rows = [line([f"`{path}`", f"`{default}`", meaning]) for path, default, meaning in settings]
-        found += ["## Settings", "\n".join([line(["setting", "default", ""]), line(["---"] * 3), *rows])]
+        parts += ["## Settings", "\n".join([line(["setting", "default", ""]), line(["---"] * 3), *rows])]
         path, default, _ = next(((p, d, m) for p, d, m in settings if p.endswith("epochs")), settings[0])
-        found.append(f"On the command line, for example: `consilience run {name} --set {path}={default}`.")
-    return "\n\n".join(found) + "\n"
+        parts.append(f"On the command line, for example: `consilience run {name} --set {path}={default}`.")
+    return "\n\n".join(parts) + "\n"
 
 
 def method_index() -> str:
@@ -112,7 +130,7 @@ def method_index() -> str:
         "\n\n".join(
             [
                 "# Methods",
-                "One page a method, made from its file: the paper, the algorithm box, what leaves a site, the "
+                "One page for each method, made from its file: the paper, the algorithm box, what leaves a site, the "
                 "settings. `consilience methods NAME` prints the same.",
                 method_table("{name}.md"),
                 "```{toctree}\n:hidden:\n\n" + names + "\n```",
@@ -135,12 +153,15 @@ def method_table(link: str) -> str:
     ]
     rows = [line(heads), line(["---", "---", "---", *[":-:"] * 4])]
     for name, kind in ordered():
-        wanted = needs(kind())
-        ticks = (kind.one_shot, Needs.LABELS not in wanted, wanted == {Needs.NOTHING}, "regression" in kind.tasks)
-        told = f"[`{name}`]({link.format(name=name)})" if link else f"`{name}`"
+        server = needs(kind())
+        ticks = (kind.one_shot, Needs.LABELS not in server, server == {Needs.NOTHING}, "regression" in kind.tasks)
+        label = f"`{name}`"
+        if link:
+            label = f"[{label}]({link.format(name=name)})"
         title = re.split(r",|:| \(", citation(kind)[0])[0]
-        bound = " (bound)" if kind.bound else ""
-        rows.append(line([told, title + bound, kind.sends, *("✓" if tick else "" for tick in ticks)]))
+        if kind.bound:
+            title += " (bound)"
+        rows.append(line([label, title, kind.sends, *("✓" * tick for tick in ticks)]))
     return "\n".join(rows)
 
 
@@ -181,13 +202,15 @@ METHOD_ROWS = {  # a row of the experiment → what it is called here
 
 
 def cells(paper: str, experiment: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((RESULTS / paper / "results" / f"{experiment}.json").read_text())["cells"]
-    return [c for c in found if c["ours"] is not None]
+    every: list[dict[str, Any]] = json.loads((RESULTS / paper / "results" / f"{experiment}.json").read_text())["cells"]
+    return [c for c in every if c["ours"] is not None]
 
 
 def spread(cell: dict[str, Any]) -> str:
     error = cell["spread"]
-    return number(cell["ours"]) + ("" if error is None else f" ± {number(round(error, 3))}")
+    if error is None:
+        return number(cell["ours"])
+    return f"{number(cell['ours'])} ± {number(round(error, 3))}"
 
 
 def situations() -> str:
@@ -198,11 +221,11 @@ def situations() -> str:
         column = {c["row"]: c for c in every if c["column"] == s.column}
         ranked = sorted((column[r] for r in METHOD_ROWS if r in column), key=lambda c: c["ours"])[:4]
         seeds = ranked[0]["seeds"]
-        when = f"**{s.when}**<br>{s.column}, {seeds} seed{'s' if seeds > 1 else ''}"
-        told = "<br>".join(f"{METHOD_ROWS[c['row']]} {spread(c)}" for c in ranked)
+        when = f"**{s.when}**<br>{s.column}, {seeds} seed{'s' * (seeds > 1)}"
+        lowest = "<br>".join(f"{METHOD_ROWS[c['row']]} {spread(c)}" for c in ranked)
         short = {"pooled": "Centralised", "server": "Server only", "sites": "Local only"}
         bounds = "<br>".join(f"{name} {number(column[b]['ours'])}" for name, b in short.items())
-        rows.append(line([when, s.start, *(text.replace(" ", "\u00a0") for text in (told, bounds))]))  # one a line
+        rows.append(line([when, s.start, *(text.replace(" ", "\u00a0") for text in (lowest, bounds))]))  # one a line
     return "\n".join(rows) + "\n"
 
 
@@ -217,18 +240,20 @@ def numbers() -> str:
     rows = [line(["NLL per point", *(c.replace("_", " ") for c in columns)]), line(["---", *["---:"] * len(columns)])]
     for row in names:
         texts = [spread(value[row, c]) for c in columns]
-        shown = [f"**{t}**" if value[row, c]["ours"] == best[c] else t for t, c in zip(texts, columns, strict=True)]
-        rows.append(line([f"{row} (bound)" if row in BOUNDS else row, *shown]))
+        for i, column in enumerate(columns):
+            if value[row, column]["ours"] == best[column]:
+                texts[i] = f"**{texts[i]}**"
+        rows.append(line([row + " (bound)" * (row in BOUNDS), *texts]))
     return "\n".join(rows) + "\n"
 
 
 def traffic() -> str:
     """What all sites together sent, and what it bought, on one column."""
     column = "digits/dirichlet:0.1/5"
-    found = [c for c in cells("evidence", "table") if c["column"] == column and c["scores"].get("up_bytes")]
-    shown = [c for c in found if c["row"] in METHOD_ROWS]
+    sent = [c for c in cells("evidence", "table") if c["column"] == column and c["scores"].get("up_bytes")]
+    rivals = [c for c in sent if c["row"] in METHOD_ROWS]
     rows = [line(["", "sent by all sites", "NLL"]), line(["---", "---:", "---:"])]
-    for c in sorted(shown, key=lambda c: (c["scores"]["up_bytes"], c["ours"])):
+    for c in sorted(rivals, key=lambda c: (c["scores"]["up_bytes"], c["ours"])):
         rows.append(line([METHOD_ROWS[c["row"]], human_bytes(c["scores"]["up_bytes"]), spread(c)]))
     return "\n".join(rows) + "\n"
 

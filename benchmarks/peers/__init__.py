@@ -15,25 +15,27 @@ ENVIRONMENTS = Path("build/peers")
 def python(requirement: str) -> Path:
     """The interpreter of an environment that holds the peer; made on first use."""
     folder = ENVIRONMENTS / requirement.partition("=")[0].partition("[")[0]
-    found = folder / "bin" / "python"
+    interpreter = folder / "bin" / "python"
     if not (folder / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         subprocess.run(
-            [str(found), "-m", "pip", "install", "--quiet", "--constraint", "constraints.txt", requirement], check=True
+            [str(interpreter), "-m", "pip", "install", "--quiet", "--constraint", "constraints.txt", requirement],
+            check=True,
         )
         (folder / "ready").touch()
-    return found
+    return interpreter
 
 
-def measured(clients: int, given: Namespace) -> dict[str, float]:
+def measure(clients: int, options: Namespace) -> dict[str, float]:
     """Seconds a round after the first, medians; one that does not install or run is left out, and said."""
-    found = {}
+    seconds = {}
     for name, (requirement, script) in PEERS.items():
-        command = [str(Path(__file__).with_name(script)), str(clients), str(max(given.repeats, 5))]
+        command = [str(Path(__file__).with_name(script)), str(clients), str(max(options.repeats, 5))]
         try:
             done = subprocess.run([str(python(requirement)), *command], check=True, capture_output=True, text=True)
-            found[name] = float(json.loads(done.stdout.splitlines()[-1])["seconds"])
+            seconds[name] = float(json.loads(done.stdout.splitlines()[-1])["seconds"])
         except (subprocess.CalledProcessError, OSError, ValueError) as error:
-            said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
-            print(f"{name} could not be measured: {said[-1] if said else error}")
-    return found
+            lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
+            reason = [str(error), *lines][-1]
+            print(f"{name} could not be measured: {reason}")
+    return seconds

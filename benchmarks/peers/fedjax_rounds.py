@@ -32,12 +32,12 @@ def loss(params, batch, key):
 
 
 def main(clients, repeats):
-    drawn = numpy.random.default_rng(0)
+    generator = numpy.random.default_rng(0)
     sets = [
         fedjax.ClientDataset(
             {
-                "x": drawn.normal(size=(ROWS, LAYERS[0])).astype("float32"),
-                "y": drawn.integers(0, LAYERS[-1], ROWS).astype("int32"),
+                "x": generator.normal(size=(ROWS, LAYERS[0])).astype("float32"),
+                "y": generator.integers(0, LAYERS[-1], ROWS).astype("int32"),
             }
         )
         for _ in range(clients)
@@ -46,14 +46,14 @@ def main(clients, repeats):
     algorithm = fedjax.algorithms.fed_avg.federated_averaging(
         jax.grad(loss), fedjax.optimizers.sgd(RATE), fedjax.optimizers.sgd(1.0), batches
     )
-    state, taken = algorithm.init(initial(jax.random.PRNGKey(0))), []
+    state, seconds = algorithm.init(initial(jax.random.PRNGKey(0))), []
     for _ in range(repeats + 1):
         keys = jax.random.split(jax.random.PRNGKey(1), clients)
         begin = time.perf_counter()
         state, _ = algorithm.apply(state, [(b"%d" % k, sets[k], keys[k]) for k in range(clients)])
         jax.block_until_ready(state.params)
-        taken.append(time.perf_counter() - begin)
-    print(json.dumps({"seconds": statistics.median(taken[1:])}))
+        seconds.append(time.perf_counter() - begin)
+    print(json.dumps({"seconds": statistics.median(seconds[1:])}))
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ def main(clients, repeats):
         callbacks=[clock],
         send_metrics_to_platform=False,
     )
-    taken = [b - a for a, b in zip(clock.marks[:-1], clock.marks[1:], strict=True)]
-    print(json.dumps({"seconds": statistics.median(taken[1:])}))
+    seconds = [b - a for a, b in zip(clock.marks[:-1], clock.marks[1:], strict=True)]
+    print(json.dumps({"seconds": statistics.median(seconds[1:])}))
 
 
 if __name__ == "__main__":

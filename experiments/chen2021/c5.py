@@ -15,7 +15,7 @@ COLUMNS = ("step:resnet20",)
 NORMS = {"BatchNorm": nn.BatchNorm2d, "GroupNorm": lambda channels: nn.GroupNorm(8, channels)}
 
 
-def normed(name: str, method: Callable[[Any], co.Method], norm: str) -> Callable[[Any], Any]:
+def with_norm(name: str, method: Callable[[Any], co.Method], norm: str) -> Callable[[Any], Any]:
     return lambda job: {f"{name}, {norm}": job.run(method(job), task=job.task(NORMS[norm]))}
 
 
@@ -28,8 +28,8 @@ FedBE, GroupNorm  | 79.6
 
 EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, App. C.5: batch and group normalisation on Step CIFAR-10, %",
-    [normed("FedAvg", lambda job: co.FedAvg(job.training), norm) for norm in NORMS]
-    + [normed("FedBE", lambda job: job.fedbe(), norm) for norm in NORMS],
+    [with_norm("FedAvg", lambda job: co.FedAvg(job.training), norm) for norm in NORMS]
+    + [with_norm("FedBE", lambda job: job.fedbe(), norm) for norm in NORMS],
     COLUMNS,
-    SETTING.printed(PAPER, COLUMNS),
+    SETTING.read_printed(PAPER, COLUMNS),
 )

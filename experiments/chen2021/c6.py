@@ -28,5 +28,5 @@ EXPERIMENT = SETTING.table(
         SETTING.one("FedBE + SCAFFOLD", lambda job: job.fedbe(scaffold(job), monitor=True)),
     ],
     COLUMNS,
-    SETTING.printed(PAPER, COLUMNS),
+    SETTING.read_printed(PAPER, COLUMNS),
 )

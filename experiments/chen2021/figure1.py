@@ -34,7 +34,7 @@ SHOWN = ("accuracy", "nll", "brier")
 COLOURS = ("#1f5a96", "#c05a00", "#3b7d3b")
 
 
-def trained(column: str, seed: int, scale: str) -> Result:
+def train(column: str, seed: int, scale: str) -> Result:
     rows, width, rate = SETTINGS[column]
     sites = co.swiss_roll(rows, seed=seed).split(co.dominant(0.8), 3, test=0.5, calibration=0, seed=seed)
     task = co.classification(co.mlp(2, 3, hidden=(width,)), prior=co.Flat())
@@ -45,25 +45,25 @@ def trained(column: str, seed: int, scale: str) -> Result:
 
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
-    result = trained(column, seed, scale)
+    result = train(column, seed, scale)
     points, shares = [r.payload for r in result.replies], co.weights(result.replies)
     test, key = result.sites.all_test, result.server.key
 
-    def scored(posterior: co.Posterior) -> dict[str, float | None]:
-        found = scores(result.task.predictive(posterior)(test.x), test.y)
-        return {k: 100 * found[k] if k == "accuracy" else found[k] for k in SHOWN}
+    def score_model(posterior: co.Posterior) -> dict[str, float | None]:
+        metrics = scores(result.task.predictive(posterior)(test.x), test.y)
+        return {k: 100 * metrics[k] if k == "accuracy" else metrics[k] for k in SHOWN}
 
     models = co.DirichletModels(ALPHA)
     union = co.Ensemble(models, DRAWS)(points, shares, result.state.posterior, key)
     values: Values = {
-        "FedAvg": scored(result.state.posterior),
-        "Ensemble, Dirichlet": scored(result.state.posteriors[0]),
-        "Ensemble, Gaussian": scored(co.GaussianModels()(points, shares, key, DRAWS)),
-        "Ensemble, Dirichlet + average + clients": scored(union),
-        "Ensemble, clients": scored(Samples(tree.stack([p.params for p in points]))),
-        "One client, mean": _mean([scored(p) for p in points]),
+        "FedAvg": score_model(result.state.posterior),
+        "Ensemble, Dirichlet": score_model(result.state.posteriors[0]),
+        "Ensemble, Gaussian": score_model(co.GaussianModels()(points, shares, key, DRAWS)),
+        "Ensemble, Dirichlet + average + clients": score_model(union),
+        "Ensemble, clients": score_model(Samples(tree.stack([p.params for p in points]))),
+        "One client, mean": _mean([score_model(p) for p in points]),
         "One drawn model, mean": _mean(
-            [scored(Point(m)) for m in tree.unstack(result.state.posteriors[0].params, DRAWS)]
+            [score_model(Point(m)) for m in tree.unstack(result.state.posteriors[0].params, DRAWS)]
         ),
     }
     for row in [r for r in values if r.startswith("Ensemble")]:
@@ -78,15 +78,15 @@ def _mean(each: list[dict[str, float | None]]) -> dict[str, float | None]:
 def draw(results: dict[str, Any], folder: Path) -> None:
     """figure1.svg, for the first seed and setting: the roll with its clients, the triangle of models coloured by their
     accuracy, and how sure clients and drawn models are when right and wrong."""
-    result = trained(next(iter(SETTINGS)), results["seeds"][0], results["scale"])
+    result = train(next(iter(SETTINGS)), results["seeds"][0], results["scale"])
     points, test = [r.payload for r in result.replies], result.sites.all_test
     figure = Figure(figsize=(11, 3.9), layout="constrained")
     grid = figure.add_gridspec(2, 3, width_ratios=(1, 1.25, 1.2))
     _roll(figure.add_subplot(grid[:, 0]), result.sites)
     _triangle(figure.add_subplot(grid[:, 1]), figure, result, points)
-    drawn = [Point(m) for m in tree.unstack(result.state.posteriors[0].params, DRAWS)]
+    draws = [Point(m) for m in tree.unstack(result.state.posteriors[0].params, DRAWS)]
     panels = [figure.add_subplot(grid[0, 2]), figure.add_subplot(grid[1, 2])]
-    _confidences(panels, {"clients": points, "drawn models": drawn}, result.task, test)
+    _confidences(panels, {"clients": points, "drawn models": draws}, result.task, test)
     figure.savefig(folder / "figure1.svg", metadata={"Date": None})
 
 
@@ -113,15 +113,17 @@ def _triangle(axes: Axes, figure: Figure, result: Result, points: list[Point], s
         p = result.task.predictive(co.average(points, gamma.double() * sizes))(test.x)
         return 100 * scores(p, test.y)["accuracy"]
 
-    found, places = np.array([accuracy(g) for g in grid]), grid.numpy() @ CORNERS
-    shades = axes.tricontourf(*places.T, found, levels=12, cmap="viridis")
+    metrics, places = np.array([accuracy(g) for g in grid]), grid.numpy() @ CORNERS
+    shades = axes.tricontourf(*places.T, metrics, levels=12, cmap="viridis")
     figure.colorbar(shades, ax=axes, label="test accuracy, %", shrink=0.8)
-    centre, best = CORNERS.mean(0), places[found.argmax()]
+    centre, best = CORNERS.mean(0), places[metrics.argmax()]
     axes.plot(*centre, "o", color="white", markeredgecolor="black", markersize=7, label="FedAvg")
     axes.plot(*best, "*", color="white", markeredgecolor="black", markersize=13, label="best")
     for k, (corner, shift) in enumerate(zip(CORNERS, ((-6, -12), (6, -12), (0, 6)), strict=True)):
         axes.annotate(f"client {k + 1}", corner, shift, textcoords="offset points", ha="center")
-    axes.set(title=f"models between the clients\nFedAvg {accuracy(torch.ones(3) / 3):.1f} %, best {found.max():.1f} %")
+    axes.set(
+        title=f"models between the clients\nFedAvg {accuracy(torch.ones(3) / 3):.1f} %, best {metrics.max():.1f} %"
+    )
     axes.set(aspect="equal", xticks=(), yticks=(), xlim=(-0.1, 1.1), ylim=(-0.1, 0.98))
     axes.legend(frameon=False, loc="upper left")
     axes.spines[:].set_visible(False)

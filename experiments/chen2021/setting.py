@@ -126,11 +126,12 @@ class Job:
 
     def run(self, method: co.Method, rounds: int | None = None, task: co.Task | None = None, **how: Any) -> Result:
         most = rounds or max(1, round(self.share * self.size.rounds[self.network]))
-        watched = bool(getattr(method, "monitor", False)) and self.share == 1
+        watch = bool(getattr(method, "monitor", False)) and self.share == 1
         sites = how.pop("sites", self.sites)
-        own = task or self.task()
-        return co.run(method, own, sites, rounds=1 if method.one_shot or method.bound else most, seed=self.seed,
-                      scored=watched, **how)  # fmt: skip
+        rounds = most
+        if method.one_shot or method.bound:
+            rounds = 1
+        return co.run(method, task or self.task(), sites, rounds=rounds, seed=self.seed, scored=watch, **how)
 
 
 Rows = Callable[[Job], Mapping[str, Result]]
@@ -178,13 +179,13 @@ def table(
         size = SCALES[scale]
         if network not in size.rounds or seed >= size.seeds.get(network, seed + 1):
             return {}
-        sites, truth = prepared(data, kind, clients, size, seed, data_dir)
+        sites, truth = prepare(data, kind, clients, size, seed, data_dir)
         values: Values = {}
         for row in rows[: few if network in size.few else None]:
             job = Job(scale, network, sites, truth, seed, size.decays[0], data_dir=data_dir)
-            chosen = tuned(job, row)
+            chosen = tune(job, row)
             for name, result in row(chosen).items():
-                values[name] = {**scored(result, sites), "weight_decay": chosen.weight_decay, **watched(result)}
+                values[name] = {**score_result(result, sites), "weight_decay": chosen.weight_decay, **watch(result)}
         return values
 
     return Experiment(
@@ -200,20 +201,25 @@ def table(
     )
 
 
-def prepared(
+def prepare(
     data: str, kind: str, clients: int, size: Scale, seed: int, data_dir: str | None
 ) -> tuple[co.Sites, co.Data]:
     """The sites, a part of the official rows each, and the server's inputs with labels that only bounds look at."""
     rows, key = datasets.load(data, data_dir), Key(seed).fold(7)
     assert rows.x_test is not None and rows.y_test is not None
     most = len(rows.x) - LABELS - size.inputs
-    wanted = LABELS + size.inputs + min(most, size.rows or most)
-    some, held = key.fold(0).permutation(len(rows.x))[:wanted], key.fold(1).permutation(len(rows.x_test))[: size.test]
-    rows = dataclasses.replace(rows, x=rows.x[some], y=rows.y[some], x_test=rows.x_test[held], y_test=rows.y_test[held])
-    clients = min(clients, wanted // 30)
-    share = 0.1 if len(size.decays) > 1 else 0.0
+    count = LABELS + size.inputs + min(most, size.rows or most)
+    chosen_rows = key.fold(0).permutation(len(rows.x))[:count]
+    test_rows = key.fold(1).permutation(len(rows.x_test))[: size.test]
+    rows = dataclasses.replace(
+        rows, x=rows.x[chosen_rows], y=rows.y[chosen_rows], x_test=rows.x_test[test_rows], y_test=rows.y_test[test_rows]
+    )
+    clients = min(clients, count // 30)
+    share = 0.0
+    if len(size.decays) > 1:
+        share = 0.1
     sites = rows.split(
-        split(kind, clients, wanted), clients, calibration=LABELS + size.inputs, validation=share, seed=seed,
+        split(kind, clients, count), clients, calibration=LABELS + size.inputs, validation=share, seed=seed,
         standardise=True,
     )  # fmt: skip
     both = sites.calibration
@@ -229,11 +235,13 @@ def split(kind: str, clients: int, rows: int) -> Split:
         return parse("dirichlet:0.1")
     if kind == "iid":
         return parse("iid")
-    major, minor = (5, 1) if kind == "step100" else (2, max(1, round(10 * rows / 40_000)))
+    major, minor = 2, max(1, round(10 * rows / 40_000))
+    if kind == "step100":
+        major, minor = 5, 1
     return co.step(major, minor)
 
 
-def tuned(job: Job, row: Rows) -> Job:
+def tune(job: Job, row: Rows) -> Job:
     """The weight decay with the best accuracy on the validation rows, in a third of the rounds."""
     if len(job.size.decays) < 2:
         return job
@@ -251,35 +259,42 @@ def models(result: Result) -> Sequence[Callable[[torch.Tensor], Any]]:
     return result.method.personal(result.task, result.state) or [result.method.predictive(result.task, result.state)]
 
 
-def scored(result: Result, sites: co.Sites) -> dict[str, float | None]:
+def score_result(result: Result, sites: co.Sites) -> dict[str, float | None]:
     """Each row as it is, and with a temperature from the same 30 labels."""
     rows, labelled = sites.all_test, sites.calibration
     assert labelled is not None
     each: list[dict[str, float]] = []
     for p in models(result):
         t = temperature(p(labelled.x), labelled.y) if result.method.tempers else 1.0
-        found, cooled = scores(p(rows.x), rows.y), scores(tempered(p(rows.x), t), rows.y)
+        plain = scores(p(rows.x), rows.y)
+        cooled = scores(tempered(p(rows.x), t), rows.y)
         each.append(
-            {**{k: found[k] for k in SHOWN}, **{f"{k}, tempered": cooled[k] for k in ("nll", "brier", "ece")}, "t": t}
+            {
+                **{k: plain[k] for k in SHOWN},
+                **{f"{k}, tempered": cooled[k] for k in ("nll", "brier", "ece")},
+                "t": t,
+            }
         )
     mean = _mean(each)
     return {k: 100 * v if k == "accuracy" else v for k, v in mean.items()}
 
 
-def watched(result: Result) -> dict[str, float | None]:
+def watch(result: Result) -> dict[str, float | None]:
     """Accuracy after every round of a watched run, of the single model and of the ensemble beside it."""
-    kept = isinstance(result.method, co.FedBE) and result.method.distil is not None  # the student is the model
-    single, ensemble = ("accuracy", "ensemble_accuracy") if kept else ("average_accuracy", "accuracy")
+    has_student = isinstance(result.method, co.FedBE) and result.method.distil is not None  # the student is the model
+    single, ensemble = "average_accuracy", "accuracy"
+    if has_student:
+        single, ensemble = "accuracy", "ensemble_accuracy"
     history = [row for row in result.report["history"] if single in row and ensemble in row]
-    found: dict[str, float | None] = {f"round {row['round']}": 100 * row[single] for row in history}
-    return {**found, **{f"ensemble, round {row['round']}": 100 * row[ensemble] for row in history}}
+    percentages: dict[str, float | None] = {f"round {row['round']}": 100 * row[single] for row in history}
+    return {**percentages, **{f"ensemble, round {row['round']}": 100 * row[ensemble] for row in history}}
 
 
 def _mean(each: list[dict[str, float]]) -> dict[str, float]:
     return {k: sum(s[k] for s in each) / len(each) for k in each[0]}
 
 
-def printed(text: str, columns: Sequence[str]) -> dict[str, dict[str, tuple[float, float]]]:
+def read_printed(text: str, columns: Sequence[str]) -> dict[str, dict[str, tuple[float, float]]]:
     """A paper's table: a row's name, then 'mean±deviation' for every column; '–' where there is none."""
     rows = {}
     for line in text.strip().splitlines():

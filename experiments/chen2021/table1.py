@@ -39,8 +39,8 @@ def draw(results: dict[str, Any], folder: Path) -> None:
     figure = Figure(figsize=(4.6 * max(len(columns), 1), 3.4), layout="constrained")
     for axes, column in zip(figure.subplots(1, len(columns), squeeze=False, sharey=True)[0], columns, strict=True):
         for (row, kind), (label, colour, style) in LINES.items():
-            found = cells.get((row, column), {})
-            points = {int(k.rpartition(" ")[2]): v for k, v in found.items() if k.rpartition(" ")[0] == kind}
+            cell = cells.get((row, column), {})
+            points = {int(k.rpartition(" ")[2]): v for k, v in cell.items() if k.rpartition(" ")[0] == kind}
             axes.plot(list(points), list(points.values()), style, color=colour, markersize=4, label=label)
         axes.set(title=column.replace(":", ", "), xlabel="round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -62,6 +62,6 @@ EXPERIMENT = SETTING.table(
         *SETTING.bounds(),
     ],
     COLUMNS,
-    SETTING.printed(PAPER, COLUMNS),
+    SETTING.read_printed(PAPER, COLUMNS),
     few=2,
 )

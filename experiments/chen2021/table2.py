@@ -23,5 +23,5 @@ EXPERIMENT = SETTING.table(
         SETTING.one("FedBE + FedAvgM", lambda job: job.fedbe(co.FedAvgM(job.training))),
     ],
     COLUMNS,
-    SETTING.printed(PAPER, COLUMNS),
+    SETTING.read_printed(PAPER, COLUMNS),
 )

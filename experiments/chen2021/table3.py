@@ -37,7 +37,7 @@ class Supervised(co.Distil):
         return co.Distil.student(self, task, lambda _: truth, posteriors, inputs, key)
 
 
-def supervised(job: Any) -> co.FedBE:
+def with_labels(job: Any) -> co.FedBE:
     distil = Supervised(job.swa.inference, wide=False, labels=tuple(job.truth.y.tolist()), classes=job.sites.classes)
     return job.fedbe(ensemble=co.Ensemble(samples=0, average=True, clients=False), distil=distil)
 
@@ -58,7 +58,7 @@ Ground-truth labels | 76.6±0.21 80.2±0.23
 
 EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, Table 3: FedBE's distillation targets, Step, %",
-    [*(union(name, members) for name, members in UNIONS.items()), SETTING.one("Ground-truth labels", supervised)],
+    [*(union(name, members) for name, members in UNIONS.items()), SETTING.one("Ground-truth labels", with_labels)],
     COLUMNS,
-    SETTING.printed(PAPER, COLUMNS),
+    SETTING.read_printed(PAPER, COLUMNS),
 )

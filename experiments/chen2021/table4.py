@@ -41,5 +41,5 @@ EXPERIMENT = SETTING.table(
         SETTING.one("FedAvg", lambda job: co.FedAvg(job.training)),
     ],
     COLUMNS,
-    SETTING.printed(PAPER, COLUMNS),
+    SETTING.read_printed(PAPER, COLUMNS),
 )

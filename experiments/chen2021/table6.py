@@ -12,7 +12,7 @@ SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet", "step:resnet20", "step:resnet32")
 
 
-def uneven(job: Any) -> co.SGD:
+def uneven_passes(job: Any) -> co.SGD:
     return dataclasses.replace(job.training, fewest=1)
 
 
@@ -26,11 +26,11 @@ FedBE + FedProx | 73.7±0.24 77.5±0.51 71.6±0.37
 EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, Table 6: systems heterogeneity on Step CIFAR-10, %",
     [
-        SETTING.one("FedAvg", lambda job: co.FedAvg(uneven(job))),
-        SETTING.one("FedProx", lambda job: co.FedProx(uneven(job))),
-        SETTING.one("FedBE", lambda job: job.fedbe(co.FedAvg(uneven(job)))),
-        SETTING.one("FedBE + FedProx", lambda job: job.fedbe(co.FedProx(uneven(job)))),
+        SETTING.one("FedAvg", lambda job: co.FedAvg(uneven_passes(job))),
+        SETTING.one("FedProx", lambda job: co.FedProx(uneven_passes(job))),
+        SETTING.one("FedBE", lambda job: job.fedbe(co.FedAvg(uneven_passes(job)))),
+        SETTING.one("FedBE + FedProx", lambda job: job.fedbe(co.FedProx(uneven_passes(job)))),
     ],
     COLUMNS,
-    SETTING.printed(PAPER, COLUMNS),
+    SETTING.read_printed(PAPER, COLUMNS),
 )

@@ -12,7 +12,7 @@ SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet", "step:resnet20")
 
 
-def drawn(alpha: float) -> Callable[[Any], Any]:
+def with_alpha(alpha: float) -> Callable[[Any], Any]:
     return SETTING.one(f"α = {alpha:g}", lambda job: job.fedbe(ensemble=co.Ensemble(co.DirichletModels(alpha))))
 
 
@@ -25,7 +25,7 @@ PAPER = """
 
 EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, Table 7: FedBE with Dirichlet models on Step CIFAR-10, %",
-    [drawn(alpha) for alpha in (0.1, 0.5, 1.0, 2.0)],
+    [with_alpha(alpha) for alpha in (0.1, 0.5, 1.0, 2.0)],
     COLUMNS,
-    SETTING.printed(PAPER, COLUMNS),
+    SETTING.read_printed(PAPER, COLUMNS),
 )

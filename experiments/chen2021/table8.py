@@ -13,7 +13,7 @@ COLUMNS = ("step:convnet",)
 OWN, BAYES = co.Ensemble(samples=0, average=False, clients=True), co.Ensemble()
 
 
-def combined(job: Any) -> dict[str, Result]:
+def combine(job: Any) -> dict[str, Result]:
     """Trained once; every way to combine is only another rule on the same replies."""
     average = job.run(co.FedAvg(job.long), rounds=1)
     rows = {"(a) Weight average": average}
@@ -34,5 +34,8 @@ PAPER = """
 """
 
 EXPERIMENT = SETTING.table(
-    "Chen and Chao 2021, Table 8: one round on Step CIFAR-10, %", [combined], COLUMNS, SETTING.printed(PAPER, COLUMNS)
+    "Chen and Chao 2021, Table 8: one round on Step CIFAR-10, %",
+    [combine],
+    COLUMNS,
+    SETTING.read_printed(PAPER, COLUMNS),
 )

@@ -25,7 +25,7 @@ EXPERIMENT = SETTING.table(
     "Chen and Chao 2021, Table 9: ten of a hundred clients a round, non-iid CIFAR-100, %",
     [a_tenth("FedAvg", lambda job: co.FedAvg(job.training)), a_tenth("FedBE", lambda job: job.fedbe())],
     COLUMNS,
-    SETTING.printed(PAPER, COLUMNS),
+    SETTING.read_printed(PAPER, COLUMNS),
     data="cifar100",
     clients=100,
     incomparable=COLUMNS,

@@ -44,7 +44,7 @@ def draw(results: dict[str, Any], folder: Path) -> None:
     figure.suptitle(
         f"FEMNIST, scale {results['scale']}, {len(trials)} seed{'s' if len(trials) > 1 else ''}", fontsize=10
     )
-    module("dhondt2024/figure2").saved(figure, folder / "figure1")
+    module("dhondt2024/figure2").save(figure, folder / "figure1")
 
 
 EXPERIMENT = Experiment(

@@ -51,7 +51,7 @@ COLOURS = ("#1f77b4", "#d9822b", "#2e8b57", "#b3261e", "#7b5aa6")
 PANELS = {"FedAvg": "FedAvg", "DOSFL": "DOSFL", "BPC-FL + Adam": "BPC-FL + Adam", "BPC-FL + HMC": "BPC-FL + HMC"}
 
 
-def prepared(points: int, seed: int) -> co.Sites:
+def prepare(points: int, seed: int) -> co.Sites:
     """Exactly `points` training points a site, 20 to validate on, 200 to test."""
     each = points + 20 + 200
     return co.sine(each, seed=seed).split(
@@ -66,7 +66,7 @@ def best_round(method: co.Method, task: co.Task, sites: co.Sites, rounds: int, s
     return co.run(method, task, sites, rounds=best, seed=seed), best
 
 
-def scored(result: Result) -> dict[str, float | None]:
+def score_result(result: Result) -> dict[str, float | None]:
     m, sent = result.metrics, result.report["ledger"]
     return {
         **{k: m[k] for k in ("nll", "rmse", "crps", "coverage95")},
@@ -92,7 +92,7 @@ def width(result: Result) -> dict[str, float | None]:
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     points = int(column.split(maxsplit=1)[0])
-    sites = prepared(points, seed)
+    sites = prepare(points, seed)
     task = co.regression(mlp_swish(1), noise=NOISE, prior=co.Isotropic(100.0))  # prior precision 1e-2
     learn, proposals, chains, rounds = SCALES[scale]
     epochs = 10 // max(points // 20, 1)  # ten local steps of 20 points
@@ -106,7 +106,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         first = co.run(co.CoresetFL(learn, co.Adam(rate=1e-2, epochs=total, batch=1000)), task, sites, seed=seed)
-        found = {
+        runs = {
             "FedAvg": average,
             "FedAvg, server Adam": adaptive,
             "DOSFL": co.run(co.DOSFL(distil), task, sites, seed=seed),
@@ -119,11 +119,11 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
                 co.LocalOnly(co.Adam(rate=1e-2, epochs=total, batch=1000)), task, sites, seed=seed
             ),
         }
-    values: Values = {row: scored(result) for row, result in found.items()}
+    values: Values = {row: score_result(result) for row, result in runs.items()}
     values["FedAvg"] |= {"rounds": float(stopped)}
     values["BPC-FL + HMC"] |= {
-        **width(found["BPC-FL + HMC"]),
-        "accepted": found["BPC-FL + HMC"].report["diagnostics"]["accepted"],
+        **width(runs["BPC-FL + HMC"]),
+        "accepted": runs["BPC-FL + HMC"].report["diagnostics"]["accepted"],
     }
     values["BPC-FL + Adam"] |= {
         "seconds_over_fedavg": first.report["seconds"] / average.report["seconds"],
@@ -131,12 +131,12 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         "copies": float(sum(s["copies"] for s in first.report["diagnostics"]["coresets"])),
     }
     learned = {
-        "DOSFL": [rows_of(lessons) for lessons in found["DOSFL"].state.lessons],
+        "DOSFL": [rows_of(lessons) for lessons in runs["DOSFL"].state.lessons],
         "BPC-FL + Adam": [each.coreset for each in first.state.learned],
     }
     values["_drawing"] = {  # type: ignore[assignment]
         "sites": [[d.x.flatten().tolist(), d.y.tolist()] for d in sites.train],
-        "curves": {row: curve(found[row]) for row in PANELS},
+        "curves": {row: curve(runs[row]) for row in PANELS},
         "pseudo": {row: [[s.x.flatten().tolist(), s.y.tolist()] for s in every] for row, every in learned.items()},
     }
     return values
@@ -150,10 +150,10 @@ def draw(results: dict[str, Any], folder: Path) -> None:
             for axes, row in zip(figure.subplots(2, 2, sharex=True, sharey=True).flat, PANELS, strict=True):
                 panel(axes, row, trial_)
             figure.suptitle(f"{column}, seed {seed}, scale {results['scale']}", fontsize=10)
-            saved(figure, folder / f"{results['experiment'].split('/')[-1]}-seed-{seed}")
+            save(figure, folder / f"{results['experiment'].split('/')[-1]}-seed-{seed}")
 
 
-def saved(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     """For the page and for slides."""
     figure.savefig(f"{path}.svg", metadata={"Date": None})
     figure.savefig(f"{path}.png", dpi=110)

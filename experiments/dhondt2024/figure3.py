@@ -38,10 +38,10 @@ GRID = torch.cartesian_prod(-1.8 + 4.6 * SIDE, -1.4 + 3.3 * SIDE)
 PANELS = ("FedAvg", "DOSFL", "BPC-FL + SGD", "BPC-FL + HMC")
 
 
-def scored(result: Result) -> dict[str, float | None]:
+def score_result(result: Result) -> dict[str, float | None]:
     m, sent = result.metrics, result.report["ledger"]
-    kept: dict[str, float | None] = {k: m[k] for k in ("nll", "brier", "accuracy", "ece")}
-    return {**kept, "floats": sent["up_floats"] + sent["down_floats"], "seconds": result.report["seconds"]}
+    metrics: dict[str, float | None] = {k: m[k] for k in ("nll", "brier", "accuracy", "ece")}
+    return {**metrics, "floats": sent["up_floats"] + sent["down_floats"], "seconds": result.report["seconds"]}
 
 
 def field(result: Result) -> list[float]:
@@ -69,7 +69,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         first = co.run(co.CoresetFL(learn, co.SGD(rate=2e-2, epochs=total, batch=1000)), task, sites, seed=seed)
-        found = {
+        runs = {
             "FedAvg": average,
             "DOSFL": co.run(co.DOSFL(distil), task, sites, seed=seed),
             "BPC-FL + SGD": first,
@@ -81,23 +81,23 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
                 co.LocalOnly(co.SGD(rate=2e-2, epochs=total, batch=1000)), task, sites, seed=seed
             ),
         }
-    values: Values = {row: scored(result) for row, result in found.items()}
-    told = found["BPC-FL + HMC"].report["diagnostics"]
+    values: Values = {row: score_result(result) for row, result in runs.items()}
+    diagnosis = runs["BPC-FL + HMC"].report["diagnostics"]
     values["FedAvg"] |= {"rounds": float(stopped)}
-    values["BPC-FL + HMC"] |= {"accepted": told["accepted"]}
+    values["BPC-FL + HMC"] |= {"accepted": diagnosis["accepted"]}
     values["BPC-FL + SGD"] |= {
-        "copies": sum(s["copies"] for s in told["coresets"]),
-        "closest": min(s["closest"] for s in told["coresets"]),
-        "halved": float(sum(s["halved"] for s in told["coresets"])),
+        "copies": sum(s["copies"] for s in diagnosis["coresets"]),
+        "closest": min(s["closest"] for s in diagnosis["coresets"]),
+        "halved": float(sum(s["halved"] for s in diagnosis["coresets"])),
         "seconds_over_fedavg": first.report["seconds"] / average.report["seconds"],
     }
     learned = {
-        "DOSFL": [rows_of(lessons) for lessons in found["DOSFL"].state.lessons],
+        "DOSFL": [rows_of(lessons) for lessons in runs["DOSFL"].state.lessons],
         "BPC-FL": [each_.coreset for each_ in first.state.learned],
     }
     values["_drawing"] = {  # type: ignore[assignment]
         "sites": [[d.x.tolist(), d.y.tolist()] for d in sites.train],
-        "fields": {row: field(found[row]) for row in PANELS},
+        "fields": {row: field(runs[row]) for row in PANELS},
         "pseudo": {row: [[s.x.tolist(), s.y.tolist()] for s in every] for row, every in learned.items()},
     }
     return values
@@ -113,7 +113,7 @@ def draw(results: dict[str, Any], folder: Path) -> None:
                 shades = panel(axes, row, drawn)
             figure.colorbar(shades, ax=grid, shrink=0.7, label="probability of the red class")
             figure.suptitle(f"{column}, seed {seed}, scale {results['scale']}", fontsize=10)
-            FIGURE2.saved(figure, folder / f"figure3-seed-{seed}")
+            FIGURE2.save(figure, folder / f"figure3-seed-{seed}")
 
 
 def panel(axes: Axes, row: str, drawn: dict[str, Any]) -> Any:

@@ -68,7 +68,7 @@ def network(size: Size) -> nn.Module:
     return cnn((1, 28, 28), 62, layers, hidden=(size.hidden,))
 
 
-def prepared(writers: int, unseen: int, seed: int, data_dir: str | None) -> tuple[co.Sites, co.Data]:
+def prepare(writers: int, unseen: int, seed: int, data_dir: str | None) -> tuple[co.Sites, co.Data]:
     """So many writers with all their rows, 20 % of them held out and a tenth of the rest to validate on; and the rows
     of other writers."""
     rows = datasets.load("femnist", data_dir)
@@ -91,51 +91,55 @@ def prepared(writers: int, unseen: int, seed: int, data_dir: str | None) -> tupl
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     size = SIZES[scale]
-    sites, others = prepared(size.writers, size.unseen, seed, data_dir)
+    sites, others = prepare(size.writers, size.unseen, seed, data_dir)
     task = co.classification(network(size), prior=co.Isotropic(100.0))  # prior precision 1e-2
     rows = sum(len(d.w) for d in sites.train) / len(sites)
     batch = max(round(rows / 10), 1)  # ten steps a pass
 
-    def ran(method: co.Method, rounds: int | None = None, **more: Any) -> Result:
+    def execute(method: co.Method, rounds: int | None = None, **more: Any) -> Result:
         return co.run(method, task, sites, rounds=rounds, seed=seed, engine="parallel", **more)
 
-    found: dict[str, Result] = {}
+    runs: dict[str, Result] = {}
     for steps in (10, 100) if size.long else (10,):
         passes = steps // 10
         samples = co.SGLD(0.01, epochs=steps, burn=max(steps - 10, 0), every=1, batch=10_000, temperature=0.0)
-        found |= {
-            f"FedAvg ({steps} local steps)": ran(co.FedAvg(co.SGD(0.1, 0.0, passes, batch)), size.rounds),
-            f"FedPA ({steps} local steps)": ran(co.FedPA(samples, 0.1, co.Descent(0.5, 0.9)), size.rounds),
-            f"MIME ({steps} local steps)": ran(co.Mime(co.AdamSteps(1e-3), passes, batch), 2 * size.rounds),
+        runs |= {
+            f"FedAvg ({steps} local steps)": execute(co.FedAvg(co.SGD(0.1, 0.0, passes, batch)), size.rounds),
+            f"FedPA ({steps} local steps)": execute(co.FedPA(samples, 0.1, co.Descent(0.5, 0.9)), size.rounds),
+            f"MIME ({steps} local steps)": execute(co.Mime(co.AdamSteps(1e-3), passes, batch), 2 * size.rounds),
         }
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")
-        first = ran(co.CoresetFL(size.learn, co.SGD(1e-2, 0.9, size.steps, 100)), out=Path(folder) / "coreset")
-        found |= {
+        first = execute(co.CoresetFL(size.learn, co.SGD(1e-2, 0.9, size.steps, 100)), out=Path(folder) / "coreset")
+        runs |= {
             "BPC-FL + SGD": first,
             "BPC-FL + Adam": first.pool(co.CoresetFL(size.learn, co.Adam(1e-2, size.steps, 100))),
             "BPC-FL + HMC": first.pool(co.CoresetFL(size.learn, size.hmc)),
-            "BPC-FL → FedAvg": ran(co.FedAvg(co.SGD(0.1, 0.0, 1, batch)), size.rounds, start=Path(folder) / "coreset"),
-            "all rows in one place, SGD": ran(co.Centralised(co.SGD(0.1, 0.0, 2 * size.rounds // 10 + 1, 25))),
-            "each site alone, SGD": ran(co.LocalOnly(co.SGD(0.1, 0.0, size.rounds, batch))),
+            "BPC-FL → FedAvg": execute(
+                co.FedAvg(co.SGD(0.1, 0.0, 1, batch)), size.rounds, start=Path(folder) / "coreset"
+            ),
+            "all rows in one place, SGD": execute(co.Centralised(co.SGD(0.1, 0.0, 2 * size.rounds // 10 + 1, 25))),
+            "each site alone, SGD": execute(co.LocalOnly(co.SGD(0.1, 0.0, size.rounds, batch))),
         }
     targets = {k: first.report["history"][-1][f"validation_{k}"] for k in ("nll", "accuracy")}
     own = bytes_sent(curve(first.report)[-1], "floats")
-    curves = {row: curve(r.report) for row, r in found.items() if not r.method.bound and r.replies is not first.replies}
+    curves = {row: curve(r.report) for row, r in runs.items() if not r.method.bound and r.replies is not first.replies}
     curves["BPC-FL + SGD"] = curve(first.report)
     values: Values = {}
-    for row, result in found.items():
+    for row, result in runs.items():
         p = [
             model(others.x)
             for model in result.method.personal(task, result.state) or [result.method.predictive(task, result.state)]
         ]
         each = [scores(q, others.y) for q in p]
-        kept = {k: sum(s[k] for s in each) / len(each) for k in ("nll", "accuracy", "ece", "brier")}
-        values[row] = {**kept, "nll_own_writers": result.metrics["nll"], "seconds": result.report["seconds"]}
+        means = {k: sum(s[k] for s in each) / len(each) for k in ("nll", "accuracy", "ece", "brier")}
+        values[row] = {**means, "nll_own_writers": result.metrics["nll"], "seconds": result.report["seconds"]}
         for key, target in targets.items():
             point = bytes_to_reach(curves.get(row, []), key, target)
-            floats = None if point is None else bytes_sent(point, "floats")
-            values[row] |= {f"floats_to_{key}": floats, f"times_to_{key}": None if floats is None else floats / own}
+            values[row] |= {f"floats_to_{key}": None, f"times_to_{key}": None}
+            if point is not None:
+                floats = bytes_sent(point, "floats")
+                values[row] |= {f"floats_to_{key}": floats, f"times_to_{key}": floats / own}
     values["BPC-FL + SGD"] |= exposure(first, sites)
     values["_drawing"] = {"curves": curves, "pictures": pictures(first, sites)}  # type: ignore[dict-item]
     return values
@@ -151,13 +155,13 @@ def exposure(first: Result, sites: co.Sites) -> dict[str, float | None]:
         counts = torch.bincount(data.y, minlength=62)[learned.coreset.y]
         for distance, count in zip(away.tolist(), counts.tolist(), strict=True):
             near[count <= 2].append(distance)
-    told = first.report["diagnostics"]["coresets"]
+    diagnosis = first.report["diagnostics"]["coresets"]
     return {
         "nearest_rare_classes": sum(near[True]) / len(near[True]) if near[True] else None,
         "nearest_other_classes": sum(near[False]) / len(near[False]) if near[False] else None,
-        "closest": min(s["closest"] for s in told),
-        "copies": float(sum(s["copies"] for s in told)),
-        "halved": float(sum(s["halved"] for s in told)),
+        "closest": min(s["closest"] for s in diagnosis),
+        "copies": float(sum(s["copies"] for s in diagnosis)),
+        "halved": float(sum(s["halved"] for s in diagnosis)),
     }
 
 
@@ -167,11 +171,13 @@ def pictures(first: Result, sites: co.Sites) -> list[dict[str, Any]]:
     for learned, data in list(zip(first.state.learned, sites.train, strict=True))[:2]:
         z = learned.coreset.x[:12]
         nearest = data.x[torch.cdist(z.flatten(1), data.x.flatten(1)).argmin(1)]
-        shown.append({"labels": learned.coreset.y[:12].tolist(), "pseudo": rounded(z), "nearest": rounded(nearest)})
+        shown.append(
+            {"labels": learned.coreset.y[:12].tolist(), "pseudo": round_values(z), "nearest": round_values(nearest)}
+        )
     return shown
 
 
-def rounded(x: Tensor) -> list[Any]:
+def round_values(x: Tensor) -> list[Any]:
     values: list[Any] = (x.squeeze(1) * 100).round().int().tolist()
     return values
 
@@ -194,7 +200,7 @@ def draw(results: dict[str, Any], folder: Path) -> None:
             figure.suptitle(
                 f"{column}, seed {seed}, scale {results['scale']}: learned, and the row nearest", fontsize=9
             )
-            module("dhondt2024/figure2").saved(figure, folder / "pseudo-inputs")
+            module("dhondt2024/figure2").save(figure, folder / "pseudo-inputs")
 
 
 def mean_of(curves: list[Curve], key: str) -> tuple[list[float], list[float]]:

@@ -12,28 +12,28 @@ from consilience.metrics.scores import scores
 table1 = module("dhondt2024/table1")
 
 
-def scored(writers: int, rows: int, seed: int, scale: str, data_dir: str | None) -> dict[str, float | None]:
+def score_writers(writers: int, rows: int, seed: int, scale: str, data_dir: str | None) -> dict[str, float | None]:
     """One run of BPC-FL + SGD with so many writers and pseudo-rows, scored on writers nobody trained on."""
     size = table1.SIZES[scale]
-    sites, others = table1.prepared(writers, size.unseen, seed, data_dir)
+    sites, others = table1.prepare(writers, size.unseen, seed, data_dir)
     task = co.classification(table1.network(size), prior=co.Isotropic(100.0))
     learn = dataclasses.replace(size.learn, rows=rows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         method = co.CoresetFL(learn, co.SGD(1e-2, 0.9, size.steps, 100))
         result = co.run(method, task, sites, seed=seed, engine="parallel")
-    found = scores(method.predictive(task, result.state)(others.x), others.y)
-    told = result.report["diagnostics"]["coresets"]
+    metrics = scores(method.predictive(task, result.state)(others.x), others.y)
+    diagnosis = result.report["diagnostics"]["coresets"]
     return {
-        **{k: found[k] for k in ("nll", "accuracy", "ece")},
-        "copies": float(sum(s["copies"] for s in told)),
-        "closest": min(s["closest"] for s in told),
+        **{k: metrics[k] for k in ("nll", "accuracy", "ece")},
+        "copies": float(sum(s["copies"] for s in diagnosis)),
+        "closest": min(s["closest"] for s in diagnosis),
     }
 
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     rows = int(column.split(maxsplit=1)[0])
-    return {"BPC-FL + SGD": scored(table1.SIZES[scale].writers, rows, seed, scale, data_dir)}
+    return {"BPC-FL + SGD": score_writers(table1.SIZES[scale].writers, rows, seed, scale, data_dir)}
 
 
 EXPERIMENT = Experiment(

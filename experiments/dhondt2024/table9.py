@@ -17,8 +17,8 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     writers = min(int(column.split(maxsplit=1)[0]), 280)
     if scale in ("small", "smoke"):
         writers //= 10
-    found = table8.scored(writers, table8.table1.SIZES[scale].learn.rows, seed, scale, data_dir)
-    return {"BPC-FL + SGD": {**found, "writers": float(writers)}}
+    values = table8.score_writers(writers, table8.table1.SIZES[scale].learn.rows, seed, scale, data_dir)
+    return {"BPC-FL + SGD": {**values, "writers": float(writers)}}
 
 
 EXPERIMENT = Experiment(

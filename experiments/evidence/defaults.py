@@ -38,8 +38,8 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         z, total = method.views(task, state, rows.x), state.counts.sum(0)
         for exponent in (0.5, 1.0):
             for penalty in PENALTIES:
-                found = class_scores(strengths(state.counts, exponent), penalty)(z)
-                p = Categorical(class_log_probs(found, smooth(total), total > 0))
+                fitted = class_scores(strengths(state.counts, exponent), penalty)(z)
+                p = Categorical(class_log_probs(fitted, smooth(total), total > 0))
                 row = f"{label}, exponent {exponent}, λ {'estimated' if penalty is None else penalty}"
                 values[row] = {k: scores(p, rows.y)[k] for k in ("nll", "accuracy", "brier")}
     return values

@@ -55,10 +55,10 @@ def means(folder: Path, columns: Sequence[str], rows: Rows, score: str = "nll", 
     for column in columns:
         seeds = trials(folder, column)
         cells = {name: [s[row][score] for s in seeds if row in s] for name, row in rows.items()}
-        found = {name: fmean(values) for name, values in cells.items() if values}
-        best = min((v for name, v in found.items() if name not in BOUNDS), default=None)
-        text = {name: f"{v:{form}}" for name, v in found.items()}
-        text |= {name: f"**{text[name]}**" for name, v in found.items() if v == best and score.startswith("nll")}
+        averages = {name: fmean(values) for name, values in cells.items() if values}
+        best = min((v for name, v in averages.items() if name not in BOUNDS), default=None)
+        text = {name: f"{v:{form}}" for name, v in averages.items()}
+        text |= {name: f"**{text[name]}**" for name, v in averages.items() if v == best and score.startswith("nll")}
         if seeds:
             body.append([f"{column} ({len(seeds)})", *(text.get(name, "–") for name in rows)])
     return lines(["data/split/sites (seeds)", *rows], body)
@@ -81,8 +81,10 @@ def pairs(folder: Path, columns: Sequence[str], ours: str, rivals: Rows, score: 
         seeds = [s for s in trials(folder, column) if ours in s]
         if len(seeds) < 3:
             continue
-        found = [difference([s[ours]["nll"] for s in seeds], [s[r][score] for s in seeds]) for r in rivals.values()]
-        body.append([f"{column} ({len(seeds)})", *(interval(d) for d in found)])
+        differences = [
+            difference([s[ours]["nll"] for s in seeds], [s[r][score] for s in seeds]) for r in rivals.values()
+        ]
+        body.append([f"{column} ({len(seeds)})", *(interval(d) for d in differences)])
     return lines(["data/split/sites (seeds)", *rivals], body, "---")
 
 

@@ -50,10 +50,10 @@ SMOKE = Size(epochs=10, batch=50, inputs=40, distilled=3)
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     with remember_values():  # many rows pool the same replies
-        return scored(column, seed, scale, data_dir)
+        return score_column(column, seed, scale, data_dir)
 
 
-def scored(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
+def score_column(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     name, split, count, *rest = column.split("/")
     labels = next((int(part.removeprefix("labels:")) for part in rest if part.startswith("labels:")), 30)
     how = parse("+".join([split, *(part for part in rest if not part.startswith("labels:"))]))
@@ -63,43 +63,46 @@ def scored(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         some = co.Key(seed).fold(9).permutation(len(rows.x))[: size.rows]
         rows = dataclasses.replace(rows, x=rows.x[some], y=rows.y[some])
     sites = rows.split(how, int(count), calibration=labels, inputs=size.inputs, seed=seed)
-    sites = sites.map_x(lambda x: 1 - x) if name == "femnist" else sites  # ink on paper → light on dark, mostly zeros
+    if name == "femnist":
+        sites = sites.map_x(lambda x: 1 - x)  # ink on paper → light on dark, mostly zeros
     task = co.classification(model(size.network, sites.features, sites.classes))
     epochs, batch = size.epochs, size.batch
     sampler, training = co.CyclicalSGHMC(epochs=epochs, batch=batch), co.SGD(epochs=epochs, batch=batch)
     distil = co.Distil(co.Adam(epochs=size.distilled, batch=100))
     tenth = co.SGD(epochs=max(1, round(epochs / 10)), batch=batch)
 
-    def ran(method: co.Method, rounds: int | None = None) -> Result:
+    def execute(method: co.Method, rounds: int | None = None) -> Result:
         return co.run(method, task, sites, rounds=rounds, seed=seed, scored=False, engine=co.Compute(threads=1))
 
-    sampled, local, evidence = ran(co.Mixture(sampler)), ran(co.FedAvg(training), 1), ran(evidenced(sampler))
+    sampled = execute(co.Mixture(sampler))
+    local = execute(co.FedAvg(training), 1)
+    evidence = execute(evidence_pooling(sampler))
     server = co.ServerOnly(dataclasses.replace(sampler, epochs=200, batch=10))
 
-    def pooled(method: co.Method, replies: Result = sampled) -> Result:
+    def pool(method: co.Method, replies: Result = sampled) -> Result:
         return replies.pool(method, scored=False)
 
     results = {
-        "Centralised": ran(co.Centralised(sampler)),
-        "Server only": ran(server),
+        "Centralised": execute(co.Centralised(sampler)),
+        "Server only": execute(server),
         "FedAvg, 1 round": local,
-        "FedAvg, 10 rounds": ran(co.FedAvg(tenth), 10),
+        "FedAvg, 10 rounds": execute(co.FedAvg(tenth), 10),
         "Mixture": sampled,
-        "BCM": pooled(co.BCM()),
-        "β": pooled(co.BetaPredictiveBayes()),
-        "One-shot FL": pooled(co.OneShotFL(distil=distil), local),
-        "FedKT": ran(co.FedKT(training, distil=distil)),
+        "BCM": pool(co.BCM()),
+        "β": pool(co.BetaPredictiveBayes()),
+        "One-shot FL": pool(co.OneShotFL(distil=distil), local),
+        "FedKT": execute(co.FedKT(training, distil=distil)),
         "Evidence": evidence,
-        "Evidence, from sites": ran(co.EvidenceTuned(sampler, exponent=0.5)),
-        "Evidence, distilled": pooled(evidenced(distil=distil), evidence),
-        "Evidence, λ = 0.1": pooled(evidenced(penalty=0.1), evidence),
-        "Evidence, λ = 10": pooled(evidenced(penalty=10.0), evidence),
-        "Evidence, λ = ∞ (no offsets)": pooled(evidenced(penalty=1e6), evidence),
-        "Evidence, exponent 0": pooled(evidenced(exponent=0.0), evidence),
-        "Evidence, exponent 1": pooled(evidenced(exponent=1.0), evidence),
-        "Evidence, one point": ran(evidenced(training)),
+        "Evidence, from sites": execute(co.EvidenceTuned(sampler, exponent=0.5)),
+        "Evidence, distilled": pool(evidence_pooling(distil=distil), evidence),
+        "Evidence, λ = 0.1": pool(evidence_pooling(penalty=0.1), evidence),
+        "Evidence, λ = 10": pool(evidence_pooling(penalty=10.0), evidence),
+        "Evidence, λ = ∞ (no offsets)": pool(evidence_pooling(penalty=1e6), evidence),
+        "Evidence, exponent 0": pool(evidence_pooling(exponent=0.0), evidence),
+        "Evidence, exponent 1": pool(evidence_pooling(exponent=1.0), evidence),
+        "Evidence, one point": execute(evidence_pooling(training)),
     }
-    results["Evidence, as it comes"] = pooled(co.EvidencePooling(), results["Evidence, one point"])
+    results["Evidence, as it comes"] = pool(co.EvidencePooling(), results["Evidence, one point"])
     models = {row: (r.method.predictive(task, r.state), r.report["ledger"]["up_bytes"]) for row, r in results.items()}
     up = evidence.report["ledger"]["up_bytes"]
     models["Evidence, likelihood not adjusted"] = (divided_afterwards(task, sites, sampled), up)
@@ -107,24 +110,24 @@ def scored(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     test, labelled = sites.all_test, sites.calibration
     assert labelled is not None
 
-    def shown(model: Predictive) -> dict[str, float | None]:
+    def score_model(model: Predictive) -> dict[str, float | None]:
         """Scores plain and with the temperature of the server's labelled rows."""
         p: Distribution = model(test.x)
         warm = scores(tempered(p, temperature(model(labelled.x), labelled.y)), test.y)
-        found = scores(p, test.y)
-        return {**{k: found[k] for k in SHOWN}, **{f"{k}_tempered": warm[k] for k in SHOWN}}
+        metrics = scores(p, test.y)
+        return {**{k: metrics[k] for k in SHOWN}, **{f"{k}_tempered": warm[k] for k in SHOWN}}
 
-    values = {row: shown(model) | {"up_bytes": float(sent)} for row, (model, sent) in models.items()}
-    own = [shown(task.predictive(r.payload)) for r in sampled.replies]
-    values["Local only"] = {k: sum(v[k] or 0 for v in own) / len(own) for k in SHOWN}
-    rounded = noised(evidence, seed)
+    values = {row: score_model(model) | {"up_bytes": float(sent)} for row, (model, sent) in models.items()}
+    local_scores = [score_model(task.predictive(r.payload)) for r in sampled.replies]
+    values["Local only"] = {k: sum(v[k] or 0 for v in local_scores) / len(local_scores) for k in SHOWN}
+    rounded = add_noise(evidence, seed)
     for row, result in rounded.items():
-        values[row] = shown(result.method.predictive(task, result.state))
+        values[row] = score_model(result.method.predictive(task, result.state))
     values["Evidence"] |= diagnostics(task, evidence, sites)
     return values
 
 
-def evidenced(inference: co.Inference = co.CyclicalSGHMC(), **settings: Any) -> co.EvidencePooling:
+def evidence_pooling(inference: co.Inference = co.CyclicalSGHMC(), **settings: Any) -> co.EvidencePooling:
     """λ = 1 and exponent ½, as in the design note, unless given."""
     return co.EvidencePooling(inference, **{"penalty": 1.0, "exponent": 0.5, **settings})
 
@@ -151,7 +154,7 @@ def mixed_evidence(task: co.Task, evidence: Result) -> Predictive:
     return lambda x: mixture([Categorical((p(x)[0] + prior).log_softmax(-1)) for p in clients], state.weights)
 
 
-def noised(evidence: Result, seed: int) -> dict[str, Result]:
+def add_noise(evidence: Result, seed: int) -> dict[str, Result]:
     """What counts rounded to tens, or with Laplace noise of scale 5, cost; the likelihood stays with the site."""
     counts, g = evidence.state.counts, torch.Generator().manual_seed(seed)
     uniform = torch.rand(counts.shape, generator=g) - 0.5

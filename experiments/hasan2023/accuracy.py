@@ -32,7 +32,7 @@ from consilience.splits.labels import HeterogeneousHasan2023
 
 TABLE2 = module("hasan2024/table2")  # the same authors' program
 DECAY, FRICTION, BATCH, CLIENTS = TABLE2.DECAY, TABLE2.FRICTION, TABLE2.BATCH, TABLE2.CLIENTS
-trained = TABLE2.trained
+optimiser = TABLE2.optimiser
 DISTILLED = {"full": 100, "quick": 20, "smoke": 1}  # epochs
 SHOWN = ("accuracy", "nll", "brier", "ece", "ece_debiased")
 
@@ -93,7 +93,7 @@ SETTINGS = {
 }
 
 
-def prepared(name: str, h: float, scale: str, seed: int, data_dir: str | None) -> co.Sites:
+def prepare(name: str, h: float, scale: str, seed: int, data_dir: str | None) -> co.Sites:
     """The sites, and a fifth of the rows at the server, which distil and tune β."""
     rows, setup = datasets.load(name, data_dir), SETUPS[name]
     if scale != "full":
@@ -126,14 +126,14 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     h, setup = float(text), SETUPS[name]
     s, rounds = SETTINGS[name, h > 0], setup.rounds
     epochs = {"full": setup.epochs, "quick": 10, "smoke": setup.rounds}[scale]
-    sites = prepared(name, h, scale, seed, data_dir)
+    sites = prepare(name, h, scale, seed, data_dir)
     test, labelled = sites.all_test, sites.calibration
     assert labelled is not None
     network = setup.network(sites.features, sites.classes)
     task = co.classification(network, prior=co.Flat()).tilted(co.decay(DECAY))
     sampling = partial(sampler, sites, scale)
 
-    def ran(method: co.Method, rounds: int = 1, where: co.Sites = sites) -> Result:
+    def execute(method: co.Method, rounds: int = 1, where: co.Sites = sites) -> Result:
         return co.run(
             method, task, where, rounds=rounds, seed=seed, scored=False, engine=co.Compute("sequential", threads=1)
         )
@@ -143,29 +143,30 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     def add(row: str, result: Result, also_tempered: bool = False) -> None:
         model = result.method.predictive(task, result.state)
         p = model(test.x)
-        values[row] = _shown(p, test)
+        values[row] = _score(p, test)
         if also_tempered:
-            values[f"{row}, tempered"] = _shown(tempered(p, temperature(model(labelled.x), labelled.y)), test)
+            values[f"{row}, tempered"] = _score(tempered(p, temperature(model(labelled.x), labelled.y)), test)
 
     def attempt(row: str, method: co.Method, rounds: int = 1, where: co.Sites = sites) -> None:
         """A row of its own; where the paper's rate leaves the finite numbers, the cell rests on the other seeds."""
         with suppress(Diverged):
-            add(row, ran(method, rounds, where))
+            add(row, execute(method, rounds, where))
 
     distil = co.Distil(co.Adam(rate=1e-4, epochs=DISTILLED[scale], batch=BATCH), start=co.at_client)
-    local = ran(co.FedAvg(trained(*s["local"], epochs)))
-    sampled = ran(co.Mixture(sampling(s["sampler"], epochs)))
-    same = s["sampler"] == s["gaussian"]
-    gaussian = sampled if same else ran(co.Mixture(sampling(s["gaussian"], epochs)))
+    local = execute(co.FedAvg(optimiser(*s["local"], epochs)))
+    sampled = execute(co.Mixture(sampling(s["sampler"], epochs)))
+    gaussian = sampled
+    if s["sampler"] != s["gaussian"]:
+        gaussian = execute(co.Mixture(sampling(s["gaussian"], epochs)))
     server = co.Descent(s["server"], 0.9)
 
-    attempt(f"FedAvg, {rounds} rounds", co.FedAvg(trained(*s["local"], epochs // rounds)), rounds)
+    attempt(f"FedAvg, {rounds} rounds", co.FedAvg(optimiser(*s["local"], epochs // rounds)), rounds)
     attempt(f"FedPA, {rounds} rounds", co.FedPA(sampling(s["many"], epochs // rounds), 0.4, server), rounds)
     add("FedAvg", local)
     add("FedPA", one_round_of_fedpa(gaussian, server))
     add("EP MCMC", gaussian.pool(co.EPMCMC(), scored=False))
-    attempt("FedProx", co.FedProx(trained(s["prox"][0], s["prox"][1], epochs), mu=s["prox"][2]))
-    attempt("AdaptFL", co.FedYogi(trained(*s["yogi"], epochs), rate=1e-1, tau=1e-2))
+    attempt("FedProx", co.FedProx(optimiser(s["prox"][0], s["prox"][1], epochs), mu=s["prox"][2]))
+    attempt("AdaptFL", co.FedYogi(optimiser(*s["yogi"], epochs), rate=1e-1, tau=1e-2))
     add("FedBE", local.pool(co.FedBE(distil=distil), scored=False))
     add("Oneshot FL", local.pool(co.OneShotFL(distil=distil), scored=False))
     voting = dataclasses.replace(local, replies=[r._replace(payload=samples_of(r.payload)) for r in local.replies])
@@ -176,14 +177,20 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     add("β", sampled.pool(co.BetaPredictiveBayes(), scored=False), also_tempered=True)
     add("D β", sampled.pool(co.BetaPredictiveBayes(distil=distil), scored=False))
 
-    own = [_shown(task.predictive(r.payload)(test.x), test) for r in sampled.replies]
-    values["Local only, mean"] = {k: sum(v[k] for v in own) / len(own) for k in SHOWN}  # type: ignore[misc]
+    local_scores = [_score(task.predictive(r.payload)(test.x), test) for r in sampled.replies]
+    values["Local only, mean"] = {k: sum(v[k] for v in local_scores) / len(local_scores) for k in SHOWN}  # type: ignore[misc]
     attempt("Centralised", co.Centralised(sampling(s["sampler"], epochs)))
     attempt("Server only, all labels", co.ServerOnly(sampling(s["sampler"], epochs)))
-    few = Data(*(leaf[:30] for leaf in labelled))
-    alone = co.ServerOnly(sampling(s["sampler"], epochs)) if scale == "smoke" else co.ServerOnly()
-    attempt("Server only, 30 labels", alone, where=dataclasses.replace(sites, calibration=few))
+    alone = co.ServerOnly()
+    if scale == "smoke":
+        alone = co.ServerOnly(sampling(s["sampler"], epochs))
+    attempt("Server only, 30 labels", alone, where=with_labels(sites, labelled, 30))
     return values
+
+
+def with_labels(sites: co.Sites, labelled: Data, count: int) -> co.Sites:
+    """The same sites with only the first of the server's labelled rows."""
+    return dataclasses.replace(sites, calibration=Data(*(leaf[:count] for leaf in labelled)))
 
 
 def fewer(rows: Dataset, training: int, testing: int) -> Dataset:
@@ -196,9 +203,9 @@ def fewer(rows: Dataset, training: int, testing: int) -> Dataset:
     )
 
 
-def _shown(p: Distribution, test: Data) -> dict[str, float | None]:
-    found = scores(p, test.y)
-    return {k: 100 * found[k] if k == "accuracy" else found[k] for k in SHOWN}
+def _score(p: Distribution, test: Data) -> dict[str, float | None]:
+    metrics = scores(p, test.y)
+    return {k: 100 * metrics[k] if k == "accuracy" else metrics[k] for k in SHOWN}
 
 
 PAPER = {  # rows × (MNIST, Fashion) at h = 0.0, 0.3, 0.6, 0.9: Tables B.5, 3.1, B.6, B.7

@@ -52,7 +52,7 @@ PAPER = {  # rows × (EMNIST, CIFAR-10, CIFAR-100) at h = 0.0, 0.3, 0.6, 0.9: Ta
 }
 
 
-def printed(row: str, cells: list[tuple[float, float]]) -> dict[str, dict[str, tuple[float, float]]]:
+def read_printed(row: str, cells: list[tuple[float, float]]) -> dict[str, dict[str, tuple[float, float]]]:
     """'many' is five rounds on EMNIST, ten on CIFAR."""
     by_column = dict(zip(COLUMNS, cells, strict=True))
     if not row.endswith("many"):
@@ -70,7 +70,7 @@ EXPERIMENT = Experiment(
     trial=ACCURACY.trial,
     score="accuracy",
     digits=2,
-    paper={name: cells for row, columns in PAPER.items() for name, cells in printed(row, columns).items()},
+    paper={name: cells for row, columns in PAPER.items() for name, cells in read_printed(row, columns).items()},
     incomparable=tuple(c for c in COLUMNS if not c.startswith("cifar10:")),
     open_rows=ACCURACY.open_rows,
     scales=("quick", "full", "smoke"),

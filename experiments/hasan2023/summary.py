@@ -39,30 +39,34 @@ PAIRS += [("β", "Oneshot FL"), ("β", "Server only, all labels"), ("D β", "Fed
 
 def cells(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """(row, column) → ours, its error, the paper's; one entry a cell that has trials."""
-    found = collect("hasan2023/accuracy", EXPERIMENT, range(1000), "full", folder)["cells"]
-    return {(c["row"], c["column"]): c for c in found if c["ours"] is not None}
+    results_by_cell = collect("hasan2023/accuracy", EXPERIMENT, range(1000), "full", folder)["cells"]
+    return {(c["row"], c["column"]): c for c in results_by_cell if c["ours"] is not None}
 
 
-def accuracies(found: dict[tuple[str, str], dict[str, Any]]) -> str:
+def accuracies(results_by_cell: dict[tuple[str, str], dict[str, Any]]) -> str:
     """Ours ± its standard error (the paper's)."""
     body = []
-    for row in dict.fromkeys([*(EXPERIMENT.paper or {}), *(row for row, _ in found)]):
+    for row in dict.fromkeys([*(EXPERIMENT.paper or {}), *(row for row, _ in results_by_cell)]):
         if not row.endswith("tempered"):  # which changes no class
-            body.append([row, *(shown(found.get((row, column))) for column in COLUMNS)])
-    return str(SHARED.lines(["accuracy, % (paper)", *headings(found)], body))
+            body.append([row, *(format_cell(results_by_cell.get((row, column))) for column in COLUMNS)])
+    return str(SHARED.lines(["accuracy, % (paper)", *headings(results_by_cell)], body))
 
 
-def shown(cell: dict[str, Any] | None) -> str:
+def format_cell(cell: dict[str, Any] | None) -> str:
     if cell is None:
         return "–"
-    error = "" if cell["spread"] is None else f" ± {cell['spread']:.2f}"
-    printed = "" if cell["paper"] is None else f" ({cell['paper']:.2f})"
+    error = ""
+    if cell["spread"] is not None:
+        error = f" ± {cell['spread']:.2f}"
+    printed = ""
+    if cell["paper"] is not None:
+        printed = f" ({cell['paper']:.2f})"
     return f"{cell['ours']:.2f}{error}{printed}"
 
 
-def distances(found: dict[tuple[str, str], dict[str, Any]]) -> str:
+def distances(results_by_cell: dict[tuple[str, str], dict[str, Any]]) -> str:
     """Ours minus the paper's in standard errors of the difference."""
-    rows = [[row, *(away(found.get((row, column))) for column in COLUMNS)] for row in EXPERIMENT.paper or {}]
+    rows = [[row, *(away(results_by_cell.get((row, column))) for column in COLUMNS)] for row in EXPERIMENT.paper or {}]
     return str(SHARED.lines(["", *COLUMNS], rows))
 
 
@@ -74,19 +78,20 @@ def away(cell: dict[str, Any] | None) -> str:
 def regression() -> str:
     """Table 3.2: ours ± its standard error (the paper's), and the distance in standard errors of the difference."""
     results = json.loads(Path("experiments/hasan2023/results/regression.json").read_text())["cells"]
-    found = {(c["row"], c["column"]): c for c in results}
-    columns = list(dict.fromkeys(column for _, column in found))
+    results_by_cell = {(c["row"], c["column"]): c for c in results}
+    columns = list(dict.fromkeys(column for _, column in results_by_cell))
     body = []
-    for row in dict.fromkeys(row for row, _ in found):
-        cells = [found[row, column] for column in columns]
-        texts = [shown(c if c["ours"] is not None else None) for c in cells]
+    for row in dict.fromkeys(row for row, _ in results_by_cell):
+        cells = [results_by_cell[row, column] for column in columns]
+        texts = [format_cell(c if c["ours"] is not None else None) for c in cells]
         body.append([row, *(t if away(c) == "–" else f"{t} {away(c)}" for t, c in zip(texts, cells, strict=True))])
     return str(SHARED.lines(["MSE, summed (paper), distance", *(c.replace("_", " ") for c in columns)], body))
 
 
-def headings(found: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
+def headings(results_by_cell: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
     return [
-        f"{column} ({max((c['seeds'] for (_, k), c in found.items() if k == column), default=0)})" for column in COLUMNS
+        f"{column} ({max((c['seeds'] for (_, k), c in results_by_cell.items() if k == column), default=0)})"
+        for column in COLUMNS
     ]
 
 
@@ -112,16 +117,16 @@ def pairs(trials: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def page(folder: Path) -> str:
-    found = cells(folder)
+    results_by_cell = cells(folder)
     trials = {column: SHARED.trials(folder, column) for column in COLUMNS}
     return f"""Mean ± standard error over seeds (their number after the column's name; some rows have fewer, see
 `results/accuracy.json`), the paper's mean in brackets.
 
-{accuracies(found)}
+{accuracies(results_by_cell)}
 
 The difference in standard errors (of the difference; the paper's errors are small, so a point of accuracy is many):
 
-{distances(found)}
+{distances(results_by_cell)}
 
 NLL per point:
 

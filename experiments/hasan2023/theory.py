@@ -33,7 +33,7 @@ def truth(x: Any) -> Any:
     return np.sin(3 * x)
 
 
-def predicted(x: np.ndarray, y: np.ndarray) -> Normal:
+def predict(x: np.ndarray, y: np.ndarray) -> Normal:
     """One client's prediction of an observation at x = ½."""
     model = GaussianProcessRegressor(RBF(LENGTH), alpha=OBSERVED, optimizer=None).fit(x[:, None], y)
     mean, deviation = model.predict(np.array([[AT]]), return_std=True)
@@ -42,7 +42,9 @@ def predicted(x: np.ndarray, y: np.ndarray) -> Normal:
 
 def limit(rule: str, column: str, clients: int) -> float:
     if rule == "product":
-        return 1 / (clients / OBSERVED - (clients - 1) / PRIOR) if column == "homogeneous" else OBSERVED
+        if column == "homogeneous":
+            return 1 / (clients / OBSERVED - (clients - 1) / PRIOR)
+        return OBSERVED
     away = (1 - 1 / clients) + float(truth(AT)) ** 2 * (clients - 1) / clients**2
     return OBSERVED if column == "homogeneous" else OBSERVED + away
 
@@ -55,7 +57,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         parts = []
         for client in range(max(CLIENTS)):
             x = rng.uniform(0, 1, n) + (10.0 * client if column == "separated" else 0.0)
-            parts.append(predicted(x, truth(x) + OBSERVED**0.5 * rng.normal(size=n)))
+            parts.append(predict(x, truth(x) + OBSERVED**0.5 * rng.normal(size=n)))
         for k in CLIENTS:
             pooled = {"product": product(parts[:k], prior), "mixture": mixture(parts[:k], torch.ones(k))}
             for rule, p in pooled.items():

@@ -26,11 +26,11 @@ NAMES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
 
 def draw(results: dict[str, Any], folder: Path) -> None:
     """nll.svg and ece.svg: one panel a data set, one line a row."""
-    _drawn(results, "nll", BATCHES, "NLL, sum of 100 batch means", folder / "nll.svg")
-    _drawn(results, "ece", 1, "ECE, 15 bins", folder / "ece.svg")
+    _draw(results, "nll", BATCHES, "NLL, sum of 100 batch means", folder / "nll.svg")
+    _draw(results, "ece", 1, "ECE, 15 bins", folder / "ece.svg")
 
 
-def _drawn(results: dict[str, Any], score: str, factor: int, label: str, file: Path) -> None:
+def _draw(results: dict[str, Any], score: str, factor: int, label: str, file: Path) -> None:
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     panels = figure.subplots(1, len(NAMES))
     for axes, (name, title) in zip(panels, NAMES.items(), strict=True):

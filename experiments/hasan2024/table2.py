@@ -57,7 +57,7 @@ SETTINGS = {
 DECAY, FRICTION, BATCH, CLIENTS = 5e-4, 0.9, 100, 5
 
 
-def trained(kind: str, rate: float, epochs: int) -> co.Inference:
+def optimiser(kind: str, rate: float, epochs: int) -> co.Inference:
     if kind == "Adam":
         return co.Adam(rate=rate, epochs=epochs, batch=BATCH)
     return co.SGD(rate=rate, momentum=0.9 if kind == "SGDM" else 0.0, epochs=epochs, batch=BATCH)
@@ -71,7 +71,7 @@ def sampler(s: dict, n: int, n_k: float, epochs: int, rate: float) -> co.Cyclica
     return co.CyclicalSGHMC(rate, FRICTION, epochs, cycles, samples, s["keep"], BATCH, printed * n_k / n)
 
 
-def prepared(name: str, seed: int, data_dir: str | None) -> tuple[co.Sites, co.Data]:
+def prepare(name: str, seed: int, data_dir: str | None) -> tuple[co.Sites, co.Data]:
     """The sites, and the test rows in file order, on which the papers' batches depend."""
     rows = datasets.load(f"{name}@hasan2023", data_dir)
     sites = rows.split(
@@ -113,34 +113,38 @@ def pairwise_beta(result: Result, task: co.Task) -> Result:
 
 
 def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
-    s, (sites, test) = SETTINGS[name], prepared(name, seed, data_dir)
+    s, (sites, test) = SETTINGS[name], prepare(name, seed, data_dir)
     n, rounds = sum(len(d.x) for d in sites.train), 5
     network = co.mlp(sites.features)
     # MSE as a loss is a Gaussian of variance ½; λ‖θ‖²/2 stands for the prior.
     task = co.regression(network, noise=0.5, prior=co.Flat()).tilted(co.decay(DECAY))
     many = co.regression(network, noise=2.0, prior=co.Flat(), latent=False)  # how an ensemble predicts
     one = co.regression(network, noise=1.0, prior=co.Flat(), latent=False)  # how a single model does
-    epochs, distilled = (rounds, 1) if scale == "smoke" else (s["epochs"], 100)
+    epochs, distilled = s["epochs"], 100
+    if scale == "smoke":
+        epochs, distilled = rounds, 1
 
-    def scored(result: Result, predicts: co.Task, method: co.Method | None = None) -> dict[str, float | None]:
+    def score_result(result: Result, predicts: co.Task, method: co.Method | None = None) -> dict[str, float | None]:
         viewed = dataclasses.replace(result, task=predicts)
-        shown = viewed.pool(method, scored=False) if method else viewed
+        shown = viewed
+        if method:
+            shown = viewed.pool(method, scored=False)
         p = shown.method.predictive(predicts, shown.state)(test.x)
         assert isinstance(p, Normal)
         return {**batch_sums(p, test.y), "released": pairwise(p, test.y)}
 
-    def ran(method: co.Method, rounds: int = 1) -> Result:
+    def execute(method: co.Method, rounds: int = 1) -> Result:
         return co.run(method, task, sites, rounds=rounds, seed=seed, scored=False)
 
-    def tried(run: Callable[[], Result], predicts: co.Task = one) -> dict[str, float | None]:
+    def attempt(run: Callable[[], Result], predicts: co.Task = one) -> dict[str, float | None]:
         try:
-            return scored(run(), predicts)
+            return score_result(run(), predicts)
         except co.Diverged:  # the papers leave such cells out too
             return dict.fromkeys(("nll_sum", "mse_sum", "nll", "mse", "released"))
 
     distil = co.Distil(co.Adam(rate=s["distil"], epochs=distilled, batch=BATCH))
-    sampled = ran(co.Mixture(sampler(s, n, n / CLIENTS, epochs, s["rate"])))
-    local = ran(co.FedAvg(trained("Adam", s["local"], epochs)))
+    sampled = execute(co.Mixture(sampler(s, n, n / CLIENTS, epochs, s["rate"])))
+    local = execute(co.FedAvg(optimiser("Adam", s["local"], epochs)))
     per_round = sampler(s, n, n / CLIENTS, epochs // rounds, s["multi_rate"])
     server = co.AdamSteps(s["server"][1]) if s["server"][0] == "Adam" else co.Descent(s["server"][1], 0.9)
     tuned = pairwise_beta(sampled, many)
@@ -150,23 +154,27 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
     taught, shown = distil.predictive(many, student)(test.x), teacher(test.x)
     assert isinstance(taught, Normal) and isinstance(shown, Normal)
     values: Values = {
-        "EP-MCMC": scored(sampled, many, co.EPMCMC()),
-        "OneshotFL": scored(local, many, co.OneShotFL(distil=None)),
-        "D-OneshotFL": scored(local, many, co.OneShotFL(distil=distil)),
-        "FedBE": scored(local, many, co.FedBE(distil=None)),  # 16 members: ten drawn, five clients, their average
-        "D-FedBE": scored(local, many, co.FedBE(distil=distil)),
-        "Mixture": scored(sampled, many, co.Mixture()),
-        "Product": scored(sampled, many, co.BCM()),
-        "D-BCM": scored(sampled, many, co.BCM(distil=distil)),
-        "β-PredBayes": scored(sampled, many, co.BetaPredictiveBayes()),
-        "D-β-PredBayes": scored(sampled, many, co.BetaPredictiveBayes(distil=distil)),
-        "FedAvg, 1 round": scored(local, one),
-        "FedAvg, 5 rounds": scored(ran(co.FedAvg(trained("Adam", s["local"], epochs // rounds)), rounds), one),
-        "FedPA, 1 round": tried(lambda: ran(co.FedPA(sampled.method.inference, s["rho"], server)), one),  # type: ignore[attr-defined]
-        "FedPA, 5 rounds": tried(lambda: ran(co.FedPA(per_round, s["rho"], server), rounds), one),
-        "FedProx": tried(lambda: ran(co.FedProx(trained(s["prox"][0], s["prox"][1], epochs), mu=s["prox"][2])), one),
-        "AdaptFL": scored(
-            ran(co.FedYogi(trained(s["yogi"][0], s["yogi"][1], epochs), rate=s["yogi"][2], tau=s["yogi"][3])), one
+        "EP-MCMC": score_result(sampled, many, co.EPMCMC()),
+        "OneshotFL": score_result(local, many, co.OneShotFL(distil=None)),
+        "D-OneshotFL": score_result(local, many, co.OneShotFL(distil=distil)),
+        "FedBE": score_result(local, many, co.FedBE(distil=None)),  # 16 members: ten drawn, five clients, their average
+        "D-FedBE": score_result(local, many, co.FedBE(distil=distil)),
+        "Mixture": score_result(sampled, many, co.Mixture()),
+        "Product": score_result(sampled, many, co.BCM()),
+        "D-BCM": score_result(sampled, many, co.BCM(distil=distil)),
+        "β-PredBayes": score_result(sampled, many, co.BetaPredictiveBayes()),
+        "D-β-PredBayes": score_result(sampled, many, co.BetaPredictiveBayes(distil=distil)),
+        "FedAvg, 1 round": score_result(local, one),
+        "FedAvg, 5 rounds": score_result(
+            execute(co.FedAvg(optimiser("Adam", s["local"], epochs // rounds)), rounds), one
+        ),
+        "FedPA, 1 round": attempt(lambda: execute(co.FedPA(sampled.method.inference, s["rho"], server)), one),  # type: ignore[attr-defined]
+        "FedPA, 5 rounds": attempt(lambda: execute(co.FedPA(per_round, s["rho"], server), rounds), one),
+        "FedProx": attempt(
+            lambda: execute(co.FedProx(optimiser(s["prox"][0], s["prox"][1], epochs), mu=s["prox"][2])), one
+        ),
+        "AdaptFL": score_result(
+            execute(co.FedYogi(optimiser(s["yogi"][0], s["yogi"][1], epochs), rate=s["yogi"][2], tau=s["yogi"][3])), one
         ),
     }
     for row, v in values.items():  # only ensembles of samples were compared in pairs

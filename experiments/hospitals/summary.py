@@ -97,16 +97,18 @@ PLACES = (*HOSPITALS, "all")
 
 
 def interval(d: dict[str, float]) -> str:
-    return "0" if d["low"] == d["high"] else f"{d['mean']:+.3f} ({d['low']:+.3f} to {d['high']:+.3f})"
+    if d["low"] == d["high"]:
+        return "0"
+    return f"{d['mean']:+.3f} ({d['low']:+.3f} to {d['high']:+.3f})"
 
 
-def lined(head: tuple[str, ...], lines: list[list[str]]) -> str:
+def markdown_table(head: tuple[str, ...], lines: list[list[str]]) -> str:
     return (
         "\n".join(["| " + " | ".join(line) + " |" for line in (["", *head], ["---"] * (len(head) + 1), *lines)]) + "\n"
     )
 
 
-def chosen(rows: dict[str, Any], row: str) -> str:
+def describe_choice(rows: dict[str, Any], row: str) -> str:
     return next(name for name in rows if name.startswith(f"{row} + "))
 
 
@@ -115,35 +117,43 @@ def tables(found: dict[str, Any], kind: str) -> str:
     rows = found["rows"]
     listed = [row for row in TABLE if row in rows]
     plain = [row for row in listed if not row.startswith("β")]
-    named = [*plain, *(chosen(rows, row) for row in listed)]
+    named = [*plain, *(describe_choice(rows, row) for row in listed)]
     ranked = sorted(named, key=lambda row: rows[row]["all"]["nll"])
     scored = [
         [row, *(f"{rows[row][p]['nll']:.3f}" for p in PLACES), interval(rows[row]["all"]["nll_difference"])]
         + [f"{rows[row]['all'][s]:.3f}" for s in SHOWN[1:]]
         for row in ranked
     ]
-    parts = [f"### {kind}, {found['repeats']} repeats", lined((*PLACES, "all: difference", *SHOWN[1:]), scored)]
+    parts = [
+        f"### {kind}, {found['repeats']} repeats",
+        markdown_table((*PLACES, "all: difference", *SHOWN[1:]), scored),
+    ]
     gaps = [
         [row, *(interval(rows[row][p]["nll_difference"]) for p in HOSPITALS)] for row in ranked if " + t" not in row
     ]
-    parts += [f"NLL against '{found['reference']}'", lined(HOSPITALS, gaps)]
+    parts += [f"NLL against '{found['reference']}'", markdown_table(HOSPITALS, gaps)]
     for s in SHOWN[1:]:
         each = [[row, *(f"{rows[row][p][s]:.3f}" if s in rows[row][p] else "" for p in PLACES)] for row in plain]
-        parts += [s, lined(PLACES, each)]
+        parts += [s, markdown_table(PLACES, each)]
     pairs = [row for row in ranked if "minus_linear" in rows[row]["all"]]
     lines = [[row, interval(rows[row]["all"]["minus_linear"])] for row in pairs]
-    parts += ["The network less the linear model, pooled alike: NLL over all patients", lined(("difference",), lines)]
+    parts += [
+        "The network less the linear model, pooled alike: NLL over all patients",
+        markdown_table(("difference",), lines),
+    ]
     gone = [row for row in rows if row.startswith("Without") and "β" not in row] + [
         row for row in rows if row.startswith("Without") and " + β" in row
     ]
     if gone:
         lines = [[row, *(interval(rows[row][p]["nll_difference"]) for p in PLACES)] for row in gone]
-        parts += ["Without switzerland, NLL against the same with it", lined(PLACES, lines)]
+        parts += ["Without switzerland, NLL against the same with it", markdown_table(PLACES, lines)]
     return "\n\n".join(parts)
 
 
 def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "trials"
+    folder = Path(__file__).parent / "trials"
+    if len(sys.argv) > 1:
+        folder = Path(sys.argv[1])
     both = {}
     for kind in ("folds", "left-out"):
         both[kind] = summary(sorted(folder.glob(f"{kind}-*.json")), REFERENCE)

@@ -48,7 +48,7 @@ def cut(data: Data, rows: Tensor) -> Data:
     return Data(*(leaf[rows] for leaf in data))
 
 
-def aside(data: Data, key: Key) -> tuple[Data, Data]:
+def set_aside(data: Data, key: Key) -> tuple[Data, Data]:
     """Rows to train on and rows to choose by, within each class."""
     picked = torch.zeros(len(data.y), dtype=torch.bool)
     for label in (0, 1):
@@ -57,7 +57,7 @@ def aside(data: Data, key: Key) -> tuple[Data, Data]:
     return cut(data, ~picked), cut(data, picked)
 
 
-def compared(train: list[Data], choose: list[Data], test: Tensor, seed: int, prefix: str = "") -> Predictions:
+def compare(train: list[Data], choose: list[Data], test: Tensor, seed: int, prefix: str = "") -> Predictions:
     """Every federated row and the pooled bounds, as they come and at the temperature the sites' statistics choose."""
     names = tuple(map(str, range(len(train))))
     sites = Sites(tuple(train), tuple(train), None, None, None, 2, train[0].x.shape[1], "heart", "natural", names)
@@ -77,26 +77,26 @@ def compared(train: list[Data], choose: list[Data], test: Tensor, seed: int, pre
         label = {"beta": "β and temperature", "penalty": "λ and temperature", "": "temperature"}[knob.name]
         found[f"{row} + {label}"] = tempered(best.predictive(result.task, new)(test), t)[0].exp()[:, 1]
 
-    def ran(method: co.Method, task: co.Task, rounds: int | None = None) -> co.Result:
+    def execute(method: co.Method, task: co.Task, rounds: int | None = None) -> co.Result:
         return co.run(method, task, sites, rounds=rounds, seed=seed, scored=False, engine=co.Compute(threads=1))
 
     for kind, network in (("linear", co.linear), ("MLP", co.mlp)):
         task = co.classification(network(sites.features, 2))
-        sampled = ran(co.Mixture(SAMPLER), task)
+        sampled = execute(co.Mixture(SAMPLER), task)
         add(f"{prefix}Mixture, {kind}", sampled)
         add(f"{prefix}BCM, {kind}", sampled, co.BCM(SAMPLER))
         add(f"{prefix}β, {kind}", sampled, co.BetaPredictiveBayes(SAMPLER))
         if not prefix:
-            add(f"Evidence, {kind}", ran(co.EvidencePooling(SAMPLER), task))
-            add(f"FedAvg (10 rounds), {kind}", ran(co.FedAvg(co.SGD(epochs=5)), task, 10))
-            add(f"Pooled data, {kind} sampled", ran(co.Centralised(SAMPLER), task))
+            add(f"Evidence, {kind}", execute(co.EvidencePooling(SAMPLER), task))
+            add(f"FedAvg (10 rounds), {kind}", execute(co.FedAvg(co.SGD(epochs=5)), task, 10))
+            add(f"Pooled data, {kind} sampled", execute(co.Centralised(SAMPLER), task))
     task = co.Task(
         co.linear(sites.features, 2), co.classification(co.linear(2, 2)).likelihood, co.Isotropic(), draws=100
     )
-    add(f"{prefix}Product of Laplace, linear", ran(GaussianProduct(LAPLACE), task))
+    add(f"{prefix}Product of Laplace, linear", execute(GaussianProduct(LAPLACE), task))
     if not prefix:
-        add("Pooled data, logistic regression", ran(co.Centralised(NEWTON), task))
-        add("Pooled data, Laplace linear", ran(co.Centralised(LAPLACE), task))
+        add("Pooled data, logistic regression", execute(co.Centralised(NEWTON), task))
+        add("Pooled data, Laplace linear", execute(co.Centralised(LAPLACE), task))
     return found
 
 
@@ -126,14 +126,15 @@ def out_of_fold(data: list[Data], seed: int) -> dict[str, list[list[float]]]:
     parts = [folds(d, k, key.fold(k)) for k, d in enumerate(data)]
     for f in range(FOLDS):
         both = [
-            aside(cut(d, p != f), key.fold(10 + f).fold(k)) for k, (d, p) in enumerate(zip(data, parts, strict=True))
+            set_aside(cut(d, p != f), key.fold(10 + f).fold(k))
+            for k, (d, p) in enumerate(zip(data, parts, strict=True))
         ]
         train, choose = ([pair[i] for pair in both] for i in (0, 1))
         test = [d.x[p == f] for d, p in zip(data, parts, strict=True)]
         sizes = [len(t) for t in test]
-        rows = compared(train, choose, torch.cat(test), seed * FOLDS + f)
+        rows = compare(train, choose, torch.cat(test), seed * FOLDS + f)
         keep = [0, 1, 3]  # without switzerland
-        rows |= compared(
+        rows |= compare(
             [train[k] for k in keep],
             [choose[k] for k in keep],
             torch.cat(test),
@@ -153,8 +154,8 @@ def left_out(data: list[Data], seed: int) -> dict[str, list[list[float]]]:
     """Each hospital predicted by the three others: row → hospital → p(yes)."""
     found: dict[str, list[list[float]]] = {}
     for k in range(4):
-        both = [aside(d, Key(seed).fold(20 + k).fold(i)) for i, d in enumerate(data) if i != k]
-        for row, p in compared([b[0] for b in both], [b[1] for b in both], data[k].x, seed).items():
+        both = [set_aside(d, Key(seed).fold(20 + k).fold(i)) for i, d in enumerate(data) if i != k]
+        for row, p in compare([b[0] for b in both], [b[1] for b in both], data[k].x, seed).items():
             found.setdefault(row, []).append(p.tolist())
     return found
 
@@ -164,13 +165,13 @@ def main() -> None:
     words.add_argument("--data", type=Path, default=Path("work"), help="what examples/hospitals/prepare.py wrote")
     words.add_argument("--repeats", type=int, default=10)
     words.add_argument("--out", type=Path, default=HERE / "trials")
-    given = words.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+    options = words.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    data = [hospital(name, given.data) for name in HOSPITALS]
-    for seed in range(given.repeats):
+    data = [hospital(name, options.data) for name in HOSPITALS]
+    for seed in range(options.repeats):
         for kind, trial in (("folds", out_of_fold), ("left-out", left_out)):
-            path = given.out / f"{kind}-{seed}.json"
+            path = options.out / f"{kind}-{seed}.json"
             if not path.exists():
                 path.write_text(json.dumps({"labels": [d.y.tolist() for d in data], "rows": trial(data, seed)}))
                 print(path, flush=True)

@@ -67,9 +67,11 @@ def tasks(sites: co.Sites) -> tuple[co.Task, co.Task]:
     return co.classification(network, co.Flat()), gaussian
 
 
-def prepared(column: str, seed: int, scale: Scale, data_dir: str | None) -> tuple[co.Sites, int]:
+def prepare(column: str, seed: int, scale: Scale, data_dir: str | None) -> tuple[co.Sites, int]:
     name, partition, *rest = column.split(":")
-    clients = int(rest[0]) if rest else 10
+    clients = 10
+    if rest:
+        clients = int(rest[0])
     rows = datasets.load(name, data_dir)
     if scale.rows is not None:
         rows = dataclasses.replace(rows, x=rows.x[: scale.rows], y=rows.y[: scale.rows])
@@ -84,13 +86,15 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     plan = SCALES[scale]
     if column.partition(":")[0] not in plan.data:
         return {}
-    sites, clients = prepared(column, seed, plan, data_dir)
+    sites, clients = prepare(column, seed, plan, data_dir)
     point, gaussian = tasks(sites)
     rounds = plan.rounds[10 if clients <= 10 else 100]
     values: Values = {}
 
-    def add(row: str, method: co.Method, task: co.Task, rounds: int, asked: int | None = None) -> None:
-        extra: dict[str, Any] = {} if asked is None else {"participation": asked}
+    def add(row: str, method: co.Method, task: co.Task, rounds: int, cohort: int | None = None) -> None:
+        extra: dict[str, Any] = {}
+        if cohort is not None:
+            extra["participation"] = cohort
         result = co.run(
             method,
             task,
@@ -103,16 +107,16 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         )
         values.update(_rows(row, result))
 
-    asked = ACTIVE if clients > ACTIVE else None
+    cohort = ACTIVE if clients > ACTIVE else None
     if "FVBA" in plan.weightings:
-        add("FED", co.FedAvg(descent(plan.epochs), equal=True), point, rounds, asked)
-    add("FEDAVG", co.FedAvg(descent(plan.epochs)), point, rounds, asked)
+        add("FED", co.FedAvg(descent(plan.epochs), equal=True), point, rounds, cohort)
+    add("FEDAVG", co.FedAvg(descent(plan.epochs)), point, rounds, cohort)
     for weighting in plan.weightings:
         for rule in RULES:
-            add(f"{weighting} {rule}", merging(rule, weighting, plan.epochs), gaussian, rounds, asked)
+            add(f"{weighting} {rule}", merging(rule, weighting, plan.epochs), gaussian, rounds, cohort)
     for rule in RULES:
         row = f"FVBWA {rule}, released"
-        add(row, merging(rule, "FVBWA", plan.epochs, "ozer2022"), gaussian, rounds, asked)
+        add(row, merging(rule, "FVBWA", plan.epochs, "ozer2022"), gaussian, rounds, cohort)
     passes = max(plan.epochs * rounds * min(ACTIVE, clients) // clients, 1)  # as many as the rows above make
     add("Centralised", co.Centralised(descent(passes)), point, 1)
     add("Centralised, VI", co.Centralised(mean_field(passes)), gaussian, 1)
@@ -125,33 +129,33 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
 def _rows(row: str, result: Result) -> Values:
     """A row's scores, and the same with a temperature from the server's labels."""
     task, state, sites, test = result.task, result.state, result.sites, result.sites.all_test
-    own = result.method.personal(task, state)
-    if own is not None:
-        each = [_scores(model(test.x), test) for model in own]
+    personal = result.method.personal(task, state)
+    if personal is not None:
+        each = [_scores(model(test.x), test) for model in personal]
         return {row: {k: sum(e[k] for e in each) / len(each) for k in each[0]}}
     model, posterior = result.method.predictive(task, state), state.posterior
     p = model(test.x)
-    found = _scores(p, test)
+    metrics = _scores(p, test)
     if isinstance(posterior, Gaussian):
-        found["spread"] = co.spread(posterior)
-        found["floored"] = float(getattr(state, "floored", 0))
+        metrics["spread"] = co.spread(posterior)
+        metrics["floored"] = float(getattr(state, "floored", 0))
     if sites.calibration is None or not result.method.tempers:
-        return {row: dict(found)}
+        return {row: dict(metrics)}
     t = temperature(model(sites.calibration.x), sites.calibration.y)
-    return {row: dict(found), f"{row}, tempered": {**_scores(tempered(p, t), test), "temperature": t}}
+    return {row: dict(metrics), f"{row}, tempered": {**_scores(tempered(p, t), test), "temperature": t}}
 
 
 def _scores(p: Distribution, test: co.Data) -> dict[str, float]:
     assert isinstance(p, Categorical)
-    found = scores(p, test.y)
+    metrics = scores(p, test.y)
     return {
-        **{"accuracy": 100 * found["accuracy"], "nll": found["nll"], "brier": found["brier"]},
+        **{"accuracy": 100 * metrics["accuracy"], "nll": metrics["nll"], "brier": metrics["brier"]},
         **{"ece": 100 * ece(p, test.y, BINS), "ece_debiased": 100 * ece_debiased(p, test.y, BINS)},
-        "ece15": 100 * found["ece"],
+        "ece15": 100 * metrics["ece"],
     }
 
 
-def printed(table: str, score: str, clients: str = "") -> dict[str, dict[str, tuple[float, float]]]:
+def read_printed(table: str, score: str, clients: str = "") -> dict[str, dict[str, tuple[float, float]]]:
     """A score of the paper's table, by row and column."""
     return {
         row: {column + clients: (cell[score][0], cell[score][1]) for column, cell in columns.items()}
@@ -174,7 +178,7 @@ EXPERIMENT = Experiment(
     trial=trial,
     score="accuracy",
     digits=2,
-    paper=printed("table1", "accuracy"),
+    paper=read_printed("table1", "accuracy"),
     incomparable=("svhn:iid", "svhn:dirichlet"),  # a part of SVHN, cut out again
     scales=tuple(SCALES),
 )

@@ -14,7 +14,7 @@ EXPERIMENT = Experiment(
     trial=trial,
     score="accuracy",
     digits=2,
-    paper=TABLE1.printed("table3", "accuracy", ":100"),
+    paper=TABLE1.read_printed("table3", "accuracy", ":100"),
     incomparable=tuple(column for column in COLUMNS if column.startswith("svhn")),
     scales=tuple(TABLE1.SCALES),
 )

@@ -21,9 +21,9 @@ COLUMNS = ("10 at a time", "5 at a time", "2 at a time", "1 at a time")
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     workers, rounds = int(column.split(maxsplit=1)[0]), ROUNDS[scale]
     rows = datasets.load("fashion_mnist" if scale == "smoke" else "cifar10", data_dir)
-    kept = ROWS.get(scale, len(rows.x))
-    clients = min(100, kept // 10)
-    rows = dataclasses.replace(rows, x=rows.x[:kept], y=rows.y[:kept])
+    count = ROWS.get(scale, len(rows.x))
+    clients = min(100, count // 10)
+    rows = dataclasses.replace(rows, x=rows.x[:count], y=rows.y[:count])
     sites = rows.split(co.iid(), clients, calibration=0, seed=seed)
     point, gaussian = TABLE1.tasks(sites)
     epochs = 1 if scale in ROWS else 10
@@ -43,8 +43,8 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         for rule in TABLE1.RULES:
             method = TABLE1.merging(rule, weighting, epochs)
             values[f"{weighting} {rule}"] = seconds(method, gaussian)
-    drawn = co.VariationalAveraging(TABLE1.mean_field(epochs), co.ppa, population=1_000)
-    values["FVBWA PPA, drawn"] = seconds(drawn, gaussian)
+    drawing = co.VariationalAveraging(TABLE1.mean_field(epochs), co.ppa, population=1_000)
+    values["FVBWA PPA, drawn"] = seconds(drawing, gaussian)
     return values
 
 

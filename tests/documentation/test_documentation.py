@@ -24,7 +24,7 @@ COPIES = {"changes.md", "contributing.md"}  # generated from files at the root
 PAGES = [p for p in sorted((ROOT / "docs").glob("*.md")) if p.name not in COPIES]
 PAGES += [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 SHOWN = {"python", "console", "text", "json", "toml", "yaml", "ini", "csv", "dockerfile", "html"}
-ELSEWHERE = {"study.md": "sh"}  # blocks that tests/test_docs_study.py runs
+ELSEWHERE = {"study.md": "sh"}  # blocks that tests/documentation/test_docs_study.py runs
 NOT_RUN = "# not run here:"
 
 
@@ -128,7 +128,7 @@ def test_an_absent_page_is_left_out_and_a_new_one_is_listed(pages: types.ModuleT
         (tmp_path / f"{name}.md").write_text("# Page\n")
     index = f"```{{toctree}}\n:caption: Start\n\nknown\nabsent\n```\n\n{pages.OTHERS}\n"
 
-    made = pages.completed(index, tmp_path)
+    made = pages.complete(index, tmp_path)
 
     assert made == "```{toctree}\n:caption: Start\n\nknown\n```\n\n```{toctree}\n:caption: More\n\nnew\n```\n"
 

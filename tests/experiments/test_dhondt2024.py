@@ -77,7 +77,7 @@ def test_no_writer_is_both_trained_and_tested_on(monkeypatch: pytest.MonkeyPatch
     table1 = module("dhondt2024/table1")
     monkeypatch.setattr(table1, "dataset", writers)
 
-    sites, others = table1.prepared(3, 2, 0, None)
+    sites, others = table1.prepare(3, 2, 0, None)
 
     seen = {tuple(x.flatten()[:5].tolist()) for part in (*sites.train, *sites.test, *sites.validation) for x in part.x}
     assert len(sites) == 3 and len(seen) == 60 and len(others.x) == 40
@@ -86,7 +86,7 @@ def test_no_writer_is_both_trained_and_tested_on(monkeypatch: pytest.MonkeyPatch
 
 def test_figure_2_has_exactly_its_points() -> None:
     for points in (100, 20):
-        sites = module("dhondt2024/figure2").prepared(points, 0)
+        sites = module("dhondt2024/figure2").prepare(points, 0)
         assert [len(d.w) for d in sites.train] == [points] * 5
         assert [len(d.w) for d in sites.test] == [200] * 5 and len(sites.all_validation.w) == 100
 
