@@ -68,10 +68,10 @@ def sums(
 @site_app.command()
 def check(study: Study_, table: Table_) -> None:
     """Hold a table against the study and show what would leave. Sends nothing, writes nothing."""
-    from consilience.study.admission import rehearse
     from consilience.study.agreement import read
     from consilience.study.columns import inspect
     from consilience.study.proposal import consistent
+    from consilience.study.rehearsal import rehearse
 
     agreement = read(study).agreement
     consistent(agreement)

@@ -1,145 +1,374 @@
-"""What is let in. A rehearsal on invented rows shows what a reply looks like; anything else is refused by name."""
+"""The gate: what a reply must be before it counts, the same for files and for messages over Flower.
+
+A door (study/files.py, flower/engine.py) says in plain facts how a reply came and how to read it. The gate judges it by
+the rules below, one small function each, and a reply that breaks one is refused with that rule's sentence. The same
+rules hold at a site, before anything leaves it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from consilience.data.sites import Data
+from consilience import tree
 from consilience.errors import InputError
-from consilience.key import Key, Stream
 from consilience.method import Method
-from consilience.parties import Client, Received, Reply, Server
-from consilience.payload import nbytes
+from consilience.method import name as name_of
+from consilience.parties import Received, Reply
 from consilience.posterior import Dense, Gaussian
 from consilience.study.agreement import Agreement
-from consilience.task import Task
+from consilience.study.form import Form, counts_of, form_of, kinds_of, nodes_of
+from consilience.study.rehearsal import rehearsal_of
 from consilience.tree import Tree
 
-PRETENDED = 32  # invented rows
-LARGEST_SITE = 1e9  # rows nobody has
+T = TypeVar("T")
+ASYMMETRY = 1e-4  # of a precision matrix, relative to its largest number, that rounding may cause
 
 
-def server_of(agreement: Agreement, clients: int, inputs: Tensor | None = None) -> Server:
-    """The coordinator's view before the first round, with the keys of `run`."""
-    return Server(inputs, None, agreement.key.fold(Stream.INIT), clients)
+class Refused(InputError):
+    """Something that was received and is not used; the sentence says why."""
 
 
-def draw_rows(count: int, features: Sequence[int], classes: int) -> Data:
-    """Rows made up from their shape alone; `classes` is 0 where numbers are predicted."""
-    y = torch.arange(count) % classes if classes else Key(1).normal((count,))
-    return Data.of(Key(0).normal((count, *features)), y)
+class Rules(NamedTuple):
+    """What may leave a site; by default what holds in a simulation, where no study says more.
 
-
-def invent_rows(agreement: Agreement) -> Data:
-    """Rows drawn from nothing but the agreement's columns."""
-    return draw_rows(PRETENDED, (len(agreement.feature_names),), len(agreement.target.classes))
-
-
-@torch.no_grad()
-def rehearse(agreement: Agreement, message: Tree = None, round: int = 1, inputs: Tensor | None = None) -> Reply:
-    """A reply to the message as an invented site would give it; its shapes are everybody's.
-
-    Without a message the study's own first one is used. Later rounds are reached by pretending the first.
+    Attributes:
+        smallest: The smallest count of rows that may be shown.
+        leaves: The kinds of value that may leave a site; None for all that the method sends.
+        most_bytes: The size of one reply.
+        largest_site: More rows than any site has.
     """
-    method, task = agreement.build_method(), agreement.build_task()
-    rows, server = invent_rows(agreement), server_of(agreement, 1, inputs)
-    server = server if inputs is not None else server._replace(inputs=rows.x)
-    state = method.init(task, server)
-    sent = method.broadcast(state)
-    memory = method.memory(sent)
-    if round > 1:
-        first = _reply(method, task, sent, rows, memory)
-        state = method.aggregate(task, state, [Received(0, first.size, first.send)], server)
-        sent, memory = method.broadcast(state), first.keep
-    return _reply(method, task, sent if message is None else message, rows, memory)
+
+    smallest: int = 1
+    leaves: tuple[str, ...] | None = None
+    most_bytes: int = 2**30
+    largest_site: int = 10**9
 
 
-def _reply(method: Method, task: Task, message: Tree, rows: Data, memory: Tree) -> Reply:
-    return method.local(task, message, Client(rows, memory, Key(2)))
+class Arrival(NamedTuple):
+    """How a reply came. A door states these facts, the gate judges them.
+
+    Attributes:
+        sender: Who it came from: the owner of the key that signed it, or of the node that was asked; None for nobody
+            that takes part.
+        claimed: Whom it says it comes from.
+        round: The round it says it answers, from 1 on.
+        signed: Whether its signature is the sender's; True where nobody signs, as in a simulation.
+        nbytes: Its size on the way.
+        answers: How many different answers the sender gave to the question.
+    """
+
+    sender: str | int | None
+    claimed: str | int
+    round: int
+    signed: bool = True
+    nbytes: int = 0
+    answers: int = 1
 
 
-def leaves_of(value: Tree, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor with its path, such as posterior.params.0.weight."""
-    if isinstance(value, Tensor):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, child in value.items():
-            yield from leaves_of(child, f"{path}.{key}" if path else key)
-    elif isinstance(value, tuple):
-        for key, child in zip(getattr(value, "_fields", range(len(value))), value, strict=True):
-            yield from leaves_of(child, f"{path}.{key}" if path else str(key))
+class Gate(NamedTuple):
+    """What replies of one round must be.
+
+    Attributes:
+        rules: What may leave a site.
+        form: What a reply looks like, by a rehearsal; None where invented rows do not do.
+        round: The round that is collected, from 1 on.
+    """
+
+    rules: Rules
+    form: Form | None
+    round: int
+
+    def check_arrival(self, arrival: Arrival) -> None:
+        """Judge how a reply came.
+
+        Args:
+            arrival: The facts.
+
+        Raises:
+            Refused: The reply breaks a rule.
+        """
+        for check in ARRIVAL:
+            check(arrival, self)
+
+    def admit(self, client: int, arrival: Arrival, read: Callable[[], Tree]) -> Received:
+        """Let a reply in.
+
+        Args:
+            client: The site's number at the server.
+            arrival: How the reply came.
+            read: Decodes the reply; called only if it came as it should.
+
+        Returns:
+            What the server uses.
+
+        Raises:
+            Refused: The reply breaks a rule.
+        """
+        self.check_arrival(arrival)
+        with refuse_errors():
+            reply = _reply_in(read())
+            for check in CONTENT:
+                check(reply, self)
+        return Received(client, reply.size.reshape(()), reply.send)
 
 
-def kinds_of(value: Tree) -> tuple[str, ...]:
-    """The types of value inside, by name: what a study lists under `leaves`."""
-    found = set()
+def group_answers(answers: Iterable[tuple[Arrival, str, T]]) -> list[tuple[Arrival, list[T]]]:
+    """Put answers together that came in the same way; a forged one is thus never held against an honest one.
 
-    def walk(node: Any) -> None:
-        if isinstance(node, Tensor):
-            return
-        if isinstance(node, tuple) and hasattr(node, "_fields"):
-            found.add(type(node).__name__)
-        for child in node.values() if isinstance(node, dict) else node:
-            walk(child)
+    Args:
+        answers: For each, how it came, its hash, and whatever stands for it.
 
-    walk(value)
-    return tuple(sorted(found)) or ("numbers",)
+    Returns:
+        For each way, the facts with the number of different answers, and these, copies counted once.
+    """
+    groups: dict[Arrival, dict[str, T]] = {}
+    sizes: dict[Arrival, int] = {}
+    for arrival, checksum, answer in answers:
+        way = arrival._replace(nbytes=0)
+        groups.setdefault(way, {}).setdefault(checksum, answer)
+        sizes[way] = max(sizes.get(way, 0), arrival.nbytes)
+    return [
+        (way._replace(nbytes=sizes[way], answers=len(different)), list(different.values()))
+        for way, different in groups.items()
+    ]
 
 
-def would_leave(agreement: Agreement) -> tuple[tuple[str, ...], int]:
-    """The kinds of value that a site sends in any round, and the bytes of the largest reply's numbers."""
-    sent = [rehearse(agreement, round=t).send for t in range(1, min(agreement.rounds, 2) + 1)]
-    return tuple(sorted({kind for send in sent for kind in kinds_of(send)})), max(map(nbytes, sent))
+def rules_of(agreement: Agreement) -> Rules:
+    """Take the rules from what the sites agreed on.
+
+    Args:
+        agreement: The study's agreement.
+    """
+    return Rules(agreement.smallest, agreement.leaves, agreement.most_bytes)
+
+
+def gate_of(agreement: Agreement, message: Tree = None, round: int = 1, inputs: Tensor | None = None) -> Gate:
+    """Make the gate for a round of a study.
+
+    Args:
+        agreement: The study's agreement.
+        message: What the sites answer to; None for the study's own message of this round.
+        round: The round that is collected, from 1 on.
+        inputs: The coordinator's own rows without labels, [N, D].
+    """
+    rehearsal = rehearsal_of(agreement, inputs)
+    form = rehearsal.form(agreement.build_method(), agreement.build_task(), message, round)
+    return Gate(rules_of(agreement), form, round)
+
+
+@contextmanager
+def refuse_errors() -> Iterator[None]:
+    """Take any error for the sender's while a stranger's bytes are read.
+
+    Raises:
+        Refused: Whatever went wrong.
+    """
+    try:
+        yield
+    except InputError as error:
+        raise Refused(str(error)) from error
+    except Exception as error:  # any byte may be anything
+        raise Refused(f"the bytes cannot be read ({type(error).__name__}).") from error
+
+
+def may_leave(reply: Reply, method: Method, rules: Rules) -> None:
+    """Refuse at a site what the server would refuse, and what tells about fewer rows than agreed.
+
+    Args:
+        reply: What the method would send.
+        method: The method.
+        rules: What the site agreed to.
+
+    Raises:
+        InputError: Nothing leaves; the sentence says why and what to do.
+    """
+    gate = Gate(rules, None, 0)
+    try:
+        for check in (check_kinds, check_size, check_counts):
+            check(reply, gate)
+        fewest = int(method.fewest(reply))
+        if 0 < fewest < rules.smallest:
+            raise Refused(f"it sums over no more than {fewest} rows, and no count below {rules.smallest} may be shown.")
+    except Refused as error:
+        remedy = "Agree on a smaller count or on another method."
+        raise InputError(f"The reply of {name_of(method)} stays here: {error} {remedy}") from error
 
 
 def admit(value: Tree, expected: Tree, where: str) -> None:
-    """Refuse a value whose structure, names, shapes or types differ from the expected, or that is not sound."""
-    if type(value) is not type(expected):
-        raise InputError(f"{where} is a {type(value).__name__}; a {type(expected).__name__} is expected: not used.")
-    if isinstance(expected, Tensor):
-        _admit_tensor(value, expected, where)
-    elif isinstance(expected, dict):
-        if list(value) != list(expected):
-            strange = sorted(set(value) ^ set(expected)) or ["their order"]
-            raise InputError(f"{where} has other names than the study's model ('{strange[0]}'): not used.")
-        for name, child in expected.items():
-            admit(value[name], child, f"{where}, {name}")
-    elif isinstance(expected, tuple):
-        if len(value) != len(expected):
-            raise InputError(f"{where} has {len(value)} parts; {len(expected)} are expected: not used.")
-        for name, own, child in zip(getattr(expected, "_fields", range(len(expected))), value, expected, strict=True):
-            admit(own, child, f"{where}, {name}")
-        admit_gaussian(value, where)
-    elif value != expected:
-        raise InputError(f"{where} is {value!r}; {expected!r} is expected: not used.")
+    """Refuse a value that looks different from the one expected, or that is not sound.
+
+    Args:
+        value: What was received.
+        expected: A value with the right names, types and shapes.
+        where: Where the value is from, such as a file.
+
+    Raises:
+        InputError: The value is not used; the sentence says why.
+    """
+    gate = Gate(Rules(), form_of(expected), 0)
+    try:
+        with refuse_errors():
+            for check in (check_form, check_finite, check_gaussians):
+                check(Reply(value, torch.zeros(())), gate)
+    except Refused as error:
+        raise InputError(f"{where} is not used: {error}") from error
 
 
-def _admit_tensor(value: Tensor, expected: Tensor, where: str) -> None:
-    if value.shape != expected.shape or value.dtype != expected.dtype:
-        theirs, ours = (f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in (value, expected))
-        raise InputError(f"{where} has the shape {theirs}; {ours} is expected: not used.")
-    if not bool(torch.isfinite(value).all()):
-        raise InputError(f"{where} holds numbers that are not finite: not used.")
+def _reply_in(value: Tree) -> Reply:
+    """The two parts of an answer and nothing beside them."""
+    if not isinstance(value, dict) or set(value) != {"send", "size"}:
+        raise Refused("it is not put together as replies are.")
+    return Reply(value["send"], value["size"])
 
 
-def admit_gaussian(value: Tree, where: str) -> None:
-    """Refuse a variance that is not positive and a precision that is not positive definite."""
-    if isinstance(value, Gaussian) and any(bool((v <= 0).any()) for v in value.var.values()):
-        raise InputError(f"{where} has a variance that is not positive: not used.")
-    if isinstance(value, Dense):
-        skew = float((value.precision - value.precision.mT).abs().max())
-        _, failed = torch.linalg.cholesky_ex(value.precision.double())
-        if skew > 1e-4 * float(value.precision.abs().max()) or bool(failed):
-            raise InputError(f"{where} has a precision matrix that is not positive definite: not used.")
+# The rules. Each sentence speaks of the reply as "it", so that a door can say before it which one.
 
 
-def admit_size(size: Tensor, smallest: int, where: str) -> None:
-    """How many rows stand behind a reply: withheld (0), or a plausible count."""
-    count = float(size) if size.numel() == 1 else math.nan
-    if not (count == 0 or smallest <= count <= LARGEST_SITE) or count != round(count):
-        raise InputError(f"{where} claims {count:g} rows; 0 (withheld) or a count from {smallest} on can be: not used.")
+def check_bytes(arrival: Arrival, gate: Gate) -> None:
+    """Refuse a reply larger than agreed, before anything in it is decoded."""
+    limit_bytes(arrival.nbytes, gate.rules.most_bytes)
+
+
+def limit_bytes(nbytes: int, most_bytes: int) -> None:
+    """Refuse what is larger than agreed, whichever way it goes.
+
+    Args:
+        nbytes: The size of a file or message.
+        most_bytes: The size agreed.
+
+    Raises:
+        Refused: It is larger.
+    """
+    if nbytes > most_bytes:
+        raise Refused(f"it has {nbytes:,} bytes, more than the {most_bytes:,} agreed.")
+
+
+def check_sender(arrival: Arrival, gate: Gate) -> None:
+    """Refuse a reply in another site's name."""
+    if arrival.claimed != arrival.sender:
+        raise Refused("it answers in another site's name.")
+
+
+def check_signature(arrival: Arrival, gate: Gate) -> None:
+    """Refuse what the sender did not sign, or not as it came."""
+    if not arrival.signed:
+        raise Refused("its signature is not that site's, or what was signed has been changed.")
+
+
+def check_round(arrival: Arrival, gate: Gate) -> None:
+    """Refuse a reply to another round."""
+    if arrival.round != gate.round:
+        raise Refused(f"it answers another round than round {gate.round}.")
+
+
+def check_once(arrival: Arrival, gate: Gate) -> None:
+    """Refuse a site that answers the same question in two ways; a copy of an answer does no harm."""
+    if arrival.answers > 1:
+        raise Refused(f"there are {arrival.answers} different answers of this site: keep the right one.")
+
+
+def check_form(reply: Reply, gate: Gate) -> None:
+    """Refuse other names, types, shapes or another structure than the method's replies have."""
+    if gate.form is None:
+        return
+    form = form_of(reply.send)
+    if missing := sorted(gate.form.leaves.keys() - form.leaves.keys()):
+        raise Refused(f"its names are wrong: '{missing[0]}' is missing.")
+    if strange := sorted(form.leaves.keys() - gate.form.leaves.keys()):
+        raise Refused(f"its names are wrong: '{strange[0]}' is not expected.")
+    for path, expected in gate.form.leaves.items():
+        leaf = form.leaves[path]
+        if not expected.fits(leaf):
+            raise Refused(f"'{path}' has the shape {leaf}; {expected} is expected.")
+    if form.outline != gate.form.outline:
+        raise Refused("it is put together in another way than this method's replies.")
+
+
+def check_finite(reply: Reply, gate: Gate) -> None:
+    """Refuse infinite numbers and those that are none."""
+    if not tree.all_finite(reply.send):
+        raise Refused("it holds numbers that are not finite; try a smaller rate.")
+
+
+def check_gaussians(reply: Reply, gate: Gate) -> None:
+    """Refuse a variance that is not positive and a precision matrix that is not positive definite."""
+    for node in nodes_of(reply.send):
+        if isinstance(node, Gaussian) and any(bool((v <= 0).any()) for v in node.var.values()):
+            raise Refused("it has a variance that is not positive.")
+        if isinstance(node, Dense) and not _positive_definite(node.precision):
+            raise Refused("it has a precision matrix that is not positive definite.")
+
+
+def _positive_definite(matrix: Tensor) -> bool:
+    asymmetry = float((matrix - matrix.mT).abs().max())
+    _, failed = torch.linalg.cholesky_ex(matrix.double())
+    return asymmetry <= ASYMMETRY * float(matrix.abs().max()) and not bool(failed)
+
+
+def check_size(reply: Reply, gate: Gate) -> None:
+    """Refuse a number of rows that is neither withheld (0) nor a plausible count."""
+    count = _one_number(reply.size)
+    if count == 0:
+        return
+    smallest, largest = gate.rules.smallest, gate.rules.largest_site
+    if not smallest <= count <= largest or count != round(count):
+        raise Refused(
+            f"it claims {count:g} rows; 0 (withheld) or a whole number from {smallest} to {largest:,} is expected."
+        )
+
+
+def _one_number(value: Tree) -> float:
+    """A tensor of one real number as such; anything else is not a number."""
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
+        return float(value)
+    return math.nan
+
+
+def check_counts(reply: Reply, gate: Gate) -> None:
+    """Refuse class counts that are no counts, tell about too few rows, or are not those of the site's rows."""
+    smallest = gate.rules.smallest
+    size = _one_number(reply.size)
+    for counts in counts_of(reply.send):
+        numbers = counts.double()
+        if bool((numbers < 0).any()) or not torch.equal(numbers, numbers.round()):
+            raise Refused("its class counts are negative or fractional.")
+        if bool(((numbers > 0) & (numbers < smallest)).any()):
+            raise Refused(
+                f"it says that a class was seen fewer than {smallest} times, and no smaller count may be shown."
+            )
+        total = float(numbers.sum())
+        everyone = gate.form is not None and gate.form.counts_everyone
+        if size and (total > size or (everyone and total != size)):
+            raise Refused(f"its class counts add up to {total:g} and it claims {size:g} rows.")
+
+
+def check_kinds(reply: Reply, gate: Gate) -> None:
+    """Refuse a kind of value that the study does not let leave a site."""
+    if gate.rules.leaves is None:
+        return
+    for kind in kinds_of(reply.send):
+        if kind not in gate.rules.leaves:
+            raise Refused(f"it holds a '{kind}', which the study does not let leave a site.")
+
+
+ARRIVAL: tuple[Callable[[Arrival, Gate], None], ...] = (
+    check_bytes,
+    check_sender,
+    check_signature,
+    check_round,
+    check_once,
+)
+CONTENT: tuple[Callable[[Reply, Gate], None], ...] = (
+    check_form,
+    check_finite,
+    check_gaussians,
+    check_size,
+    check_counts,
+    check_kinds,
+)

@@ -8,9 +8,9 @@ import math
 from consilience.errors import InputError, unknown_name
 from consilience.method import usual_rounds
 from consilience.methods import METHODS
-from consilience.study.admission import would_leave
 from consilience.study.agreement import Agreement
 from consilience.study.columns import Column, Target
+from consilience.study.rehearsal import would_leave
 
 EXAMPLE = (  # to be filled in by people
     Target("disease", ("no", "yes")),

@@ -299,7 +299,7 @@ def test_a_method_that_begins_with_a_message(place: Place) -> None:
     place.fitted("--message", "sepsis.message")
     place.at("server", "study", "pool", "sepsis.toml", *place.files, "--inputs", "../north/data.csv")
 
-    assert code == 2 and "give it with --message" in err
+    assert code == 2 and "give it with message=" in err
 
 
 def older(text: str) -> str:

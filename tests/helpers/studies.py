@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from consilience.formats.signature import new_key, public, read_key, sign
-from consilience.study.admission import would_leave
 from consilience.study.agreement import Agreement, Study, signed_words
 from consilience.study.columns import Column, Target
+from consilience.study.rehearsal import would_leave
 from consilience.study.text import agreement_text
 
 COLUMNS = (
