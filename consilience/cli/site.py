@@ -232,7 +232,7 @@ def evaluate(
 
 def contents(value: Any, invented: bool = False) -> None:
     """A table of every tensor inside."""
-    from consilience.study.site import ranges
+    from consilience.study.form import ranges
 
     note = "range (of a rehearsal on invented rows)" if invented else "range"
     table = columns(("name", "shape", "type", "bytes", note), right=("bytes",))
@@ -247,7 +247,7 @@ def contents(value: Any, invented: bool = False) -> None:
 
 def outline(value: Any) -> list[tuple[Any, ...]]:
     """Names, shapes and types of the tensors inside."""
-    from consilience.study.site import ranges
+    from consilience.study.form import ranges
 
     return [row[:3] for row in ranges(value)]
 

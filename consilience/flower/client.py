@@ -35,7 +35,8 @@ from consilience.key import Key
 from consilience.method import Method
 from consilience.method import name as name_of
 from consilience.parties import Reply
-from consilience.study.admission import Refused, Rules, limit_bytes, may_leave
+from consilience.study.admission import may_leave
+from consilience.study.gate import Refused, Rules, limit_bytes
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__

@@ -24,7 +24,8 @@ from consilience.flower.wire import digest, open_record, pack, record, signature
 from consilience.formats.settings import types_of
 from consilience.method import Method
 from consilience.parties import Received
-from consilience.study.admission import Arrival, Gate, Refused, Rules, group_answers
+from consilience.study.admission import group_answers
+from consilience.study.gate import Arrival, Gate, Refused, Rules
 from consilience.study.rehearsal import Rehearsal
 from consilience.task import Task
 from consilience.tree import Tree

@@ -18,7 +18,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.formats.settings import decode, encode
-from consilience.study.admission import Refused, limit_bytes, refuse_errors
+from consilience.study.gate import Refused, limit_bytes, refuse_errors
 from consilience.tree import Tree
 
 

@@ -16,8 +16,9 @@ from consilience.errors import InputError
 from consilience.formats.envelope import MOST_BYTES, Envelope, Header, open_envelope, seal
 from consilience.formats.settings import decode, types_of
 from consilience.parties import Received
-from consilience.study.admission import Arrival, Gate, Refused, group_answers, limit_bytes, rules_of
+from consilience.study.admission import group_answers, rules_of
 from consilience.study.agreement import Agreement, Study
+from consilience.study.gate import Arrival, Gate, Refused, limit_bytes
 from consilience.tree import Tree
 
 SLACK = 100_000  # bytes of a file that is not a reply, beyond those agreed for one

@@ -52,6 +52,26 @@ class Form(NamedTuple):
     counts_everyone: bool = False
 
 
+class Range(NamedTuple):
+    """What one tensor holds.
+
+    Attributes:
+        path: Where it stands, such as `send.params.0.weight`.
+        shape: Its dimensions.
+        dtype: The type of its numbers.
+        nbytes: Its size.
+        low: The smallest number; 0 where there are none.
+        high: The largest number; 0 where there are none.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    low: float
+    high: float
+
+
 def form_of(value: Tree) -> Form:
     """Describe a value.
 
@@ -134,6 +154,24 @@ def nodes_of(value: Tree) -> Iterator[Tree]:
     yield value
     for _, child in _children(value):
         yield from nodes_of(child)
+
+
+def ranges(value: Tree) -> list[Range]:
+    """Describe every tensor inside a value.
+
+    Args:
+        value: A tree of tensors.
+    """
+    return [_range(path, leaf) for path, leaf in leaves_of(value)]
+
+
+def _range(path: str, leaf: Tensor) -> Range:
+    low = high = 0.0
+    if leaf.numel():
+        low = float(leaf.min())
+        high = float(leaf.max())
+    dtype = str(leaf.dtype).removeprefix("torch.")
+    return Range(path, tuple(leaf.shape), dtype, leaf.numel() * leaf.element_size(), low, high)
 
 
 def _children(value: Tree) -> list[tuple[str, Tree]]:

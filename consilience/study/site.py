@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from torch import Tensor
 
 from consilience.data.sites import Data
 from consilience.engines import threads_for, using_threads
@@ -21,12 +20,12 @@ from consilience.method import Method, Needs
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
-from consilience.study.admission import Refused, limit_bytes, may_leave, rules_of
+from consilience.study.admission import may_leave, rules_of
 from consilience.study.agreement import Agreement, Member, Study
 from consilience.study.choice import knob, log_scores
 from consilience.study.columns import Inspection, inspect, labelled_rows
 from consilience.study.files import open_file
-from consilience.study.form import leaves_of
+from consilience.study.gate import Refused, limit_bytes
 from consilience.study.rehearsal import server_of
 from consilience.tree import Tree
 
@@ -58,26 +57,6 @@ class Fitted(NamedTuple):
     reply: bytes
     memory: bytes
     send: Tree
-
-
-class Range(NamedTuple):
-    """What one tensor holds.
-
-    Attributes:
-        path: Where it stands, such as `send.params.0.weight`.
-        shape: Its dimensions.
-        dtype: The type of its numbers.
-        nbytes: Its size.
-        low: The smallest number; 0 where there are none.
-        high: The largest number; 0 where there are none.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: str
-    nbytes: int
-    low: float
-    high: float
 
 
 def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[Data, Inspection]:
@@ -355,21 +334,3 @@ def statistics(
     about = {"model": of, "knob": knob(method, state).name}
     header = Header("statistics", agreement.hash, agreement.name, member.name, 1, about)
     return seal({"log_scores": table, "count": torch.tensor(len(rows.y))}, header, key)
-
-
-def ranges(value: Tree) -> list[Range]:
-    """Describe every tensor inside a value.
-
-    Args:
-        value: A tree of tensors.
-    """
-    return [_range(path, leaf) for path, leaf in leaves_of(value)]
-
-
-def _range(path: str, leaf: Tensor) -> Range:
-    low = high = 0.0
-    if leaf.numel():
-        low = float(leaf.min())
-        high = float(leaf.max())
-    dtype = str(leaf.dtype).removeprefix("torch.")
-    return Range(path, tuple(leaf.shape), dtype, leaf.numel() * leaf.element_size(), low, high)

@@ -33,7 +33,7 @@ from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.parties import Client, Reply
 from consilience.posterior import Point
-from consilience.study.admission import Arrival, Gate, Refused, Rules
+from consilience.study.gate import Arrival, Gate, Refused, Rules
 from consilience.study.rehearsal import Rehearsal
 from consilience.version import __version__
 

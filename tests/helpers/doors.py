@@ -17,9 +17,10 @@ from consilience.errors import InputError
 from consilience.formats.envelope import open_envelope, seal
 from consilience.formats.settings import types_of
 from consilience.formats.signature import new_key, read_key, sign
-from consilience.study.admission import Rules, gate_of
+from consilience.study.admission import gate_of
 from consilience.study.agreement import Study
 from consilience.study.files import collect
+from consilience.study.gate import Rules
 
 LIAR = "west"
 

@@ -16,9 +16,10 @@ import consilience as co
 from consilience.errors import InputError
 from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian
-from consilience.study import admission
-from consilience.study.admission import ARRIVAL, CONTENT, Arrival, Gate, Refused, Rules, group_answers, may_leave
+from consilience.study import gate
+from consilience.study.admission import group_answers, may_leave
 from consilience.study.agreement import Study
+from consilience.study.gate import ARRIVAL, CONTENT, Arrival, Gate, Refused, Rules
 
 needs_flower = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs Flower")
 DOORS = [pytest.param(by_files, id="files"), pytest.param(by_flower, id="flower", marks=needs_flower)]
@@ -84,7 +85,7 @@ def few_of_one_class(n: torch.Tensor) -> torch.Tensor:
 
 
 TABLE: dict[Callable[..., None], dict[str, Lie]] = {
-    admission.check_form: {
+    gate.check_form: {
         "other names": Lie(
             "its names are wrong: 'params.0.bias' is missing.",
             change=params(lambda p: {"9.bias" if k == "0.bias" else k: v for k, v in p.items()}),
@@ -100,11 +101,11 @@ TABLE: dict[Callable[..., None], dict[str, Lie]] = {
         "another shape": Lie("'params.0.weight' has the shape (1, ", change=weight(lambda w: w[:1])),
         "another type": Lie("of float32 is expected.", change=weight(torch.Tensor.double)),
     },
-    admission.check_finite: {
+    gate.check_finite: {
         "not a number": Lie("it holds numbers that are not finite", change=weight(lambda w: w * torch.nan)),
         "infinite": Lie("it holds numbers that are not finite", change=weight(lambda w: w / 0)),
     },
-    admission.check_gaussians: {
+    gate.check_gaussians: {
         "not positive definite": Lie(
             "it has a precision matrix that is not positive definite.",
             base="dense",
@@ -118,7 +119,7 @@ TABLE: dict[Callable[..., None], dict[str, Lie]] = {
         "a variance of nothing": Lie("it has a variance that is not positive.", base="diagonal", change=variance(0.0)),
         "a negative variance": Lie("it has a variance that is not positive.", base="diagonal", change=variance(-1.0)),
     },
-    admission.check_size: {
+    gate.check_size: {
         "a negative size": Lie("it claims -42 rows", change=size(torch.neg)),
         "half a row": Lie("it claims 42.5 rows", change=size(lambda n: n + 0.5)),
         "more rows than anybody has": Lie("it claims 4.2e+10 rows", change=size(lambda n: n * 1e9)),
@@ -127,7 +128,7 @@ TABLE: dict[Callable[..., None], dict[str, Lie]] = {
         ),
         "two sizes": Lie("it claims nan rows", change=size(lambda n: torch.stack([n, n]))),
     },
-    admission.check_counts: {
+    gate.check_counts: {
         "negative counts": Lie(
             "its class counts are negative or fractional.", base="evidence", change=counts(lambda n: n * 0 - 1)
         ),
@@ -142,21 +143,21 @@ TABLE: dict[Callable[..., None], dict[str, Lie]] = {
             "its class counts add up to 20", base="evidence", change=counts(lambda n: n * 0 + 10)
         ),
     },
-    admission.check_kinds: {
+    gate.check_kinds: {
         "a kind that may not leave": Lie(
             "it holds a 'Samples', which the study does not let leave", base="other kinds"
         ),
     },
-    admission.check_bytes: {
+    gate.check_bytes: {
         "too many bytes": Lie("more than the 20,000 agreed.", change=weight(lambda w: w.repeat(1, 1, 4000))),
     },
-    admission.check_round: {"another round": Lie("it answers another round than round 1.", round=2)},
-    admission.check_sender: {"another site": Lie("it answers in another site's name.", site="north")},
-    admission.check_signature: {
+    gate.check_round: {"another round": Lie("it answers another round than round 1.", round=2)},
+    gate.check_sender: {"another site": Lie("it answers in another site's name.", site="north")},
+    gate.check_signature: {
         "unsigned": Lie("its signature is not that site's", signature="none"),
         "forged": Lie("its signature is not that site's", signature="forged"),
     },
-    admission.check_once: {
+    gate.check_once: {
         "a second answer": Lie(
             "there are 2 different answers of this site", change=size(lambda n: n + 1), honest="before"
         ),
@@ -237,11 +238,11 @@ def test_a_site_refuses_by_the_same_rules_before_anything_leaves(rules: Rules, s
 
 def test_a_simulation_refuses_what_is_no_gaussian() -> None:
     """No study's rules, but the gate's own."""
-    gate = Gate(Rules(), None, 1)
+    simulated = Gate(Rules(), None, 1)
     bad = {
         "not positive.": Gaussian({"a": torch.zeros(2)}, {"a": torch.tensor([1.0, 0.0])}),
         "not positive definite": Dense(torch.zeros(2), -torch.eye(2)),
     }
     for sentence, value in bad.items():
         with pytest.raises(Refused, match=sentence):
-            gate.admit(0, Arrival(0, 0, 1), lambda v=value: {"send": (v,), "size": torch.tensor(5.0)})
+            simulated.admit(0, Arrival(0, 0, 1), lambda v=value: {"send": (v,), "size": torch.tensor(5.0)})
