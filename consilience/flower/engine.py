@@ -125,9 +125,9 @@ class Flower:
         self.lost = {}
         self.roster.meet(cohort)
         answers = self.replies(self.requests(method, message, cohort, turn))
+        round = turn.round + 1
+        gate = Gate(self.rules, self.rehearsal.form(method, task, message, round), round)
         received = []
-        if answers:
-            gate = Gate(self.rules, self.rehearsal.form(method, task, message, turn.round + 1), turn.round + 1)
         for k, replies in answers:
             try:
                 received.append(self.admit(gate, method, k, replies))
@@ -136,7 +136,7 @@ class Flower:
         if self.lost and not self.forgiving:
             first = min(self.lost)
             raise InputError(
-                f"Site {self.roster.names[first]}, round {turn.round + 1}: {self.lost[first]} What was saved before is "
+                f"Site {self.roster.names[first]}, round {round}: {self.lost[first]} What was saved before is "
                 "whole: go on with resume=True when this is put right, or with min_replies to do without."
             )
         return sorted(received, key=lambda reply: reply.client)
