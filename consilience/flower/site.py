@@ -130,7 +130,9 @@ def serve(
         reach(server, authority, patience)
 
 
-def _supernode_words(server: str, address: str, secret: Path, authority: Path | None, node_key: Path | None) -> list[str]:
+def _supernode_words(
+    server: str, address: str, secret: Path, authority: Path | None, node_key: Path | None
+) -> list[str]:
     """What a SuperNode is started with."""
     host, port = split_address(address)
     words = ["--superlink", server, "--isolation", "process", "--host", host, "--port", str(port)]
