@@ -132,9 +132,7 @@ def _execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
     }
     bounds: dict[str, Any] = {}
     with progress(not as_json):
-        result = run_method(
-            *recipe.build(), seed=recipe.seed, engine=compute, resume=resume, about=about, **options
-        )
+        result = run_method(*recipe.build(), seed=recipe.seed, engine=compute, resume=resume, about=about, **options)
     if plan.bounds:
         with progress(not as_json):
             bounds = result.bounds

@@ -37,7 +37,7 @@ def show_table(agreement: Agreement, inspection: Inspection) -> None:
 
 def show_rehearsal(agreement: Agreement) -> None:
     """Show what would leave, from a rehearsal on invented rows: once, where every round sends the same."""
-    from consilience.study.admission import rehearse
+    from consilience.study.rehearsal import rehearse
 
     say(f"What would leave: {agreement.build_method().sends}", "bold")
     rounds = range(1, min(agreement.rounds, 2) + 1)
@@ -84,7 +84,7 @@ def calibration_table(p: Categorical, y: Tensor, smallest: int) -> Listing:
 
 def contents(value: Any, invented: bool = False) -> None:
     """Print a table of every tensor inside a value."""
-    from consilience.study.site import ranges
+    from consilience.study.form import ranges
 
     range_head = "range"
     if invented:
@@ -101,7 +101,7 @@ def contents(value: Any, invented: bool = False) -> None:
 
 def outline(value: Any) -> list[tuple[Any, ...]]:
     """List names, shapes and types of the tensors inside a value."""
-    from consilience.study.site import ranges
+    from consilience.study.form import ranges
 
     return [row[:3] for row in ranges(value)]
 

@@ -39,6 +39,14 @@ study = "{hash}"
 
 
 def app_files(agreement: Agreement) -> dict[str, bytes]:
+    """Write the files of a study's app.
+
+    Args:
+        agreement: The study's agreement.
+
+    Returns:
+        Contents by name.
+    """
     text = json.dumps(dataclasses.asdict(agreement), sort_keys=True, ensure_ascii=False, indent=1)
     return {
         "pyproject.toml": PROJECT.format(version=__version__, hash=agreement.hash).encode(),
@@ -47,17 +55,24 @@ def app_files(agreement: Agreement) -> dict[str, bytes]:
 
 
 def pin(agreement: Agreement) -> str:
-    """The hash of the study's app: what a site lets its SuperNode receive, and nothing else."""
+    """Hash the study's app: what a site lets its SuperNode receive, and nothing else.
+
+    Args:
+        agreement: The study's agreement.
+    """
     packed, _ = build_fab_from_files(app_files(agreement))
     return content_hash(packed)
 
 
 def content_hash(packed: bytes) -> str:
-    """A hash of the names and contents in a packed app, read in memory; of the bytes themselves if it is no such thing.
+    """Hash the names and contents in a packed app, read in memory; the bytes themselves if it is no such thing.
 
-    Not of the bytes in general, because two builds of zlib pack the same files differently.
+    Not the bytes in general, because two builds of zlib pack the same files differently.
+
+    Args:
+        packed: The app as it came.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             members = sorted(archive.infolist(), key=lambda m: m.filename)
@@ -65,15 +80,26 @@ def content_hash(packed: bytes) -> str:
                 raise ValueError("too large")
             for member in members:
                 content = archive.read(member)
-                found.update(f"{member.filename} {len(content)}\n".encode())
-                found.update(content)
+                digest.update(f"{member.filename} {len(content)}\n".encode())
+                digest.update(content)
     except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, zlib.error, EOFError):
         return hashlib.sha256(packed).hexdigest()
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def write_app(agreement: Agreement, folder: Path) -> Path:
-    """The app as a folder that `flwr run` takes."""
+    """Write the app as a folder that `flwr run` takes.
+
+    Args:
+        agreement: The study's agreement.
+        folder: Where it is written.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: The folder cannot be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in app_files(agreement).items():

@@ -20,13 +20,12 @@ from consilience.data.sites import Data
 from consilience.engines.exchange import Turn, alone, client_view
 from consilience.errors import InputError
 from consilience.flower.wire import (
-    LARGEST,
-    Refused,
     check_leaves_rows_behind,
     digest,
     open_record,
     pack,
     record,
+    signature_in,
     signed_text,
     unpack,
     weight,
@@ -37,6 +36,8 @@ from consilience.key import Key
 from consilience.method import Method
 from consilience.method import name as name_of
 from consilience.parties import Reply
+from consilience.study.admission import may_leave
+from consilience.study.gate import Refused, Rules, limit_bytes
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__
@@ -47,25 +48,43 @@ KEPT = 2  # memories a site holds: of the last round, and of the one before, sho
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """What a site brings, and what it agreed to."""
+    """What a site brings, and what it agreed to.
+
+    Attributes:
+        number: Its number in the study; decides its random numbers.
+        name: Its name, for people.
+        method: The method it runs.
+        task: The problem it runs it on.
+        data: Its training rows.
+        study: The study's hash; empty in a simulation.
+        turns: The rounds it agreed to, each answered once; empty in a simulation, which asks as it likes.
+        rules: What it lets leave; their size holds for messages in both directions.
+        log: Is given a line for every message.
+        sign: Signs a message for a purpose.
+        verify: Tells whether the coordinator signed a message for a purpose.
+        simulated: Whether it hands its memory over, so that a simulation can be resumed.
+    """
 
     number: int
     name: str
     method: Method
     task: Task
     data: Data
-    study: str = ""  # its hash; empty in a simulation
-    turns: Sequence[Turn] = ()  # agreed to, each answered once; empty in a simulation, which asks as it likes
-    permit: Callable[[Reply], None] | None = None  # refuses a reply that the study does not let leave
-    largest: int = LARGEST  # bytes of one message, in or out
-    log: Callable[[dict[str, Any]], None] | None = None  # is told of every message
-    sign: Callable[[str, bytes], str] | None = None  # purpose, message → signature
-    verify: Callable[[str, bytes, str], bool] | None = None  # the coordinator's: purpose, message, signature
-    simulated: bool = False  # hands its memory over, so that a simulation can be resumed
+    study: str = ""
+    turns: Sequence[Turn] = ()
+    rules: Rules = Rules()
+    log: Callable[[dict[str, Any]], None] | None = None
+    sign: Callable[[str, bytes], str] | None = None
+    verify: Callable[[str, bytes, str], bool] | None = None
+    simulated: bool = False
 
 
 def client_app(site_of: Callable[[Context], Site]) -> ClientApp:
-    """A ClientApp for whoever the context says; it answers every message, with an error if need be."""
+    """Make a ClientApp; it answers every message, with an error if need be.
+
+    Args:
+        site_of: Finds the site that a context is of.
+    """
     app = ClientApp()
 
     @app.query()
@@ -80,18 +99,38 @@ def client_app(site_of: Callable[[Context], Site]) -> ClientApp:
 
 
 def introduce(site: Site, message: Message, context: Context) -> Message:
-    """Who this is, and with which version, before anything is computed."""
+    """Say who this is, and with which version, before anything is computed.
+
+    Args:
+        site: The site that is asked.
+        message: The question.
+        context: Flower's; names the node.
+
+    Returns:
+        The reply.
+    """
     log_message(site, "in", message)
-    signature = site.sign("node", f"{site.study} {context.node_id}".encode()) if site.sign else ""
+    signature = ""
+    if site.sign is not None:
+        signature = site.sign("node", f"{site.study} {context.node_id}".encode())
     about = {"site": site.number, "study": site.study, "consilience": __version__, "signature": signature}
-    said = RecordDict({"header": ConfigRecord({"about": json.dumps(about, sort_keys=True)})})
-    reply = Message(said, reply_to=message)
+    content = RecordDict({"header": ConfigRecord({"about": json.dumps(about, sort_keys=True)})})
+    reply = Message(content, reply_to=message)
     log_message(site, "out", reply)
     return reply
 
 
 def answer(site: Site, message: Message, context: Context) -> Message:
-    """The reply to one message. What went wrong inside is told in our own words or by its kind, never with values."""
+    """Reply to one message. What went wrong inside is told in our own words or by its kind, never with values.
+
+    Args:
+        site: The site that is asked.
+        message: The question.
+        context: Flower's; holds what the site remembers.
+
+    Returns:
+        The reply, or the error.
+    """
     log_message(site, "in", message)
     try:
         reply = Message(reply_to(site, message.content, context), reply_to=message)
@@ -106,50 +145,91 @@ def answer(site: Site, message: Message, context: Context) -> Message:
 
 @torch.no_grad()
 def reply_to(site: Site, content: RecordDict, context: Context) -> RecordDict:
-    arrays, outline, about = open_record(content, site.largest)
-    turn, asked = agree(site, about), "" if site.simulated else digest(content)
-    signature = str(content.config_records["header"].get("signature", ""))
-    if site.verify is not None and not site.verify("request", signed_text(site.study, asked), signature):
+    """Check a request, run the method, remember, and pack the reply.
+
+    Args:
+        site: The site that is asked.
+        content: The request.
+        context: Flower's; holds what the site remembers.
+
+    Returns:
+        The reply's content.
+
+    Raises:
+        InputError: The request is not what the site agreed to, or the reply may not leave.
+    """
+    arrays, outline, about = open_record(content, site.rules.most_bytes)
+    turn = agree(site, about)
+    question = ""
+    if not site.simulated:
+        question = digest(content)
+    if site.verify is not None and not site.verify("request", signed_text(site.study, question), signature_in(content)):
         raise Refused("the request is not signed by the study's coordinator, or was changed on its way.")
-    once(site, context, turn.round, asked)
-    types = types_of(site.method)
-    request = unpack(arrays, outline, types)
+    check_new(site, context, turn.round, question)
+    request = unpack(arrays, outline, types_of(site.method))
     if not isinstance(request, dict) or set(request) - {"message", "memory"}:
         raise Refused("the request is not put together as ours are.")
-    t = turn.round
-    memories = {site.number: request["memory"]} if "memory" in request and site.simulated else recall(site, context, t)
-    seeded = turn._replace(key=turn.key.tensor)
-    client = client_view(site.method, request["message"], site.data, memories, site.number, seeded)
-    reply = alone(site.method, site.task, request["message"], client, site.number, t)
+    reply = _run(site, request, context, turn)
     check_leaves_rows_behind(reply.send, site.data)
-    if site.permit is not None:
-        site.permit(reply)
-    remember(site, context, t, reply.keep)
-    kept = {"memory": reply.keep} if site.simulated and reply.keep != () else {}
-    sent = record(*pack({"payload": reply.send, "size": reply.size, **kept}, types), {"round": t, "site": site.number})
-    if site.sign is not None:
-        sent.config_records["header"]["signature"] = site.sign("reply", signed_text(site.study, asked, digest(sent)))
-    if weight(sent) > site.largest:
-        raise Refused(f"the reply weighs {weight(sent):,} bytes, more than the {site.largest:,} the study allows.")
+    may_leave(reply, site.method, site.rules)
+    remember(site, context, turn.round, reply.keep)
+    sealed = _seal(site, reply, turn.round, question)
     if site.turns:
-        context.state["answered"] = ConfigRecord({"round": t, "digest": asked})
-    return sent
+        context.state["answered"] = ConfigRecord({"round": turn.round, "digest": question})
+    return sealed
+
+
+def _run(site: Site, request: dict[str, Tree], context: Context, turn: Turn) -> Reply:
+    """The method's reply, from what the site remembers or, in a simulation, was handed."""
+    if site.simulated and "memory" in request:
+        memories = {site.number: request["memory"]}
+    else:
+        memories = recall(site, context, turn.round)
+    message = request["message"]
+    client = client_view(site.method, message, site.data, memories, site.number, turn._replace(key=turn.key.tensor))
+    return alone(site.method, site.task, message, client, site.number, turn.round)
+
+
+def _seal(site: Site, reply: Reply, t: int, question: str) -> RecordDict:
+    """The reply's content, signed together with the question, and not larger than agreed."""
+    value = {"send": reply.send, "size": reply.size}
+    if site.simulated and reply.keep != ():
+        value["memory"] = reply.keep
+    content = record(*pack(value, types_of(site.method)), {"round": t, "site": site.number})
+    if site.sign is not None:
+        signature = site.sign("reply", signed_text(site.study, question, digest(content)))
+        content.config_records["header"]["signature"] = signature
+    limit_bytes(weight(content), site.rules.most_bytes)
+    return content
 
 
 def agree(site: Site, about: dict[str, Any]) -> Turn:
-    """The round that is asked for; another study, site, version, method or seed than this site agreed to is refused."""
+    """Find the round that is asked for.
+
+    Args:
+        site: The site that is asked.
+        about: What the request says about itself.
+
+    Returns:
+        The round, with its key and progress.
+
+    Raises:
+        Refused: The request is for another study, site, version, method or seed than this site agreed to.
+    """
     try:
-        asked = {"study": str(about["study"]), "site": int(about["site"]), "consilience": str(about["consilience"])}
+        study = str(about["study"])
+        number = int(about["site"])
+        version = str(about["consilience"])
         settings = about["method"]
         turn = Turn(int(about["round"]), Key(int(about["seed"])), float(about["progress"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise Refused("the request does not say what it is for.") from error
-    if asked["consilience"] != __version__:
-        raise Refused(f"the server runs consilience {asked['consilience']}, this site {__version__}: install the same.")
-    if asked["study"] != site.study:
+    if version != __version__:
+        raise Refused(f"the server runs consilience {version}, this site {__version__}: install the same.")
+    if study != site.study:
         raise Refused("the request is for another study than the one this site agreed to.")
-    if asked["site"] != site.number:
-        raise Refused(f"the request is for site {asked['site']}; this is site {site.number}.")
+    if number != site.number:
+        raise Refused(f"the request is for site {number}; this is site {site.number}.")
     if settings != method_json(site.method):
         raise Refused(f"the server asks for another method or other settings than {name_of(site.method)} as agreed.")
     if site.turns and turn not in site.turns:
@@ -157,55 +237,104 @@ def agree(site: Site, about: dict[str, Any]) -> Turn:
     return turn
 
 
-def once(site: Site, context: Context, t: int, asked: str) -> None:
-    """Refuse a round that was answered, or passed; only the last may be asked again, in the same words."""
+def check_new(site: Site, context: Context, t: int, question: str) -> None:
+    """Refuse a round that was answered, or passed; only the last may be asked again, in the same words.
+
+    Args:
+        site: The site that is asked.
+        context: Flower's; holds what was answered last.
+        t: The round, from 0 on.
+        question: The request's digest.
+
+    Raises:
+        Refused: The site has answered.
+    """
     before = context.state.get("answered")
     if not site.turns or not isinstance(before, ConfigRecord):
         return
     last = int(str(before["round"]))
-    if t < last or (t == last and asked != before["digest"]):
+    if t < last or (t == last and question != before["digest"]):
         raise Refused(
             f"this site has answered round {last + 1} of the study and does not answer round {t + 1} to another "
-            "question: go on with --resume; for a second run, the site starts with another --out."
+            "question: resume that run at the server, or start the site with another folder for a second run."
         )
 
 
 def method_json(method: Method) -> Any:
-    """A method's settings as they look after a journey through JSON."""
+    """Describe a method's settings as they look after a journey through JSON.
+
+    Args:
+        method: The method.
+    """
     return json.loads(json.dumps(describe(method)))
 
 
 def remember(site: Site, context: Context, t: int, keep: Tree) -> None:
-    """Put a round's memory where it stays: in the site's own context. Rounds to come are of a run before: forgotten."""
+    """Put a round's memory where it stays: in the site's own context. Rounds to come are of a run before: forgotten.
+
+    Args:
+        site: The site.
+        context: Flower's.
+        t: The round, from 0 on.
+        keep: The memory.
+    """
     forget(context, [r for r in rounds_of(context) if r > t])
     if keep == ():
         return
     arrays, outline = pack(keep, kept_types_of(site.method))
-    context.state[f"memory {t}"], context.state[f"outline {t}"] = arrays, ConfigRecord({"outline": outline})
+    context.state[f"memory {t}"] = arrays
+    context.state[f"outline {t}"] = ConfigRecord({"outline": outline})
     forget(context, sorted(rounds_of(context))[:-KEPT])
 
 
 def forget(context: Context, rounds: Sequence[int]) -> None:
+    """Drop the memories of some rounds.
+
+    Args:
+        context: Flower's.
+        rounds: The rounds, from 0 on.
+    """
     for t in rounds:
         del context.state[f"memory {t}"], context.state[f"outline {t}"]
 
 
 def recall(site: Site, context: Context, t: int) -> dict[int, Tree]:
-    """What the site remembered when it was asked for round t the first time: the same question has the same answer."""
+    """Find what the site remembered when it was first asked for a round: the same question has the same answer.
+
+    Args:
+        site: The site.
+        context: Flower's.
+        t: The round, from 0 on.
+
+    Returns:
+        The memory by the site's number; nothing before the first round.
+    """
     before = [r for r in rounds_of(context) if r < t]
     if not before:
         return {}
-    arrays, outline = context.state[f"memory {max(before)}"], context.state[f"outline {max(before)}"]
+    arrays = context.state[f"memory {max(before)}"]
+    outline = context.state[f"outline {max(before)}"]
     assert isinstance(arrays, ArrayRecord) and isinstance(outline, ConfigRecord)
     return {site.number: unpack(arrays, str(outline["outline"]), kept_types_of(site.method))}
 
 
 def rounds_of(context: Context) -> list[int]:
+    """List the rounds that are remembered, from 0 on.
+
+    Args:
+        context: Flower's.
+    """
     return [int(name.split()[1]) for name in context.state if name.startswith("memory ")]
 
 
 def log_message(site: Site, way: str, message: Message) -> None:
-    """One line for every message, with its size and hash."""
+    """Log a message with its size and hash.
+
+    Args:
+        site: The site.
+        way: `in` or `out`.
+        message: The message.
+    """
     if site.log is None:
         return
     line = {"time": time.time(), "way": way, "round": message.metadata.group_id, "site": site.name}

@@ -41,13 +41,26 @@ PROTECTED = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
 class Runtime(NamedTuple):
-    """Where a SuperLink or SuperNode hands out its tasks."""
+    """Where a SuperLink or SuperNode hands out its tasks.
+
+    Attributes:
+        address: `host:port`.
+        secret: Shared with it, so that no other process on the machine can take its tasks.
+        certificate: Of its authority; None where nothing is encrypted, on loopback only.
+    """
 
     address: str
-    secret: bytes  # shared with it, so that no other process on the machine can take them
-    certificate: bytes | None = None  # of its authority; None: not encrypted, on loopback only
+    secret: bytes
+    certificate: bytes | None = None
 
     def client(self, component: str, *more: Any, tries: int | None = None) -> RuntimeHttpClient:
+        """Connect.
+
+        Args:
+            component: Which of Flower's programs this process stands for.
+            more: Further interceptors.
+            tries: How often a call is tried; Flower's own number by default.
+        """
         again = make_simple_http_retry_invoker()
         again.max_tries = tries or again.max_tries
         return RuntimeHttpClient.from_server_address(
@@ -60,21 +73,29 @@ class Runtime(NamedTuple):
 
 
 def tasks(runtime: Runtime, kind: TaskType, alive: Callable[[], bool], run: int | None = None) -> Iterator[str]:
-    """Tokens of tasks of one kind, as they come, while the process that hands them out is alive.
+    """Take tasks of one kind, as they come, while the process that hands them out is alive.
 
-    With `run`, another run's tasks are taken and left undone: anyone who reaches a SuperLink can start one.
+    Args:
+        runtime: Where tasks are handed out.
+        kind: Which tasks.
+        alive: Tells whether to go on.
+        run: The run they must be of; tasks of others are taken and left undone, as anyone who reaches a SuperLink can
+            start one.
+
+    Yields:
+        A token for each task.
     """
     permit = SuperExecAuthHttpInterceptor(master_secret=runtime.secret, protected_methods=PROTECTED)
     client = runtime.client("SuperExec", permit, tries=1)  # asked again and again anyway
     try:
         while alive():
             try:
-                found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
+                offer = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
             except httpx.HTTPError:
                 time.sleep(PAUSE)
                 continue
-            if found.HasField("task") and found.token and run in (None, found.task.run_id):
-                yield found.token
+            if offer.HasField("task") and offer.token and run in (None, offer.task.run_id):
+                yield offer.token
             time.sleep(PAUSE)
     finally:
         client.close()
@@ -82,7 +103,11 @@ def tasks(runtime: Runtime, kind: TaskType, alive: Callable[[], bool], run: int 
 
 @contextmanager
 def beating(client: RuntimeHttpClient) -> Iterator[None]:
-    """Say that a task is being worked on, however long it takes."""
+    """Say that a task is being worked on, however long it takes.
+
+    Args:
+        client: The connection of that task.
+    """
 
     def beat() -> bool:
         try:
@@ -106,16 +131,24 @@ def answer(
     respond: Callable[[Message, Context], Message],
     log: Callable[[str], None],
 ) -> None:
-    """Do one ClientApp's task; another app than the pinned one is refused. Its bytes are hashed and dropped."""
+    """Do one ClientApp's task; the app's bytes are hashed and dropped.
+
+    Args:
+        runtime: Where the task is from.
+        token: The task's.
+        pinned: The hash of the only app that is answered.
+        respond: Answers a message.
+        log: Is given a sentence for people.
+    """
     client = runtime.client("flwr-clientapp", RuntimeTokenHttpInterceptor(token))
     try:
         with beating(client):
             message, context, _, fab = pull_task_input(client)
-            found = content_hash(fab.content)
-            if found == pinned:
-                reply = _some(respond, message, context)
+            sent = content_hash(fab.content)
+            if sent == pinned:
+                reply = _answer(respond, message, context)
             else:
-                why = f"the server's app {found[:12]} is not the study's {pinned[:12]}; nothing of it was run."
+                why = f"the server's app {sent[:12]} is not the study's {pinned[:12]}; nothing of it was run."
                 log(f"Refused: {why}")
                 reply = Message(Error(ErrorCode.INVALID_FAB, why), reply_to=message)
             push_message(client, reply, context)
@@ -124,43 +157,61 @@ def answer(
         client.close()
 
 
-def _some(respond: Callable[[Message, Context], Message], message: Message, context: Context) -> Message:
+def _answer(respond: Callable[[Message, Context], Message], message: Message, context: Context) -> Message:
     """An answer, whatever happens: a SuperNode that gets none waits for it for ever and answers nobody again."""
     try:
         reply = respond(message, context)
-        why = "nothing came of it"
+        if isinstance(reply, Message):
+            return reply
+        why = "it gave no answer"
     except Exception as error:
-        reply, why = None, type(error).__name__
-    if isinstance(reply, Message):
-        return reply
+        why = type(error).__name__
     code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
     return Message(Error(code, f"the site's program failed ({why})."), reply_to=message)
 
 
 @contextmanager
 def serving(runtime: Runtime, token: str) -> Iterator[HttpGrid]:
-    """The grid of a ServerApp's task; how it ends is told to the SuperLink."""
+    """Open the grid of a ServerApp's task; how it ends is told to the SuperLink.
+
+    Args:
+        runtime: Where the task is from.
+        token: The task's.
+
+    Yields:
+        The grid.
+    """
     grid = HttpGrid(runtime.address, runtime.certificate is None, runtime.certificate, token=token)
     client = grid._runtime_client
-    status, details = SubStatus.FAILED, "The study stopped."
+    status = SubStatus.FAILED
+    details = "The study stopped."
     context: Context | None = None
     try:
         with beating(client):
-            found = client.PullTaskInput(PullTaskInputRequest())
-            TaskIdentity.task_id, TaskIdentity.run_id = found.task_id, found.run.run_id
-            TaskIdentity.node_id = found.context.node_id
-            context = context_from_proto(found.context)
-            fab_from_proto(found.fab)
-            grid.set_run(run_from_proto(found.run))
+            task = client.PullTaskInput(PullTaskInputRequest())
+            TaskIdentity.task_id = task.task_id
+            TaskIdentity.run_id = task.run.run_id
+            TaskIdentity.node_id = task.context.node_id
+            context = context_from_proto(task.context)
+            fab_from_proto(task.fab)
+            grid.set_run(run_from_proto(task.run))
             yield grid
-            status, details = SubStatus.COMPLETED, ""
+            status = SubStatus.COMPLETED
+            details = ""
     finally:
         push_task_output(client, context, status, details)
         grid.close()
 
 
 def new_secret(path: Path) -> bytes:
-    """A fresh secret in a file that only its owner may read."""
+    """Write a fresh secret to a file that only its owner may read.
+
+    Args:
+        path: The file; an older one is replaced.
+
+    Returns:
+        The secret.
+    """
     secret = os.urandom(32)
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

@@ -20,7 +20,7 @@ The study's hash is `{hash}`, its Flower app's `{pin}`. The app holds no code; a
 consilience study serve {file} --host ADDRESS --port 8000 --certs certs
 ```
 
-Interrupted, it goes on with `--resume`. `--min-replies N` goes on without sites that fail.
+If it was interrupted, start it again with `--resume`. With `--min-replies N` it goes on without sites that fail.
 
 ## At every site
 
@@ -31,6 +31,15 @@ key from `consilience site nodekey`.
 
 
 def guide(study: Study, file: str) -> str:
+    """Write how to start a study's server and sites.
+
+    Args:
+        study: The study.
+        file: The name of its file.
+
+    Returns:
+        The page, as Markdown.
+    """
     words = {"name": study.agreement.name, "hash": study.agreement.hash, "pin": pin(study.agreement), "file": file}
     sites = [
         f"```\n# {site.name}\nconsilience site serve {file} TABLE.csv --server ADDRESS:8000 --root ca.crt "

@@ -14,14 +14,41 @@ server = ServerApp()
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
+    """Refuse to train.
+
+    Args:
+        message: The server's.
+        context: Flower's.
+
+    Raises:
+        InputError: Always.
+    """
     raise InputError("Start this site with `consilience site serve`, which runs the site's own code only.")
 
 
 @client.query()
 def query(message: Message, context: Context) -> Message:
+    """Refuse to answer.
+
+    Args:
+        message: The server's.
+        context: Flower's.
+
+    Raises:
+        InputError: Always.
+    """
     raise InputError("Start this site with `consilience site serve`, which runs the site's own code only.")
 
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
+    """Refuse to start.
+
+    Args:
+        grid: Flower's.
+        context: Flower's.
+
+    Raises:
+        InputError: Always.
+    """
     raise InputError("Start the study with `consilience study serve`.")

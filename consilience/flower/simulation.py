@@ -32,28 +32,59 @@ START = 600.0  # seconds Ray may take to start its workers on a busy machine
 
 
 class FlowerSimulation:
-    """`workers` sites at a time; `memory` bytes for the rows and messages that workers share."""
+    """An engine whose sites are Ray's workers.
+
+    Attributes:
+        memories: What each site remembers.
+        forgiving: Whether a round goes on without a site that fails.
+        lost: Who of the last cohort did not reply, and why.
+    """
 
     def __init__(
         self,
         data: Sequence[Data],
-        workers: int | None = None,  # as many as there are cores
-        memory: int | None = None,  # four times the rows and at least 256 MB
-        deadline: float = 3600.0,  # seconds a round may take
+        workers: int | None = None,
+        memory: int | None = None,
+        deadline: float = 3600.0,
     ) -> None:
-        self.data, self.workers, self.deadline = data, workers or os.cpu_count() or 1, deadline
+        """Prepare a simulation; Ray starts with the first round.
+
+        Args:
+            data: Each site's rows.
+            workers: How many sites work at a time; as many as there are cores by default.
+            memory: Bytes for the rows and messages that workers share; four times the rows and at least 256 MB by
+                default.
+            deadline: Seconds a round may take.
+        """
+        self.data = data
+        self.workers = workers or os.cpu_count() or 1
+        self.deadline = deadline
         rows = sum(t.numel() * t.element_size() for d in data for t in d)
         self.memory = memory or max(2**28, 4 * rows)
         self.memories: dict[int, Tree] = {}
-        self.forgiving, self.lost = False, dict[int, str]()
+        self.forgiving = False
+        self.lost: dict[int, str] = {}
         self.started: tuple[Method, Task] | None = None
         self.done = threading.Event()
 
     @property
     def clients(self) -> Sequence[int]:
+        """All sites."""
         return range(len(self.data))
 
     def gather(self, method: Method, task: Task, message: Tree, cohort: Sequence[int], turn: Turn) -> list[Received]:
+        """Ask sites; Ray is started if need be.
+
+        Args:
+            method: The method that sites run.
+            task: The problem they run it on.
+            message: What the method broadcasts.
+            cohort: The sites that are asked.
+            turn: The round.
+
+        Returns:
+            Replies, sorted by site.
+        """
         if self.started is None or self.started[0] != method or self.started[1] is not task:
             self.close()
             self.engine = self.start(method, task)
@@ -64,8 +95,19 @@ class FlowerSimulation:
             self.lost = self.engine.lost
 
     def start(self, method: Method, task: Task) -> Flower:
-        """Start Ray and its workers, and hand its grid out of Flower's server thread."""
-        ray, simulate = _extra()
+        """Start Ray and its workers, and hand its grid out of Flower's server thread.
+
+        Args:
+            method: The method that sites run.
+            task: The problem they run it on.
+
+        Returns:
+            The engine over that grid.
+
+        Raises:
+            InputError: Ray is not installed, runs already, or does not start.
+        """
+        ray, simulate = _import_ray()
         if ray.is_initialized():
             raise InputError(
                 "Ray is running in this process already; shut it down first, so that it can be started here."
@@ -85,22 +127,22 @@ class FlowerSimulation:
         grids: queue.Queue[Any] = queue.Queue()
         self.done = threading.Event()
 
-        def simulated() -> None:
+        def run_server() -> None:
             try:
                 simulate(grids.put, self.done, app, len(self.data))
             except BaseException as error:  # handed to whoever waits for the grid
                 grids.put(error)
 
-        self.thread = threading.Thread(target=simulated, daemon=True)
+        self.thread = threading.Thread(target=run_server, daemon=True)
         self.thread.start()
         grid = grids.get(timeout=START)
         if isinstance(grid, BaseException):
             raise InputError(f"Flower's simulation did not start: {grid}.") from grid
         self.started = (method, task)
         names = [str(k) for k in self.clients]
-        found = Flower(grid, names, self.data[0], wait=START, deadline=self.deadline, pause=0.02, simulated=True)
-        found.memories = self.memories
-        return found
+        engine = Flower(grid, names, self.data[0], wait=START, deadline=self.deadline, pause=0.02, simulated=True)
+        engine.memories = self.memories
+        return engine
 
     def close(self) -> None:
         """End Ray and its workers."""
@@ -110,14 +152,15 @@ class FlowerSimulation:
             self.started = None
 
 
-def _extra() -> tuple[Any, Any]:
+def _import_ray() -> tuple[Any, Any]:
+    """Ray, and a function that runs a ServerApp over it; both are an extra."""
     try:
         import ray
         from flwr.app import Context
         from flwr.serverapp import Grid, ServerApp
         from flwr.simulation import run_simulation
     except ImportError as error:
-        raise InputError("The simulation on Flower needs Ray: pip install 'consilience[flower]'.") from error
+        raise InputError("The simulation on Flower needs Ray: `pip install 'consilience[flower]'`.") from error
     import logging
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -146,11 +189,12 @@ def _site(k: int, common: Any, rows: Sequence[Any]) -> Site:
 
 @lru_cache(maxsize=2)
 def _common(reference: Any) -> tuple[Method, Task]:
+    """In a worker: what all sites share, from shared memory, once."""
     import ray
 
     torch.set_num_threads(1)
-    found: tuple[Method, Task] = ray.get(reference)
-    return found
+    common: tuple[Method, Task] = ray.get(reference)
+    return common
 
 
 def _tensor(array: numpy.ndarray[Any, Any]) -> torch.Tensor:

@@ -25,11 +25,12 @@ from consilience.errors import InputError
 from consilience.flower.app import pin
 from consilience.flower.client import Site, client_app
 from consilience.flower.executor import Runtime, answer, new_secret, tasks
-from consilience.flower.processes import Child, free_port, reach
+from consilience.flower.processes import Child, free_port, reach, split_address
 from consilience.formats.signature import sign, verifies
 from consilience.key import Stream
+from consilience.study.admission import rules_of
 from consilience.study.agreement import Agreement, Member, Study
-from consilience.study.site import may_leave, parts, rows_of
+from consilience.study.site import parts, rows_of
 
 PAUSE = 3.0  # seconds between two attempts to connect
 
@@ -37,9 +38,22 @@ PAUSE = 3.0  # seconds between two attempts to connect
 def site_of(
     study: Study, member: Member, key: Ed25519PrivateKey, table: Path, folder: Path, one_class: bool = False
 ) -> Site:
-    """A site as the study knows it: its training rows, and what it agreed to."""
+    """Make a site as the study knows it: its training rows, and what it agreed to.
+
+    Args:
+        study: The study.
+        member: This site.
+        key: Its private key.
+        table: Its rows, a CSV file.
+        folder: Where it keeps its log.
+        one_class: Whether all rows may be of one class.
+
+    Raises:
+        InputError: The table does not fit the study.
+    """
     agreement = study.agreement
     data, _ = rows_of(agreement, table, one_class)
+    local = agreement.key.fold(Stream.LOCAL)
     return Site(
         number=member.number,
         name=member.name,
@@ -47,9 +61,8 @@ def site_of(
         task=agreement.build_task(),
         data=parts(agreement, member.number, data).train,
         study=agreement.hash,
-        turns=[Turn(t, agreement.key.fold(Stream.LOCAL), t / agreement.rounds) for t in range(agreement.rounds)],
-        permit=lambda reply: may_leave(agreement, reply),
-        largest=agreement.most_bytes,
+        turns=[Turn(t, local, t / agreement.rounds) for t in range(agreement.rounds)],
+        rules=rules_of(agreement),
         log=message_log(folder / "messages.jsonl"),
         sign=lambda purpose, message: sign(key, purpose, message),
         verify=lambda purpose, message, signature: verifies(agreement.server, purpose, message, signature),
@@ -67,19 +80,29 @@ def serve(
     say: Callable[[str], None] = print,
     until: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Answer the server's messages until interrupted. Without an authority nothing is encrypted: for trials only."""
+    """Answer the server's messages until interrupted.
+
+    Args:
+        site: The site.
+        agreement: The study's agreement.
+        server: The server's address, `host:port`.
+        folder: Where the site keeps its log, its memory and Flower's files.
+        authority: The server's root certificate; without it nothing is encrypted: for trials only.
+        node_key: The site's key for Flower's own authentication.
+        patience: Seconds until the server must be there and know this site's key.
+        say: Is given a sentence for people.
+        until: Tells when to stop.
+
+    Raises:
+        InputError: The server cannot be reached or trusted, or does not know this site's key.
+    """
     reach(server, authority, patience)
     end = time.monotonic() + patience  # until then, the server may still be learning the sites' keys
     folder.mkdir(parents=True, exist_ok=True)
     pinned = pin(agreement)
-    secret, port = new_secret(folder / "runtime.secret"), free_port()
-    words = [
-        *("--superlink", server, "--isolation", "process", "--host", "127.0.0.1", "--port", str(port)),
-        *("--superexec-auth-secret-file", str(folder / "runtime.secret")),
-        *(("--root-certificates", str(authority)) if authority else ("--insecure",)),
-        *(("--auth-supernode-private-key", str(node_key)) if node_key else ()),
-    ]
-    respond, runtime = responder(site, folder, say), Runtime(f"127.0.0.1:{port}", secret)
+    runtime = Runtime(f"127.0.0.1:{free_port()}", new_secret(folder / "runtime.secret"))
+    words = _supernode_words(server, runtime.address, folder / "runtime.secret", authority, node_key)
+    respond = responder(site, folder, say)
     torch.set_num_threads(threads_for(site.task))
     say(f"{site.name} waits for {server}. End with Ctrl-C.")
     while not until():
@@ -92,16 +115,41 @@ def serve(
                     say(f"A message could not be answered: {type(error).__name__}: {error}")
         finally:
             child.stop()
-        if not until():
-            unknown = any(words in child.last_words() for words in ("activate SuperNode", "2004"))
-            if unknown and time.monotonic() > end:
-                raise InputError(
-                    f"The server does not know this site's key: let its operator put {node_key}.pub among its "
-                    "certificates and start again."
-                )
-            say("The server does not know this site's key yet" if unknown else "The connection was lost; trying again.")
-            time.sleep(PAUSE)
-            reach(server, authority, patience)
+        if until():
+            return
+        if not _is_unknown(child):
+            say("The connection was lost; trying again.")
+        elif time.monotonic() > end:
+            raise InputError(
+                f"The server does not know this site's key: let its operator put {node_key}.pub among its "
+                "certificates and start again."
+            )
+        else:
+            say("The server does not know this site's key yet; trying again.")
+        time.sleep(PAUSE)
+        reach(server, authority, patience)
+
+
+def _supernode_words(
+    server: str, address: str, secret: Path, authority: Path | None, node_key: Path | None
+) -> list[str]:
+    """What a SuperNode is started with."""
+    host, port = split_address(address)
+    words = ["--superlink", server, "--isolation", "process", "--host", host, "--port", str(port)]
+    words += ["--superexec-auth-secret-file", str(secret)]
+    if authority is None:
+        words.append("--insecure")
+    else:
+        words += ["--root-certificates", str(authority)]
+    if node_key is not None:
+        words += ["--auth-supernode-private-key", str(node_key)]
+    return words
+
+
+def _is_unknown(child: Child) -> bool:
+    """Whether a SuperNode ended because the server does not know its key."""
+    last_words = child.last_words()
+    return "activate SuperNode" in last_words or "2004" in last_words
 
 
 def _while(child: Child, until: Callable[[], bool]) -> Callable[[], bool]:
@@ -109,8 +157,18 @@ def _while(child: Child, until: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def responder(site: Site, folder: Path, say: Callable[[str], None]) -> Callable[[Message, Context], Message]:
-    """Answers with the site's own code, its memory of this study from and to the folder."""
-    app, memory = client_app(lambda context: site), folder / f"memory-{site.study[:16]}.bin"
+    """Answer with the site's own code, its memory of this study from and to a folder.
+
+    Args:
+        site: The site.
+        folder: Where its memory lies.
+        say: Is given a sentence for people.
+
+    Returns:
+        A function that answers a message.
+    """
+    app = client_app(lambda context: site)
+    memory = folder / f"memory-{site.study[:16]}.bin"
 
     def respond(message: Message, context: Context) -> Message:
         context.state = read_state(memory)
@@ -119,25 +177,50 @@ def responder(site: Site, folder: Path, say: Callable[[str], None]) -> Callable[
             write_state(memory, context.state)
         context.state = RecordDict()  # what is remembered is this process's business, not the SuperNode's
         if message.metadata.message_type.startswith("train"):
-            how = f"refused: {reply.error.reason}" if reply.has_error() else "answered"
-            say(f"Round {message.metadata.group_id} {how}")
+            say(f"Round {message.metadata.group_id} {_outcome(reply)}")
         return reply
 
     return respond
 
 
+def _outcome(reply: Message) -> str:
+    if reply.has_error():
+        return f"refused: {reply.error.reason}"
+    return "answered"
+
+
 def read_state(path: Path) -> RecordDict:
-    return recorddict_from_proto(RecordDictProto.FromString(path.read_bytes())) if path.exists() else RecordDict()
+    """Read what a site remembers; nothing if there is no file.
+
+    Args:
+        path: The file.
+    """
+    if not path.exists():
+        return RecordDict()
+    return recorddict_from_proto(RecordDictProto.FromString(path.read_bytes()))
 
 
 def write_state(path: Path, state: RecordDict) -> None:
+    """Write what a site remembers, whole or not at all.
+
+    Args:
+        path: The file.
+        state: What is remembered.
+    """
     part = path.with_name(path.name + ".part")
     part.write_bytes(recorddict_to_proto(state).SerializeToString())
     part.replace(path)
 
 
 def message_log(path: Path) -> Callable[[dict[str, Any]], None]:
-    """One JSON line for every message, in and out."""
+    """Write one JSON line for every message, in and out.
+
+    Args:
+        path: The file.
+
+    Returns:
+        A function that writes a line.
+    """
 
     def log(line: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

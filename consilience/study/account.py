@@ -17,10 +17,10 @@ from consilience.formats.settings import describe
 from consilience.method import Method
 from consilience.parties import Received
 from consilience.runs.provenance import citation, versions
-from consilience.study.admission import leaves_of
 from consilience.study.agreement import Agreement, Study
 from consilience.study.choice import TEMPERATURES
 from consilience.study.columns import Column
+from consilience.study.form import leaves_of
 from consilience.study.model import Facts, is_unnamed
 from consilience.tree import Tree
 from consilience.version import __version__

@@ -1,145 +1,120 @@
-"""What is let in. A rehearsal on invented rows shows what a reply looks like; anything else is refused by name."""
+"""What is let in to a study, and what is let out of a site, by the rules of one gate."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.key import Key, Stream
 from consilience.method import Method
-from consilience.parties import Client, Received, Reply, Server
-from consilience.payload import nbytes
-from consilience.posterior import Dense, Gaussian
+from consilience.method import name as name_of
+from consilience.parties import Reply
 from consilience.study.agreement import Agreement
-from consilience.task import Task
+from consilience.study.form import form_of
+from consilience.study.gate import (
+    Arrival,
+    Gate,
+    Refused,
+    Rules,
+    check_counts,
+    check_finite,
+    check_form,
+    check_gaussians,
+    check_kinds,
+    check_size,
+    refuse_errors,
+)
+from consilience.study.rehearsal import rehearsal_of
 from consilience.tree import Tree
 
-PRETENDED = 32  # invented rows
-LARGEST_SITE = 1e9  # rows nobody has
+T = TypeVar("T")
 
 
-def server_of(agreement: Agreement, clients: int, inputs: Tensor | None = None) -> Server:
-    """The coordinator's view before the first round, with the keys of `run`."""
-    return Server(inputs, None, agreement.key.fold(Stream.INIT), clients)
+def group_answers(answers: Iterable[tuple[Arrival, str, T]]) -> list[tuple[Arrival, list[T]]]:
+    """Put answers together that came in the same way; a forged one is thus never held against an honest one.
 
+    Args:
+        answers: For each, how it came, its hash, and whatever stands for it.
 
-def draw_rows(count: int, features: Sequence[int], classes: int) -> Data:
-    """Rows made up from their shape alone; `classes` is 0 where numbers are predicted."""
-    y = torch.arange(count) % classes if classes else Key(1).normal((count,))
-    return Data.of(Key(0).normal((count, *features)), y)
-
-
-def invent_rows(agreement: Agreement) -> Data:
-    """Rows drawn from nothing but the agreement's columns."""
-    return draw_rows(PRETENDED, (len(agreement.feature_names),), len(agreement.target.classes))
-
-
-@torch.no_grad()
-def rehearse(agreement: Agreement, message: Tree = None, round: int = 1, inputs: Tensor | None = None) -> Reply:
-    """A reply to the message as an invented site would give it; its shapes are everybody's.
-
-    Without a message the study's own first one is used. Later rounds are reached by pretending the first.
+    Returns:
+        For each way, the facts with the number of different answers, and these, copies counted once.
     """
-    method, task = agreement.build_method(), agreement.build_task()
-    rows, server = invent_rows(agreement), server_of(agreement, 1, inputs)
-    server = server if inputs is not None else server._replace(inputs=rows.x)
-    state = method.init(task, server)
-    sent = method.broadcast(state)
-    memory = method.memory(sent)
-    if round > 1:
-        first = _reply(method, task, sent, rows, memory)
-        state = method.aggregate(task, state, [Received(0, first.size, first.send)], server)
-        sent, memory = method.broadcast(state), first.keep
-    return _reply(method, task, sent if message is None else message, rows, memory)
+    groups: dict[Arrival, dict[str, T]] = {}
+    sizes: dict[Arrival, int] = {}
+    for arrival, checksum, answer in answers:
+        way = arrival._replace(nbytes=0)
+        groups.setdefault(way, {}).setdefault(checksum, answer)
+        sizes[way] = max(sizes.get(way, 0), arrival.nbytes)
+    return [
+        (way._replace(nbytes=sizes[way], answers=len(different)), list(different.values()))
+        for way, different in groups.items()
+    ]
 
 
-def _reply(method: Method, task: Task, message: Tree, rows: Data, memory: Tree) -> Reply:
-    return method.local(task, message, Client(rows, memory, Key(2)))
+def rules_of(agreement: Agreement) -> Rules:
+    """Take the rules from what the sites agreed on.
+
+    Args:
+        agreement: The study's agreement.
+    """
+    return Rules(agreement.smallest, agreement.leaves, agreement.most_bytes)
 
 
-def leaves_of(value: Tree, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor with its path, such as posterior.params.0.weight."""
-    if isinstance(value, Tensor):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, child in value.items():
-            yield from leaves_of(child, f"{path}.{key}" if path else key)
-    elif isinstance(value, tuple):
-        for key, child in zip(getattr(value, "_fields", range(len(value))), value, strict=True):
-            yield from leaves_of(child, f"{path}.{key}" if path else str(key))
+def gate_of(agreement: Agreement, message: Tree = None, round: int = 1, inputs: Tensor | None = None) -> Gate:
+    """Make the gate for a round of a study.
+
+    Args:
+        agreement: The study's agreement.
+        message: What the sites answer to; None for the study's own message of this round.
+        round: The round that is collected, from 1 on.
+        inputs: The coordinator's own rows without labels, [N, D].
+    """
+    rehearsal = rehearsal_of(agreement, inputs)
+    form = rehearsal.form(agreement.build_method(), agreement.build_task(), message, round)
+    return Gate(rules_of(agreement), form, round)
 
 
-def kinds_of(value: Tree) -> tuple[str, ...]:
-    """The types of value inside, by name: what a study lists under `leaves`."""
-    found = set()
+def may_leave(reply: Reply, method: Method, rules: Rules) -> None:
+    """Refuse at a site what the server would refuse, and what tells about fewer rows than agreed.
 
-    def walk(node: Any) -> None:
-        if isinstance(node, Tensor):
-            return
-        if isinstance(node, tuple) and hasattr(node, "_fields"):
-            found.add(type(node).__name__)
-        for child in node.values() if isinstance(node, dict) else node:
-            walk(child)
+    Args:
+        reply: What the method would send.
+        method: The method.
+        rules: What the site agreed to.
 
-    walk(value)
-    return tuple(sorted(found)) or ("numbers",)
-
-
-def would_leave(agreement: Agreement) -> tuple[tuple[str, ...], int]:
-    """The kinds of value that a site sends in any round, and the bytes of the largest reply's numbers."""
-    sent = [rehearse(agreement, round=t).send for t in range(1, min(agreement.rounds, 2) + 1)]
-    return tuple(sorted({kind for send in sent for kind in kinds_of(send)})), max(map(nbytes, sent))
+    Raises:
+        InputError: Nothing leaves; the sentence says why and what to do.
+    """
+    gate = Gate(rules, None, 0)
+    try:
+        for check in (check_kinds, check_size, check_counts):
+            check(reply, gate)
+        fewest = int(method.fewest(reply))
+        if 0 < fewest < rules.smallest:
+            raise Refused(f"it sums over no more than {fewest} rows, and no count below {rules.smallest} may be shown.")
+    except Refused as error:
+        remedy = "Agree on a smaller count or on another method."
+        raise InputError(f"The reply of {name_of(method)} stays here: {error} {remedy}") from error
 
 
 def admit(value: Tree, expected: Tree, where: str) -> None:
-    """Refuse a value whose structure, names, shapes or types differ from the expected, or that is not sound."""
-    if type(value) is not type(expected):
-        raise InputError(f"{where} is a {type(value).__name__}; a {type(expected).__name__} is expected: not used.")
-    if isinstance(expected, Tensor):
-        _admit_tensor(value, expected, where)
-    elif isinstance(expected, dict):
-        if list(value) != list(expected):
-            strange = sorted(set(value) ^ set(expected)) or ["their order"]
-            raise InputError(f"{where} has other names than the study's model ('{strange[0]}'): not used.")
-        for name, child in expected.items():
-            admit(value[name], child, f"{where}, {name}")
-    elif isinstance(expected, tuple):
-        if len(value) != len(expected):
-            raise InputError(f"{where} has {len(value)} parts; {len(expected)} are expected: not used.")
-        for name, own, child in zip(getattr(expected, "_fields", range(len(expected))), value, expected, strict=True):
-            admit(own, child, f"{where}, {name}")
-        admit_gaussian(value, where)
-    elif value != expected:
-        raise InputError(f"{where} is {value!r}; {expected!r} is expected: not used.")
+    """Refuse a value that looks different from the one expected, or that is not sound.
 
+    Args:
+        value: What was received.
+        expected: A value with the right names, types and shapes.
+        where: Where the value is from, such as a file.
 
-def _admit_tensor(value: Tensor, expected: Tensor, where: str) -> None:
-    if value.shape != expected.shape or value.dtype != expected.dtype:
-        theirs, ours = (f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in (value, expected))
-        raise InputError(f"{where} has the shape {theirs}; {ours} is expected: not used.")
-    if not bool(torch.isfinite(value).all()):
-        raise InputError(f"{where} holds numbers that are not finite: not used.")
-
-
-def admit_gaussian(value: Tree, where: str) -> None:
-    """Refuse a variance that is not positive and a precision that is not positive definite."""
-    if isinstance(value, Gaussian) and any(bool((v <= 0).any()) for v in value.var.values()):
-        raise InputError(f"{where} has a variance that is not positive: not used.")
-    if isinstance(value, Dense):
-        skew = float((value.precision - value.precision.mT).abs().max())
-        _, failed = torch.linalg.cholesky_ex(value.precision.double())
-        if skew > 1e-4 * float(value.precision.abs().max()) or bool(failed):
-            raise InputError(f"{where} has a precision matrix that is not positive definite: not used.")
-
-
-def admit_size(size: Tensor, smallest: int, where: str) -> None:
-    """How many rows stand behind a reply: withheld (0), or a plausible count."""
-    count = float(size) if size.numel() == 1 else math.nan
-    if not (count == 0 or smallest <= count <= LARGEST_SITE) or count != round(count):
-        raise InputError(f"{where} claims {count:g} rows; 0 (withheld) or a count from {smallest} on can be: not used.")
+    Raises:
+        InputError: The value is not used; the sentence says why.
+    """
+    gate = Gate(Rules(), form_of(expected), 0)
+    try:
+        with refuse_errors():
+            for check in (check_form, check_finite, check_gaussians):
+                check(Reply(value, torch.zeros(())), gate)
+    except Refused as error:
+        raise InputError(f"{where} is not used: {error}") from error

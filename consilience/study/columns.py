@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -20,32 +20,55 @@ EXAMPLES = 3  # of bad values in a sentence
 
 @dataclass(frozen=True)
 class Column:
-    """One feature: what it means, what is plausible, how it is scaled, what a missing value becomes."""
+    """One feature: what it means, what is plausible, how it is scaled, what a missing value becomes.
+
+    Attributes:
+        name: Its name in a table.
+        type: `number` or `category`.
+        unit: Of a number.
+        range: Plausible numbers, in this unit.
+        centre: The network sees (value − centre) / spread.
+        spread: See `centre`.
+        levels: Of a category.
+        missing: `refuse`; or `mark`: a number becomes `fill` and is marked, a category is none of its levels.
+        fill: What stands for a missing number, in this unit.
+        unknown: Further texts that mean missing, such as 0 or ?.
+    """
 
     name: str
-    type: str = "number"  # number or category
+    type: str = "number"
     unit: str = ""
-    range: tuple[float, float] = (0.0, 1.0)  # plausible numbers, in this unit
-    centre: float = 0.0  # the network sees (value − centre) / spread
+    range: tuple[float, float] = (0.0, 1.0)
+    centre: float = 0.0
     spread: float = 1.0
-    levels: tuple[str, ...] = ()  # of a category
-    missing: str = "refuse"  # refuse; or mark: a number becomes `fill` and is marked, a category is none of its levels
-    fill: float = 0.0  # in this unit
-    unknown: tuple[str, ...] = ()  # further texts that mean missing, such as 0 or ?
+    levels: tuple[str, ...] = ()
+    missing: str = "refuse"
+    fill: float = 0.0
+    unknown: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
         """The features it becomes."""
         if self.type == "category":
             return [f"{self.name}={level}" for level in self.levels]
-        return [self.name] + ([f"{self.name} missing"] if self.missing == "mark" else [])
+        if self.missing == "mark":
+            return [self.name, f"{self.name} missing"]
+        return [self.name]
 
     def empty(self, cell: Cell) -> bool:
-        """Missing, or a text that means so; 0 and 0.0 are one."""
-        return is_empty(cell) or _place(cell.text, self.unknown) is not None
+        """Tell whether a cell is missing, or holds a text that means so; 0 and 0.0 are one.
+
+        Args:
+            cell: A cell of this column.
+        """
+        return is_empty(cell) or _index(cell.text, self.unknown) is not None
 
     def strange(self, cell: Cell) -> bool:
-        """Neither missing nor plausible."""
+        """Tell whether a cell is neither missing nor plausible.
+
+        Args:
+            cell: A cell of this column.
+        """
         if self.empty(cell):
             return False
         if self.type == "category":
@@ -54,145 +77,283 @@ class Column:
         return value is None or not self.range[0] <= value <= self.range[1]
 
     def level(self, cell: Cell) -> int | None:
-        """1 and 1.0 are one level."""
-        return _place(cell.text, self.levels)
+        """Find the level of a cell; 1 and 1.0 are one.
+
+        Args:
+            cell: A cell of this column.
+
+        Returns:
+            Its index among the levels, or None if it is none of them.
+        """
+        return _index(cell.text, self.levels)
 
     def features(self, cells: Sequence[Cell]) -> Tensor:
-        """[N, features]; the cells have been found sound."""
+        """Turn cells into what the network sees.
+
+        Args:
+            cells: Cells of this column that are sound.
+
+        Returns:
+            [N, features].
+        """
         if self.type == "category":
-            codes = torch.tensor([len(self.levels) if self.empty(c) else self.level(c) for c in cells])
+            codes = torch.tensor([self._code(cell) for cell in cells])
             return torch.nn.functional.one_hot(codes, len(self.levels) + 1)[:, :-1].double()
-        gaps = [self.empty(c) for c in cells]
-        values = [self.fill if gap else float(c.text) for gap, c in zip(gaps, cells, strict=True)]
-        scaled = ((torch.tensor(values, dtype=torch.float64) - self.centre) / self.spread).unsqueeze(1)
-        return torch.cat([scaled, torch.tensor(gaps).double().unsqueeze(1)], 1) if self.missing == "mark" else scaled
+        values = torch.tensor([self._number(cell) for cell in cells], dtype=torch.float64)
+        scaled = ((values - self.centre) / self.spread).unsqueeze(1)
+        if self.missing != "mark":
+            return scaled
+        gaps = torch.tensor([self.empty(cell) for cell in cells]).double().unsqueeze(1)
+        return torch.cat([scaled, gaps], 1)
+
+    def _code(self, cell: Cell) -> int | None:
+        """The level of a cell, or one beyond the last where it is missing."""
+        if self.empty(cell):
+            return len(self.levels)
+        return self.level(cell)
+
+    def _number(self, cell: Cell) -> float:
+        """The number in a cell, or what stands for a missing one."""
+        if self.empty(cell):
+            return self.fill
+        return float(cell.text)
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is predicted: one of several classes, or a number."""
+    """What is predicted: one of several classes, or a number.
+
+    Attributes:
+        name: Its name in a table.
+        classes: The classes; none where a number is predicted.
+        unit: Of a number.
+        range: Plausible numbers, in this unit.
+        centre: The network predicts (value − centre) / spread.
+        spread: See `centre`.
+    """
 
     name: str
-    classes: tuple[str, ...] = ()  # none: a number
+    classes: tuple[str, ...] = ()
     unit: str = ""
     range: tuple[float, float] = (0.0, 1.0)
     centre: float = 0.0
     spread: float = 1.0
 
     def as_column(self) -> Column:
-        kind = "category" if self.classes else "number"
+        """Describe it as a column of a table."""
+        kind = "number"
+        if self.classes:
+            kind = "category"
         return Column(self.name, kind, self.unit, self.range, self.centre, self.spread, self.classes)
 
     def values(self, cells: Sequence[Cell]) -> Tensor:
+        """Turn cells into classes or scaled numbers.
+
+        Args:
+            cells: Cells of this column that are sound.
+
+        Returns:
+            [N].
+        """
         features = self.as_column().features(cells)
-        return features.argmax(1) if self.classes else features.squeeze(1).float()
+        if self.classes:
+            return features.argmax(1)
+        return features.squeeze(1).float()
 
 
 class Inspection(NamedTuple):
-    """A table held against the agreement; one sentence for each thing that is wrong."""
+    """A table held against the agreement.
+
+    Attributes:
+        path: The table's name.
+        rows: How many rows it has.
+        missing: Missing values by column.
+        classes: Rows of each class; empty where a number is predicted.
+        extra: Columns nobody agreed on: never read.
+        problems: One sentence for each thing that is wrong.
+        cells: The cells by column.
+        blank: The first blank line between rows.
+    """
 
     path: str
     rows: int
-    missing: dict[str, int]  # by column
-    classes: dict[str, int]  # rows of each class; empty for a number
-    extra: tuple[str, ...]  # columns nobody agreed on: never read
+    missing: dict[str, int]
+    classes: dict[str, int]
+    extra: tuple[str, ...]
     problems: tuple[str, ...]
     cells: dict[str, list[Cell]]
-    blank: int | None  # the first blank line between rows
+    blank: int | None
 
     def sound(self) -> Inspection:
-        """Itself, or the first thing that is wrong."""
-        if self.problems:
-            more = f" {len(self.problems) - 1} more: see `consilience site check`." if len(self.problems) > 1 else ""
-            raise InputError(self.problems[0] + more)
-        return self
+        """Return itself if nothing is wrong.
+
+        Raises:
+            InputError: The first thing that is wrong.
+        """
+        if not self.problems:
+            return self
+        first, *others = self.problems
+        if others:
+            first = f"{first} {len(others)} more: see `consilience site check`."
+        raise InputError(first)
 
 
 def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimiter: str = ",") -> Inspection:
-    """Read a table and hold it against the agreed columns, in whatever order they come; without a target, rows to
-    predict."""
+    """Read a table and hold it against the agreed columns, in whatever order they come.
+
+    Args:
+        path: The table, a CSV file.
+        columns: The agreed columns.
+        target: What is predicted; None for rows to predict.
+        delimiter: What separates cells.
+
+    Returns:
+        What was found.
+
+    Raises:
+        InputError: The table cannot be read at all.
+    """
     table = read_table(path, delimiter, fewest=1)
-    cells, problems = table.columns, []
-    wanted = [*columns, *([target.as_column()] if target else [])]
-    for column in wanted:
+    cells = table.columns
+    agreed = list(columns)
+    if target is not None:
+        agreed.append(target.as_column())
+    problems = []
+    missing = {}
+    for column in agreed:
         if column.name not in cells:
-            near = [name for name in cells if name.strip().lower() == column.name.lower()]
-            hint = f"; '{near[0]}' is spelt otherwise" if near else ""
-            problems.append(f"{path.name} has no column '{column.name}'{hint}: add it as the study describes it.")
+            problems.append(_absence(path, column, cells))
             continue
-        problems += _problems(column, cells[column.name], column.missing == "refuse")
-    known = [c for c in wanted if c.name in cells]
-    missing = {c.name: sum(c.empty(cell) for cell in cells[c.name]) for c in known}
-    counted: dict[str, int] = {}
-    if target and target.classes and target.name in cells:
-        own = target.as_column()
-        levels = Counter(own.level(cell) for cell in cells[target.name])
-        counted = {label: levels[i] for i, label in enumerate(target.classes)}
-    extra = tuple(name for name in cells if name not in {c.name for c in wanted})
-    return Inspection(path.name, len(table), missing, counted, extra, tuple(problems), cells, table.blank)
+        problems += _problems(column, cells[column.name])
+        missing[column.name] = sum(column.empty(cell) for cell in cells[column.name])
+    names = {column.name for column in agreed}
+    extra = tuple(name for name in cells if name not in names)
+    classes = _count_classes(target, cells)
+    return Inspection(path.name, len(table), missing, classes, extra, tuple(problems), cells, table.blank)
 
 
-def _place(text: str, texts: Sequence[str]) -> int | None:
+def _absence(path: Path, column: Column, cells: Iterable[str]) -> str:
+    """The sentence for a column that is not there."""
+    near = [name for name in cells if name.strip().lower() == column.name.lower()]
+    hint = ""
+    if near:
+        hint = f"; '{near[0]}' is spelt otherwise"
+    return f"{path.name} has no column '{column.name}'{hint}: add it as the study describes it."
+
+
+def _count_classes(target: Target | None, cells: Mapping[str, Sequence[Cell]]) -> dict[str, int]:
+    """Rows of each class; empty where a number is predicted, or nothing is known."""
+    if target is None or target.name not in cells:
+        return {}
+    column = target.as_column()
+    levels = Counter(column.level(cell) for cell in cells[target.name])
+    return {label: levels[i] for i, label in enumerate(target.classes)}
+
+
+def _index(text: str, texts: Sequence[str]) -> int | None:
     """Where a text is among others, by its spelling or else as a number."""
     if text in texts:
         return texts.index(text)
-    value = number(text) if texts else None
-    same = [i for i, other in enumerate(texts) if value is not None and number(other) == value]
-    return same[0] if same else None
+    if not texts or (value := number(text)) is None:
+        return None
+    return next((i for i, other in enumerate(texts) if number(other) == value), None)
 
 
-def _problems(column: Column, cells: Sequence[Cell], needed: bool) -> list[str]:
-    found = []
+def _problems(column: Column, cells: Sequence[Cell]) -> list[str]:
+    """A sentence for each thing that is wrong with a column."""
+    problems = []
     gaps = [cell for cell in cells if column.empty(cell)]
-    if gaps and needed:
-        found.append(
+    if gaps and column.missing == "refuse":
+        problems.append(
             f"Column '{column.name}' is missing in {len(gaps)} of {len(cells)} rows (first: {gaps[0]}) and the study "
             "refuses gaps: fill them in or leave those rows out."
         )
     strange = [cell for cell in cells if column.strange(cell)]
-    if not strange:
-        return found
+    if strange:
+        problems.append(_strangeness(column, cells, strange))
+    return problems
+
+
+def _strangeness(column: Column, cells: Sequence[Cell], strange: Sequence[Cell]) -> str:
+    """The sentence for values that are not plausible, with a few of them."""
     examples = ", ".join(dict.fromkeys(f"'{cell.text}'" for cell in strange[:50]))
     examples = ", ".join(examples.split(", ")[:EXAMPLES])
     count = f"{len(strange)} of {len(cells)} values"
     if column.type == "category":
-        found.append(
+        return (
             f"Column '{column.name}': {count} are none of the agreed {', '.join(column.levels)} (such as {examples}, "
             f"{strange[0]}): correct or recode them."
         )
-    elif all(number(cell.text) is None for cell in strange):
-        found.append(
+    if all(number(cell.text) is None for cell in strange):
+        return (
             f"Column '{column.name}': {count} are not numbers (such as {examples}, {strange[0]}): correct them, with a "
             "point for decimals."
         )
-    else:
-        low, high = column.range
-        found.append(
-            f"Column '{column.name}': {count} lie outside {low:g} to {high:g} {column.unit}".rstrip()
-            + f" (such as {examples}, {strange[0]}): is this another unit? Convert or correct them."
-        )
-    return found
+    low, high = column.range
+    plausible = f"{low:g} to {high:g} {column.unit}".rstrip()
+    return (
+        f"Column '{column.name}': {count} lie outside {plausible} (such as {examples}, {strange[0]}): is this another "
+        "unit? Convert or correct them."
+    )
 
 
-def features(columns: Sequence[Column], found: Inspection) -> Tensor:
-    """The agreed features of a sound table, [N, D], scaled by the agreed constants."""
-    found.sound()
-    return torch.cat([column.features(found.cells[column.name]) for column in columns], 1).float()
+def features(columns: Sequence[Column], inspection: Inspection) -> Tensor:
+    """Compute the agreed features of a table, scaled by the agreed constants.
+
+    Args:
+        columns: The agreed columns.
+        inspection: The table.
+
+    Returns:
+        [N, D].
+
+    Raises:
+        InputError: Something is wrong with the table.
+    """
+    inspection.sound()
+    return torch.cat([column.features(inspection.cells[column.name]) for column in columns], 1).float()
 
 
-def labelled_rows(columns: Sequence[Column], target: Target, found: Inspection) -> Data:
-    """The rows of a sound table."""
-    return Data.of(features(columns, found), target.values(found.cells[target.name]))
+def labelled_rows(columns: Sequence[Column], target: Target, inspection: Inspection) -> Data:
+    """Compute the rows of a table.
+
+    Args:
+        columns: The agreed columns.
+        target: What is predicted.
+        inspection: The table.
+
+    Raises:
+        InputError: Something is wrong with the table.
+    """
+    return Data.of(features(columns, inspection), target.values(inspection.cells[target.name]))
 
 
-def sums(columns: Sequence[Column], target: Target, found: Inspection, smallest: int) -> Tensor:
-    """Count, sum and sum of squares of every number that is known, [columns, 3]; columns known too seldom are 0."""
-    found.sound()
-    rows = []
-    for column in (*columns, target.as_column()):
-        known = [c for c in found.cells[column.name] if column.type == "number" and not column.empty(c)]
-        values = torch.tensor([float(c.text) for c in known], dtype=torch.float64)
-        shown = len(known) >= smallest
-        parts = [torch.tensor(float(len(known))).double(), values.sum(), (values**2).sum()]
-        rows.append(torch.stack(parts) if shown else torch.zeros(3, dtype=torch.float64))
-    return torch.stack(rows)
+def sums(columns: Sequence[Column], target: Target, inspection: Inspection, smallest: int) -> Tensor:
+    """Sum up every column of numbers.
+
+    Args:
+        columns: The agreed columns.
+        target: What is predicted.
+        inspection: The table.
+        smallest: Columns with fewer known values are withheld.
+
+    Returns:
+        Count, sum and sum of squares of the values that are known, [columns, 3]; 0 where withheld.
+
+    Raises:
+        InputError: Something is wrong with the table.
+    """
+    inspection.sound()
+    return torch.stack(
+        [_sum(column, inspection.cells[column.name], smallest) for column in (*columns, target.as_column())]
+    )
+
+
+def _sum(column: Column, cells: Sequence[Cell], smallest: int) -> Tensor:
+    """Count, sum and sum of squares of one column, [3]."""
+    known = [cell for cell in cells if column.type == "number" and not column.empty(cell)]
+    if len(known) < smallest:
+        return torch.zeros(3, dtype=torch.float64)
+    values = torch.tensor([float(cell.text) for cell in known], dtype=torch.float64)
+    count = torch.tensor(float(len(known))).double()
+    return torch.stack([count, values.sum(), (values**2).sum()])

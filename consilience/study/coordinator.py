@@ -21,12 +21,13 @@ from consilience.method import Method, Needs
 from consilience.parties import Received, Server
 from consilience.pooling.distil import distil_pool
 from consilience.study.account import Judged, account, bytes_crossed, chosen_account
-from consilience.study.admission import admit, rehearse, server_of
+from consilience.study.admission import admit, gate_of
 from consilience.study.agreement import Agreement, Study
 from consilience.study.choice import TEMPERATURES, choose_value, knob_of, score_at, without_student
 from consilience.study.columns import features, inspect
 from consilience.study.files import Collected, collect, from_sites, message_file, open_file
 from consilience.study.model import Facts, Model, model_file, select_hand_out
+from consilience.study.rehearsal import server_of
 from consilience.tree import Tree
 
 
@@ -77,7 +78,7 @@ def pool(
         collected: list[Collected] = []
 
         def gather(message: Tree) -> list[Received]:
-            found = collect(study, paths, done + 1, rehearse(agreement, message, done + 1, inputs))
+            found = collect(study, paths, gate_of(agreement, message, done + 1, inputs))
             if not found.received:
                 raise InputError(f"No reply can be used. {' '.join(found.refused)}".strip())
             collected.append(found)

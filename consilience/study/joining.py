@@ -21,7 +21,19 @@ from consilience.study.columns import Column, Inspection, sums
 
 
 def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey) -> str:
-    """What a site sends to take part: its name, its public key, and its signature of the agreement and the name."""
+    """Write what a site sends to take part: its name, its public key, and its signature of the agreement and the name.
+
+    Args:
+        agreement: The study's agreement.
+        name: The site's name.
+        key: Its private key.
+
+    Returns:
+        The file's text, JSON.
+
+    Raises:
+        InputError: The name cannot be a site's.
+    """
     check_name(name)
     fields = {
         "study": agreement.name,
@@ -34,33 +46,66 @@ def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey) -> str:
 
 
 def add_member(study: Study, path: Path) -> Study:
-    """The study with the site that wrote this file."""
-    try:
-        value = json.loads(bytes_of(path, most=100_000))
-        name, key, signature, of = (value[k] for k in ("site", "key", "signature", "hash"))
-        texts = all(isinstance(t, str) for t in (name, key, signature, of))
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError, RecursionError):
-        texts = False
-    if not texts:
-        raise InputError(f"{path} is not what `consilience site join` writes: ask the site for it again.")
-    if of != study.agreement.hash:
-        raise InputError(f"{path} was signed for another agreement ({of[:8]}) than this ({study.agreement.hash[:8]}).")
+    """Let the site that wrote a file take part.
+
+    Args:
+        study: The study.
+        path: What `consilience site join` wrote.
+
+    Returns:
+        The study with that site.
+
+    Raises:
+        InputError: The file is not such a file, or is signed for another agreement.
+    """
+    name, key, signature, signed_hash = _read_join(path)
+    own_hash = study.agreement.hash
+    if signed_hash != own_hash:
+        raise InputError(f"{path} was signed for another agreement ({signed_hash[:8]}) than this ({own_hash[:8]}).")
     return study.with_member(name, key, signature)
 
 
+def _read_join(path: Path) -> list[str]:
+    """Name, key, signature and hash in a file of `consilience site join`."""
+    content = bytes_of(path, most=100_000)
+    try:
+        value = json.loads(content)
+        texts = [value[name] for name in ("site", "key", "signature", "hash")]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        texts = [None]
+    if not all(isinstance(text, str) for text in texts):
+        raise InputError(f"{path} is not what `consilience site join` writes: ask the site for it again.")
+    return texts
+
+
 def draft_hash(agreement: Agreement) -> str:
-    """The agreement's hash before its constants are known."""
+    """Hash an agreement as it is before its constants are known.
+
+    Args:
+        agreement: The study's agreement.
+    """
     columns = tuple(dataclasses.replace(c, centre=0.0, spread=1.0) for c in agreement.columns)
     target = dataclasses.replace(agreement.target, centre=0.0, spread=1.0)
     return dataclasses.replace(agreement, columns=columns, target=target).hash
 
 
 def with_scaling(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement, tuple[str, ...]]:
-    """The agreement with the constants that the sites' sums give, and the sites they came from."""
+    """Find the constants that columns are scaled by from the sites' sums.
+
+    Args:
+        agreement: The study's agreement.
+        paths: What `consilience site sums` wrote at the sites.
+
+    Returns:
+        The agreement with the constants, and the sites they came from.
+
+    Raises:
+        InputError: The constants are agreed in advance, or a file cannot be used.
+    """
     if agreement.scaling != "sums":
-        raise InputError('This study\'s constants are agreed in advance (scaling = "agreed"): nothing is to be found.')
+        raise InputError(
+            'This study\'s constants are agreed in advance (scaling = "agreed"): nothing has to be computed.'
+        )
     columns = (*agreement.columns, agreement.target.as_column())
     total = torch.zeros(len(columns), 3, dtype=torch.float64)
     names: list[str] = []
@@ -74,13 +119,14 @@ def with_scaling(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement
         check_name(name)
         value = envelope.value(TYPES)
         admit(value, total, str(path))
-        total, names = total + value, [*names, name]
-    made = [_constants(column, *row) for column, row in zip(columns, total.tolist(), strict=True)]
-    target = dataclasses.replace(agreement.target, centre=made[-1].centre, spread=made[-1].spread)
-    return dataclasses.replace(agreement, columns=tuple(made[:-1]), target=target), tuple(names)
+        total = total + value
+        names.append(name)
+    *scaled, last = (_scale(column, *row) for column, row in zip(columns, total.tolist(), strict=True))
+    target = dataclasses.replace(agreement.target, centre=last.centre, spread=last.spread)
+    return dataclasses.replace(agreement, columns=tuple(scaled), target=target), tuple(names)
 
 
-def _constants(column: Column, count: float, first: float, second: float) -> Column:
+def _scale(column: Column, count: float, first: float, second: float) -> Column:
     if column.type == "category" or count == 0:
         return column
     mean = first / count
@@ -88,8 +134,21 @@ def _constants(column: Column, count: float, first: float, second: float) -> Col
     return dataclasses.replace(column, centre=float(f"{mean:.6g}"), spread=float(f"{deviation:.6g}") or 1.0)
 
 
-def sums_file(agreement: Agreement, name: str, found: Inspection, key: Ed25519PrivateKey) -> bytes:
-    """A site's counts, sums and sums of squares, signed with its key."""
+def sums_file(agreement: Agreement, name: str, inspection: Inspection, key: Ed25519PrivateKey) -> bytes:
+    """Write a site's counts, sums and sums of squares.
+
+    Args:
+        agreement: The study's agreement.
+        name: The site's name.
+        inspection: Its table.
+        key: Its private key.
+
+    Returns:
+        The signed file.
+
+    Raises:
+        InputError: The name cannot be a site's, or the table does not fit the agreement.
+    """
     check_name(name)
-    value = sums(agreement.columns, agreement.target, found, agreement.smallest)
+    value = sums(agreement.columns, agreement.target, inspection, agreement.smallest)
     return seal(value, Header("sums", draft_hash(agreement), agreement.name, name), key)

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from torch import Tensor
 
 from consilience.data.sites import Data
 from consilience.engines import threads_for, using_threads
@@ -21,62 +20,111 @@ from consilience.method import Method, Needs
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
-from consilience.study.admission import kinds_of, leaves_of, server_of
+from consilience.study.admission import may_leave, rules_of
 from consilience.study.agreement import Agreement, Member, Study
 from consilience.study.choice import knob_of, log_scores
 from consilience.study.columns import Inspection, inspect, labelled_rows
 from consilience.study.files import open_file
+from consilience.study.gate import Refused, limit_bytes
+from consilience.study.rehearsal import server_of
 from consilience.tree import Tree
 
 
 class Parts(NamedTuple):
-    """A site's rows by their role; the same at every call, as they depend on the seed and the site's number alone."""
+    """A site's rows by their role; the same at every call, as they depend on the seed and the site's number alone.
+
+    Attributes:
+        train: Rows to train on.
+        choose: Rows to choose β, λ and temperature by.
+        test: Rows that only score.
+    """
 
     train: Data
-    choose: Data  # choose β, λ and temperature
-    test: Data  # only score
+    choose: Data
+    test: Data
 
 
 class Fitted(NamedTuple):
-    reply: bytes  # what leaves
-    memory: bytes  # what stays: the method's memory after this round and the one before, and which rows were trained on
+    """What a site made of a message.
+
+    Attributes:
+        reply: The file that leaves.
+        memory: The file that stays: the method's memory after this round and the one before, and which rows were
+            trained on.
+        send: What is in the reply.
+    """
+
+    reply: bytes
+    memory: bytes
     send: Tree
 
 
 def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[Data, Inspection]:
-    """A site's rows, sound and enough."""
-    found = inspect(path, agreement.columns, agreement.target).sound()
-    if found.rows < agreement.smallest:
-        raise InputError(f"{path.name} has {found.rows} rows; the study asks for at least {agreement.smallest}.")
-    present = [label for label, count in found.classes.items() if count]
+    """Read a site's table.
+
+    Args:
+        agreement: The study's agreement.
+        path: The table, a CSV file.
+        one_class: Whether all rows may be of one class.
+
+    Returns:
+        The rows, and what was found in the table.
+
+    Raises:
+        InputError: The table does not fit the agreement, has too few rows, or a single class.
+    """
+    inspection = inspect(path, agreement.columns, agreement.target).sound()
+    if inspection.rows < agreement.smallest:
+        raise InputError(f"{path.name} has {inspection.rows} rows; the study asks for at least {agreement.smallest}.")
+    present = [label for label, count in inspection.classes.items() if count]
     if len(present) == 1 and not one_class:
         raise InputError(
-            f"'{agreement.target.name}' is '{present[0]}' in every row of {path.name}: check the column, or add "
-            "--one-class if that is so."
+            f"'{agreement.target.name}' is '{present[0]}' in every row of {path.name}: check the column, or "
+            "say that it is so with one_class=True."
         )
-    return labelled_rows(agreement.columns, agreement.target, found), found
+    return labelled_rows(agreement.columns, agreement.target, inspection), inspection
 
 
 def parts(agreement: Agreement, number: int, data: Data) -> Parts:
-    """Roles drawn by the seed, within each class."""
-    key, picked = agreement.key.fold(Stream.ROLES).fold(number), torch.zeros(len(data.y), dtype=torch.int64)
-    groups = data.y if agreement.target.classes else torch.zeros_like(picked)
+    """Give rows their roles, drawn by the seed within each class.
+
+    Args:
+        agreement: The study's agreement.
+        number: The site's number in the study.
+        data: All rows of the site.
+
+    Returns:
+        The rows by role.
+
+    Raises:
+        InputError: Too few rows are left to train on.
+    """
+    key = agreement.key.fold(Stream.ROLES).fold(number)
+    roles = torch.zeros(len(data.y), dtype=torch.int64)
+    groups = torch.zeros_like(roles)
+    if agreement.target.classes:
+        groups = data.y
     for label in sorted(set(groups.tolist())):
-        own = (groups == label).nonzero().flatten()
-        order = own[key.fold(label).permutation(len(own))]
-        first, second = round(agreement.choose * len(own)), round(agreement.test * len(own))
-        picked[order[:first]] = 1
-        picked[order[first : first + second]] = 2
-    made = Parts(*(Data(*(leaf[picked == role] for leaf in data)) for role in range(3)))
-    if len(made.train.y) < agreement.smallest:
+        rows = (groups == label).nonzero().flatten()
+        order = rows[key.fold(label).permutation(len(rows))]
+        choose = round(agreement.choose * len(rows))
+        test = round(agreement.test * len(rows))
+        roles[order[:choose]] = 1
+        roles[order[choose : choose + test]] = 2
+    by_role = Parts(*(Data(*(leaf[roles == role] for leaf in data)) for role in range(3)))
+    if len(by_role.train.y) < agreement.smallest:
         raise InputError(
-            f"{len(made.train.y)} rows are left to train on; the study asks for at least {agreement.smallest}."
+            f"{len(by_role.train.y)} rows are left to train on; the study asks for at least {agreement.smallest}."
         )
-    return made
+    return by_role
 
 
 def fingerprint(data: Data) -> str:
-    """So that rows that were trained on are never taken for rows set aside; stays at the site."""
+    """Hash rows, so that those trained on are never taken for rows set aside; the hash stays at the site.
+
+    Args:
+        data: The rows.
+    """
     digest = hashlib.sha256()
     for leaf in data:
         digest.update(leaf.contiguous().numpy().tobytes())
@@ -84,21 +132,39 @@ def fingerprint(data: Data) -> str:
 
 
 def first_message(study: Study) -> Tree:
-    """What every site can compute for itself before the first round."""
+    """Compute what every site knows for itself before the first round.
+
+    Args:
+        study: The study.
+
+    Raises:
+        InputError: The method begins with the coordinator's own rows.
+    """
     agreement = study.agreement
     method = agreement.build_method()
     if method.needs is Needs.INPUTS:
-        raise InputError(f"{agreement.method} begins with a message from the coordinator: give it with --message.")
+        raise InputError(f"{agreement.method} begins with a message from the coordinator: give it with message=.")
     return method.broadcast(method.init(agreement.build_task(), server_of(agreement, len(study.active))))
 
 
 def read_message(study: Study, path: Path | None) -> tuple[Tree, int]:
-    """The coordinator's message and its round, or the study's own first one."""
+    """Read the coordinator's message.
+
+    Args:
+        study: The study.
+        path: The file; None for the study's own first message.
+
+    Returns:
+        The message and its round, from 1 on.
+
+    Raises:
+        InputError: The file is not a message of the study's coordinator.
+    """
     if path is None:
         return first_message(study), 1
-    envelope = open_file(study, path, "message", most=2**30)
+    envelope = open_file(study, path, "message")
     if envelope.header.sender != "server":
-        raise InputError(f"{path} does not come from the coordinator: it is not used.")
+        raise InputError(f"{path} is not used: it does not come from the coordinator.")
     return envelope.value(types_of(study.agreement.build_method())), envelope.header.round
 
 
@@ -110,75 +176,104 @@ def fit(
     message: Path | None = None,
     memory: Path | None = None,
 ) -> Fitted:
-    """Run the method's `local` on the training rows and seal what it sends; nothing leaves that the study forbids."""
+    """Run the method's `local` on the training rows and seal what it sends; nothing leaves that the study forbids.
+
+    Args:
+        study: The study.
+        member: This site.
+        key: Its private key.
+        rows: Its rows by role.
+        message: The coordinator's message; None in a first round that needs none.
+        memory: What the round before left here.
+
+    Returns:
+        The files to be written.
+
+    Raises:
+        InputError: A file does not belong here, or the reply may not leave.
+    """
     agreement = study.agreement
-    method, task, number = agreement.build_method(), agreement.build_task(), member.number
-    sent, round_ = read_message(study, message)
+    method = agreement.build_method()
+    content, round_ = read_message(study, message)
     if round_ > agreement.rounds:
         raise InputError(f"This message is for round {round_} and the study has {agreement.rounds}.")
     memories = _memories(study, member, memory, round_, rows)
+    reply = _reply(agreement, member, content, round_, rows.train, memories)
+    may_leave(reply, method, rules_of(agreement))
+    header = Header("reply", agreement.hash, agreement.name, member.name, round_)
+    sealed = seal({"send": reply.send, "size": reply.size}, header, key)
+    try:
+        limit_bytes(len(sealed), agreement.most_bytes)
+    except Refused as error:
+        raise InputError(f"The reply stays here: {error} Agree on a larger size or on a smaller model.") from error
+    kept = {str(round_): reply.keep}
+    if memories:
+        kept = {str(round_ - 1): memories[member.number], **kept}  # so that a lost reply can be made again
+    about = {"rows": fingerprint(rows.train), "rounds": [int(number) for number in kept]}
+    return Fitted(sealed, seal(kept, header._replace(kind="memory", about=about), key), reply.send)
+
+
+def _reply(
+    agreement: Agreement, member: Member, message: Tree, round_: int, data: Data, memories: dict[int, Tree]
+) -> Reply:
+    """The method's reply; a message of another model is refused."""
+    method = agreement.build_method()
+    task = agreement.build_task()
+    turn = Turn(round_ - 1, agreement.key.fold(Stream.LOCAL), (round_ - 1) / agreement.rounds)
     with torch.no_grad(), using_threads(threads_for(task)):
-        turn = Turn(round_ - 1, agreement.key.fold(Stream.LOCAL), (round_ - 1) / agreement.rounds)
-        client = client_view(method, sent, rows.train, memories, number, turn)
+        client = client_view(method, message, data, memories, member.number, turn)
         try:
-            reply = alone(method, task, sent, client, number, turn.round)
+            return alone(method, task, message, client, member.number, turn.round)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"The message does not fit the study's model: {reason}. Ask for it again.") from error
-    may_leave(agreement, reply)
-    header = Header("reply", agreement.hash, agreement.name, member.name, round_)
-    held = {str(round_ - 1): memories[number]} if memories else {}  # so that a lost reply can be made again
-    held |= {str(round_): reply.keep}
-    kept = header._replace(kind="memory", about={"rows": fingerprint(rows.train), "rounds": [*map(int, held)]})
-    made = seal({"send": reply.send, "size": reply.size}, header, key)
-    if len(made) > agreement.most_bytes:
-        raise InputError(f"The reply has {len(made):,} bytes; the study lets {agreement.most_bytes:,} leave a site.")
-    return Fitted(made, seal(held, kept, key), reply.send)
 
 
 def _memories(study: Study, member: Member, path: Path | None, round_: int, rows: Parts) -> dict[int, Tree]:
+    """What the round before left here, by the site's number; nothing before the first."""
     if round_ == 1:
         return {}
     if path is None or not path.exists():
-        raise InputError(f"Round {round_} goes on from what round {round_ - 1} left here: give it with --memory.")
-    envelope = open_file(study, path, "memory", most=2**30)
-    header, held = envelope.header, envelope.value(kept_types_of(study.agreement.build_method()))
+        raise InputError(f"Round {round_} goes on from what round {round_ - 1} left here: give it with memory=.")
+    envelope = open_file(study, path, "memory")
+    header = envelope.header
+    by_round = envelope.value(kept_types_of(study.agreement.build_method()))
     if "rounds" not in header.about:
-        held = {str(header.round): held}  # files of older versions hold one round
-    if header.sender != member.name or str(round_ - 1) not in held:
+        by_round = {str(header.round): by_round}  # files of older versions hold one round
+    if header.sender != member.name or str(round_ - 1) not in by_round:
         raise InputError(f"{path} is not what '{member.name}' kept in round {round_ - 1}: give the right file.")
     if header.about.get("rows") != fingerprint(rows.train):
         raise InputError(f"The rows are not those of round {round_ - 1}: use the same table in all rounds.")
-    return {member.number: held[str(round_ - 1)]}
-
-
-def may_leave(agreement: Agreement, reply: Reply) -> None:
-    """Refuse a reply of another kind than agreed, or that tells about fewer rows than agreed."""
-    strange = [kind for kind in kinds_of(reply.send) if kind not in agreement.leaves]
-    if strange:
-        raise InputError(f"The method would send a '{strange[0]}', which the study does not let leave a site.")
-    if 0 < (fewest := int(agreement.build_method().fewest(reply))) < agreement.smallest:
-        raise InputError(
-            f"{agreement.method} sends sums over no more than {fewest} rows here, and the study shows no count below "
-            f"{agreement.smallest}: agree on a smaller count or on another method."
-        )
-    for path, leaf in leaves_of(reply.send):
-        if path.split(".")[-1] == "counts" and bool(((leaf > 0) & (leaf < agreement.smallest)).any()):
-            raise InputError(
-                f"{agreement.method} sends how often each class was seen, and here one was seen fewer than "
-                f"{agreement.smallest} times: agree on a smaller count or on another method."
-            )
+    return {member.number: by_round[str(round_ - 1)]}
 
 
 def own_posterior(send: Any) -> Posterior | None:
-    """The site's own model within what it sends, if there is one."""
+    """Find the site's own model within what it sends.
+
+    Args:
+        send: What is in a reply.
+
+    Returns:
+        The posterior, or None if there is none.
+    """
     if isinstance(send, (Point, Samples, Gaussian, Dense)):
         return send
-    return own_posterior(send[0]) if isinstance(send, tuple) and send and not hasattr(send, "counts") else None
+    if isinstance(send, tuple) and send and not hasattr(send, "counts"):
+        return own_posterior(send[0])
+    return None
 
 
 def own_scores(agreement: Agreement, send: Tree, rows: Data) -> dict[str, float]:
-    """How well the site's own model predicts its test rows; these numbers stay here."""
+    """Score the site's own model on its test rows; these numbers stay here.
+
+    Args:
+        agreement: The study's agreement.
+        send: What is in the reply.
+        rows: The test rows.
+
+    Returns:
+        Scores by name; none where there is no model or no row.
+    """
     posterior = own_posterior(send)
     if posterior is None or not len(rows.y):
         return {}
@@ -186,11 +281,23 @@ def own_scores(agreement: Agreement, send: Tree, rows: Data) -> dict[str, float]
 
 
 def check_unseen(study: Study, memory: Path | None, rows: Parts) -> bool:
-    """Whether the rows that were trained on are still the same, so that those set aside were not; None was kept: no."""
+    """Check that the rows trained on are still the same, so that those set aside were not among them.
+
+    Args:
+        study: The study.
+        memory: What `site fit` kept here.
+        rows: The rows by role, as they are now.
+
+    Returns:
+        Whether that is known: False if nothing was kept.
+
+    Raises:
+        InputError: The table has changed.
+    """
     if memory is None or not memory.exists():
         return False
-    kept = open_file(study, memory, "memory", most=2**30).header.about.get("rows")
-    if kept != fingerprint(rows.train):
+    trained = open_file(study, memory, "memory").header.about.get("rows")
+    if trained != fingerprint(rows.train):
         raise InputError("The table has changed since `site fit`: rows set aside may have been trained on.")
     return True
 
@@ -198,7 +305,23 @@ def check_unseen(study: Study, memory: Path | None, rows: Parts) -> bool:
 def statistics(
     study: Study, member: Member, key: Ed25519PrivateKey, rows: Data, method: Method, state: Tree, of: str
 ) -> bytes:
-    """A site's table of summed log-scores for the model whose checksum is `of`."""
+    """Write a site's table of summed log-scores for a model.
+
+    Args:
+        study: The study.
+        member: This site.
+        key: Its private key.
+        rows: The rows set aside to choose by.
+        method: The model's method.
+        state: The model's state.
+        of: The model's checksum.
+
+    Returns:
+        The file that leaves.
+
+    Raises:
+        InputError: Too few rows are set aside.
+    """
     agreement = study.agreement
     if len(rows.y) < agreement.smallest:
         raise InputError(
@@ -211,14 +334,3 @@ def statistics(
     about = {"model": of, "knob": knob_of(method, state).name}
     header = Header("statistics", agreement.hash, agreement.name, member.name, 1, about)
     return seal({"log_scores": table, "count": torch.tensor(len(rows.y))}, header, key)
-
-
-def ranges(value: Tree) -> list[tuple[str, tuple[int, ...], str, int, float, float]]:
-    """Every tensor inside: path, shape, type, bytes, smallest and largest number."""
-
-    def row(path: str, leaf: Tensor) -> tuple[str, tuple[int, ...], str, int, float, float]:
-        low, high = (float(f()) for f in (leaf.min, leaf.max)) if leaf.numel() else (0.0, 0.0)
-        kind = str(leaf.dtype).removeprefix("torch.")
-        return path, tuple(leaf.shape), kind, leaf.numel() * leaf.element_size(), low, high
-
-    return [row(path, leaf) for path, leaf in leaves_of(value)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from consilience.data.cells import is_empty, number, read_table
+from consilience.data.cells import Cell, is_empty, number, read_table
 from consilience.data.columns import MOST_CLASSES
 from consilience.errors import InputError, unknown_name
 from consilience.study.agreement import SITES, Agreement, Study
@@ -62,6 +63,15 @@ hand_out = {hand_out}
 
 
 def agreement_text(a: Agreement, sends: str) -> str:
+    """Write an agreement as people read it.
+
+    Args:
+        a: The agreement.
+        sends: What leaves a site, in words.
+
+    Returns:
+        The text, TOML with comments.
+    """
     apart = ("target", "columns")
     words = {f.name: toml(getattr(a, f.name)) for f in dataclasses.fields(a) if f.name not in apart}
     target = "\n".join(f"{k} = {toml(v)}" for k, v in _target_fields(a.target).items())
@@ -70,19 +80,28 @@ def agreement_text(a: Agreement, sends: str) -> str:
 
 
 def study_text(study: Study) -> str:
-    """The whole file: the agreement as it was written, then the sites and the models made so far."""
+    """Write a study's whole file: the agreement as it was written, then the sites and the models made so far.
+
+    Args:
+        study: The study.
+    """
     parts = [study.text.rstrip("\n") + "\n"]
     if study.sites:
         parts.append(SITES)
     for site in study.sites:
         fields = {k: getattr(site, k) for k in ("name", "number", "key", "signature", "left")}
         parts.append("[[sites]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in fields.items()))
-    for made in study.models:
-        parts.append("[[models]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in made._asdict().items()))
+    for model in study.models:
+        parts.append("[[models]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in model._asdict().items()))
     return "\n".join(parts)
 
 
 def toml(value: Any) -> str:
+    """Write a value as TOML does.
+
+    Args:
+        value: A text, number, truth value, or a list of them.
+    """
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(toml(v) for v in value) + "]"
     if isinstance(value, float):
@@ -91,11 +110,19 @@ def toml(value: Any) -> str:
 
 
 def inline(fields: dict[str, Any]) -> str:
+    """Write fields as an inline table of TOML.
+
+    Args:
+        fields: Values by name.
+    """
     return "{ " + ", ".join(f"{k} = {toml(v)}" for k, v in fields.items()) + " }"
 
 
 def _bare(name: str) -> str:
-    return name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else toml(name)
+    """A name as a key of TOML, quoted only where it must be."""
+    if name.isascii() and name.replace("_", "").replace("-", "").isalnum():
+        return name
+    return toml(name)
 
 
 def _column_fields(c: Column) -> dict[str, Any]:
@@ -108,7 +135,9 @@ def _column_fields(c: Column) -> dict[str, Any]:
     fields["missing"] = c.missing
     if c.missing == "mark" and c.type == "number":
         fields["fill"] = c.fill
-    return fields | ({"unknown": c.unknown} if c.unknown else {})
+    if c.unknown:
+        fields["unknown"] = c.unknown
+    return fields
 
 
 def _target_fields(t: Target) -> dict[str, Any]:
@@ -118,33 +147,61 @@ def _target_fields(t: Target) -> dict[str, Any]:
 
 
 def propose_columns(path: Path, target: str) -> tuple[Target, tuple[Column, ...]]:
-    """Columns as an example table suggests them, with ranges rounded outwards: to be checked by people who know.
+    """Describe columns as an example table suggests them: to be checked by people who know.
 
-    A few odd texts among numbers are taken to mean missing. Texts that could name single rows are refused.
+    Ranges are rounded outwards. A few odd texts among numbers are taken to mean missing.
+
+    Args:
+        path: The table, a CSV file.
+        target: The column to be predicted.
+
+    Returns:
+        What is predicted, and the other columns.
+
+    Raises:
+        InputError: There is no such column, or one holds texts that could name single rows.
     """
     table = read_table(path, fewest=1)
     if target not in table.columns:
         raise unknown_name("column", target, table.columns)
-    columns = []
-    for name, cells in table.columns.items():
-        known = [cell.text for cell in cells if not is_empty(cell)]
-        numbers = [v for v in map(number, known) if v is not None]
-        missing = "mark" if len(known) < len(cells) else "refuse"
-        texts = sorted(set(known), key=lambda t: (number(t) is None, number(t) or 0.0, t))
-        odd = tuple(t for t in texts if number(t) is None)
-        few = len(texts) <= (MOST_CLASSES if name == target else FEW) and all(v.is_integer() for v in numbers)
-        if few or len(odd) > FEW or 2 * len(numbers) <= len(known):
-            if odd and name != target:
-                _check_levels(name, len(texts), len(known))
-            columns.append(Column(name, "category", levels=tuple(texts), missing=missing))
-            continue
-        low, high = _outwards(min(numbers), max(numbers))
-        centre, spread = (low + high) / 2, (high - low) / 4
-        missing = "mark" if odd else missing
-        columns.append(Column(name, "number", "", (low, high), centre, spread, (), missing, centre, odd))
-    own = next(c for c in columns if c.name == target)
-    made = Target(target, own.levels, "", own.range, own.centre, own.spread)
-    return made, tuple(c for c in columns if c.name != target)
+    columns = {name: _propose(name, cells, name == target) for name, cells in table.columns.items()}
+    c = columns.pop(target)
+    return Target(target, c.levels, "", c.range, c.centre, c.spread), tuple(columns.values())
+
+
+def _propose(name: str, cells: Sequence[Cell], is_target: bool) -> Column:
+    """One column as its cells suggest it."""
+    known = [cell.text for cell in cells if not is_empty(cell)]
+    numbers = [value for value in map(number, known) if value is not None]
+    texts = sorted(set(known), key=lambda t: (number(t) is None, number(t) or 0.0, t))
+    odd = tuple(t for t in texts if number(t) is None)
+    gaps = len(known) < len(cells)
+    if _looks_like_category(texts, odd, numbers, len(known), is_target):
+        if odd and not is_target:
+            _check_levels(name, len(texts), len(known))
+        return Column(name, "category", levels=tuple(texts), missing=_treat(gaps))
+    low, high = _outwards(min(numbers), max(numbers))
+    centre = (low + high) / 2
+    spread = (high - low) / 4
+    return Column(name, "number", "", (low, high), centre, spread, (), _treat(gaps or bool(odd)), centre, odd)
+
+
+def _looks_like_category(
+    texts: Sequence[str], odd: Sequence[str], numbers: Sequence[float], known: int, is_target: bool
+) -> bool:
+    """Few different whole numbers, many odd texts, or more texts than numbers."""
+    most = FEW
+    if is_target:
+        most = MOST_CLASSES
+    few = len(texts) <= most and all(value.is_integer() for value in numbers)
+    return few or len(odd) > FEW or 2 * len(numbers) <= known
+
+
+def _treat(gaps: bool) -> str:
+    """What a column does with missing values: marked if there are any."""
+    if gaps:
+        return "mark"
+    return "refuse"
 
 
 def _check_levels(name: str, levels: int, rows: int) -> None:
@@ -152,13 +209,18 @@ def _check_levels(name: str, levels: int, rows: int) -> None:
     if levels > MOST_LEVELS or (levels > 2 and 2 * levels > rows):
         raise InputError(
             f"Column '{name}' has {levels} different texts in {rows} rows, which the study's file would show to every "
-            "site: leave the column out of the table, or describe it with --columns."
+            "site: leave the column out of the table, or describe the columns in a file of their own."
         )
 
 
 def _outwards(low: float, high: float) -> tuple[float, float]:
     """A range half as wide again on either side, at round numbers; what cannot be negative stays so."""
     width = (high - low) or abs(high) or 1.0
-    step = 10 ** (len(str(int(width))) - 1) if width >= 1 else width
-    below = ((low - width / 2) // step) * step
-    return (0.0 if low >= 0 > below else float(below)), float(-((-high - width / 2) // step) * step)
+    step = width
+    if width >= 1:
+        step = 10 ** (len(str(int(width))) - 1)
+    below = float(((low - width / 2) // step) * step)
+    above = float(-((-high - width / 2) // step) * step)
+    if low >= 0 > below:
+        below = 0.0
+    return below, above

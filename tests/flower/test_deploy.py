@@ -207,7 +207,7 @@ def test_a_site_answers_one_run_of_a_study_and_goes_on_with_a_resumed_one(tmp_pa
     with pytest.raises(InputError, match="round 2: no reply within"):
         run("one", lost="2")
     resumed = run("one", resume=True)
-    with pytest.raises(InputError, match="another --out"):
+    with pytest.raises(InputError, match="another folder for a second run"):
         run("two")
     whole = run("three", tmp_path / "second")
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import random
 from pathlib import Path
 from typing import Any
 
 from consilience.formats.signature import new_key, public, read_key, sign
-from consilience.study.admission import would_leave
 from consilience.study.agreement import Agreement, Study, signed_words
 from consilience.study.columns import Column, Target
+from consilience.study.rehearsal import would_leave
 from consilience.study.text import agreement_text
 
 COLUMNS = (
@@ -29,7 +30,7 @@ def agreement(folder: Path, **changes: Any) -> Agreement:
     words = {"method": "mixture", "settings": SHORT, **changes}
     target = words.pop("target", Target("died", ("no", "yes")))
     made = Agreement("sepsis", public(key), target, words.pop("columns", COLUMNS), **words)
-    return Agreement(**{**made.__dict__, "leaves": would_leave(made)[0]})
+    return dataclasses.replace(made, leaves=made.leaves or would_leave(made)[0])
 
 
 def study(folder: Path, names: tuple[str, ...] = NAMES, **changes: Any) -> Study:

@@ -15,11 +15,12 @@ from consilience.data.cells import Cell
 from consilience.errors import InputError
 from consilience.formats.signature import new_key, public, sign
 from consilience.posterior import Dense, Gaussian
-from consilience.study.admission import admit, rehearse, would_leave
+from consilience.study.admission import admit
 from consilience.study.agreement import Study, check_name, from_fields, read, read_columns, signed_words
 from consilience.study.columns import Column, features, inspect, labelled_rows, sums
 from consilience.study.joining import add_member
 from consilience.study.proposal import EXAMPLE, consistent, proposal
+from consilience.study.rehearsal import rehearse, would_leave
 from consilience.study.text import propose_columns, study_text
 
 
@@ -275,12 +276,12 @@ def test_what_a_reply_must_look_like(tmp_path: Path) -> None:
     for name, bad in {
         "shape": {**params, "0.weight": params["0.weight"][:1]},
         "not finite": {**params, "0.weight": params["0.weight"] * torch.nan},
-        "other names": {**params, "extra": params["0.weight"]},
-        r"\) float64": {**params, "0.weight": params["0.weight"].double()},
+        "names are wrong": {**params, "extra": params["0.weight"]},
+        r"\) of float64": {**params, "0.weight": params["0.weight"].double()},
     }.items():
         with pytest.raises(InputError, match=name):
             admit(expected._replace(params=bad), expected, "x")
-    with pytest.raises(InputError, match="is a tuple"):
+    with pytest.raises(InputError, match="names are wrong"):
         admit((params,), expected, "x")
     wide = Gaussian({"a": torch.zeros(2)}, {"a": torch.ones(2)})
     with pytest.raises(InputError, match="variance"):

@@ -18,12 +18,12 @@ from consilience.errors import InputError
 from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.formats.signature import new_key, read_key
 from consilience.methods.beta import BETAS
-from consilience.study.admission import rehearse
+from consilience.study.admission import gate_of
 from consilience.study.agreement import Study
 from consilience.study.choice import TEMPERATURES, log_scores
 from consilience.study.coordinator import choose, pool
-from consilience.study.files import Files, Waiting, collect
-from consilience.study.model import read_model
+from consilience.study.files import collect
+from consilience.study.model import Model, read_model, select_hand_out
 from consilience.study.site import check_unseen, fit, parts, rows_of
 
 
@@ -55,53 +55,32 @@ def test_files_give_the_numbers_of_sequential(tmp_path: Path, method: str) -> No
         tmp_path, method=method, settings=SETTINGS[method], rounds=rounds, hand_out="ensemble", smallest=1, model="mlp"
     )
     agreed = study.agreement
-    everyone = sites(study, tmp_path)
 
-    def by_files(data: Any) -> Files:
-        return Files(study, tmp_path, server_key(tmp_path), lambda message: void(replies(study, tmp_path, message)))
+    model = by_files(study, tmp_path)
 
-    words = {"rounds": rounds, "seed": agreed.seed, "scored": False}
-    one = co.run(agreed.build_method(), agreed.build_task(), everyone, engine=by_files, **words)  # type: ignore[arg-type]
-    two = co.run(agreed.build_method(), agreed.build_task(), everyone, engine="sequential", **words)  # type: ignore[arg-type]
-
-    assert same_numbers(one.state, two.state)
-
-
-def void(value: Any) -> None:
-    """For callbacks that return nothing."""
-
-
-def test_rounds_wait_for_the_missing_and_go_on(tmp_path: Path) -> None:
-    study = studies.study(tmp_path, method="fedavg", settings=("inference.epochs=1",), rounds=2)
-    agreed, everyone = study.agreement, sites(study, tmp_path)
-    run = lambda resume: co.run(
+    two = co.run(
         agreed.build_method(),
         agreed.build_task(),
-        everyone,
-        rounds=2,
-        engine=lambda data: Files(study, tmp_path / "in", server_key(tmp_path)),
-        out=tmp_path / "run",
-        resume=resume,
+        sites(study, tmp_path),
+        engine="sequential",
+        rounds=rounds,
+        seed=agreed.seed,
         scored=False,
     )
+    _, _, expected = select_hand_out(agreed, agreed.build_method(), two.state)
+    assert same_numbers(model.state, expected)
 
-    with pytest.raises(Waiting, match="Round 1 waits for north, south, west"):
-        run(False)
-    carried = replies(study, tmp_path, tmp_path / "in" / "round-1.message")
-    for path in carried[:2]:
-        (tmp_path / "in" / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(Waiting, match="Round 1 waits for west"):
-        run(True)
-    (tmp_path / "in" / "west.reply").write_bytes(carried[2].read_bytes())
-    with pytest.raises(Waiting, match="Round 2 waits for north, south, west"):
-        run(True)
-    for path in replies(study, tmp_path, tmp_path / "in" / "round-2.message"):
-        (tmp_path / "in" / path.name).write_bytes(path.read_bytes())
 
-    by_hand = run(True)
-
-    at_once = co.run(agreed.build_method(), agreed.build_task(), everyone, rounds=2, engine="sequential", scored=False)
-    assert same_numbers(by_hand.state, at_once.state)
+def by_files(study: Study, folder: Path) -> Model:
+    """All rounds of a study as the commands make them."""
+    files, key = replies(study, folder), server_key(folder)
+    pooled = pool(study, files, key)
+    for _ in range(study.agreement.rounds - 1):
+        (folder / "one.message").write_bytes(pooled.message or b"")
+        (folder / "one.state").write_bytes(pooled.state or b"")
+        pooled = pool(study, replies(study, folder, folder / "one.message"), key, after=folder / "one.state")
+    (folder / "one.model").write_bytes(pooled.model)
+    return read_model(folder / "one.model")
 
 
 def test_leaving_gives_the_model_that_would_have_been(tmp_path: Path) -> None:
@@ -131,13 +110,13 @@ def test_a_bad_file_is_named_and_the_rest_go_on(tmp_path: Path) -> None:
     nan = {**value, "send": value["send"]._replace(params={k: v * torch.nan for k, v in value["send"].params.items()})}
     bad = {
         "cut": (west.read_bytes()[:500], "damaged"),
-        "stranger": (seal(value, header, stranger), "not signed with the key of 'west'"),
+        "stranger": (seal(value, header, stranger), "its signature is not that site's"),
         "unlisted": (seal(value, header._replace(sender="east"), key), "no site in the study"),
         "other-study": (seal(value, header._replace(study="0" * 64), key), "belongs to the study 'sepsis'"),
-        "round": (seal(value, header._replace(round=2), key), "round 2; round 1 is collected"),
+        "round": (seal(value, header._replace(round=2), key), "another round than round 1"),
         "nan": (seal(nan, header, key), "not finite"),
         "few": (seal({**value, "size": torch.tensor(3.0)}, header, key), "claims 3 rows"),
-        "half": (seal({"send": value["send"]}, header, key), "other names"),
+        "half": (seal({"send": value["send"]}, header, key), "not put together as replies are"),
         "kind": (seal(value, header._replace(kind="message"), key), "message file and a reply is needed"),
         "large": (seal({**value, "more": torch.zeros(300_000)}, header, key), "more than the"),
     }
@@ -145,7 +124,7 @@ def test_a_bad_file_is_named_and_the_rest_go_on(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.reply"
         path.write_bytes(content)
 
-        found = collect(study, [north, path, south], 1, rehearse(study.agreement))
+        found = collect(study, [north, path, south], gate_of(study.agreement))
 
         assert found.names == ("north", "south"), name
         assert len(found.refused) == 1 and said in found.refused[0] and path.name in found.refused[0]
@@ -162,10 +141,10 @@ def test_a_site_answers_once(tmp_path: Path) -> None:
     changed = {**value, "size": value["size"] + 1}
     other.write_bytes(seal(changed, open_envelope(west).header, read_key(tmp_path / "west.key")))
 
-    found = collect(study, [north, west, other], 1, rehearse(study.agreement))
-    copied = collect(study, [north, north, south], 1, rehearse(study.agreement))  # the same file twice does no harm
+    found = collect(study, [north, west, other], gate_of(study.agreement))
+    copied = collect(study, [north, north, south], gate_of(study.agreement))  # the same file twice does no harm
 
-    assert found.names == ("north",) and "2 different files of 'west'" in found.refused[0]
+    assert found.names == ("north",) and "west.reply" in found.refused[0] and "2 different answers" in found.refused[0]
     assert copied.names == ("north", "south") and not copied.refused
 
 
@@ -173,12 +152,12 @@ def survives_damage(folder: Path, trials: int) -> None:
     """A damaged reply is left out, or what comes in is what was written; the others always come in."""
     study = studies.study(folder)
     north, south, _ = replies(study, folder)
-    expected = rehearse(study.agreement)
-    whole = collect(study, [north, south], 1, expected).received
+    gate = gate_of(study.agreement)
+    whole = collect(study, [north, south], gate).received
     raw, other, draw = north.read_bytes(), south.read_bytes(), random.Random(1)
     for _ in range(trials):
         north.write_bytes(damaged(raw, other, draw))
-        found = collect(study, [north, south], 1, expected)
+        found = collect(study, [north, south], gate)
         assert "south" in found.names and len(found.names) + len(found.refused) <= 2  # a copy of south counts once
         for r in found.received:
             same = whole[r.client]
@@ -220,7 +199,7 @@ def test_signed_nonsense_is_refused_too(tmp_path: Path) -> None:
     for content in nonsense:
         west.write_bytes(seal(content, header, key))
 
-        found = collect(study, [north, south, west], 1, rehearse(study.agreement))
+        found = collect(study, [north, south, west], gate_of(study.agreement))
 
         assert found.names == ("north", "south") and len(found.refused) == 1, content
 
@@ -333,7 +312,7 @@ def test_the_sums_are_log_scores(tmp_path: Path) -> None:
 def test_a_reply_heavier_than_agreed_does_not_leave(tmp_path: Path) -> None:
     study = studies.study(tmp_path, most_bytes=300)
 
-    with pytest.raises(InputError, match="lets 300 leave"):
+    with pytest.raises(InputError, match="more than the 300 agreed"):
         replies(study, tmp_path)
 
 

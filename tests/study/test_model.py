@@ -17,12 +17,14 @@ from consilience.formats.envelope import open_envelope, seal
 from consilience.formats.signature import read_key
 from consilience.parties import Received
 from consilience.posterior import Point, Samples
-from consilience.study.admission import invent_rows, leaves_of, rehearse, server_of
+from consilience.study.admission import gate_of
 from consilience.study.choice import TEMPERATURES
 from consilience.study.columns import inspect, labelled_rows
 from consilience.study.coordinator import choose, pool, write_model
 from consilience.study.files import collect
+from consilience.study.form import leaves_of
 from consilience.study.model import Facts, Model, model_file, read_model, select_hand_out, unnamed_mixture
+from consilience.study.rehearsal import invent_rows, rehearse, server_of
 
 TAUGHT = ("distil=Distil", "distil.inference.epochs=1")
 QUICK = ("learn.trajectories=2", "learn.steps=4", "learn.data_steps=2", "learn.updates=1", "learn.coreset_steps=1")
@@ -53,7 +55,7 @@ def test_a_model_says_where_beta_stands_and_why(tmp_path: Path, hand_out: str, l
     study = studies.study(tmp_path, method="beta", hand_out=hand_out, settings=(*studies.SHORT, *taught))
     agreement, own = study.agreement, rows(study, tmp_path)
     method, task = agreement.build_method(), agreement.build_task()
-    received = collect(study, replies(study, tmp_path), 1, rehearse(agreement)).received
+    received = collect(study, replies(study, tmp_path), gate_of(agreement)).received
     known = own["north"].train if labels else None
     server = server_of(agreement, len(received), own["west"].train.x)._replace(calibration=known)
     state = method.aggregate(task, method.init(task, server), received, server)

@@ -1,0 +1,210 @@
+"""What a reply will look like: the method is tried out on invented rows, before anybody's rows are touched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from consilience.data.sites import Data
+from consilience.engines.round import server_view
+from consilience.key import Key, Stream
+from consilience.method import Method
+from consilience.parties import Client, Received, Reply, Server
+from consilience.payload import nbytes
+from consilience.study.agreement import Agreement
+from consilience.study.form import Form, counts_of, form_of, kinds_of, merge_forms
+from consilience.task import Task
+from consilience.tree import Tree
+
+INVENTED = 32  # rows that show a person what would leave
+
+
+def server_of(agreement: Agreement, clients: int, inputs: Tensor | None = None) -> Server:
+    """Give the coordinator's view before the first round, with the keys of `run`.
+
+    Args:
+        agreement: The study's agreement.
+        clients: How many sites there are.
+        inputs: The coordinator's own rows without labels, [N, D].
+    """
+    return server_view(agreement.key, clients, inputs)
+
+
+def draw_rows(count: int, features: Sequence[int], classes: int) -> Data:
+    """Invent rows from their shape alone.
+
+    Args:
+        count: How many rows.
+        features: The shape of one row's features.
+        classes: How many classes there are; 0 where numbers are predicted.
+    """
+    y = Key(1).normal((count,))
+    if classes:
+        y = torch.arange(count) % classes
+    return Data.of(Key(0).normal((count, *features)), y)
+
+
+def invent_rows(agreement: Agreement) -> Data:
+    """Invent rows from nothing but an agreement's columns.
+
+    Args:
+        agreement: The study's agreement.
+    """
+    return draw_rows(INVENTED, (len(agreement.feature_names),), len(agreement.target.classes))
+
+
+class Rehearsal:
+    """A reply to the same message on a few invented rows of the same kind; its form is everybody's.
+
+    Made with 8 and with 9 rows: a dimension in which the two differ depends on a site's rows and is free. Repeated only
+    for a message of a new form. The invented sites keep their memory, as real ones do.
+
+    Attributes:
+        memories: What the invented site with this many rows remembers.
+    """
+
+    ROWS = ((8, 9), (32, 33))  # the second pair for methods that need more rows
+
+    def __init__(self, row: Data, inputs: Tensor | None = None, key: Key = Key(0)) -> None:
+        """Prepare a rehearsal.
+
+        Args:
+            row: Rows for the shapes and types of `x` and `y` alone.
+            inputs: The server's rows without labels; invented ones where there are none.
+            key: What the server's first state is drawn from.
+        """
+        self.row = row
+        self.inputs = inputs
+        self.key = key
+        self.memories: dict[int, Tree] = {}
+        self._forms: dict[str, Form | None] = {}
+
+    @torch.no_grad()
+    def form(self, method: Method, task: Task, message: Tree, round: int = 1) -> Form | None:
+        """Find what a reply to a message looks like.
+
+        Args:
+            method: The method that sites run.
+            task: The problem they run it on.
+            message: What the server sends; None for what it would send in this round.
+            round: The round, from 1 on; later ones need what the first left behind.
+
+        Returns:
+            The form, or None where invented rows do not do.
+        """
+        asked = f"round {round}"
+        if message is not None:
+            asked = repr(form_of(message))
+        if asked not in self._forms:
+            self._forms[asked] = self._rehearse(method, task, message, round)
+        return self._forms[asked]
+
+    def _rehearse(self, method: Method, task: Task, message: Tree, round: int) -> Form | None:
+        """Compare the replies of two invented sites."""
+        for counts in self.ROWS:
+            try:
+                first, second = (_form_of(self.reply(method, task, message, round, count)) for count in counts)
+            except (RuntimeError, ValueError, TypeError, AssertionError, IndexError):
+                continue
+            return merge_forms(first, second)
+        return None
+
+    @torch.no_grad()
+    def reply(self, method: Method, task: Task, message: Tree, round: int, count: int) -> Reply:
+        """Let an invented site answer.
+
+        Args:
+            method: The method that sites run.
+            task: The problem they run it on.
+            message: What the server sends; None for what it would send in this round.
+            round: The round, from 1 on.
+            count: How many rows the site has.
+
+        Returns:
+            Its reply.
+        """
+        rows = self._invent(task, count)
+        if message is None or (round > 1 and count not in self.memories):
+            pretended, self.memories[count] = self._pretend(method, task, rows, round)
+            if message is None:
+                message = pretended
+        if count not in self.memories:
+            self.memories[count] = method.memory(message)
+        reply = _answer(method, task, message, rows, self.memories[count])
+        self.memories[count] = reply.keep
+        return reply
+
+    def _pretend(self, method: Method, task: Task, rows: Data, round: int) -> tuple[Tree, Tree]:
+        """Message and memory at the beginning of a round; before a later one, the first is pretended."""
+        inputs = self.inputs
+        if inputs is None:
+            inputs = rows.x
+        server = Server(inputs, None, self.key, 1)
+        state = method.init(task, server)
+        message = method.broadcast(state)
+        memory = method.memory(message)
+        if round == 1:
+            return message, memory
+        first = _answer(method, task, message, rows, memory)
+        state = method.aggregate(task, state, [Received(0, first.size, first.send)], server)
+        return method.broadcast(state), first.keep
+
+    def _invent(self, task: Task, count: int) -> Data:
+        """Rows like the one shown."""
+        classes = 0
+        if not self.row.y.is_floating_point():
+            classes = task.classes(self.row.x)
+        rows = draw_rows(count, self.row.x.shape[1:], classes)
+        return Data(*(leaf.to(like) for leaf, like in zip(rows, self.row, strict=True)))
+
+
+def _answer(method: Method, task: Task, message: Tree, rows: Data, memory: Tree) -> Reply:
+    return method.local(task, message, Client(rows, memory, Key(2).tensor))
+
+
+def _form_of(reply: Reply) -> Form:
+    """The form of what is sent, and whether class counts are those of all rows."""
+    everyone = all(float(counts.sum()) == float(reply.size) for counts in counts_of(reply.send))
+    return form_of(reply.send)._replace(counts_everyone=everyone)
+
+
+def rehearse(agreement: Agreement, message: Tree = None, round: int = 1, inputs: Tensor | None = None) -> Reply:
+    """Let an invented site of a study answer.
+
+    Args:
+        agreement: The study's agreement.
+        message: The coordinator's message; None for the study's own one of this round.
+        round: The round, from 1 on; later ones are reached by pretending the first.
+        inputs: The coordinator's own rows without labels, [N, D].
+
+    Returns:
+        The reply; its names and types are every site's.
+    """
+    rehearsal = rehearsal_of(agreement, inputs)
+    return rehearsal.reply(agreement.build_method(), agreement.build_task(), message, round, INVENTED)
+
+
+def rehearsal_of(agreement: Agreement, inputs: Tensor | None = None) -> Rehearsal:
+    """Prepare a rehearsal of a study from its agreement alone.
+
+    Args:
+        agreement: The study's agreement.
+        inputs: The coordinator's own rows without labels, [N, D].
+    """
+    return Rehearsal(invent_rows(agreement), inputs, agreement.key.fold(Stream.INIT))
+
+
+def would_leave(agreement: Agreement) -> tuple[tuple[str, ...], int]:
+    """Find what a site would send in any round.
+
+    Args:
+        agreement: The study's agreement.
+
+    Returns:
+        The kinds of value, and the bytes of the largest reply's numbers.
+    """
+    sent = [rehearse(agreement, round=t).send for t in range(1, min(agreement.rounds, 2) + 1)]
+    kinds = {kind for send in sent for kind in kinds_of(send)}
+    return tuple(sorted(kinds)), max(map(nbytes, sent))

@@ -1,0 +1,119 @@
+"""Two doors to a study's coordinator, files and Flower, and a site that lies at either."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import studies
+from rounds import replies, server_key
+
+from consilience.errors import InputError
+from consilience.formats.envelope import open_envelope, seal
+from consilience.formats.settings import types_of
+from consilience.formats.signature import new_key, read_key, sign
+from consilience.study.admission import gate_of
+from consilience.study.agreement import Study
+from consilience.study.files import collect
+from consilience.study.gate import Rules
+
+LIAR = "west"
+
+
+class Lie(NamedTuple):
+    """What one site does wrong, and the sentence it is refused with at either door."""
+
+    sentence: str
+    base: str = "samples"  # the study it lies in
+    change: Callable[[dict[str, Any]], dict[str, Any]] = dict  # what is in the reply
+    site: str = LIAR  # who it says it is
+    round: int = 1  # the round it says it answers
+    signature: str = "own"  # or none, or forged
+    honest: str = ""  # whether the honest answer comes too: before or after the lie
+
+
+class Outcome(NamedTuple):
+    """Who was let in, and what is said about the others."""
+
+    names: tuple[str, ...]
+    refused: str
+
+
+def by_files(study: Study, home: Path, folder: Path, lie: Lie | None) -> Outcome:
+    """Reply files, the liar's among them."""
+    with mock.patch("consilience.study.site.may_leave"):  # a site that lies checks nothing
+        paths = replies(study, home)
+    own = home / f"{LIAR}.reply"
+    if lie is not None:
+        told = folder / "lie.reply"
+        told.write_bytes(_lying_file(study, home, folder, own, lie))
+        others = [path for path in paths if path != own]
+        beside = {"before": [own, told], "after": [told, own]}
+        paths = [*others, *beside.get(lie.honest, [told])]
+    found = collect(study, paths, gate_of(study.agreement))
+    return Outcome(found.names, " ".join(found.refused))
+
+
+def _lying_file(study: Study, home: Path, folder: Path, own: Path, lie: Lie) -> bytes:
+    envelope = open_envelope(own)
+    value = lie.change(envelope.value(types_of(study.agreement.build_method())))
+    header = envelope.header._replace(sender=lie.site, round=lie.round)
+    if lie.signature == "none":
+        with mock.patch("consilience.formats.envelope.sign", return_value=""):
+            return seal(value, header, _key(home, folder, lie))
+    return seal(value, header, _key(home, folder, lie))
+
+
+def _key(home: Path, folder: Path, lie: Lie) -> Any:
+    return new_key(folder / "stranger.key") if lie.signature == "forged" else read_key(home / f"{LIAR}.key")
+
+
+def by_flower(study: Study, home: Path, folder: Path, lie: Lie | None) -> Outcome:
+    """Messages over a grid that calls the sites directly, the liar's changed before they come back."""
+    import loopback
+    from flwr.app import Message
+
+    from consilience.flower.server import rounds
+    from consilience.flower.site import site_of
+    from consilience.flower.wire import digest, open_record, pack, record, signed_text, unpack
+
+    types = types_of(study.agreement.build_method())
+    sites = []
+    for member in study.active:
+        table = studies.table(home / f"{member.name}.csv", studies.rows(member.number))
+        site = site_of(study, member, read_key(home / f"{member.name}.key"), table, folder / member.name)
+        sites.append(dataclasses.replace(site, rules=Rules()))  # a site that lies checks nothing
+    liar = study.member(LIAR).number
+    questions: dict[int, Message] = {}
+
+    class Grid(loopback.Loopback):
+        def push_messages(self, messages: Iterable[Message]) -> list[str]:
+            listed = list(messages)
+            questions.update({message.metadata.dst_node_id: message for message in listed})
+            return super().push_messages(listed)
+
+    def spoil(k: int, reply: Message) -> list[Message]:
+        if lie is None or k != liar:
+            return [reply]
+        question = questions[100 + k]
+        arrays, outline, about = open_record(reply.content, 2**30)
+        value = lie.change(unpack(arrays, outline, types))
+        about |= {"site": study.member(lie.site).number, "round": lie.round - 1}
+        content = record(*pack(value, types), about)
+        text = signed_text(study.agreement.hash, digest(question.content), digest(content))
+        if lie.signature != "none":
+            content.config_records["header"]["signature"] = sign(_key(home, folder, lie), "reply", text)
+        told = Message(content, reply_to=question)
+        beside = {"before": [reply, told], "after": [told, reply]}
+        return beside.get(lie.honest, [told])
+
+    with contextlib.suppress(InputError):  # where nobody's reply is let in
+        rounds(study, server_key(home), Grid(sites, spoil), folder / "run", min_replies=1, wait=0.2, deadline=5.0)
+    report = json.loads((folder / "run" / "run.json").read_text())
+    lost = {failure["site"]: failure["why"] for failure in report["failures"]}
+    return Outcome(tuple(name for name in studies.NAMES if name not in lost), lost.get(LIAR, ""))
