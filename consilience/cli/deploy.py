@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from consilience.flower.certificates import Certificates
-    from consilience.runs.result import Result
+    from consilience.flower.server import Deployed
     from consilience.study.agreement import Study
 
 Insecure_ = Annotated[
@@ -142,7 +142,7 @@ def _server_credentials(
 
 
 def _write_result(
-    study_file: Path, path: Path, signing_key: Ed25519PrivateKey, result: Result, has_labels: bool
+    study_file: Path, path: Path, signing_key: Ed25519PrivateKey, result: Deployed, has_labels: bool
 ) -> None:
     """Write the model of all rounds and its report, record it in the study, and say which replies were lost."""
     from consilience.study.account import account

@@ -75,7 +75,6 @@ class Sites:
         feature_names: The names of the features.
         feature_shift: Original features are feature_shift + feature_scale · x.
         feature_scale: See `feature_shift`.
-        elsewhere: Whether this is a study: rows are at the sites, which choose afterwards what needs labels.
     """
 
     train: tuple[Data, ...]
@@ -95,7 +94,6 @@ class Sites:
     feature_names: tuple[str, ...] | None = None
     feature_shift: Tensor | None = None
     feature_scale: Tensor | None = None
-    elsewhere: bool = False
 
     def __len__(self) -> int:
         """How many sites there are."""

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.serverapp import Grid
 from flwr.supercore.constant import TaskType
 from torch import Tensor
 
-from consilience.data.sites import Data, Sites
+from consilience.data.sites import Data
+from consilience.engines import threads_for
 from consilience.engines.participation import Participation
+from consilience.engines.participation import check as check_participation
+from consilience.engines.round import server_view
 from consilience.errors import InputError
 from consilience.flower.app import write_app
 from consilience.flower.certificates import Certificates, check_current
 from consilience.flower.engine import Flower
 from consilience.flower.executor import Runtime, new_secret, serving, tasks
 from consilience.flower.processes import Child, check_free, command, reach
+from consilience.formats.settings import describe
 from consilience.formats.signature import sign, verifies
-from consilience.runs.result import Result
-from consilience.runs.run import run
+from consilience.method import Method, Needs, group, needs
+from consilience.parties import Received, Server
+from consilience.runs.loop import Loop, new_checkpoint
+from consilience.runs.provenance import citation, versions
+from consilience.runs.store import FORMAT, Checkpoint, Store
 from consilience.study.admission import rules_of
 from consilience.study.agreement import Agreement, Study
 from consilience.study.rehearsal import invent_rows
+from consilience.task import Task
+from consilience.tree import Tree
+from consilience.version import __version__
 
 START = 180.0  # seconds a SuperLink may take to start
 CONNECTION = """\
@@ -125,6 +138,22 @@ def _trust(certificates: Certificates | None) -> str:
     return f'root-certificates = "{certificates.authority.absolute()}"'
 
 
+class Deployed(NamedTuple):
+    """What came of a deployed study's rounds.
+
+    Attributes:
+        method: The study's method.
+        state: The server's state after the last round.
+        replies: The replies of the last round.
+        report: What run.json holds.
+    """
+
+    method: Method
+    state: Tree
+    replies: Sequence[Received]
+    report: dict[str, Any]
+
+
 def rounds(
     study: Study,
     key: Ed25519PrivateKey,
@@ -137,7 +166,7 @@ def rounds(
     wait: float = 600.0,
     deadline: float = 3600.0,
     resume: bool = False,
-) -> Result:
+) -> Deployed:
     """Run the study's rounds over a grid, by the same loop as everything else.
 
     What is asked is signed with the coordinator's key; sites answer nobody else.
@@ -155,64 +184,129 @@ def rounds(
         resume: Whether to go on from the last whole round in `out`.
 
     Returns:
-        The result.
+        What came of them.
 
     Raises:
-        InputError: A site failed and is needed.
+        InputError: A site failed and is needed, or the folder holds something else.
     """
     agreement = study.agreement
-    rows = invent_rows(agreement)
+    method = agreement.build_method()
+    task = agreement.build_task()
+    names = tuple(site.name for site in study.active)
+    participation = Participation(min_replies=min_replies)
+    check_participation(participation, method, len(names))
+    if Needs.INPUTS in needs(method) and inputs is None:
+        raise InputError(f"{agreement.method} needs unlabelled rows at the coordinator: give them with --inputs.")
+    store = Store(out)
+    begun = (out / "run.json").exists()
+    if store.exists and not (resume and begun):
+        raise InputError(f"{out} already holds a run; continue it with --resume, or choose another folder.")
+    server = server_view(agreement.key, len(names), inputs, calibration)
+    fingerprint = _fingerprint(study, server)
+    checkpoint = _saved(store, method, fingerprint) or new_checkpoint(method.init(task, server), fingerprint)
+    engine = _engine(study, key, grid, wait, deadline)
+    engine.forgiving = min_replies is not None
+    threads = threads_for(task)
+    loop = Loop(
+        method,
+        task,
+        engine,
+        server,
+        agreement.key,
+        agreement.rounds,
+        names=names,
+        sizes=[1] * len(names),  # nobody has said; only a simulated deadline asks
+        fingerprint=fingerprint,
+        header=_header(study, method, task, participation, threads),
+        participation=participation,
+        threads=threads,
+        store=store,
+    )
+    checkpoint, replies = loop(checkpoint)
+    if not replies:
+        replies = store.replies(checkpoint.rounds, method)
+    return Deployed(method, checkpoint.state, replies, loop.finish(checkpoint, None))
+
+
+def _engine(study: Study, key: Ed25519PrivateKey, grid: Grid, wait: float, deadline: float) -> Flower:
+    """The study's sites behind the grid; what is asked is signed by the coordinator, what is answered by the site."""
+    agreement = study.agreement
 
     def verify(k: int, purpose: str, message: bytes, signature: str) -> bool:
         return verifies(study.active[k].key, purpose, message, signature)
 
-    def flower(data: Sequence[Data]) -> Flower:
-        return Flower(
-            grid,
-            [site.name for site in study.active],
-            rows,
-            study=agreement.hash,
-            numbers=[site.number for site in study.active],
-            verify=verify,
-            sign=partial(sign, key),
-            wait=wait,
-            deadline=deadline,
-            rules=rules_of(agreement),
-        )
-
-    return run(
-        agreement.build_method(),
-        agreement.build_task(),
-        _sites(study, rows, calibration, inputs),
-        rounds=agreement.rounds,
-        seed=agreement.seed,
-        engine=flower,
-        out=out,
-        resume=resume and (out / "run.json").exists(),
-        participation=Participation(min_replies=min_replies),
-        scored=False,
-        about={"study": agreement.hash, "rows": None, "model": agreement.model},
+    return Flower(
+        grid,
+        [site.name for site in study.active],
+        invent_rows(agreement),
+        study=agreement.hash,
+        numbers=[site.number for site in study.active],
+        verify=verify,
+        sign=partial(sign, key),
+        wait=wait,
+        deadline=deadline,
+        rules=rules_of(agreement),
     )
 
 
-def _sites(study: Study, rows: Data, calibration: Data | None, inputs: Tensor | None) -> Sites:
-    """What the loop asks for: rows are invented, as the server sees nobody's."""
+def _header(study: Study, method: Method, task: Task, participation: Participation, threads: int) -> dict[str, Any]:
+    """What run.json says of a deployed study; rows and scores are the sites' own."""
     agreement = study.agreement
-    count = len(study.active)
-    nothing = Data(*(leaf[:0] for leaf in rows))
-    return Sites(
-        train=(rows,) * count,
-        test=(nothing,) * count,
-        validation=None,
-        inputs=inputs,
-        calibration=calibration,
-        classes=len(agreement.target.classes) or None,
-        features=len(agreement.feature_names),
-        name=agreement.name,
-        split="study",
-        names=tuple(site.name for site in study.active),
-        elsewhere=True,
-    )
+    title, source = citation(type(method))
+    return {
+        "consilience": __version__,
+        "format": FORMAT,
+        "study": agreement.hash,
+        "method": agreement.method,
+        "title": title,
+        "summary": source,
+        "needs": group(method),
+        "multiplies": method.multiplies,
+        "data": agreement.name,
+        "split": "study",
+        "sites": len(study.active),
+        "rounds": agreement.rounds,
+        "seed": agreement.seed,
+        "engine": "flower",
+        "threads": threads,
+        "compiled": False,
+        "device": "cpu",
+        "model": agreement.model,
+        "parameters": sum(p.numel() for p in task.weights(task.like).values()),
+        "task": "classification" if agreement.target.classes else "regression",
+        "classes": len(agreement.target.classes) or None,
+        "class_names": list(agreement.target.classes) or None,
+        "settings": describe(method),
+        "prior": describe(task.prior),
+        "likelihood": describe(task.likelihood),
+        "rows": None,
+        "participation": dataclasses.asdict(participation),
+        "versions": versions(),
+    }
+
+
+def _fingerprint(study: Study, server: Server) -> str:
+    """What decides the numbers, as far as the server can know: the agreement, who takes part, and its own rows."""
+    digest = hashlib.sha256(study.agreement.hash.encode())
+    for site in study.active:
+        digest.update(f"{site.number} {site.key}".encode())
+    calibration = server.calibration or ()
+    for rows in (server.inputs, *calibration):
+        if rows is not None:
+            digest.update(f"{rows.dtype} {tuple(rows.shape)}".encode())
+            digest.update(rows.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _saved(store: Store, method: Method, fingerprint: str) -> Checkpoint | None:
+    """The last whole round, if it is of the same study."""
+    saved = store.load(method)
+    if saved is not None and saved.fingerprint != fingerprint:
+        raise InputError(
+            f"{store.folder} was made with another agreement, other sites or other rows at the coordinator; use what "
+            "it was made with, or choose another folder."
+        )
+    return saved
 
 
 def register(home: Path, node_keys: Mapping[str, Path]) -> None:

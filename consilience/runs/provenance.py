@@ -29,7 +29,7 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
     if method.one_shot and rounds > 1:
         raise InputError(f"{name(method)} is a one-round method, a second would repeat the first: use --rounds 1.")
     wanted = needs(method)
-    no_labels, no_inputs = sites.calibration is None and not sites.elsewhere, sites.inputs is None
+    no_labels, no_inputs = sites.calibration is None, sites.inputs is None
     if (Needs.LABELS in wanted and no_labels) or (Needs.INPUTS in wanted and no_inputs):
         free = ", ".join(sorted(n for n, m in METHODS.items() if needs(m()) == {Needs.NOTHING} and not m.bound))
         both = [("labelled rows (--calibration 30)", Needs.LABELS), ("unlabelled rows (--inputs 0.2)", Needs.INPUTS)]
