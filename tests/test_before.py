@@ -1,6 +1,6 @@
 """Runs, studies, comparisons and searches that an earlier version wrote are still read, and give the same numbers.
 
-What is in tests/data/before was written once, by the code of one day (README.md there says how), and is never made
+What is in tests/before was written once, by the code of one day (README.md there says how), and is never made
 again: if a test here is red, files that people keep can no longer be used as they were.
 
 Whatever is no computed number (names, counts, hashes, seeds, what has which shape) must be equal. Numbers may differ by
@@ -27,7 +27,7 @@ from tiny import Invoke
 
 import consilience as co
 
-BEFORE = Path(__file__).parent / "data" / "before"
+BEFORE = Path(__file__).parent / "before"
 EXACT = bool(os.environ.get("CONSILIENCE_EXACT"))
 LOADED = 1e-5  # nothing is trained: one pass through a small network in float32, whose rounding is 6e-8 a number
 TRAINED = 1e-4  # up to a few hundred steps in float32, each of which carries on what the steps before it rounded
