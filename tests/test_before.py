@@ -418,7 +418,7 @@ def test_a_study_is_still_the_one_that_was_signed(name: str, studied: Callable[[
     for kind in KINDS[name]:  # one of each; the other tests use the rest
         shown = study.at(".", "site", "show", str(files[kind]))
         assert "its signature fits the key it names" in shown, files[kind]
-        assert f"a {kind} of «" in shown and "in the study «sepsis»" in shown
+        assert f"a {kind} of '" in shown and "in the study 'sepsis'" in shown
         assert kind == "sums" or f"Study {study.expected['hash'][:12]}" in shown  # sums are made before it is known
 
 
@@ -431,7 +431,7 @@ def test_a_signature_is_for_one_agreement(studied: Callable[[str], Study]) -> No
     study.monkeypatch.chdir(study.root / "server")
     code, _, err = study.invoke("study", "show", "sepsis.toml")
 
-    assert code == 2 and "The signature of «north» is not for this agreement" in " ".join(err.split())
+    assert code == 2 and "The signature of 'north' is not for this agreement" in " ".join(err.split())
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -440,6 +440,11 @@ def test_the_models_of_a_study_predict(name: str, studied: Callable[[str], Study
     assert study.expected["predictions"]
     for model in study.expected["predictions"]:
         study.predicts(model, model, LOADED)
+
+
+def without_comments(text: str) -> list[str]:
+    """The lines that count; comments may be worded differently."""
+    return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
 @pytest.mark.parametrize("name", ["default", "numbers"])
@@ -457,7 +462,7 @@ def test_sites_sign_the_same_agreement_again(name: str, studied: Callable[[str],
 
     study.at("server", "study", "add", "sepsis.toml", *(f"{site}.join" for site in NAMES))
 
-    assert path.read_text(encoding="utf-8").rstrip() == signed.split("[[models]]")[0].rstrip()
+    assert without_comments(path.read_text(encoding="utf-8")) == without_comments(signed.split("[[models]]")[0])
 
 
 @pytest.mark.parametrize("name", ["default", "beta", "numbers"])
@@ -488,7 +493,7 @@ def test_statistics_choose_the_same(name: str, studied: Callable[[str], Study]) 
     assert "Chosen by statistics of north, south, west" in told
     same_file(study.root / "server" / "again.model", study.before / "server" / "sepsis-chosen.model", LOADED)
     study.predicts("server/again.model", "server/sepsis-chosen.model", LOADED)
-    for site, file in zip(NAMES, files, strict=True):  # what «site fit» kept then says that the rows are the same
+    for site, file in zip(NAMES, files, strict=True):  # what 'site fit' kept then says that the rows are the same
         study.carry("sepsis.model", site)
         told = study.at(site, "site", "statistics", "sepsis.toml", "sepsis.model", "data.csv")
         assert "nobody can tell" not in told
@@ -530,7 +535,7 @@ def test_scales_are_found_again_from_sums(studied: Callable[[str], Study]) -> No
 
     study.at("server", "study", "scale", "sepsis.toml", *(f"{site}.sums" for site in NAMES))
 
-    assert path.read_text(encoding="utf-8").rstrip() == agreed.rstrip()
+    assert without_comments(path.read_text(encoding="utf-8")) == without_comments(agreed)
 
 
 # --- comparisons and searches ----------------------------------------------------------------------------------------

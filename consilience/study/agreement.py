@@ -35,7 +35,8 @@ LONGEST_NAME = 64
 SCRIPTS = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "IDEOGRAPHIC": "CJK"}  # written together
 COMPOSED = {"LATIN", "GREEK", "CYRILLIC"}  # where a mark beside a letter is part of it; elsewhere it may be a vowel
 HAND_OUTS = ("mixture", "student", "ensemble")
-SITES = "# Sites, written by `consilience study add` and `study leave`. Not part of what is signed.\n"
+SITES_BEGIN = "# Sites, written by "  # the rest of that line has been worded differently
+SITES = f"{SITES_BEGIN}`consilience study add` and `study leave`. Not part of what is signed.\n"
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ def read(path: Path) -> Study:
     names = [site.name.casefold() for site in sites if not site.left]
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two of the sites have the same name; restore the list from a copy.")
-    return Study(agreement, sites, models, text.split(SITES)[0].rstrip("\n") + "\n")
+    return Study(agreement, sites, models, text.split(SITES_BEGIN)[0].rstrip("\n") + "\n")
 
 
 def from_toml(value: dict[str, Any], path: Path | str) -> Agreement:
