@@ -16,6 +16,7 @@ import io
 import json
 import os
 import shutil
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -442,9 +443,9 @@ def test_the_models_of_a_study_predict(name: str, studied: Callable[[str], Study
         study.predicts(model, model, LOADED)
 
 
-def without_comments(text: str) -> list[str]:
-    """The lines that count; comments may be worded differently."""
-    return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+def without_comments(text: str) -> dict[str, Any]:
+    """What a study's file says; comments may be worded differently."""
+    return tomllib.loads(text)
 
 
 @pytest.mark.parametrize("name", ["default", "numbers"])
