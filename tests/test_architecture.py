@@ -99,7 +99,7 @@ def test_rooms_hold_about_a_dozen_files() -> None:
 )
 def test_nothing_outside_methods_knows_a_method_by_name(file: Path) -> None:
     """Neither by its class nor, as a whole text, by its name; bounds are the protocol's own words."""
-    named = {kind.__name__ for kind in METHODS.values()} | {n for n, m in METHODS.items() if not m.bound}
+    named = {word for n, m in METHODS.items() if not m.bound for word in (n, m.__name__)}
     named -= {"mixture", "coreset", "evidence", "beta", "variational"}  # words of their own as well
     if file == PACKAGE / "__init__.py":
         return  # where all of them are exported

@@ -54,7 +54,7 @@ def test_figures_run_and_are_drawn(name: str, tmp_path: Path) -> None:
 
 def test_table_1_fills_its_rows_and_figure_1_its_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = load("dhondt2024/table1")
-    monkeypatch.setitem(experiment.trial.__globals__, "dataset", writers)  # type: ignore[attr-defined]
+    monkeypatch.setattr("consilience.datasets.load", writers)
     values = experiment.trial("femnist", 0, "smoke", None)
 
     short = {r for r in experiment.paper or {} if "100 local" not in r}
@@ -75,7 +75,7 @@ def test_table_1_fills_its_rows_and_figure_1_its_curves(tmp_path: Path, monkeypa
 
 def test_no_writer_is_both_trained_and_tested_on(monkeypatch: pytest.MonkeyPatch) -> None:
     table1 = module("dhondt2024/table1")
-    monkeypatch.setattr(table1, "dataset", writers)
+    monkeypatch.setattr("consilience.datasets.load", writers)
 
     sites, others = table1.prepare(3, 2, 0, None)
 

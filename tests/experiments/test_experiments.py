@@ -42,7 +42,7 @@ def drawn(name: str, data_dir: str | None = None) -> Dataset:
 @pytest.mark.parametrize("name", SMOKE)
 def test_every_row_is_filled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = load(name)
-    monkeypatch.setitem(experiment.trial.__globals__, "dataset", drawn)  # type: ignore[attr-defined]
+    monkeypatch.setattr("consilience.datasets.load", drawn)
     column = next(c for c in experiment.columns[::-1] if "natural" not in c)
 
     values = experiment.trial(column, 0, "smoke", None)

@@ -197,7 +197,7 @@ def test_rows_that_are_no_images(name: str) -> None:
 def test_networks_that_cannot_be() -> None:
     with pytest.raises(InputError, match="8 × 8 are too small"):
         cnn_hasan((1, 8, 8), 10)
-    with pytest.raises(InputError, match="not 6n"):
+    with pytest.raises(InputError, match=r"6n \+ 2"):
         resnet(CIFAR, 10, depth=18)
     with pytest.raises(InputError, match="Did you mean 'mobilenetv2'"):
         model("mobilenet", CIFAR, 10)
