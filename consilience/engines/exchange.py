@@ -20,19 +20,31 @@ from consilience.tree import Tree
 
 
 class Turn(NamedTuple):
-    """When clients are asked, and what their random numbers come from."""
+    """When clients are asked, and what their random numbers come from.
 
-    round: int  # from 0
-    key: Key  # of the run's learning
-    progress: float = 0.0  # the part of the rounds that is done
+    Attributes:
+        round: The number of the round, from 0.
+        key: Key of the run's learning.
+        progress: The share of the rounds that is done.
+    """
+
+    round: int
+    key: Key
+    progress: float = 0.0
 
 
 class Engine(Protocol):
-    """Where `local` runs."""
+    """Where `local` runs.
 
-    memories: dict[int, Tree]  # what each client remembers; stays at the site
-    forgiving: bool  # whether it goes on without a client that fails; if not, it raises what went wrong
-    lost: dict[int, str]  # who of the last cohort did not reply, and why
+    Attributes:
+        memories: What each client remembers; stays at the site.
+        forgiving: Whether to go on without a client that fails; if not, what went wrong is raised.
+        lost: Who of the last cohort did not reply, and why.
+    """
+
+    memories: dict[int, Tree]
+    forgiving: bool
+    lost: dict[int, str]
 
     @property
     def clients(self) -> Sequence[int]: ...

@@ -20,14 +20,24 @@ from consilience.tree import Tree
 
 @dataclass
 class Gathering:
-    """Asks an engine, round by round; `lost` is of the last one, also when it had to be given up."""
+    """Asks an engine, round by round; `lost` is of the last one, also when it had to be given up.
+
+    Attributes:
+        engine: Where the clients run.
+        taking: Who takes part.
+        sizes: Rows of each site.
+        folding: Whether replies become their average as they come.
+        rounds: How many rounds the run has.
+        key: The run's key.
+        lost: Who was lost in the last round, and why.
+    """
 
     engine: Engine
     taking: Participation
-    sizes: Sequence[int]  # rows of each site
-    folding: bool  # replies become their average as they come
+    sizes: Sequence[int]
+    folding: bool
     rounds: int
-    key: Key  # of the run
+    key: Key
     lost: dict[int, str] = field(default_factory=dict)
 
     def __call__(self, method: Method, task: Task, message: Tree, round: int, ledger: Ledger) -> list[Received]:

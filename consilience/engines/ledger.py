@@ -14,6 +14,12 @@ COLUMNS = ("up_bytes", "down_bytes", "up_floats", "down_floats")
 
 @dataclass
 class Ledger:
+    """What every client sent and received, an entry for each round and client.
+
+    Attributes:
+        entries: One for each round and client: `round`, `site`, and the columns of `COLUMNS`.
+    """
+
     entries: list[dict[str, int]] = field(default_factory=list)
 
     def record(self, round: int, client: int, message: Tree, payload: Tree) -> None:

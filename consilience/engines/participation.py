@@ -22,12 +22,20 @@ SPREAD = 0.5  # standard deviation of the log of a duration
 
 @dataclass(frozen=True)
 class Participation:
-    """Everyone, always, unless told otherwise."""
+    """Everyone, always, unless told otherwise.
 
-    clients: float | None = None  # asked a round: a number, or a fraction below 1; None: all
-    dropout: float = 0.0  # the chance that a client that was asked never replies
-    deadline: float | None = None  # replies that take longer do not count; 1: the usual time of a client of mean size
-    min_replies: int | None = None  # fewer end the run; given, a client whose training fails is lost and not an error
+    Attributes:
+        clients: How many clients are asked in a round: a number, or a fraction below 1; None: all.
+        dropout: The chance that a client that was asked never replies.
+        deadline: Replies that take longer do not count; 1: the usual time of a client of mean size.
+        min_replies: Fewer replies end the run. Where it is given, a client whose training fails is lost and not an
+            error.
+    """
+
+    clients: float | None = None
+    dropout: float = 0.0
+    deadline: float | None = None
+    min_replies: int | None = None
 
     @property
     def partial(self) -> bool:

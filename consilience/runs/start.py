@@ -14,8 +14,15 @@ from consilience.task import Task
 
 
 class Start(NamedTuple):
+    """The posterior of a finished run, to begin another one with.
+
+    Attributes:
+        posterior: The posterior.
+        about: Whose it is, and what it had cost to get there.
+    """
+
     posterior: Posterior
-    about: dict[str, Any]  # whose it is, and what it had cost to get there
+    about: dict[str, Any]
 
     def into(self, state: Any, task: Task) -> Any:
         """A fresh state that begins at the middle of this posterior."""

@@ -30,14 +30,27 @@ FORMAT = 1
 
 
 class Checkpoint(NamedTuple):
-    rounds: int  # finished
+    """Where a run stands after a whole round.
+
+    Attributes:
+        rounds: How many are finished.
+        state: The server's state.
+        memories: What each client remembers.
+        history: The scores of each round.
+        ledger: What crossed the line.
+        fingerprint: Hash of method, task, data and seed.
+        failures: Who was lost, when and why.
+        warnings: Warnings given while training.
+    """
+
+    rounds: int
     state: Tree
     memories: dict[int, Tree]
     history: list[dict[str, Any]]
     ledger: Ledger
-    fingerprint: str  # of method, task, data and seed
-    failures: tuple[dict[str, Any], ...] = ()  # who was lost, when and why
-    warnings: tuple[str, ...] = ()  # heard while training
+    fingerprint: str
+    failures: tuple[dict[str, Any], ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class Store:

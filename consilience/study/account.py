@@ -27,12 +27,19 @@ from consilience.version import __version__
 
 
 class Judged(NamedTuple):
-    """What one site's statistics say about a model."""
+    """What one site's statistics say about a model.
+
+    Attributes:
+        site: The site's name.
+        rows: How many rows it set aside to choose by.
+        chosen: Summed log-score with the value and temperature that were chosen.
+        pooled: Summed log-score as the model was pooled; None where the grid lacks that value.
+    """
 
     site: str
-    rows: int  # set aside to choose by
-    chosen: float  # summed log-score with the value and temperature that were chosen
-    pooled: float | None  # and as the model was pooled; None where the grid lacks that value
+    rows: int
+    chosen: float
+    pooled: float | None
 
 
 def bytes_crossed(received: Sequence[Received], names: tuple[str, ...], message: Tree, round: int) -> dict[str, Any]:

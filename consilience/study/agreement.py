@@ -40,27 +40,50 @@ SITES = "# Sites, written by `consilience study add` and `study leave`. Not part
 
 @dataclass(frozen=True)
 class Agreement:
-    """All that decides the numbers and what leaves a site."""
+    """All that decides the numbers and what leaves a site.
+
+    Attributes:
+        name: The study's name.
+        server: The coordinator's public key.
+        target: What is predicted.
+        columns: What it is predicted from.
+        model: The network.
+        prior_var: Variance of every weight under the prior.
+        noise: Variance of an observation of a number, on the scale of the target; 0: learned.
+        draws: Members that stand for a Gaussian posterior when predicting.
+        method: How the sites learn together.
+        settings: Changes of the method's settings, as `field=value`.
+        rounds: How many.
+        seed: What all random numbers come from.
+        scaling: `agreed`: the constants are in the columns; `sums`: they come from a first exchange of sums.
+        choose: Share of a site's rows that choose β, λ and temperature.
+        test: Share of a site's rows that only score.
+        smallest: The smallest count that may be shown.
+        leaves: The kinds of value that may leave a site.
+        most_bytes: How large a reply may be.
+        hand_out: What sites get back: `mixture`, `student` or `ensemble`.
+        format: Version of the file's format.
+    """
 
     name: str
-    server: str  # the coordinator's public key
+    server: str
     target: Target
     columns: tuple[Column, ...]
     model: str = "linear"
-    prior_var: float = 1.0  # of every weight
-    noise: float = 0.0  # variance of an observation of a number, on its scale; 0: learned
-    draws: int = 100  # members that stand for a Gaussian posterior when predicting
+    prior_var: float = 1.0
+    noise: float = 0.0
+    draws: int = 100
     method: str = defaults.LINEAR_STUDY
-    settings: tuple[str, ...] = defaults.LINEAR_STUDY_SETTINGS  # as on the command line
+    settings: tuple[str, ...] = defaults.LINEAR_STUDY_SETTINGS
     rounds: int = 1
     seed: int = 0
-    scaling: str = "agreed"  # agreed: the constants are below; sums: they come from a first exchange of sums
-    choose: float = 0.1  # share of a site's rows that choose β, λ and temperature
-    test: float = 0.2  # share that only scores
-    smallest: int = 10  # the smallest count that may be shown
-    leaves: tuple[str, ...] = ()  # the kinds of value that may leave a site
-    most_bytes: int = 1_000_000  # and their size
-    hand_out: str = "mixture"  # what sites get back: mixture, student or ensemble
+    scaling: str = "agreed"
+    choose: float = 0.1
+    test: float = 0.2
+    smallest: int = 10
+    leaves: tuple[str, ...] = ()
+    most_bytes: int = 1_000_000
+    hand_out: str = "mixture"
     format: int = FORMAT
 
     @property
@@ -129,17 +152,31 @@ def _check_column(column: Column) -> None:
 
 @dataclass(frozen=True)
 class Member:
-    """A site that signed the agreement."""
+    """A site that signed the agreement.
+
+    Attributes:
+        name: The site's name.
+        number: Decides its random numbers; never given twice.
+        key: Its public key.
+        signature: Its signature of the agreement's hash and the name.
+        left: Whether it has left the study.
+    """
 
     name: str
-    number: int  # decides its random numbers; never given twice
+    number: int
     key: str
-    signature: str  # of the agreement's hash and the name
+    signature: str
     left: bool = False
 
 
 class Made(NamedTuple):
-    """A model that was made, so that it can be named for what it is when a site leaves."""
+    """A model that was made, so that it can be named for what it is when a site leaves.
+
+    Attributes:
+        checksum: Hash of the model's file.
+        sites: The sites whose replies are in it.
+        superseded: Whether one of them has left since.
+    """
 
     checksum: str
     sites: tuple[str, ...]
@@ -148,10 +185,19 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
+    """An agreement, the sites that signed it, and the models that were pooled under it.
+
+    Attributes:
+        agreement: What was signed.
+        sites: Every site that ever signed, those that left included.
+        models: The models that were pooled.
+        text: The agreement as people wrote it.
+    """
+
     agreement: Agreement
     sites: tuple[Member, ...] = ()
     models: tuple[Made, ...] = ()
-    text: str = field(default="", compare=False)  # the agreement as people wrote it
+    text: str = field(default="", compare=False)
 
     @property
     def active(self) -> tuple[Member, ...]:

@@ -31,15 +31,35 @@ from consilience.tree import Tree
 
 
 class PooledFiles(NamedTuple):
+    """What the coordinator has after pooling a round.
+
+    Attributes:
+        model: The model's file.
+        state: The state's file, which the coordinator keeps; None after the last round.
+        message: The next message's file, for the sites; None after the last round.
+        facts: What the model says about itself.
+        refused: A sentence for each file left out.
+        account: What the report says.
+    """
+
     model: bytes
-    state: bytes | None  # where rounds are left: the coordinator keeps it,
-    message: bytes | None  # and hands this to the sites
+    state: bytes | None
+    message: bytes | None
     facts: Facts
-    refused: tuple[str, ...]  # a sentence for each file left out
-    account: dict[str, Any]  # for the report
+    refused: tuple[str, ...]
+    account: dict[str, Any]
 
 
 class ChosenFiles(NamedTuple):
+    """What the coordinator has after choosing by the sites' statistics.
+
+    Attributes:
+        model: The model's file.
+        facts: What the model says about itself.
+        refused: A sentence for each file left out.
+        account: What the report says.
+    """
+
     model: bytes
     facts: Facts
     refused: tuple[str, ...]

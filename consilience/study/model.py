@@ -32,26 +32,48 @@ NEEDS_NAMES = (
 
 
 class Facts(NamedTuple):
-    """What a model says about itself."""
+    """What a model says about itself.
 
-    sites: tuple[str, ...]  # whose replies, of any round, are in it; sorted where nobody shall know whose is whose
-    rows: int  # they trained on together; 0: withheld by one of them, or not known
-    rounds: int  # done
-    method: str  # how what is in the file predicts
-    knob: str = ""  # beta or penalty, where one was chosen
+    Attributes:
+        sites: Whose replies, of any round, are in it; sorted where nobody shall know whose is whose.
+        rows: How many rows they trained on together; 0: withheld by one of them, or not known.
+        rounds: How many are done.
+        method: How what is in the file predicts.
+        knob: `beta` or `penalty`, where one was chosen.
+        value: The value that was chosen.
+        temperature: The temperature that was chosen.
+        statistics_from: The sites whose sums chose these.
+        notes: What else to know, in words.
+    """
+
+    sites: tuple[str, ...]
+    rows: int
+    rounds: int
+    method: str
+    knob: str = ""
     value: float = 0.0
     temperature: float = 1.0
-    statistics_from: tuple[str, ...] = ()  # the sites whose sums chose these
-    notes: tuple[str, ...] = ()  # in words
+    statistics_from: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
+    """A pooled model: predicts features as the agreement encodes them.
+
+    Attributes:
+        agreement: The agreement of the study it belongs to.
+        facts: What it says about itself.
+        method: How it predicts.
+        state: What it predicts with.
+        checksum: Hash of the file it was read from.
+    """
+
     agreement: Agreement
     facts: Facts
     method: Method
     state: Tree
-    checksum: str = ""  # of the file it was read from
+    checksum: str = ""
 
     def __call__(self, x: Tensor) -> Distribution:
         """The prediction for features as the network sees them; a regression in the target's unit."""
