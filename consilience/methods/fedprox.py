@@ -10,7 +10,7 @@ from consilience.inference import SGD, Inference
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point, average
-from consilience.task import Task, proximal, proximal_norm
+from consilience.task import Task, Tilt, proximal, proximal_norm
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FedProx(Method):
     squared: bool = True
 
     def local(self, task: Task, message: Point, client: Client) -> Reply:
-        penalty = proximal(message.params, self.mu)
+        penalty: Tilt = proximal(message.params, self.mu)
         if not self.squared:
             penalty = proximal_norm(message.params, self.mu)
         return Reply(self.inference(task.tilted(penalty), message, client), client.data.size)  # 1
