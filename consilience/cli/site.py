@@ -28,8 +28,9 @@ def join(
 ) -> None:
     """Sign the agreement after reading it: makes NAME.key, which stays here, and NAME.join for the coordinator."""
     from consilience.formats.signature import new_key, read_key
-    from consilience.study.agreement import check_name, read
+    from consilience.study.agreement import read
     from consilience.study.joining import join_text
+    from consilience.study.names import check_name
     from consilience.study.proposal import consistent
 
     check_name(name)
@@ -51,8 +52,9 @@ def sums(
 ) -> None:
     """Write counts, sums and sums of squares of the number columns, where the study finds its scaling that way."""
     from consilience.formats.signature import new_key, read_key
-    from consilience.study.agreement import check_name, read
+    from consilience.study.agreement import read
     from consilience.study.joining import sums_file
+    from consilience.study.names import check_name
     from consilience.study.site import rows_of
 
     check_name(name)

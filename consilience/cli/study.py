@@ -42,9 +42,9 @@ def new(
 ) -> None:
     """Write a study's file, to be read, corrected and then signed by every site."""
     from consilience.formats.signature import new_key, public
-    from consilience.study.agreement import read_columns
     from consilience.study.proposal import EXAMPLE, proposal
     from consilience.study.text import agreement_text, propose_columns
+    from consilience.study.toml import read_columns
 
     path = folder / f"{name}.toml"
     if path.exists():
