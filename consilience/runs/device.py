@@ -35,7 +35,7 @@ def device(name: str) -> torch.device:
     except RuntimeError as error:
         raise InputError(f"There is no device called '{name}'; use cpu, cuda or cuda:0.") from error
     if (place.index or 0) >= _count(place.type):
-        raise InputError(f"device='{name}': this machine has none that torch can use; use cpu.")
+        raise InputError(f"This machine has no '{name}' that torch can use; use device='cpu'.")
     return place
 
 
