@@ -206,7 +206,7 @@ class Vectorised:
             self.chunk = len(group) // 2
             self.stacks.clear()
             warnings.warn(
-                f"{len(group)} sites at a time do not fit into memory; going on with {self.chunk}.", stacklevel=2
+                f"{len(group)} sites at a time do not fit into memory; continuing with {self.chunk}.", stacklevel=2
             )
             halves = [{k: views[k] for k in half} for half in cut_evenly(group, self.chunk)]
             return [pair for half in halves for pair in self.replies(method, task, message, half)]

@@ -61,6 +61,7 @@ class FedAdam(Method):
 
     @property
     def adam(self) -> FederatedAdam:
+        """The server's optimiser."""
         return FederatedAdam(self.rate, self.beta1, self.beta2, self.tau)
 
 
@@ -105,6 +106,7 @@ class FedAvgM(Method):
 
     @property
     def descent(self) -> Descent:
+        """The server's optimiser."""
         return Descent(self.rate, self.momentum)
 
 
@@ -154,4 +156,5 @@ class FedYogi(Method):
 
     @property
     def yogi(self) -> Yogi:
+        """The server's optimiser."""
         return Yogi(self.rate, self.beta1, self.beta2, self.tau)

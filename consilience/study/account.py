@@ -26,7 +26,7 @@ from consilience.tree import Tree
 from consilience.version import __version__
 
 
-class Judged(NamedTuple):
+class Judgement(NamedTuple):
     """What one site's statistics say about a model.
 
     Attributes:
@@ -171,7 +171,7 @@ def chosen_account(
     study: Study,
     facts: Facts,
     known: Mapping[str, Any] | None,
-    judged: Sequence[Judged],
+    judgements: Sequence[Judgement],
     symbol: str,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def chosen_account(
         study: The study.
         facts: What the model says about itself.
         known: The account of its pool, if it was kept.
-        judged: What each site's statistics say.
+        judgements: What each site's statistics say.
         symbol: The knob's symbol.
         warnings: What else to warn of.
 
@@ -196,11 +196,11 @@ def chosen_account(
     unit = 0.0  # from the scaled target to its own unit
     if not target.classes:
         unit = math.log(target.spread)
-    nll = {j.site: unit - j.chosen / j.rows for j in judged}
-    scores = {j.site: {"test": j.rows, "metrics": {"nll": nll[j.site]}} for j in judged}
-    rows = sum(j.rows for j in judged)
-    report["metrics"] = {"nll": unit - sum(j.chosen for j in judged) / rows}
-    report["pooled"] = _pooled_metrics(judged, unit)
+    nll = {j.site: unit - j.chosen / j.rows for j in judgements}
+    scores = {j.site: {"test": j.rows, "metrics": {"nll": nll[j.site]}} for j in judgements}
+    rows = sum(j.rows for j in judgements)
+    report["metrics"] = {"nll": unit - sum(j.chosen for j in judgements) / rows}
+    report["pooled"] = _pooled_metrics(judgements, unit)
     report["knob"] = facts.knob
     report["knob_symbol"] = symbol
     report["value"] = facts.value
@@ -214,20 +214,20 @@ def chosen_account(
         report["warnings"].append(
             f"The temperature is at the end of its range ({facts.temperature:g}): look at the sites' scales and labels."
         )
-    if len(judged) > 1:
+    if len(judgements) > 1:
         worst = max(nll, key=lambda name: nll[name])
         report["worst_site"] = {"site": worst, "nll": nll[worst]}
     return report
 
 
-def _pooled_metrics(judged: Sequence[Judged], unit: float) -> dict[str, Any] | None:
+def _pooled_metrics(judgements: Sequence[Judgement], unit: float) -> dict[str, Any] | None:
     """The scores of the model as it was pooled; None where a site's statistics lack them."""
     total = 0.0
-    for j in judged:
+    for j in judgements:
         if j.pooled is None:
             return None
         total += j.pooled
-    return {"metrics": {"nll": unit - total / sum(j.rows for j in judged)}}
+    return {"metrics": {"nll": unit - total / sum(j.rows for j in judgements)}}
 
 
 def kept_account(path: Path, checksum: str) -> dict[str, Any] | None:

@@ -183,7 +183,7 @@ class Member:
     left: bool = False
 
 
-class Made(NamedTuple):
+class PooledModel(NamedTuple):
     """A model that was pooled, so that it can be marked when a site leaves.
 
     Attributes:
@@ -210,7 +210,7 @@ class Study:
 
     agreement: Agreement
     sites: tuple[Member, ...] = ()
-    models: tuple[Made, ...] = ()
+    models: tuple[PooledModel, ...] = ()
     text: str = field(default="", compare=False)
 
     @property
@@ -292,7 +292,7 @@ class Study:
         """
         others = tuple(model for model in self.models if model.checksum != checksum)
         superseded = not {*names} <= {site.name for site in self.active}
-        return replace(self, models=(*others, Made(checksum, tuple(names), superseded)))
+        return replace(self, models=(*others, PooledModel(checksum, tuple(names), superseded)))
 
 
 def signed_words(agreement_hash: str, name: str) -> bytes:
@@ -338,7 +338,7 @@ def read(path: Path) -> Study:
     agreement = from_toml(value, path)
     try:
         sites = tuple(Member(**convert(Member, site)) for site in value.get("sites", ()))
-        models = tuple(Made(m["checksum"], tuple(m["sites"]), m["superseded"]) for m in value.get("models", ()))
+        models = tuple(PooledModel(m["checksum"], tuple(m["sites"]), m["superseded"]) for m in value.get("models", ()))
     except (TypeError, KeyError, ValueError) as error:
         raise InputError(f"{path}: the list of sites is damaged ({error}); restore it from a copy.") from error
     for site in sites:

@@ -335,8 +335,8 @@ def choose(
     facts = model.facts._replace(
         knob=knob.name, value=value, temperature=temperature, statistics_from=names, notes=notes
     )
-    judged = [judge(s, knob, value, temperature) for s in statistics]
-    report = chosen_account(study, facts, known, judged, knob.symbol, left_out(refused))
+    judgements = [judge(s, knob, value, temperature) for s in statistics]
+    report = chosen_account(study, facts, known, judgements, knob.symbol, left_out(refused))
     return ChosenFiles(model_file(Model(agreement, facts, method, state), key), facts, tuple(refused), report)
 
 

@@ -13,7 +13,7 @@ from consilience.errors import InputError
 from consilience.formats.envelope import Envelope
 from consilience.formats.settings import TYPES
 from consilience.method import Knob
-from consilience.study.account import Judged
+from consilience.study.account import Judgement
 from consilience.study.admission import admit
 from consilience.study.agreement import Agreement, Study
 from consilience.study.choice import TEMPERATURES, score_at
@@ -75,7 +75,7 @@ def _admit(agreement: Agreement, model: Model, knob: Knob, envelope: Envelope) -
     return Statistics(envelope.header.sender, rows, value["log_scores"])
 
 
-def judge(statistics: Statistics, knob: Knob, value: float, temperature: float) -> Judged:
+def judge(statistics: Statistics, knob: Knob, value: float, temperature: float) -> Judgement:
     """Look up what a site's statistics say about what was chosen, and about the pool as it was.
 
     Args:
@@ -91,4 +91,4 @@ def judge(statistics: Statistics, knob: Knob, value: float, temperature: float) 
     pooled = None
     if knob.value is not None and knob.value in knob.values:
         pooled = score_at(statistics.table, knob, knob.value, 1.0)
-    return Judged(statistics.site, statistics.rows, chosen, pooled)
+    return Judgement(statistics.site, statistics.rows, chosen, pooled)
