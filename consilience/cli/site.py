@@ -47,8 +47,9 @@ def join(
     out_: Out_ = None,
 ) -> None:
     """Sign the agreement, after reading it: writes NAME.key, which stays here, and NAME.join for the coordinator."""
-    from consilience.study.agreement import check_name, read
+    from consilience.study.agreement import read
     from consilience.study.joining import join_text
+    from consilience.study.names import check_name
     from consilience.study.proposal import consistent
 
     check_name(name)
@@ -78,8 +79,9 @@ def sums(
     out_: Out_ = None,
 ) -> None:
     """Write counts, sums and sums of squares of the numeric columns, for studies that find their scaling by them."""
-    from consilience.study.agreement import check_name, read
+    from consilience.study.agreement import read
     from consilience.study.joining import sums_file
+    from consilience.study.names import check_name
     from consilience.study.site import rows_of
 
     check_name(name)

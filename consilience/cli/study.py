@@ -87,9 +87,9 @@ def new(
 
 def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> tuple[Target, tuple[Column, ...]]:
     """Read the columns from a dictionary, guess them from a table, or take an example to fill in."""
-    from consilience.study.agreement import read_columns
     from consilience.study.proposal import EXAMPLE
     from consilience.study.text import propose_columns
+    from consilience.study.toml import read_columns
 
     if dictionary is not None:
         return read_columns(dictionary)

@@ -21,7 +21,7 @@ __all__ = [
     "Sequential",
     "Turn",
     "Vectorised",
-    "chosen",
+    "choose_engine",
     "engine",
     "threads_for",
     "using_threads",
@@ -29,13 +29,25 @@ __all__ = [
 
 
 def flower(data: Sequence[Data], workers: int | None = None, memory: int | None = None) -> Engine:
-    """Flower's simulation, if the extra is there."""
+    """Make Flower's simulation, if the extra is installed.
+
+    Args:
+        data: The rows of each site.
+        workers: How many processes.
+        memory: How many bytes they share.
+
+    Returns:
+        The engine.
+
+    Raises:
+        InputError: Flower is not installed.
+    """
     try:
         simulation = importlib.import_module("consilience.flower.simulation")  # a room above, there if Flower is
     except ImportError as error:
         raise InputError("The engine 'flower' needs Flower: pip install 'consilience[flower]'.") from error
-    made: Engine = simulation.FlowerSimulation(data, workers, memory)
-    return made
+    simulated: Engine = simulation.FlowerSimulation(data, workers, memory)
+    return simulated
 
 
 ENGINES: dict[str, Callable[..., Engine]] = {
@@ -52,32 +64,61 @@ NUMBERED = {  # as in parallel:2 or flower:2,1000000000
 
 
 def engine(name: str, data: Sequence[Data]) -> Engine:
-    """An engine by its name; `vectorised:20` holds 20 sites at a time, `parallel:2` has two workers."""
+    """Make an engine.
+
+    Args:
+        name: Its name; `vectorised:20` holds 20 sites at a time, `parallel:2` has two workers.
+        data: The rows of each site.
+
+    Returns:
+        The engine.
+
+    Raises:
+        InputError: There is no engine of that name, or it takes no such numbers.
+    """
     kind, colon, text = name.partition(":")
     if kind not in ENGINES:
         raise unknown_name("engine", kind, [*ENGINES, "auto"])
     if not colon:
         return ENGINES[kind](data)
-    numbers, known = text.split(","), NUMBERED.get(kind, ())
-    if len(numbers) > len(known) or not all(n.isdecimal() and int(n) for n in numbers):
-        words = " or ".join(f"{known}:4 ({', '.join(what)})" for known, what in NUMBERED.items())
-        raise InputError(f"'{name}' is not an engine; a number can stand in {words}.")
+    numbers = text.split(",")
+    allowed = len(NUMBERED.get(kind, ()))
+    if len(numbers) > allowed or not all(n.isdecimal() and int(n) for n in numbers):
+        examples = " or ".join(f"`{numbered}:4` ({', '.join(what)})" for numbered, what in NUMBERED.items())
+        raise InputError(f"'{name}' is not an engine; a number can stand in {examples}.")
     return ENGINES[kind](data, *map(int, numbers))
 
 
 def choose_engine(name: str, task: Task, data: Sequence[Data]) -> str:
-    """The engine's name; `auto` is a rule on layers, parameters and sizes, never a timing, so it always picks the same.
+    """Choose an engine by its name; `auto` is a rule on layers, parameters and sizes, never a timing, so it repeats.
 
     Networks without convolutions run side by side (vectorised) up to some size, if there are eight clients or more and
     groups of similar size hold two on average (for larger networks: four), and one after another otherwise, for threads
     that take short steps mostly wait for each other. Larger networks and those with convolutions run on all cores
     (parallel), a single client sequentially.
+
+    Args:
+        name: An engine's name, or `auto`.
+        task: The statistical problem, for the size of its network.
+        data: The rows of each site.
+
+    Returns:
+        The engine's name.
+
+    Raises:
+        InputError: There is no such engine.
     """
-    if name == "auto":
-        sizes = {k: len(d.w) for k, d in enumerate(data)}
-        company = 2 if small(task) else FEW
-        if together(task) and len(sizes) >= max(2 * FEW, company * len(even(sizes))):
-            return "vectorised"
-        return "sequential" if together(task) or len(sizes) == 1 else "parallel"
-    engine(name, data[:1])
-    return name
+    if name != "auto":
+        engine(name, data[:1])
+        return name
+    if not together(task):
+        if len(data) == 1:
+            return "sequential"
+        return "parallel"
+    sizes = {k: len(d.w) for k, d in enumerate(data)}
+    company = FEW
+    if small(task):
+        company = 2
+    if len(sizes) >= max(2 * FEW, company * len(even(sizes))):
+        return "vectorised"
+    return "sequential"

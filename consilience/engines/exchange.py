@@ -20,30 +20,64 @@ from consilience.tree import Tree
 
 
 class Turn(NamedTuple):
-    """When clients are asked, and what their random numbers come from."""
+    """When clients are asked, and what their random numbers come from.
 
-    round: int  # from 0
-    key: Key  # of the run's learning
-    progress: float = 0.0  # the part of the rounds that is done
+    Attributes:
+        round: The number of the round, from 0.
+        key: Key of the run's learning.
+        progress: The share of the rounds that is done.
+    """
+
+    round: int
+    key: Key
+    progress: float = 0.0
 
 
 class Engine(Protocol):
-    """Where `local` runs."""
+    """Where `local` runs.
 
-    memories: dict[int, Tree]  # what each client remembers; stays at the site
-    forgiving: bool  # whether it goes on without a client that fails; if not, it raises what went wrong
-    lost: dict[int, str]  # who of the last cohort did not reply, and why
+    Attributes:
+        memories: What each client remembers; stays at the site.
+        forgiving: Whether to go on without a client that fails; if not, what went wrong is raised.
+        lost: Who of the last cohort did not reply, and why.
+    """
+
+    memories: dict[int, Tree]
+    forgiving: bool
+    lost: dict[int, str]
 
     @property
-    def clients(self) -> Sequence[int]: ...
+    def clients(self) -> Sequence[int]:
+        """The clients' numbers."""
 
     def gather(self, method: Method, task: Task, message: Tree, cohort: Sequence[int], turn: Turn) -> list[Received]:
-        """Replies to a message, sorted by client."""
+        """Ask clients.
+
+        Args:
+            method: What they compute.
+            task: The statistical problem.
+            message: What the server sends.
+            cohort: Who is asked.
+            turn: When, and with which key.
+
+        Returns:
+            The replies, sorted by client.
+
+        Raises:
+            Diverged: A client's numbers are not finite, and the engine is not forgiving.
+        """
 
 
 @contextmanager
 def closing(engine: Any) -> Iterator[None]:
-    """Whatever an engine started, such as workers, ends with the run."""
+    """End whatever an engine started, such as workers, with the block.
+
+    Args:
+        engine: Any engine; one without `close` has nothing to end.
+
+    Yields:
+        Nothing.
+    """
     try:
         yield
     finally:
@@ -53,7 +87,18 @@ def closing(engine: Any) -> Iterator[None]:
 
 @contextmanager
 def excuse(engine: Engine, k: int) -> Iterator[None]:
-    """Client k's share of the work: what goes wrong in it ends the run, unless the engine forgives."""
+    """Let what goes wrong in client k's share of the work end the run, unless the engine forgives.
+
+    Args:
+        engine: Whose client it is; its `lost` says why a forgiven client is missing.
+        k: The client.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        Diverged: The client's numbers are not finite, and the engine is not forgiving.
+    """
     try:
         yield
     except Diverged as error:
@@ -63,14 +108,44 @@ def excuse(engine: Engine, k: int) -> Iterator[None]:
 
 
 def client_view(method: Method, message: Tree, data: Data, memories: dict[int, Tree], k: int, turn: Turn) -> Client:
-    """What client k sees; its key depends on run, round and client alone."""
-    memory = memories[k] if k in memories else method.memory(message)
-    moment = torch.tensor(turn.progress, dtype=torch.float64)
-    return Client(data, memory, turn.key.fold(turn.round).fold(k).tensor, moment)
+    """Make what client k sees; its key depends on run, round and client alone.
+
+    Args:
+        method: What it will compute, for what it remembers before its first round.
+        message: What the server sends.
+        data: The client's rows.
+        memories: What the clients remember, by number.
+        k: The client.
+        turn: When it is asked.
+
+    Returns:
+        The client.
+    """
+    if k in memories:
+        memory = memories[k]
+    else:
+        memory = method.memory(message)
+    progress = torch.tensor(turn.progress, dtype=torch.float64)
+    return Client(data, memory, turn.key.fold(turn.round).fold(k).tensor, progress)
 
 
 def alone(method: Method, task: Task, message: Tree, client: Client, k: int, round: int) -> Reply:
-    """One client's reply, with its number in any complaint."""
+    """Compute one client's reply.
+
+    Args:
+        method: What it computes.
+        task: The statistical problem.
+        message: What the server sent.
+        client: What the client sees.
+        k: Its number, for error messages.
+        round: The number of the round, from 0.
+
+    Returns:
+        The reply.
+
+    Raises:
+        Diverged: Its numbers are not finite.
+    """
     try:
         reply = method.local(task, message, client)
     except Diverged as error:
@@ -81,4 +156,13 @@ def alone(method: Method, task: Task, message: Tree, client: Client, k: int, rou
 
 
 def not_finite(k: int, round: int) -> Diverged:
+    """Make the error of a client whose numbers are not finite.
+
+    Args:
+        k: The client.
+        round: The number of the round, from 0.
+
+    Returns:
+        The error, to be raised.
+    """
     return Diverged(f"Site {k}, round {round + 1} sent numbers that are not finite; try a smaller rate.")

@@ -6,16 +6,25 @@ import ctypes
 import sys
 from functools import cache
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the names of glibc's malloc.h
-_BLOCK, _FREE = 64 * 2**20, 512 * 2**20  # bytes
+_TRIM_THRESHOLD = -1  # as in glibc's malloc.h
+_MMAP_THRESHOLD = -3
+_BLOCK = 64 * 2**20  # bytes
+_FREE = 512 * 2**20  # bytes
 
 
 @cache
 def keep_memory() -> bool:
-    """Let glibc hold on to freed blocks of up to 64 MB, and to 512 MB of them; says whether it does.
+    """Let glibc hold on to freed blocks of up to 64 MB, and to 512 MB of them.
 
     By default it returns blocks of more than 128 kB to the system and faults every page in anew at the next step, which
     takes longer than the step when many clients run side by side. Other C libraries are left as they are.
+
+    Returns:
+        Whether it does.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    return mallopt is not None and bool(mallopt(_MMAP_THRESHOLD, _BLOCK) and mallopt(_TRIM_THRESHOLD, _FREE))
+    if sys.platform != "linux":
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    return bool(mallopt(_MMAP_THRESHOLD, _BLOCK) and mallopt(_TRIM_THRESHOLD, _FREE))

@@ -16,26 +16,35 @@ from consilience.tree import Tree
 
 
 class Parallel:
-    """`workers` clients at a time; as many as there are cores by default."""
+    """Clients on all cores, one a thread.
+
+    Args:
+        data: The rows of each site.
+        workers: How many clients run at a time; as many as there are cores if None.
+    """
 
     def __init__(self, data: Sequence[Data], workers: int | None = None) -> None:
         self.data = data
         self.workers = workers or cores()
         self.memories: dict[int, Tree] = {}
-        self.forgiving, self.lost = False, dict[int, str]()
+        self.forgiving = False
+        self.lost: dict[int, str] = {}
 
     @property
     def clients(self) -> Sequence[int]:
+        """The clients' numbers."""
         return range(len(self.data))
 
     def gather(self, method: Method, task: Task, message: Tree, cohort: Sequence[int], turn: Turn) -> list[Received]:
+        """Ask clients, as `Engine.gather` says."""
         if self.workers > cores():
             warnings.warn(f"{self.workers} workers share {cores()} cores and wait for each other.", stacklevel=2)
-        received, self.lost = [], {}
-        with pool_of(self.workers, task) as (pool, own):
+        received: list[Received] = []
+        self.lost = {}
+        with pool_of(self.workers, task) as (pool, worker_task):
 
             def work(k: int, client: Client) -> Reply:
-                return alone(method, own(), message, client, k, turn.round)
+                return alone(method, worker_task(), message, client, k, turn.round)
 
             views = {k: client_view(method, message, self.data[k], self.memories, k, turn) for k in cohort}
             jobs = [(k, pool.submit(work, k, view)) for k, view in views.items()]

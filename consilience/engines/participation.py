@@ -16,64 +16,124 @@ from consilience.key import Key
 from consilience.method import Method, name
 
 PORTION = 256  # replies held at a time where they are folded
-FAILED = "training failed"  # how the reason of a client that left the finite numbers begins
+FAILED = "training failed"  # how the reason begins for a client whose numbers are not finite
 SPREAD = 0.5  # standard deviation of the log of a duration
 
 
 @dataclass(frozen=True)
 class Participation:
-    """Everyone, always, unless told otherwise."""
+    """Who takes part in a round; everyone, unless it says otherwise.
 
-    clients: float | None = None  # asked a round: a number, or a fraction below 1; None: all
-    dropout: float = 0.0  # the chance that a client that was asked never replies
-    deadline: float | None = None  # replies that take longer do not count; 1: the usual time of a client of mean size
-    min_replies: int | None = None  # fewer end the run; given, a client whose training fails is lost and not an error
+    Attributes:
+        clients: How many clients are asked in a round: a number, or a fraction below 1; None: all.
+        dropout: The chance that a client that was asked never replies.
+        deadline: Replies that take longer do not count; 1: the usual time of a client of mean size.
+        min_replies: Fewer replies end the run. Where it is given, a client whose training fails is lost and not an
+            error.
+    """
+
+    clients: float | None = None
+    dropout: float = 0.0
+    deadline: float | None = None
+    min_replies: int | None = None
 
     @property
     def partial(self) -> bool:
+        """Whether anything but everyone, always."""
         return self != Participation()
 
     def count(self, clients: int) -> int:
-        """How many are asked."""
+        """Count the clients that are asked in a round.
+
+        Args:
+            clients: How many there are.
+
+        Returns:
+            How many are asked; at least one.
+        """
         if self.clients is None:
             return clients
-        return max(1, round(self.clients * clients)) if self.clients < 1 else int(self.clients)
+        if self.clients < 1:
+            return max(1, round(self.clients * clients))
+        return int(self.clients)
 
     def fingerprint(self) -> dict[str, Any]:
-        """What decides the numbers; how many replies suffice may change when a run goes on. Empty for everyone."""
-        parts = dataclasses.asdict(dataclasses.replace(self, min_replies=None))
-        return parts if self.clients or self.dropout or self.deadline else {}
+        """Return what decides the numbers; how many replies suffice may change when a run is resumed.
+
+        Returns:
+            The fields; empty for everyone.
+        """
+        if not (self.clients or self.dropout or self.deadline):
+            return {}
+        return dataclasses.asdict(dataclasses.replace(self, min_replies=None))
 
 
 def participation(value: float | Participation | None) -> Participation:
-    """From a number or a fraction of clients."""
-    return value if isinstance(value, Participation) else Participation(value)
+    """Make a participation.
+
+    Args:
+        value: How many clients are asked in a round, as a number or a fraction; or a participation.
+
+    Returns:
+        The participation.
+    """
+    if isinstance(value, Participation):
+        return value
+    return Participation(value)
 
 
 def check(p: Participation, method: Method, clients: int) -> None:
-    """Refuse what cannot work."""
-    asked = p.clients
-    if asked is not None and not (0 < asked < 1 or (asked >= 1 and asked == int(asked))):
-        raise InputError(f"--participation {asked:g}: give a number of sites, or a fraction below 1.")
-    if asked is not None and asked > clients:
-        raise InputError(f"--participation {asked:g} asks for more sites a round than there are: {clients}.")
+    """Refuse what cannot work.
+
+    Args:
+        p: Who takes part.
+        method: The method to be run.
+        clients: How many clients there are.
+
+    Raises:
+        InputError: A value is out of its range, or the method needs everyone.
+    """
+    if p.clients is not None:
+        _check_clients(p.clients, clients)
     if not 0 <= p.dropout < 1:
-        raise InputError(f"--dropout {p.dropout:g}: give the chance of losing a site, from 0 to below 1.")
+        raise InputError(f"dropout={p.dropout:g}: give the chance of losing a site, from 0 to below 1.")
     if p.deadline is not None and not p.deadline > 0:
-        raise InputError(f"--deadline {p.deadline:g}: give a time above 0; a site of mean size usually takes 1.")
-    if p.min_replies is not None and not 1 <= p.min_replies <= p.count(clients):
+        raise InputError(f"deadline={p.deadline:g}: give a time above 0; a site of mean size usually takes 1.")
+    cohort_size = p.count(clients)
+    if p.min_replies is not None and not 1 <= p.min_replies <= cohort_size:
         raise InputError(
-            f"--min-replies {p.min_replies}: {p.count(clients)} sites are asked a round, so 1 to that many."
+            f"min_replies={p.min_replies}: {cohort_size} sites are asked in a round, so give a number from 1 to "
+            f"{cohort_size}."
         )
     if p.partial and method.everyone:
         raise InputError(
-            f"{name(method)} needs a reply from every site in every round: leave out --participation, --dropout, "
-            "--deadline and --min-replies."
+            f"{name(method)} needs a reply from every site in every round: leave out participation, dropout, deadline "
+            "and min_replies."
         )
 
 
+def _check_clients(asked: float, clients: int) -> None:
+    """Refuse what is neither a fraction nor a whole number of clients, and more than there are."""
+    fraction = 0 < asked < 1
+    number = asked >= 1 and asked == int(asked)
+    if not fraction and not number:
+        raise InputError(f"participation={asked:g}: give a number of sites, or a fraction below 1.")
+    if asked > clients:
+        raise InputError(f"participation={asked:g} asks for more sites in a round than there are: {clients}.")
+
+
 def cohort(p: Participation, clients: Sequence[int], round: int, key: Key) -> list[int]:
-    """Who is asked in a round, sorted."""
+    """Draw who is asked in a round.
+
+    Args:
+        p: Who takes part.
+        clients: The clients' numbers.
+        round: The number of the round, from 0.
+        key: Key of the run's participation.
+
+    Returns:
+        The clients' numbers, sorted.
+    """
     count = p.count(len(clients))
     if count == len(clients):
         return list(clients)
@@ -81,12 +141,23 @@ def cohort(p: Participation, clients: Sequence[int], round: int, key: Key) -> li
 
 
 def losses(p: Participation, asked: Sequence[int], sizes: Sequence[int], round: int, key: Key) -> dict[int, str]:
-    """Who of those asked is lost, and why."""
+    """Draw who of a cohort is lost.
+
+    Args:
+        p: Who takes part.
+        asked: The cohort.
+        sizes: Rows of every client.
+        round: The number of the round, from 0.
+        key: Key of the run's participation.
+
+    Returns:
+        The reasons, by client.
+    """
     lost: dict[int, str] = {}
     if p.deadline is not None:
-        taken = durations(sizes, round, key)
-        late = [k for k in asked if taken[k] > p.deadline]
-        lost |= {k: f"too late: took {taken[k]:.2f}, the deadline is {p.deadline:g}" for k in late}
+        times = durations(sizes, round, key)
+        late = [k for k in asked if times[k] > p.deadline]
+        lost |= {k: f"too late: took {times[k]:.2f}, the deadline is {p.deadline:g}" for k in late}
     if p.dropout:
         chance = key.fold(round).fold(1).uniform(len(sizes)).tolist()
         lost |= {k: "dropped out" for k in asked if chance[k] < p.dropout}
@@ -94,33 +165,74 @@ def losses(p: Participation, asked: Sequence[int], sizes: Sequence[int], round: 
 
 
 def durations(sizes: Sequence[int], round: int, key: Key) -> list[float]:
-    """How long every client takes in a round: as many rows as it has over the mean, times a log-normal of median 1."""
+    """Draw how long every client takes in a round: its rows over the mean, times a log-normal of median 1.
+
+    Args:
+        sizes: Rows of every client.
+        round: The number of the round, from 0.
+        key: Key of the run's participation.
+
+    Returns:
+        The durations; 1 is the usual one of a client of mean size.
+    """
     mean = sum(sizes) / len(sizes)
     luck = (SPREAD * key.fold(round).fold(2).normal((len(sizes),))).exp().tolist()
     return [size / mean * factor for size, factor in zip(sizes, luck, strict=True)]
 
 
 def portions(cohort: Sequence[int], sizes: Sequence[int], folding: bool) -> list[list[int]]:
-    """The cohort in one go; cut where replies are folded as they come, clients of similar size together."""
+    """Cut a cohort where replies are folded as they come, clients of similar size together.
+
+    Args:
+        cohort: Who is asked.
+        sizes: Rows of every client.
+        folding: Whether replies are folded.
+
+    Returns:
+        The parts of the cohort; one, unless replies are folded; none, if nobody is asked.
+    """
+    if not cohort:
+        return []
     if not folding:
-        return [list(cohort)] if cohort else []
+        return [list(cohort)]
     order = sorted(cohort, key=lambda k: (-sizes[k], k))
     return [order[i : i + PORTION] for i in range(0, len(order), PORTION)]
 
 
 def shortfall(p: Participation, lost: Mapping[int, str], asked: int, round: int) -> InputError | None:
-    """Why a run must stop after too few replies, and how it goes on; `Diverged` where failed training made them few."""
-    least, replies = p.min_replies or 1, asked - len(lost)
+    """Find out whether a run must stop after too few replies.
+
+    Args:
+        p: Who takes part.
+        lost: Who was lost, and why.
+        asked: How many were asked.
+        round: The number of the round, from 0.
+
+    Returns:
+        The error to raise, which says why and how to continue; `Diverged` where failed training left too few. None if
+        there are enough replies.
+    """
+    least = p.min_replies or 1
+    replies = asked - len(lost)
     if replies >= least:
         return None
-    said = f"Round {round + 1}: {replies} of {asked} sites replied and at least {least} must"
+    count = f"Round {round + 1}: {replies} of {asked} sites replied, and at least {least} must"
     failed = [lost[k] for k in sorted(lost) if lost[k].startswith(FAILED)]
     if replies + len(failed) >= least:
-        return Diverged(f"{said}; {failed[0]}")
-    easier = [f"a {word}" for word, used in (("lower --dropout", p.dropout), ("longer --deadline", p.deadline)) if used]
-    if easier and not replies:
-        how = f"start again with {' or '.join(easier)}"
-    else:
-        how = f"go on with --resume {'with a lower --min-replies' if replies else 'when sites are back'}"
+        return Diverged(f"{count}; {failed[0]}")
     why = f"site {min(lost)}: {lost[min(lost)].rstrip('.')}"
-    return InputError(f"{said} ({why}); all rounds before it are kept: {how}.")
+    return InputError(f"{count} ({why}); all rounds before it are kept: {_remedy(p, replies)}.")
+
+
+def _remedy(p: Participation, replies: int) -> str:
+    """What helps after too few replies."""
+    if replies:
+        return "resume with a lower min_replies"
+    easier = []
+    if p.dropout:
+        easier.append("a lower dropout")
+    if p.deadline:
+        easier.append("a longer deadline")
+    if easier:
+        return f"start again with {' or '.join(easier)}"
+    return "resume when sites are back"

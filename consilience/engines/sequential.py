@@ -16,18 +16,28 @@ from consilience.tree import Tree
 
 
 class Sequential:
+    """One client after another.
+
+    Args:
+        data: The rows of each site.
+    """
+
     def __init__(self, data: Sequence[Data]) -> None:
         self.data = data
         self.memories: dict[int, Tree] = {}
-        self.forgiving, self.lost = False, dict[int, str]()
+        self.forgiving = False
+        self.lost: dict[int, str] = {}
 
     @property
     def clients(self) -> Sequence[int]:
+        """The clients' numbers."""
         return range(len(self.data))
 
     @torch.no_grad()
     def gather(self, method: Method, task: Task, message: Tree, cohort: Sequence[int], turn: Turn) -> list[Received]:
-        received, self.lost = [], {}
+        """Ask clients, as `Engine.gather` says."""
+        received: list[Received] = []
+        self.lost = {}
         for k in track(cohort, "site"):
             client = client_view(method, message, self.data[k], self.memories, k, turn)
             with excuse(self, k):

@@ -35,55 +35,90 @@ KEPT = 512 * 2**20  # bytes of stacked rows that stay for the next round
 
 
 class Vectorised:
-    """Clients of similar size side by side, padded to equal size; at most `chunk` of them, if given."""
+    """Clients of similar size side by side, padded to equal size.
+
+    Args:
+        data: The rows of each site.
+        chunk: How many clients a group holds at most; None: as many as fit into memory.
+    """
 
     def __init__(self, data: Sequence[Data], chunk: int | None = None) -> None:
         keep_memory()
         self.data = data
         self.chunk = chunk
-        self.compiled = self.everyone = False
+        self.compiled = False
+        self.everyone = False
         self.memories: dict[int, Tree] = {}
-        self.forgiving, self.lost = False, dict[int, str]()
+        self.forgiving = False
+        self.lost: dict[int, str] = {}
         self.stacks: dict[tuple[int, ...], Data] = {}  # rows of groups that come again in every round
 
     @property
     def clients(self) -> Sequence[int]:
+        """The clients' numbers."""
         return range(len(self.data))
 
     @torch.no_grad()
     def gather(self, method: Method, task: Task, message: Tree, cohort: Sequence[int], turn: Turn) -> list[Received]:
+        """Ask clients, as `Engine.gather` says."""
         received: list[Received] = []
-        self.lost, task = {}, dataclasses.replace(task, compiled=self.compiled)
+        self.lost = {}
+        task = dataclasses.replace(task, compiled=self.compiled)
         groups = self.groups(task, cohort)
         self.everyone = len(cohort) == len(self.data)
         views = {k: client_view(method, message, self.data[k], self.memories, k, turn) for k in cohort}
-        came = self.arriving(method, task, message, [{k: views[k] for k in group} for group in groups])
-        for k, reply in sorted(came, key=lambda pair: pair[0]):
+        pairs = self.group_replies(method, task, message, [{k: views[k] for k in group} for group in groups])
+        for k, reply in sorted(pairs, key=lambda pair: pair[0]):
             with excuse(self, k):
                 if reply is None:
-                    alone(method, task, message, views[k], k, turn.round)  # the same again, to say where they left
+                    alone(method, task, message, views[k], k, turn.round)  # the same again, to say where it diverged
                     raise not_finite(k, turn.round)
                 self.memories[k] = reply.keep
                 received.append(Received(k, reply.size, reply.send))
         return received
 
-    def arriving(
+    def group_replies(
         self, method: Method, task: Task, message: Tree, groups: Sequence[dict[int, Client]]
     ) -> Iterator[tuple[int, Reply | None]]:
-        """The groups' replies: on all cores where there are several groups; a compiled step stays where it was made."""
+        """Compute all groups' replies, on all cores where there are several groups.
+
+        A compiled step stays on the core where it was made.
+
+        Args:
+            method: What the clients compute.
+            task: The statistical problem.
+            message: What the server sends.
+            groups: What the clients of each group see.
+
+        Yields:
+            Clients and their replies, None for one that is not finite; in any order.
+        """
         if len(groups) < 2 or cores() < 2 or self.compiled:
             for group in track(groups, "group"):
                 yield from self.replies(method, task, message, group)
             return
-        with pool_of(min(cores(), len(groups)), task) as (pool, own):
-            jobs = [pool.submit(lambda g=group: self.replies(method, own(), message, g)) for group in groups]  # type: ignore[misc]
+        with pool_of(min(cores(), len(groups)), task) as (pool, worker_task):
+
+            def work(group: dict[int, Client]) -> list[tuple[int, Reply | None]]:
+                return self.replies(method, worker_task(), message, group)
+
+            jobs = [pool.submit(work, group) for group in groups]
             for job in track(jobs, "group"):
                 yield from job.result()
 
     def steps(self, method: Method, task: Task) -> int:
-        """How many steps of groups a round takes, where the method's inference says so; 0 if nobody knows."""
+        """Count the steps of groups that a round takes.
+
+        Args:
+            method: What the clients compute.
+            task: The statistical problem.
+
+        Returns:
+            The number of steps; 0 if the method's inference does not say.
+        """
         inference = getattr(method, "inference", None)
-        epochs, batch = getattr(inference, "epochs", 0), getattr(inference, "batch", 1)
+        epochs = getattr(inference, "epochs", 0)
+        batch = getattr(inference, "batch", 1)
         longest = [len(self.data[group[0]].w) for group in self.groups(task, self.clients)]
         return epochs * sum(math.ceil(rows / batch) for rows in longest)
 
@@ -105,27 +140,59 @@ class Vectorised:
         return compiled
 
     def worth_compiling(self, method: Method, task: Task, rounds: int) -> bool:
-        """Whether enough steps lie ahead, on one core, of a network whose gradient is not written out already.
+        """Tell whether enough steps lie ahead, on one core, of a network whose gradient is not written out already.
 
         A compiled step stays on the core where it was made; uncompiled groups on two cores are faster.
+
+        Args:
+            method: What the clients compute.
+            task: The statistical problem.
+            rounds: How many rounds.
+
+        Returns:
+            Whether compiling would save time.
         """
         plain = perceptron(task.model) is not None
         return not plain and cores() == 1 and worthwhile(rounds * self.steps(method, task))
 
     def groups(self, task: Task, cohort: Sequence[int]) -> list[list[int]]:
-        """The cohort cut by size and memory, and where it is large, into one part for every core."""
+        """Cut a cohort by size and memory, and where it is large, into one part for every core.
+
+        Args:
+            task: The statistical problem, for the size of its network.
+            cohort: Who is asked.
+
+        Returns:
+            The groups.
+        """
         sizes = {k: len(self.data[k].w) for k in cohort}
-        made = []
+        fewest = FEW
+        if small(task):
+            fewest = COMPANY
+        groups = []
         for group in even(sizes):
             per_client = COPIES * nbytes(task.like) + 2 * nbytes(self.data[group[0]])  # padded rows, and their stack
-            share = max(COMPANY if small(task) else FEW, math.ceil(len(group) / cores()))
-            made += cut_evenly(group, min(self.chunk or share, max(1, BUDGET // per_client)))
-        return made
+            share = max(fewest, math.ceil(len(group) / cores()))
+            groups += cut_evenly(group, min(self.chunk or share, max(1, BUDGET // per_client)))
+        return groups
 
     def replies(
         self, method: Method, task: Task, message: Tree, views: dict[int, Client]
     ) -> list[tuple[int, Reply | None]]:
-        """What a group replies, None for what is not finite; in halves where memory does not suffice."""
+        """Compute a group's replies, in halves where memory does not suffice.
+
+        Args:
+            method: What the clients compute.
+            task: The statistical problem.
+            message: What the server sends.
+            views: What the clients of the group see.
+
+        Returns:
+            Clients and their replies, None for one that is not finite.
+
+        Raises:
+            InputError: A single client does not fit into memory.
+        """
         group = list(views)
         try:
             others = tree.stack([tuple(view)[1:] for view in views.values()])
@@ -139,16 +206,25 @@ class Vectorised:
             self.chunk = len(group) // 2
             self.stacks.clear()
             warnings.warn(
-                f"{len(group)} sites at a time do not fit into memory; going on with {self.chunk}.", stacklevel=2
+                f"{len(group)} sites at a time do not fit into memory; continuing with {self.chunk}.", stacklevel=2
             )
             halves = [{k: views[k] for k in half} for half in cut_evenly(group, self.chunk)]
             return [pair for half in halves for pair in self.replies(method, task, message, half)]
-        fine = finite(together.send, len(group))
-        each = tree.unstack(together, len(group))
-        return [(k, reply if good else None) for k, reply, good in zip(group, each, fine, strict=True)]
+        replies: dict[int, Reply | None] = dict(zip(group, tree.unstack(together, len(group)), strict=True))
+        for k, good in zip(group, finite(together.send, len(group)), strict=True):
+            if not good:
+                replies[k] = None
+        return list(replies.items())
 
     def rows(self, group: tuple[int, ...]) -> Data:
-        """The group's rows, padded and stacked; copied once where everyone takes part in every round."""
+        """Pad and stack a group's rows; once, where everyone takes part in every round.
+
+        Args:
+            group: The clients.
+
+        Returns:
+            Their rows, with a leading dimension for the client.
+        """
         if group in self.stacks:
             return self.stacks[group]
         longest = max(len(self.data[k].w) for k in group)
@@ -159,7 +235,14 @@ class Vectorised:
 
 
 def even(sizes: dict[int, int]) -> list[list[int]]:
-    """Clients from large to small, a new group wherever padding the next one would waste too much."""
+    """Group clients from large to small, anew wherever padding the next one would waste too much.
+
+    Args:
+        sizes: Rows of each client.
+
+    Returns:
+        The groups, the largest client of each first.
+    """
     groups: list[list[int]] = []
     rows = 0
     for k in sorted(sizes, key=lambda k: (-sizes[k], k)):
@@ -172,20 +255,46 @@ def even(sizes: dict[int, int]) -> list[list[int]]:
 
 
 def cut_evenly(group: Sequence[int], most: int) -> list[list[int]]:
-    """Parts of at most `most`, as equal as they can be."""
+    """Cut a group into parts as equal as they can be.
+
+    Args:
+        group: The clients.
+        most: How many a part may hold.
+
+    Returns:
+        The parts.
+    """
     parts = -(-len(group) // most)
     ends = [len(group) * i // parts for i in range(parts + 1)]
     return [list(group[a:b]) for a, b in pairwise(ends)]
 
 
 def pad_rows(data: Data, length: int) -> Data:
-    """Rows of zeros with weight 0 at the end."""
+    """Append rows of zeros with weight 0.
+
+    Args:
+        data: A client's rows.
+        length: How many there are to be.
+
+    Returns:
+        The rows.
+    """
     extra = length - len(data.w)
-    return Data(*(pad(leaf, [0, 0] * (leaf.ndim - 1) + [0, extra]) for leaf in data)) if extra else data
+    if not extra:
+        return data
+    return Data(*(pad(leaf, [0, 0] * (leaf.ndim - 1) + [0, extra]) for leaf in data))
 
 
 def finite(stacked: Tree, count: int) -> list[bool]:
-    """Whether each of the stacked trees holds finite numbers only."""
+    """Tell which of the stacked trees hold finite numbers only.
+
+    Args:
+        stacked: Trees, with a leading dimension for the tree.
+        count: How many.
+
+    Returns:
+        For each tree, whether all its numbers are finite.
+    """
     fine = torch.ones(count, dtype=torch.bool)
     for leaf in tree.leaves(stacked):
         if not tree.finite(leaf):
@@ -194,8 +303,15 @@ def finite(stacked: Tree, count: int) -> list[bool]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether torch could not get the memory it asked for, on a device or from the system."""
+    """Tell whether torch could not get the memory it asked for, on a device or from the system.
+
+    Args:
+        error: What was raised.
+
+    Returns:
+        Whether it is about memory.
+    """
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    said = str(error).lower()
-    return "can't allocate memory" in said or "not enough memory" in said
+    message = str(error).lower()
+    return "can't allocate memory" in message or "not enough memory" in message

@@ -23,48 +23,89 @@ SMALL = 50_000  # parameters; below, a step is mostly overhead
 MEDIUM = 500_000  # parameters; above, clients side by side gain nothing over a core each
 
 
-_sisters = [1]  # processes of ours that share the cores
+_processes = [1]  # how many of ours share the cores
 
 
 def cores() -> int:
-    """Those this process may use, less what its sisters take."""
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, there // _sisters[0])
+    """Count the cores that this process may use, less what processes beside it take.
+
+    Returns:
+        The number of cores, at least one.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        available = len(os.sched_getaffinity(0))
+    else:
+        available = os.cpu_count() or 1
+    return max(1, available // _processes[0])
 
 
 def share_cores(processes: int) -> None:
-    """Say that so many processes of ours run side by side, each with its part of the cores."""
-    _sisters[0] = processes
+    """Say that several processes of ours run side by side, each with its part of the cores.
+
+    Args:
+        processes: How many.
+    """
+    _processes[0] = processes
 
 
 @contextmanager
 def pool_of(count: int, task: Task) -> Iterator[tuple[ThreadPoolExecutor, Callable[[], Task]]]:
-    """The pool, and what gives a worker its own copy of the task; work that has not begun is dropped on an error."""
-    own = threading.local()
+    """Start a pool of threads, each with its own copy of the task; work that has not begun is dropped on an error.
+
+    Args:
+        count: How many threads.
+        task: The statistical problem.
+
+    Yields:
+        The pool, and a function that gives a thread its copy of the task.
+    """
+    local = threading.local()
 
     def prepare() -> None:
         torch.set_num_threads(1)  # a new thread has torch's default, whatever the main thread has set
         torch.set_grad_enabled(False)
-        own.task = dataclasses.replace(task, model=copy.deepcopy(task.model))
+        local.task = dataclasses.replace(task, model=copy.deepcopy(task.model))
 
     with ThreadPoolExecutor(count, initializer=prepare) as pool:
         try:
-            yield pool, lambda: own.task
+            yield pool, lambda: local.task
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 def small(task: Task) -> bool:
-    """Whether a step is mostly overhead, which clients side by side can share; larger ones fill a core alone."""
+    """Tell whether a step is mostly overhead, which clients side by side can share; larger ones fill a core alone.
+
+    Args:
+        task: The statistical problem.
+
+    Returns:
+        Whether its network is small and has no convolutions.
+    """
     return _weights(task) < SMALL and not convolutional(task)
 
 
 def together(task: Task) -> bool:
-    """Whether clients side by side are faster than one after another on every core."""
+    """Tell whether clients side by side are faster than one after another on every core.
+
+    Args:
+        task: The statistical problem.
+
+    Returns:
+        Whether its network is of small or medium size and has no convolutions.
+    """
     return _weights(task) < MEDIUM and not convolutional(task)
 
 
 def convolutional(task: Task) -> bool:
+    """Tell whether a network has convolutions.
+
+    Args:
+        task: The statistical problem.
+
+    Returns:
+        Whether one of its layers is a convolution.
+    """
     return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in task.model.modules())
 
 
@@ -73,15 +114,31 @@ def _weights(task: Task) -> int:
 
 
 def threads_for(task: Task) -> int:
-    """How many BLAS threads: one where steps are short, all of torch's otherwise; a rule, so that runs repeat.
+    """Choose the number of BLAS threads by a rule, so that runs repeat.
 
     Threads wait for each other at the end of every operation; on a busy machine short ones become many times slower.
+
+    Args:
+        task: The statistical problem.
+
+    Returns:
+        One where steps are short, all of torch's otherwise.
     """
-    return 1 if together(task) else torch.get_num_threads()
+    if together(task):
+        return 1
+    return torch.get_num_threads()
 
 
 @contextmanager
 def using_threads(count: int) -> Iterator[None]:
+    """Compute with a number of BLAS threads in the block, and as before after it.
+
+    Args:
+        count: How many.
+
+    Yields:
+        Nothing.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -79,12 +79,12 @@ def _import(text: str) -> ModuleType:
         except ImportError as error:
             raise InputError(f"{VARIABLE} names the module '{text}', which cannot be imported: {error}.") from error
     path = Path(text)
-    found = importlib.util.spec_from_file_location(path.stem, path)
-    if not path.is_file() or found is None or found.loader is None:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
         raise InputError(f"{VARIABLE} names the file '{text}', which does not exist: correct or unset it.")
-    module = importlib.util.module_from_spec(found)
+    module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # the types that its messages may hold are looked up there
-    found.loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module
 
 

@@ -28,6 +28,11 @@ class BCM(Method):
     4   θ ← argmin of Σ KL(p(·|x) ‖ p(·|x, θ)) over the server's inputs, if distilled
 
     With `powers` βₖ(x) line 3 is p(y|x)^(1 − Σβₖ) Πₖ pₖ(y|x)^βₖ: the generalised product or the robust BCM.
+
+    Attributes:
+        inference: How a client samples.
+        powers: None: all 1; `shared`: 1/K; `robust`: the entropy that a client's rows removed.
+        distil: How the server trains one student; None: keep the ensemble.
     """
 
     sends: ClassVar[str] = "samples of its posterior over the weights"
@@ -37,9 +42,9 @@ class BCM(Method):
     multiplies: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC()  # how a client samples
-    powers: Powers | None = None  # None: all 1; `shared`: 1/K; `robust`: the entropy a client took away
-    distil: Distil | None = None  # how the server trains one student; None: keep the ensemble
+    inference: Inference = CyclicalSGHMC()
+    powers: Powers | None = None
+    distil: Distil | None = None
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         return Reply(self.inference(task, message, client), client.data.size)  # 1
@@ -49,13 +54,20 @@ class BCM(Method):
         return distil_pool(self.distil, task, pooled, self.teacher(task, pooled), server)  # 4
 
     def predictive(self, task: Task, state: Pooled) -> Predictive:
-        return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
+        if self.distil:
+            return self.distil.predictive(task, state.posterior)
+        return self.teacher(task, state)
 
     def teacher(self, task: Task, state: Pooled) -> Predictive:
+        """Return the pool's prediction, which a student learns from."""
         clients = [task.predictive(posterior) for posterior in state.posteriors]  # 2
 
         def pooled(x: Tensor) -> Distribution:
-            p, prior = [client(x) for client in clients], task.prior_predictive(x)
-            return product(p, prior, state.weights, self.powers(p, prior) if self.powers else None)  # 3
+            p = [client(x) for client in clients]
+            prior = task.prior_predictive(x)
+            powers = None
+            if self.powers:
+                powers = self.powers(p, prior)
+            return product(p, prior, state.weights, powers)  # 3
 
         return pooled

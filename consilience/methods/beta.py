@@ -22,9 +22,18 @@ BETAS = tuple(i / 20 for i in range(21))
 
 
 class Interpolated(NamedTuple):
-    posterior: Posterior  # what the round started from
+    """The state of β-Predictive Bayes.
+
+    Attributes:
+        posterior: What the round started from, or the student.
+        posteriors: One for each client that replied.
+        weights: nₖ / n.
+        beta: β, from the mixture (0) to the product (1).
+    """
+
+    posterior: Posterior
     posteriors: tuple[Posterior, ...]
-    weights: Tensor  # nₖ / n
+    weights: Tensor
     beta: float
 
 
@@ -38,6 +47,10 @@ class BetaPredictiveBayes(Method):
     3   p_β(y|x) ∝ [p(y|x)^(1−K) Πₖ pₖ(y|x)]^β · [Σₖ (nₖ/n) pₖ(y|x)]^(1−β)
     4   β ← argmax of Σ log p_β(y|x) over the calibration rows, 0 ≤ β ≤ 1; without any, 0: the mixture
     5   θ ← argmin of Σ KL(p_β(·|x) ‖ p(·|x, θ)) over the server's inputs, if distilled
+
+    Attributes:
+        inference: How a client samples.
+        distil: How the server trains one student; None: keep the ensemble.
     """
 
     name: ClassVar[str] = "beta"
@@ -48,21 +61,24 @@ class BetaPredictiveBayes(Method):
     by_site: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC()  # how a client samples
-    distil: Distil | None = None  # how the server trains one student; None: keep the ensemble
+    inference: Inference = CyclicalSGHMC()
+    distil: Distil | None = None
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Interpolated:
-        pooled, rows = Interpolated(state.posterior, payloads(replies), weights(replies), 0.0), server.calibration
+        pooled = Interpolated(state.posterior, payloads(replies), weights(replies), 0.0)
+        rows = server.calibration
         if rows is not None:
             both = [precise(p) for p in self.pools(task, pooled, rows.x)]
             pooled = pooled._replace(beta=maximise(lambda b: score(geometric(b, *both), rows.y), 0.0, 1.0))  # 4
         return distil_pool(self.distil, task, pooled, self.teacher(task, pooled), server)  # 5
 
     def predictive(self, task: Task, state: Interpolated) -> Predictive:
-        return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
+        if self.distil:
+            return self.distil.predictive(task, state.posterior)
+        return self.teacher(task, state)
 
     def diagnose(self, task: Task, state: Interpolated, x: Tensor) -> dict[str, Any]:
         return {"beta": state.beta}
@@ -99,8 +115,10 @@ class BetaPredictiveBayes(Method):
         return ["Nothing has chosen β, so the student was taught by the mixture (β = 0)."]
 
     def teacher(self, task: Task, state: Interpolated) -> Predictive:
+        """Return the pool's prediction, which a student learns from."""
         return lambda x: geometric(state.beta, *self.pools(task, state, x))  # 3
 
     def pools(self, task: Task, state: Interpolated, x: Tensor) -> tuple[Distribution, Distribution]:
+        """Return the product and the mixture of the clients' predictions for inputs, between which β lies."""
         p = [task.predictive(posterior)(x) for posterior in state.posteriors]  # 2
         return product(p, task.prior_predictive(x), state.weights), mixture(p, state.weights)  # 3

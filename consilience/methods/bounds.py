@@ -1,4 +1,4 @@
-"""Bounds: what a federated method is held against."""
+"""Bounds: what a federated method is compared with."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ class LocalOnly(Method):
 
         for each client k, in parallel
     1       p(θ | Dₖ), by any inference
+
+    Attributes:
+        inference: How a client infers.
     """
 
     title: ClassVar[str] = "Local only: no federation, the lower bound; in simulation only"
@@ -35,7 +38,7 @@ class LocalOnly(Method):
     everyone: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC()  # how a client infers
+    inference: Inference = CyclicalSGHMC()
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         return Reply(self.inference(task, message, client), client.data.size)  # 1
@@ -55,6 +58,9 @@ class ServerOnly(Method):
     """Ask nobody; train on the server's calibration rows.
 
     1   p(θ | calibration rows), by any inference
+
+    Attributes:
+        inference: How the server infers: few rows need many passes.
     """
 
     title: ClassVar[str] = "Server only: trained on the labelled rows the server has; the bound that papers leave out"
@@ -67,7 +73,7 @@ class ServerOnly(Method):
     tempers: ClassVar[bool] = False
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC(epochs=200, batch=10)  # how the server infers: few rows need many passes
+    inference: Inference = CyclicalSGHMC(epochs=200, batch=10)
 
     def broadcast(self, state: State) -> tuple[()]:
         return ()
@@ -85,6 +91,9 @@ class Centralised(Method):
     """Train on the pooled rows, as nobody here may.
 
     1   p(θ | D₁ ∪ … ∪ D_K), by any inference
+
+    Attributes:
+        inference: How the one client infers.
     """
 
     title: ClassVar[str] = "Centralised: all data in one place, the upper bound"
@@ -95,7 +104,7 @@ class Centralised(Method):
     everyone: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC()  # how the one client infers
+    inference: Inference = CyclicalSGHMC()
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         return Reply(self.inference(task, message, client), client.data.size)  # 1
@@ -106,7 +115,7 @@ class Centralised(Method):
 
 
 def bounds(inference: Inference | None, sites: int, labelled: bool) -> dict[str, Method]:
-    """List the bounds that a run can be held against.
+    """List the bounds that a run can be compared with.
 
     Args:
         inference: How the run's clients infer; the bounds infer likewise. None: by their defaults.
@@ -116,10 +125,15 @@ def bounds(inference: Inference | None, sites: int, labelled: bool) -> dict[str,
     Returns:
         Bounds by name: each site alone, the server's few rows alone, all rows in one place.
     """
-    listed: dict[str, Method] = {}
+    alone = LocalOnly()
+    centralised = Centralised()
+    if inference is not None:
+        alone = LocalOnly(inference)
+        centralised = Centralised(inference)
+    methods: dict[str, Method] = {}
     if sites > 1:
-        listed["local_only"] = LocalOnly() if inference is None else LocalOnly(inference)
+        methods["local_only"] = alone
     if labelled:
-        listed["server_only"] = ServerOnly()
-    listed["centralised"] = Centralised() if inference is None else Centralised(inference)
-    return listed
+        methods["server_only"] = ServerOnly()
+    methods["centralised"] = centralised
+    return methods

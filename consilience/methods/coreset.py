@@ -20,10 +20,19 @@ from consilience.task import Task
 
 
 class CoresetState(NamedTuple):
+    """The state of BPC-FL.
+
+    Attributes:
+        posterior: The posterior given the union of the coresets.
+        seed: Seed of the trajectories' starts, the same at every client.
+        learned: Every site's coreset.
+        accepted: Share of HMC's proposals that were accepted; 1 for optimisers.
+    """
+
     posterior: Posterior
-    seed: Tensor  # of the trajectories' starts, the same at every client
-    learned: tuple[Learned, ...]  # every site's coreset
-    accepted: Tensor  # share of HMC's proposals; 1 for optimisers
+    seed: Tensor
+    learned: tuple[Learned, ...]
+    accepted: Tensor
 
 
 @dataclass(frozen=True)
@@ -34,6 +43,11 @@ class CoresetFL(Method):
     1       (Zₘ, ŷₘ) ← BPC-fKL(Dₘ), from starts that depend on a shared seed, and send them
     2   (Z, ŷ) ← the union, client m's rows counting nₘ/K each
     3   p(θ | Z, ŷ), by any inference
+
+    Attributes:
+        learn: How a client learns its coreset.
+        downstream: How the server infers on the union: SGD, Adam, HMC or any other.
+        mass: How many rows the union counts for; None: as many as the sites have.
     """
 
     name: ClassVar[str] = "coreset"
@@ -43,9 +57,9 @@ class CoresetFL(Method):
     )
     one_shot: ClassVar[bool] = True
 
-    learn: BPCfKL = BPCfKL()  # how a client learns its coreset
-    downstream: Inference = SGD(epochs=200, batch=50)  # how the server infers on the union: SGD, Adam, HMC or any other
-    mass: float | None = None  # rows the union counts for; None: as many as the sites have
+    learn: BPCfKL = BPCfKL()
+    downstream: Inference = SGD(epochs=200, batch=50)
+    mass: float | None = None
 
     def init(self, task: Task, server: Server) -> CoresetState:
         return CoresetState(task.init(server.key), torch.as_tensor(server.key.fold(1).seed), (), torch.ones(()))
@@ -59,7 +73,10 @@ class CoresetFL(Method):
     def aggregate(self, task: Task, state: CoresetState, replies: Sequence[Received], server: Server) -> CoresetState:
         learned = payloads(sorted(replies, key=lambda r: r.client))
         union = self.union(learned)
-        caution(learned, None if union.y.is_floating_point() else task.classes(union.x))
+        classes = None
+        if not union.y.is_floating_point():
+            classes = task.classes(union.x)
+        caution(learned, classes)
         rows = Client(union, (), server.key)
         posterior, accepted = infer(self.downstream, task, state.posterior, rows)  # 3
         return CoresetState(posterior, state.seed, learned, accepted)
@@ -68,9 +85,15 @@ class CoresetFL(Method):
         return [CoresetFL, self.learn]  # what the server infers is not what the sites compute
 
     def union(self, learned: Sequence[Learned]) -> Data:
+        """Return the rows of all coresets, weighted to count for `mass` rows together."""
         rows = concatenate(each.coreset for each in learned)  # 2
-        return rows if self.mass is None else rows._replace(w=rows.w * self.mass / rows.size)
+        if self.mass is None:
+            return rows
+        return rows._replace(w=rows.w * self.mass / rows.size)
 
     def diagnose(self, task: Task, state: CoresetState, x: Tensor) -> dict[str, Any]:
-        sites = [{"halved": int(s.halved), **{k: float(v) for k, v in s.near._asdict().items()}} for s in state.learned]
-        return {"accepted": float(state.accepted), "coresets": sites}
+        coresets = []
+        for learned in state.learned:
+            distances = {name: float(value) for name, value in learned.near._asdict().items()}
+            coresets.append({"halved": int(learned.halved), **distances})
+        return {"accepted": float(state.accepted), "coresets": coresets}

@@ -19,8 +19,16 @@ from consilience.task import Task
 
 
 class Taught(NamedTuple):
+    """The state of DOSFL.
+
+    Attributes:
+        posterior: The weights.
+        seed: Seed of the one start, the same at every client.
+        lessons: What each client sent.
+    """
+
     posterior: Point
-    seed: Tensor  # of the one start, the same at every client
+    seed: Tensor
     lessons: tuple[Lessons, ...]
 
 
@@ -31,12 +39,15 @@ class DOSFL(Method):
         for each client k, in parallel
     1       xₖ, yₖ, ηₖ ← distilled by training the common start on them, unrolled, and send them
     2   for each epoch, for each step s:  θ ← θ − η̄ₛ ∇ Σₖ (nₖ/n) ℓ(θ; xₖₛ, yₖₛ)
+
+    Attributes:
+        learn: How a client distils.
     """
 
     sends: ClassVar[str] = "learned pseudo-rows and the steps to take on them"
     one_shot: ClassVar[bool] = True
 
-    learn: Distillation = Distillation()  # how a client distils
+    learn: Distillation = Distillation()
 
     def init(self, task: Task, server: Server) -> Taught:
         return Taught(task.init(server.key), torch.as_tensor(server.key.fold(1).seed), ())

@@ -14,13 +14,28 @@ def v_distillation(inner: Method | None = None, inference: Inference | None = No
     """Distil the clients' models alone, with squared pseudo-labels and SGD, in every round.
 
     The paper's 20 epochs and batch of 128; its step size is not printed, 1e-3 is where SWA's steps begin.
+
+    Args:
+        inner: How clients train and the server averages; federated averaging if None.
+        inference: How the server trains the student; as in the paper if None.
+
+    Returns:
+        The method.
     """
-    fitted = inference or SGD(rate=1e-3, momentum=0.9, epochs=20, batch=128)
-    own = Ensemble(samples=0, average=False, clients=True)
-    return FedBE(inner or FedAvg(), own, sharpen=2.0, distil=Distil(fitted, wide=False))
+    training = inference or SGD(rate=1e-3, momentum=0.9, epochs=20, batch=128)
+    ensemble = Ensemble(samples=0, average=False, clients=True)
+    return FedBE(inner or FedAvg(), ensemble, sharpen=2.0, distil=Distil(training, wide=False))
 
 
 def one_ensemble(inference: Inference | None = None) -> FedBE:
-    """Average the predictions of the clients' models; meant for one round of long training (200 epochs)."""
-    own = Ensemble(samples=0, average=False, clients=True)
-    return FedBE(FedAvg(inference or SGD(rate=0.01, epochs=200, batch=40)), own, distil=None)
+    """Average the predictions of the clients' models; meant for one round of long training (200 epochs).
+
+    Args:
+        inference: How a client trains; by 200 epochs of SGD if None.
+
+    Returns:
+        The method.
+    """
+    training = inference or SGD(rate=0.01, epochs=200, batch=40)
+    ensemble = Ensemble(samples=0, average=False, clients=True)
+    return FedBE(FedAvg(training), ensemble, distil=None)

@@ -22,6 +22,11 @@ class EPMCMC(Method):
     2   Nₖ ← the Gaussian with their mean and variance (`moments`) or covariance (`dense_moments`)
     3   p(θ | D) ∝ p(θ)^(1−K) Πₖ Nₖ(θ)
     4   draw θ¹ … θᴹ from it
+
+    Attributes:
+        inference: How a client samples.
+        fit: `moments`: diagonal, for networks; `dense_moments`: full covariances, for small models.
+        draws: M, the members that predict.
     """
 
     name: ClassVar[str] = "ep_mcmc"
@@ -30,15 +35,17 @@ class EPMCMC(Method):
     shares: ClassVar[bool] = True
     multiplies: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC()  # how a client samples
-    fit: Callable[[Samples], Any] = moments  # `moments`: diagonal, for networks; `dense_moments`: for small models
-    draws: int = 10  # M, the members that predict
+    inference: Inference = CyclicalSGHMC()
+    fit: Callable[[Samples], Any] = moments
+    draws: int = 10
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
         factors: Any = [self.fit(samples_of(p)) for p in payloads(replies)]  # 2
-        prior = task.prior.dense if isinstance(factors[0], Dense) else task.prior.gaussian
+        prior: Any = task.prior.gaussian
+        if isinstance(factors[0], Dense):
+            prior = task.prior.dense
         product: Gaussian | Dense = multiply(factors, prior(task.like))  # 3
         return State(draw(product, server.key, self.draws, task.like))  # 4

@@ -23,16 +23,33 @@ PENALTIES = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # values of λ that clients or si
 
 
 class Evidence(NamedTuple):
-    posterior: Posterior  # under the adjusted likelihood
-    counts: Tensor  # nₖ, how often each class was seen
+    """What a client of evidence pooling sends.
+
+    Attributes:
+        posterior: The client's posterior under the adjusted likelihood.
+        counts: nₖ, how often each class was seen.
+    """
+
+    posterior: Posterior
+    counts: Tensor
 
 
 class EvidenceState(NamedTuple):
-    posterior: Posterior  # what the round started from, or the student
+    """The state of evidence pooling.
+
+    Attributes:
+        posterior: What the round started from, or the student.
+        posteriors: One for each client that replied, under its adjusted likelihood.
+        weights: nₖ / n.
+        counts: How often each client saw each class, [K, C].
+        chosen: λ and temperature, where the clients chose them.
+    """
+
+    posterior: Posterior
     posteriors: tuple[Posterior, ...]
-    weights: Tensor  # nₖ / n
-    counts: Tensor  # [K, C]
-    chosen: Tensor | tuple[()] = ()  # λ and temperature, where the clients chose them
+    weights: Tensor
+    counts: Tensor
+    chosen: Tensor | tuple[()] = ()
 
 
 @dataclass(frozen=True)
@@ -45,6 +62,12 @@ class EvidencePooling(Method):
     3   z̃ₖ(x) = log (1/S) Σₛ softmax z(x, θₖˢ): evidence, up to an offset that does not depend on the class
     4   s, a ← argmin Σₖc r_kc (s_c + a_k − z̃_kc)² + λ Σₖ r_k a_k²,   r_kc = nₖ(c)^α
     5   p(y|x) ∝ π(y) exp s_y,  π the pooled frequencies
+
+    Attributes:
+        inference: How a client infers: a point, samples or a Gaussian.
+        penalty: λ: 0 leaves offsets free, ∞ averages normalised evidence; None: estimated for each input.
+        exponent: α: how much more a class seen more often counts.
+        distil: How the server trains one student; None: keep the ensemble.
     """
 
     name: ClassVar[str] = "evidence"
@@ -53,10 +76,10 @@ class EvidencePooling(Method):
     one_shot: ClassVar[bool] = True
     by_site: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
-    inference: Inference = SGD(epochs=50)  # how a client infers: a point, samples or a Gaussian
-    penalty: float | None = 0.3  # λ: 0 leaves offsets free, ∞ averages normalised evidence; None: estimated per input
-    exponent: float = 1.0  # α: how much more a class seen more often counts
-    distil: Distil | None = None  # how the server trains one student; None: keep the ensemble
+    inference: Inference = SGD(epochs=50)
+    penalty: float | None = 0.3
+    exponent: float = 1.0
+    distil: Distil | None = None
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         counts = label_counts(client.data, task.classes(client.data.x))
@@ -69,7 +92,9 @@ class EvidencePooling(Method):
         return distil_pool(self.distil, task, pooled, self.teacher(task, pooled), server)
 
     def predictive(self, task: Task, state: EvidenceState) -> Predictive:
-        return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
+        if self.distil:
+            return self.distil.predictive(task, state.posterior)
+        return self.teacher(task, state)
 
     def diagnose(self, task: Task, state: EvidenceState, x: Tensor) -> dict[str, Any]:
         return diagnosis(self.views(task, state, x), state.counts, self.exponent)
@@ -88,10 +113,22 @@ class EvidencePooling(Method):
         return keep_fields(state, ("posterior",))
 
     def teacher(self, task: Task, state: EvidenceState, frequencies: Tensor | None = None) -> Predictive:
+        """Return the pool's prediction, which a student learns from.
+
+        Args:
+            task: The statistical problem.
+            state: The pool.
+            frequencies: π, how often each class is to be expected, [C]; None: as often as the clients saw it.
+
+        Returns:
+            The prediction.
+        """
         total = state.counts.sum(0)
-        target = smooth(total) if frequencies is None else frequencies
+        if frequencies is None:
+            frequencies = smooth(total)
         scores = class_scores(strengths(state.counts, self.exponent), self.penalty)  # 4
-        return lambda x: Categorical(class_log_probs(scores(self.views(task, state, x)), target, total > 0))  # 5
+        return lambda x: Categorical(class_log_probs(scores(self.views(task, state, x)), frequencies, total > 0))  # 5
 
     def views(self, task: Task, state: EvidenceState, x: Tensor) -> Tensor:
+        """Return every client's evidence for inputs, [K, N, C]."""
         return torch.stack([task.predictive(posterior)(x)[0] for posterior in state.posteriors])  # 3

@@ -23,13 +23,27 @@ from consilience.task import Task, smooth
 
 
 class Agreed(NamedTuple):
-    posterior: Point  # the student
-    inputs: Tensor  # what everybody scores
+    """The state of evidence pooling without weights, and its message.
+
+    Attributes:
+        posterior: The student.
+        inputs: The inputs that everybody scores.
+    """
+
+    posterior: Point
+    inputs: Tensor
 
 
 class Scored(NamedTuple):
-    logits: Logits  # z̃ₖ on the inputs
-    counts: Tensor  # nₖ
+    """What a client sends where weights must not leave.
+
+    Attributes:
+        logits: z̃ₖ on the inputs.
+        counts: nₖ.
+    """
+
+    logits: Logits
+    counts: Tensor
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,12 @@ class EvidenceLogits(Method):
     1       infer as in evidence pooling; send z̃ₖ(x) for every input x, and the C counts nₖ
     2   pool the evidence at every input (lines 4–5 of evidence pooling)
     3   θ ← argmin of Σ KL(p(·|x) ‖ p(·|x, θ)) over the inputs
+
+    Attributes:
+        inference: How a client infers.
+        penalty: λ, as in evidence pooling.
+        exponent: α, as in evidence pooling.
+        distil: How the server trains the student.
     """
 
     name: ClassVar[str] = "evidence_logits"
@@ -50,23 +70,23 @@ class EvidenceLogits(Method):
     one_shot: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = SGD(epochs=50)  # how a client infers
-    penalty: float | None = 0.3  # λ, as in evidence pooling
-    exponent: float = 1.0  # α, as in evidence pooling
-    distil: Distil = Distil(Adam(rate=1e-3, epochs=200, batch=100), at_random)  # how the server trains the student
+    inference: Inference = SGD(epochs=50)
+    penalty: float | None = 0.3
+    exponent: float = 1.0
+    distil: Distil = Distil(Adam(rate=1e-3, epochs=200, batch=100), at_random)
 
     def init(self, task: Task, server: Server) -> Agreed:
         if server.inputs is None:
-            raise InputError("evidence_logits needs unlabelled rows at the server: give --inputs 0.2.")
+            raise InputError("evidence_logits needs unlabelled rows at the server, for example `inputs=0.2`.")
         return Agreed(task.init(server.key), server.inputs)
 
     def broadcast(self, state: Agreed) -> Agreed:
         return state
 
     def local(self, task: Task, message: Agreed, client: Client) -> Reply:
-        own = EvidencePooling(self.inference).local(task, message.posterior, client)
-        scores = task.predictive(own.send.posterior)(message.inputs)[0]
-        return Reply(Scored(Logits(scores), own.send.counts), own.size)  # 1
+        reply = EvidencePooling(self.inference).local(task, message.posterior, client)
+        scores = task.predictive(reply.send.posterior)(message.inputs)[0]
+        return Reply(Scored(Logits(scores), reply.send.counts), reply.size)  # 1
 
     def aggregate(self, task: Task, state: Agreed, replies: Sequence[Received], server: Server) -> Agreed:
         z = torch.stack([r.payload.logits.values for r in replies])

@@ -32,6 +32,11 @@ class EvidenceTuned(Method):
         for each client k of K, in parallel
     3       for each (λ, t) of a grid: the summed log-score of the pool on the rows set aside; send these sums
     4   λ, t ← the largest total
+
+    Attributes:
+        inference: How a client infers.
+        exponent: α, as in evidence pooling.
+        aside: Share of a client's rows to choose by.
     """
 
     name: ClassVar[str] = "evidence_tuned"
@@ -42,12 +47,14 @@ class EvidenceTuned(Method):
     by_site: ClassVar[bool] = True
     carries: ClassVar[tuple[type, ...]] = (Evidence, EvidenceState)
     moves_statistics: ClassVar[bool] = True
-    inference: Inference = SGD(epochs=50)  # how a client infers
-    exponent: float = 1.0  # α, as in evidence pooling
-    aside: float = 0.2  # share of a client's rows to choose by
+    inference: Inference = SGD(epochs=50)
+    exponent: float = 1.0
+    aside: float = 0.2
 
     def broadcast(self, state: State | EvidenceState) -> Any:
-        return state if isinstance(state, EvidenceState) else state.posterior  # 2
+        if isinstance(state, EvidenceState):
+            return state  # 2
+        return state.posterior
 
     def local(self, task: Task, message: Point | EvidenceState, client: Client) -> Reply:
         data = client.data
@@ -56,9 +63,9 @@ class EvidenceTuned(Method):
             sums = [(client.memory * log_prob(tempered(q, t), data.y)).sum() for q in p for t in TEMPERATURES]  # 3
             return Reply(torch.stack(sums), data.size, client.memory)
         rank = torch.argsort(client.key.fold(-1).order(data.w)) < self.aside * (data.w > 0).sum()
-        own = client._replace(data=data._replace(w=data.w * ~rank))
-        sent: Evidence = self.pool(1.0).local(task, message, own).send
-        return Reply(sent, data.size, data.w * rank)  # 1
+        others = client._replace(data=data._replace(w=data.w * ~rank))
+        evidence: Evidence = self.pool(1.0).local(task, message, others).send
+        return Reply(evidence, data.size, data.w * rank)  # 1
 
     def aggregate(self, task: Task, state: Any, replies: Sequence[Received], server: Server) -> EvidenceState:
         if isinstance(state, EvidenceState):
@@ -80,4 +87,5 @@ class EvidenceTuned(Method):
         return (torch.as_tensor(reply.keep) > 0).sum()  # the rows set aside, behind the sums
 
     def pool(self, penalty: float) -> EvidencePooling:
+        """Return evidence pooling with this λ."""
         return EvidencePooling(self.inference, penalty, self.exponent)

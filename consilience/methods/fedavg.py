@@ -23,19 +23,25 @@ class FedAvg(Method):
         for each client k, in parallel
     1       θₖ ← SGD on client k's data, started at θ
     2   θ ← Σₖ (nₖ / n) θₖ, or the plain mean (FED: Özer et al. 2022, App. 6.1)
+
+    Attributes:
+        inference: How a client trains.
+        equal: Whether every client counts the same.
     """
 
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = SGD()  # how a client trains
-    equal: bool = False  # count every client the same
+    inference: Inference = SGD()
+    equal: bool = False
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
-        shares = torch.ones(len(replies)) if self.equal else weights(replies)
+        shares = weights(replies)
+        if self.equal:
+            shares = torch.ones(len(replies))
         return State(average(payloads(replies), shares))  # 2
 
     @property

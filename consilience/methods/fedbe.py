@@ -30,20 +30,27 @@ class FedBE(Method):
     3   fit p(θ|D) to the θₖ, weighted by nₖ; draw θ¹ … θᴹ from it; the ensemble is {θ¹ … θᴹ} ∪ {θ̄} ∪ {θₖ}
     4   p̂(y|x) ← the ensemble's mean prediction for the server's inputs, to the power s and normalised
     5   θ ← SWA on the cross-entropy from p̂, started at θ̄
+
+    Attributes:
+        inner: How clients train and the server averages: fedavg, fedprox, fedavgm, scaffold and others.
+        ensemble: Who is in the ensemble.
+        sharpen: s; 1 leaves the pseudo-labels as they are.
+        distil: How the server trains one student; None: keep the ensemble, and go on from θ̄.
+        monitor: Whether to score ensemble and student, or average, side by side in every round.
     """
 
     by_site: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inner: Method = FedAvg()  # how clients train and the server averages: fedavg, fedprox, fedavgm, scaffold …
-    ensemble: Ensemble = Ensemble()  # who is in it
-    sharpen: float = 1.0  # s; 1 leaves the pseudo-labels as they are
-    distil: Distil | None = Distil(SWA(epochs=40, batch=20), wide=False)  # None: keep the ensemble, go on from θ̄
-    monitor: bool = False  # score ensemble and student, or average, side by side in every round
+    inner: Method = FedAvg()
+    ensemble: Ensemble = Ensemble()
+    sharpen: float = 1.0
+    distil: Distil | None = Distil(SWA(epochs=40, batch=20), wide=False)
+    monitor: bool = False
 
     def __post_init__(self) -> None:
         if self.inner.one_shot or self.inner.bound or isinstance(self.inner, FedBE):
-            raise InputError("FedBE goes around a method of many rounds: set inner to fedavg, fedprox or scaffold.")
+            raise InputError("FedBE wraps a method of many rounds: set `inner` to fedavg, fedprox or scaffold.")
 
     def init(self, task: Task, server: Server) -> Ensembled:
         inner = self.inner.init(task, server)
@@ -62,12 +69,12 @@ class FedBE(Method):
         replies = sorted(replies, key=lambda reply: reply.client)
         inner = self.inner.aggregate(task, state.inner, replies, server)  # 2
         members = self.ensemble(self.inner.points(replies), weights(replies), inner.posterior, server.key.fold(0))  # 3
-        made = Ensembled.of(inner, members)
+        ensembled = Ensembled.of(inner, members)
         if self.distil is None or (len(replies) < 2 and self.distil.keeps_shape(task)):
-            return made
+            return ensembled
         teacher = lambda x: tempered(task.predictive(members)(x), 1 / self.sharpen)  # 4
         student = self.distil.student(task, teacher, [inner.posterior], server.inputs, server.key.fold(1))  # 5
-        return made.taught(student, self.distil.keeps_shape(task))
+        return ensembled.taught(student, self.distil.keeps_shape(task))
 
     def predictive(self, task: Task, state: Ensembled) -> Predictive:
         if self.distil is None:
@@ -75,5 +82,8 @@ class FedBE(Method):
         return self.distil.predictive(task, state.posterior)
 
     def monitored(self, task: Task, state: Ensembled) -> dict[str, Predictive]:
-        other = {"average": state.posterior} if self.distil is None else {"ensemble": state.posteriors[0]}
-        return {name: task.predictive(posterior) for name, posterior in other.items()} if self.monitor else {}
+        if not self.monitor:
+            return {}
+        if self.distil is None:
+            return {"average": task.predictive(state.posterior)}
+        return {"ensemble": task.predictive(state.posteriors[0])}

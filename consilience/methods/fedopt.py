@@ -25,6 +25,13 @@ class FedAdam(Method):
     2   Δ ← Σₖ (nₖ / n) (θₖ − θ)
     3   m ← β₁ m + (1 − β₁) Δ;   v ← β₂ v + (1 − β₂) Δ²
     4   θ ← θ + η m / (√v + τ)
+
+    Attributes:
+        inference: How a client trains.
+        rate: η, the server's step.
+        beta1: β₁, the memory of m.
+        beta2: β₂, the memory of v.
+        tau: τ, the adaptivity.
     """
 
     title: ClassVar[str] = "FedAdam"
@@ -32,11 +39,11 @@ class FedAdam(Method):
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = SGD()  # how a client trains
-    rate: float = 0.1  # η, the server's step
-    beta1: float = 0.9  # memory of m
-    beta2: float = 0.99  # memory of v
-    tau: float = 1e-2  # adaptivity
+    inference: Inference = SGD()
+    rate: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-2
 
     def init(self, task: Task, server: Server) -> Stepped:
         start = task.init(server.key)
@@ -54,6 +61,7 @@ class FedAdam(Method):
 
     @property
     def adam(self) -> FederatedAdam:
+        """The server's optimiser."""
         return FederatedAdam(self.rate, self.beta1, self.beta2, self.tau)
 
 
@@ -66,6 +74,11 @@ class FedAvgM(Method):
     1       θₖ ← SGD on client k's data, started at θ
     2   v ← m v + Σₖ (nₖ / n) (θ − θₖ)
     3   θ ← θ − η v
+
+    Attributes:
+        inference: How a client trains.
+        rate: η, the server's step.
+        momentum: m, how much of the last step is kept.
     """
 
     title: ClassVar[str] = "FedAvgM, server momentum"
@@ -73,9 +86,9 @@ class FedAvgM(Method):
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = SGD()  # how a client trains
-    rate: float = 1.0  # η, the server's step
-    momentum: float = 0.9  # m, how much of the last step is kept
+    inference: Inference = SGD()
+    rate: float = 1.0
+    momentum: float = 0.9
 
     def init(self, task: Task, server: Server) -> Stepped:
         start = task.init(server.key)
@@ -93,6 +106,7 @@ class FedAvgM(Method):
 
     @property
     def descent(self) -> Descent:
+        """The server's optimiser."""
         return Descent(self.rate, self.momentum)
 
 
@@ -106,6 +120,13 @@ class FedYogi(Method):
     2   Δ ← Σₖ (nₖ / n) (θₖ − θ)
     3   m ← β₁ m + (1 − β₁) Δ;   v ← v − (1 − β₂) Δ² sign(v − Δ²)
     4   θ ← θ + η m / (√v + τ)
+
+    Attributes:
+        inference: How a client trains.
+        rate: η, the server's step.
+        beta1: β₁, the memory of m.
+        beta2: β₂, the memory of v.
+        tau: τ, the adaptivity.
     """
 
     title: ClassVar[str] = "FedYogi, called AdaptFL in Hasan 2023"
@@ -113,11 +134,11 @@ class FedYogi(Method):
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = SGD()  # how a client trains
-    rate: float = 0.1  # η, the server's step
-    beta1: float = 0.9  # memory of m
-    beta2: float = 0.99  # memory of v
-    tau: float = 1e-2  # adaptivity
+    inference: Inference = SGD()
+    rate: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-2
 
     def init(self, task: Task, server: Server) -> Stepped:
         start = task.init(server.key)
@@ -135,4 +156,5 @@ class FedYogi(Method):
 
     @property
     def yogi(self) -> Yogi:
+        """The server's optimiser."""
         return Yogi(self.rate, self.beta1, self.beta2, self.tau)

@@ -29,13 +29,18 @@ class FedPA(Method):
     2       Σ̂ₖ ← r I + (1 − r) Ŝₖ,   r = 1 / (1 + (S − 1) ρ)
     3       Δₖ ← Σ̂ₖ⁻¹ (θ − μ̂ₖ), and send it
     4   θ ← a step of the server's optimiser along Σₖ (nₖ / n) Δₖ
+
+    Attributes:
+        inference: How a client samples.
+        rho: ρ: how little the covariance is shrunk towards the identity.
+        optimiser: The server's step.
     """
 
     sends: ClassVar[str] = "one vector as long as its weights"
 
-    inference: Inference = CyclicalSGHMC()  # how a client samples
-    rho: float = 0.4  # ρ: how little the covariance is shrunk towards the identity
-    optimiser: Optimiser = Descent(rate=1.0)  # the server's step
+    inference: Inference = CyclicalSGHMC()
+    rho: float = 0.4
+    optimiser: Optimiser = Descent(rate=1.0)
 
     def init(self, task: Task, server: Server) -> Stepped:
         start = task.init(server.key)
@@ -58,14 +63,25 @@ class FedPA(Method):
 
 
 def delta(theta: Tensor, samples: Tensor, rho: float) -> Tensor:
-    """Σ̂⁻¹(θ − μ̂) exactly, by Woodbury's identity: one S × S system instead of a P × P one."""
+    """Compute Σ̂⁻¹(θ − μ̂) exactly, by Woodbury's identity: one S × S system instead of a P × P one.
+
+    Args:
+        theta: θ, [P].
+        samples: The draws, [S, P].
+        rho: ρ, how little the covariance is shrunk towards the identity.
+
+    Returns:
+        The client's Δ, [P].
+    """
     count = len(samples)
-    away, spread = theta - samples.mean(0), samples - samples.mean(0)
+    mean = samples.mean(0)
+    offset = theta - mean
+    spread = samples - mean
     r = 1 / (1 + (count - 1) * rho)
     if count == 1 or r == 1:
-        return away
-    wide = spread.double()
-    small = wide @ wide.T + r * (count - 1) / (1 - r) * torch.eye(count, dtype=torch.float64)
-    solved, _ = torch.linalg.solve_ex(small, wide @ away.double())  # what overflows is found by the engine
-    step: Tensor = (away - spread.T @ solved.to(theta)) / r
+        return offset
+    deviations = spread.double()
+    system = deviations @ deviations.T + r * (count - 1) / (1 - r) * torch.eye(count, dtype=torch.float64)
+    solution, _ = torch.linalg.solve_ex(system, deviations @ offset.double())  # what overflows is found by the engine
+    step: Tensor = (offset - spread.T @ solution.to(theta)) / r
     return step

@@ -11,7 +11,7 @@ from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point, average
 from consilience.task import Task
-from consilience.tilt import proximal, proximal_norm
+from consilience.tilt import Tilt, proximal, proximal_norm
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,23 @@ class FedProx(Method):
         for each client k, in parallel
     1       θₖ ← SGD on client k's loss + (μ/2)‖θₖ − θ‖², started at θ
     2   θ ← Σₖ (nₖ / n) θₖ
+
+    Attributes:
+        inference: How a client trains.
+        mu: μ, the strength of the penalty.
+        squared: Whether the distance is squared; False: μ‖θₖ − θ‖, as Hasan 2023 prints it.
     """
 
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = SGD()  # how a client trains
-    mu: float = 0.01  # strength of the penalty
-    squared: bool = True  # False: μ‖θₖ − θ‖, as Hasan 2023 prints it
+    inference: Inference = SGD()
+    mu: float = 0.01
+    squared: bool = True
 
     def local(self, task: Task, message: Point, client: Client) -> Reply:
-        penalty = (proximal if self.squared else proximal_norm)(message.params, self.mu)
+        penalty: Tilt = proximal(message.params, self.mu)
+        if not self.squared:
+            penalty = proximal_norm(message.params, self.mu)
         return Reply(self.inference(task.tilted(penalty), message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:

@@ -21,6 +21,9 @@ class GaussianProduct(Method):
         for each client k of K, in parallel
     1       N(μₖ, Σₖ) ← the client's posterior p(θ | Dₖ)
     2   p(θ | D) ∝ p(θ)^(1−K) Πₖ N(θ; μₖ, Σₖ)
+
+    Attributes:
+        inference: How a client fits; Laplace(dense=True) sends full precisions.
     """
 
     name: ClassVar[str] = "gaussian_product"
@@ -28,13 +31,17 @@ class GaussianProduct(Method):
     sends: ClassVar[str] = "a Gaussian over its weights: variances, or a whole precision matrix"
     one_shot: ClassVar[bool] = True
 
-    inference: Inference = Laplace()  # how a client fits; Laplace(dense=True) sends full precisions
+    inference: Inference = Laplace()
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
-        found = self.inference(task, message, client)
-        return Reply(found if isinstance(found, Dense) else as_gaussian(found, task.uncertain), client.data.size)  # 1
+        posterior = self.inference(task, message, client)
+        if not isinstance(posterior, Dense):
+            posterior = as_gaussian(posterior, task.uncertain)
+        return Reply(posterior, client.data.size)  # 1
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
         factors: Any = payloads(replies)
-        prior: Any = task.prior.dense if isinstance(factors[0], Dense) else task.prior.gaussian
+        prior: Any = task.prior.gaussian
+        if isinstance(factors[0], Dense):
+            prior = task.prior.dense
         return State(multiply(factors, prior(task.like)))  # 2

@@ -19,9 +19,17 @@ from consilience.tree import Params, Tree
 
 
 class Mimed(NamedTuple):
+    """The state of MIME, and from its second round on its message.
+
+    Attributes:
+        posterior: The weights θ.
+        optimiser: s, the optimiser's memory.
+        gradient: c; () until the clients have been asked.
+    """
+
     posterior: Point
-    optimiser: Tree  # its memory s
-    gradient: Params | tuple[()]  # c; () until the clients have been asked
+    optimiser: Tree
+    gradient: Params | tuple[()]
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,11 @@ class Mime(Method):
     3       θₖ ← steps of the optimiser along ∇fₖ(θₖ; B) − ∇fₖ(θ; B) + c, its memory s held, started at θ
     4   s ← the optimiser's memory after c at θ
     5   θ ← Σₖ (nₖ / n) θₖ
+
+    Attributes:
+        optimiser: Whose steps the clients mimic.
+        epochs: Passes over the client's rows.
+        batch: Rows a step.
     """
 
     title: ClassVar[str] = "MIME"
@@ -44,30 +57,34 @@ class Mime(Method):
     usual_rounds: ClassVar[int] = 20
     moves_statistics: ClassVar[bool] = True
 
-    optimiser: Optimiser = Descent(rate=0.01, momentum=0.9)  # whose steps the clients mimic
-    epochs: int = 10  # passes over the client's rows
-    batch: int = 50  # rows a step
+    optimiser: Optimiser = Descent(rate=0.01, momentum=0.9)
+    epochs: int = 10
+    batch: int = 50
 
     def init(self, task: Task, server: Server) -> Mimed:
         start = task.init(server.key)
         return Mimed(start, self.optimiser.init(tree.ravel(start.params)), ())
 
     def broadcast(self, state: Mimed) -> Point | Mimed:
-        return state if state.gradient else state.posterior
+        if state.gradient:
+            return state
+        return state.posterior
 
     def local(self, task: Task, message: Point | Mimed, client: Client) -> Reply:
         if isinstance(message, Point):
             return Reply(full_gradient(task, message.params, client.data, self.batch), client.data.size)  # 1
-        theta, held = message.posterior, Held(self.optimiser, message.optimiser)
+        theta = message.posterior
+        optimiser = Held(self.optimiser, message.optimiser)
         common = task.anchored(theta.params, message.gradient)  # type: ignore[arg-type]
-        trace = chain(common, theta, client, held, self.epochs, self.batch)
+        trace = chain(common, theta, client, optimiser, self.epochs, self.batch)
         return Reply(Point(tree.unravel(trace.vector, theta.params)), client.data.size)  # 3
 
     def aggregate(self, task: Task, state: Mimed, replies: Sequence[Received], server: Server) -> Mimed:
         mean = tree.mean(payloads(replies), weights(replies))
         if not state.gradient:
             return state._replace(gradient=mean)  # 2
-        theta, gradient = tree.ravel(state.posterior.params), tree.ravel(state.gradient)
+        theta = tree.ravel(state.posterior.params)
+        gradient = tree.ravel(state.gradient)
         _, memory = self.optimiser.step(theta, gradient, state.optimiser, self.optimiser.rate)  # 4
         return Mimed(mean, memory, ())  # 5
 
@@ -82,6 +99,11 @@ class MimeLite(Method):
     2       gₖ ← ∇fₖ(θ) over all of the client's rows;  send θₖ and gₖ
     3   s ← the optimiser's memory after Σₖ (nₖ / n) gₖ at θ
     4   θ ← Σₖ (nₖ / n) θₖ
+
+    Attributes:
+        optimiser: Whose steps the clients mimic.
+        epochs: Passes over the client's rows.
+        batch: Rows a step.
     """
 
     title: ClassVar[str] = "MimeLite"
@@ -90,9 +112,9 @@ class MimeLite(Method):
     sends: ClassVar[str] = "its weights and its gradient where the round began"
     moves_statistics: ClassVar[bool] = True
 
-    optimiser: Optimiser = Descent(rate=0.01, momentum=0.9)  # whose steps the clients mimic
-    epochs: int = 10  # passes over the client's rows
-    batch: int = 50  # rows a step
+    optimiser: Optimiser = Descent(rate=0.01, momentum=0.9)
+    epochs: int = 10
+    batch: int = 50
 
     def init(self, task: Task, server: Server) -> Stepped:
         start = task.init(server.key)
@@ -102,13 +124,15 @@ class MimeLite(Method):
         return state
 
     def local(self, task: Task, message: Stepped, client: Client) -> Reply:
-        theta, held = message.posterior, Held(self.optimiser, message.optimiser)
-        trace = chain(task, theta, client, held, self.epochs, self.batch)
+        theta = message.posterior
+        optimiser = Held(self.optimiser, message.optimiser)
+        trace = chain(task, theta, client, optimiser, self.epochs, self.batch)
         point = Point(tree.unravel(trace.vector, theta.params))  # 1
         return Reply((point, full_gradient(task, theta.params, client.data, self.batch)), client.data.size)  # 2
 
     def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
         points, gradients = zip(*payloads(replies), strict=True)
-        theta, gradient = tree.ravel(state.posterior.params), tree.ravel(tree.mean(gradients, weights(replies)))
+        theta = tree.ravel(state.posterior.params)
+        gradient = tree.ravel(tree.mean(gradients, weights(replies)))
         _, memory = self.optimiser.step(theta, gradient, state.optimiser, self.optimiser.rate)  # 3
         return Stepped(average(points, weights(replies)), memory)  # 4

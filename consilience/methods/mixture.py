@@ -24,6 +24,10 @@ class Mixture(Method):
     2   pₖ(y|x) = (1/S) Σₛ p(y | x, θₖˢ)
     3   p(y|x) = Σₖ (nₖ/n) pₖ(y|x)
     4   θ ← argmin of Σ KL(p(·|x) ‖ p(·|x, θ)) over the server's inputs, if distilled
+
+    Attributes:
+        inference: How a client samples.
+        distil: How the server trains one student; None: keep the ensemble.
     """
 
     sends: ClassVar[str] = "samples of its posterior over the weights"
@@ -31,8 +35,8 @@ class Mixture(Method):
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC()  # how a client samples
-    distil: Distil | None = None  # how the server trains one student; None: keep the ensemble
+    inference: Inference = CyclicalSGHMC()
+    distil: Distil | None = None
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         return Reply(self.inference(task, message, client), client.data.size)  # 1
@@ -42,11 +46,14 @@ class Mixture(Method):
         return distil_pool(self.distil, task, pooled, self.teacher(task, pooled), server)  # 4
 
     def predictive(self, task: Task, state: Pooled) -> Predictive:
-        return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
+        if self.distil:
+            return self.distil.predictive(task, state.posterior)
+        return self.teacher(task, state)
 
     def without_names(self) -> Mixture:
         return Mixture()
 
     def teacher(self, task: Task, state: Pooled) -> Predictive:
+        """Return the pool's prediction, which a student learns from."""
         clients = [task.predictive(posterior) for posterior in state.posteriors]  # 2
         return lambda x: mixture([p(x) for p in clients], state.weights)  # 3

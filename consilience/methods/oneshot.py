@@ -25,6 +25,10 @@ class OneShotFL(Method):
     1       θₖ ← training on client k's data, and send it
     2   z(x) = (1/K) Σₖ zₖ(x), the logits; for numbers, the mixture of the clients' Normals
     3   θ ← argmin of Σ KL(softmax z(x) ‖ p(·|x, θ)) over the server's inputs
+
+    Attributes:
+        inference: How a client trains.
+        distil: How the server trains one student; None: keep the ensemble.
     """
 
     name: ClassVar[str] = "oneshot"
@@ -33,8 +37,8 @@ class OneShotFL(Method):
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = SGD()  # how a client trains
-    distil: Distil | None = Distil()  # how the server trains one student; None: keep the ensemble
+    inference: Inference = SGD()
+    distil: Distil | None = Distil()
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         return Reply(self.inference(task, message, client), client.data.size)  # 1
@@ -45,8 +49,11 @@ class OneShotFL(Method):
         return distil_pool(self.distil, task, pooled, self.teacher(task, pooled), server)  # 3
 
     def predictive(self, task: Task, state: Pooled) -> Predictive:
-        return self.distil.predictive(task, state.posterior) if self.distil else self.teacher(task, state)
+        if self.distil:
+            return self.distil.predictive(task, state.posterior)
+        return self.teacher(task, state)
 
     def teacher(self, task: Task, state: Pooled) -> Predictive:
+        """Return the pool's prediction, which a student learns from."""
         clients = [task.predictive(posterior) for posterior in state.posteriors]
         return lambda x: logarithmic([p(x) for p in clients], state.weights)  # 2

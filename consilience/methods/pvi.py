@@ -21,9 +21,17 @@ from consilience.tree import Params
 
 
 class Partitioned(NamedTuple):
+    """The state of partitioned variational inference, and its message.
+
+    Attributes:
+        posterior: The posterior q.
+        natural: Natural parameters of q(θ) = p(θ) Πₖ tₖ(θ).
+        damping: ρ, how much of a change is sent.
+    """
+
     posterior: Posterior
-    natural: Natural  # of q(θ) = p(θ) Πₖ tₖ(θ)
-    damping: Tensor  # ρ
+    natural: Natural
+    damping: Tensor
 
 
 @dataclass(frozen=True)
@@ -37,22 +45,32 @@ class PVI(Method):
     2       qₖ ← the client's posterior with the cavity for a prior, started at q
     3       Δₖ ← (qₖ / cavity / tₖ)^ρ;  tₖ ← tₖ Δₖ stays, Δₖ is sent
     4   q ← q Πₖ Δₖ
+
+    Attributes:
+        inference: How a client fits.
+        damping: ρ; None: 1 / number of clients, which is safe; 1 is exact on conjugate models.
+        dense: Whether to send full covariances, with an inference that gives them.
     """
 
     name: ClassVar[str] = "pvi"
     moves_statistics: ClassVar[bool] = True
     sends: ClassVar[str] = "the change of its factor: two numbers for every weight"
 
-    inference: Inference = MeanField()  # how a client fits
-    damping: float | None = None  # ρ; None: 1 / number of clients, which is safe; 1 is exact on conjugate models
-    dense: bool = False  # full covariances, with an inference that gives them
+    inference: Inference = MeanField()
+    damping: float | None = None
+    dense: bool = False
 
     def init(self, task: Task, server: Server) -> Partitioned:
         names = getattr(self.inference, "uncertain", lambda task: task.uncertain)(task)
-        own = {k: task.like[k] for k in names}
-        prior = task.prior.dense(own) if self.dense else task.prior.gaussian(own)
-        rho = torch.tensor(1 / server.clients if self.damping is None else self.damping, dtype=torch.float64)
-        return Partitioned(task.init(server.key), natural(prior), rho)
+        uncertain = {k: task.like[k] for k in names}
+        prior: Any = task.prior.gaussian
+        if self.dense:
+            prior = task.prior.dense
+        rho = self.damping
+        if rho is None:
+            rho = 1 / server.clients
+        damping = torch.tensor(rho, dtype=torch.float64)
+        return Partitioned(task.init(server.key), natural(prior(uncertain)), damping)
 
     def broadcast(self, state: Partitioned) -> Partitioned:
         return state
@@ -63,11 +81,14 @@ class PVI(Method):
     def local(self, task: Task, message: Partitioned, client: Client) -> Reply:
         start: Params = centre(message.posterior, task.like).params
         cavity = tree.sub(message.natural, client.memory)  # 1
-        found = self.inference(task.with_prior(Believed(cavity, start, task.prior)), message.posterior, client)  # 2
-        found = found if isinstance(found, Dense) else as_gaussian(found, task.uncertain)
-        change = tree.sub(tree.sub(natural(found), cavity), client.memory)
+        believing = task.with_prior(Believed(cavity, start, task.prior))
+        posterior = self.inference(believing, message.posterior, client)  # 2
+        points: Params = {}
+        if not isinstance(posterior, Dense):
+            posterior = as_gaussian(posterior, task.uncertain)
+            points = {k: v for k, v in posterior.mean.items() if k not in posterior.var}
+        change = tree.sub(tree.sub(natural(posterior), cavity), client.memory)
         change = tree.map(lambda leaf: leaf * message.damping.to(leaf), change)
-        points = {} if isinstance(found, Dense) else {k: v for k, v in found.mean.items() if k not in found.var}
         return Reply((change, points), client.data.size, keep=tree.add(client.memory, change))  # 3
 
     def aggregate(self, task: Task, state: Partitioned, replies: Sequence[Received], server: Server) -> Partitioned:

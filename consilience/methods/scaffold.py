@@ -19,8 +19,15 @@ from consilience.tree import Params
 
 
 class Controlled(NamedTuple):
+    """The state of SCAFFOLD, and its message.
+
+    Attributes:
+        posterior: The weights θ.
+        control: c, the server's control variate.
+    """
+
     posterior: Point
-    control: Params  # c
+    control: Params
 
 
 @dataclass(frozen=True)
@@ -34,13 +41,17 @@ class Scaffold(Method):
     3       send θₖ and cₖ⁺ − cₖ; keep cₖ⁺
     4   θ ← θ + η · mean of (θₖ − θ)
     5   c ← c + (replies / clients) · mean of (cₖ⁺ − cₖ)
+
+    Attributes:
+        inference: How a client trains; momentum m widens its steps by 1 / (1 − m).
+        rate: η, the server's step.
     """
 
     sends: ClassVar[str] = "its weights and the change of its control variate"
     moves_statistics: ClassVar[bool] = True
 
-    inference: SGD = SGD(momentum=0.0)  # how a client trains; momentum widens its steps by 1 / (1 − m)
-    rate: float = 1.0  # η, the server's step
+    inference: SGD = SGD(momentum=0.0)
+    rate: float = 1.0
 
     def init(self, task: Task, server: Server) -> Controlled:
         start = task.init(server.key)

@@ -22,8 +22,15 @@ VARIANTS = ("printed", "ozer2022")
 
 
 class Merged(NamedTuple):
+    """The state of variational averaging.
+
+    Attributes:
+        posterior: The merged Gaussian.
+        floored: How many of the clients' variances lay at the inference's floor in the last round.
+    """
+
     posterior: Posterior
-    floored: Tensor  # how many of the clients' variances lay at the inference's floor in the last round
+    floored: Tensor
 
 
 @dataclass(frozen=True)
@@ -35,23 +42,30 @@ class VariationalAveraging(Method):
     1       N(μₖ, σₖ²) ← the client's posterior, started at N(μ, σ²)
     2   βₖ ← nₖ / n (FVBWA), or 1 / K (FVBA)
     3   μ, σ² ← the rule applied to μₖ, σₖ², βₖ: EAA, GAA, AALV, PPA or CF
+
+    Attributes:
+        inference: How a client fits; any inference that gives a Gaussian or samples.
+        rule: How Gaussians are merged: `eaa`, `gaa`, `aalv`, `ppa` or `cf`.
+        equal: Whether every client counts the same (FVBA).
+        population: Draws of the population of eq. 7, with the rule `ppa`; 0: its exact moments.
+        variant: `printed`, or `ozer2022`: the released program's clamped sums.
     """
 
     name: ClassVar[str] = "variational"
     moves_statistics: ClassVar[bool] = True
     sends: ClassVar[str] = "a mean and a variance for every weight"
 
-    inference: Inference = MeanField()  # how a client fits; any inference that gives a Gaussian or samples
-    rule: Rule = aalv  # eaa, gaa, aalv, ppa or cf
-    equal: bool = False  # count every client the same (FVBA)
-    population: int = 0  # of eq. 7, with the rule ppa: so many draws; 0: their exact moments
-    variant: str = "printed"  # 'ozer2022': the released program's clamped sums
+    inference: Inference = MeanField()
+    rule: Rule = aalv
+    equal: bool = False
+    population: int = 0
+    variant: str = "printed"
 
     def init(self, task: Task, server: Server) -> Merged:
         if self.variant not in VARIANTS:
             raise unknown_name("variant", self.variant, VARIANTS)
         if self.population and self.rule is not ppa:
-            raise InputError("A population belongs to the rule ppa: set rule=ppa, or population=0.")
+            raise InputError("A population belongs to the rule ppa: set `rule=ppa`, or `population=0`.")
         return Merged(task.init(server.key), torch.zeros((), dtype=torch.int64))
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
@@ -59,15 +73,23 @@ class VariationalAveraging(Method):
 
     def aggregate(self, task: Task, state: Merged, replies: Sequence[Received], server: Server) -> Merged:
         gaussians = [as_gaussian(payload, task.uncertain) for payload in payloads(replies)]
-        shares = torch.full((len(replies),), 1 / len(replies)) if self.equal else weights(replies)  # 2
-        rule = population(server.key, self.population) if self.population else self.rule
-        rule = Released(rule) if self.variant == "ozer2022" else rule
+        shares = weights(replies)  # 2
+        if self.equal:
+            shares = torch.full((len(replies),), 1 / len(replies))
+        rule = self.rule
+        if self.population:
+            rule = population(server.key, self.population)
+        if self.variant == "ozer2022":
+            rule = Released(rule)
         merged = merge(gaussians, shares, rule, [r.client for r in replies])  # 3
         floor = torch.tensor(getattr(self.inference, "floor", -torch.inf)).exp() * 1.001
-        return Merged(merged, torch.stack([(v <= floor).sum() for g in gaussians for v in g.var.values()]).sum())
+        floored = torch.stack([(var <= floor).sum() for gaussian in gaussians for var in gaussian.var.values()])
+        return Merged(merged, floored.sum())
 
     def predictive(self, task: Task, state: Merged) -> Predictive:
-        return task.predictive(clamp(state.posterior) if self.variant == "ozer2022" else state.posterior)
+        if self.variant == "ozer2022":
+            return task.predictive(clamp(state.posterior))
+        return task.predictive(state.posterior)
 
     def diagnose(self, task: Task, state: Merged, x: Tensor) -> dict[str, Any]:
         """The degree of spread, and how many client variances had reached the floor."""

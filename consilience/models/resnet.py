@@ -86,7 +86,7 @@ def resnet(
         InputError: If the rows are not images, or the depth is not 6n + 2.
     """
     if depth < 8 or depth % 6 != 2:
-        raise InputError(f"There is no model resnet{depth}: depths are 6n + 2, as in resnet20, resnet32, resnet44 or resnet56.")
+        raise InputError(f"There is no model resnet{depth}: depths are 6n + 2, as in resnet20, 32, 44 or 56.")
     layers = [conv3(image(features)[0], WIDTHS[0]), norm(WIDTHS[0]), nn.ReLU()]
     before = WIDTHS[0]
     for width in WIDTHS:

@@ -19,29 +19,80 @@ CPU = torch.device("cpu")
 
 
 def device(name: str) -> torch.device:
-    """A device by its name, refused if it is not there."""
+    """Find a device.
+
+    Args:
+        name: Its name: `cpu`, `cuda` or `cuda:0`.
+
+    Returns:
+        The device.
+
+    Raises:
+        InputError: There is no device of that name, or this machine lacks it.
+    """
     try:
-        found = torch.device(name)
+        place = torch.device(name)
     except RuntimeError as error:
         raise InputError(f"There is no device called '{name}'; use cpu, cuda or cuda:0.") from error
-    there = {"cpu": 1, "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0}.get(found.type, 0)
-    if (found.index or 0) >= there:
-        raise InputError(f"This machine has no '{name}' that torch can use; use --device cpu.")
-    return found
+    if (place.index or 0) >= _count(place.type):
+        raise InputError(f"This machine has no '{name}' that torch can use; use device='cpu'.")
+    return place
+
+
+def _count(kind: str) -> int:
+    """How many devices of a kind this machine has."""
+    if kind == "cpu":
+        return 1
+    if kind == "cuda" and torch.cuda.is_available():
+        return torch.cuda.device_count()
+    return 0
 
 
 def place_on(task: Task, sites: Sites, where: torch.device) -> tuple[Task, Sites]:
-    """The task and everyone's rows on a device; as they are on the processor."""
+    """Copy the task and everyone's rows to a device.
+
+    Args:
+        task: The statistical problem.
+        sites: Everybody's rows.
+        where: The device.
+
+    Returns:
+        Both on the device; as they are if it is the processor.
+    """
     if where.type == "cpu":
         return task, sites
     return dataclasses.replace(task, model=copy.deepcopy(task.model).to(where)), sites.to(where)
 
 
 def move(value: Tree, where: torch.device) -> Any:
-    """The same tree with its tensors on a device."""
-    return tree.map(lambda leaf: leaf.to(where) if isinstance(leaf, Tensor) else leaf, value)
+    """Move a tree's tensors to a device.
+
+    Args:
+        value: The tree.
+        where: The device.
+
+    Returns:
+        The same tree there.
+    """
+
+    def move_leaf(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.to(where)
+        return leaf
+
+    return tree.map(move_leaf, value)
 
 
 def on(engine: str, name: str) -> str:
-    """An engine and its device, where that decides the numbers."""
-    return engine if name == "cpu" else f"{engine} on {torch.device(name).type}"
+    """Name an engine with its device, where that decides the numbers.
+
+    Args:
+        engine: The engine's name.
+        name: The device's name.
+
+    Returns:
+        The engine's name on the processor, else with the kind of device.
+    """
+    if name == "cpu":
+        return engine
+    return f"{engine} on {torch.device(name).type}"

@@ -56,8 +56,8 @@ class Scorer:
         metrics = _mean([scores(p, y) for _, p, y in predictions])
         if self.sites.validation is not None:
             rows = self.sites.all_validation
-            tuned = _mean([scores(*in_units(model(rows.x), rows, self.sites)) for model, _, _ in predictions])
-            metrics |= {f"validation_{name}": value for name, value in tuned.items()}
+            validation = _mean([scores(*in_units(model(rows.x), rows, self.sites)) for model, _, _ in predictions])
+            metrics |= {f"validation_{name}": value for name, value in validation.items()}
         rows = self.sites.all_test
         for name, model in self.method.monitored(self.task, state).items():
             other = scores(*in_units(model(rows.x), rows, self.sites))
@@ -78,28 +78,28 @@ class Scorer:
             return self._evaluate_personal(predictions)
         ((model, p, y),) = predictions
         sites = self.sites
-        found = {"metrics": scores(p, y), "intervals": _lists(intervals(p, y)), "tempered": None}
+        report: dict[str, Any] = {"metrics": scores(p, y), "intervals": _lists(intervals(p, y)), "tempered": None}
         if isinstance(p, Categorical):
-            found["reliability"] = [_bin(b._asdict()) for b in reliability(p, y)]
-            found["ece_if_calibrated"] = expected_ece_if_calibrated(p)
+            report["reliability"] = [_bin(b._asdict()) for b in reliability(p, y)]
+            report["ece_if_calibrated"] = expected_ece_if_calibrated(p)
         else:
-            found["coverage"] = [
-                {"level": level, "observed": seen, "interval": list(interval)}
-                for level, seen, interval in coverage_curve(p, y, LEVELS)
+            report["coverage"] = [
+                {"level": level, "observed": observed, "interval": list(interval)}
+                for level, observed, interval in coverage_curve(p, y, LEVELS)
             ]
         if sites.calibration is not None and self.method.tempers:
             t = fitted_temperature(model, sites)
             q = tempered(p, t)
-            found["tempered"] = {"temperature": t, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
-        found["diagnostics"] = self.method.diagnose(self.task, state, sites.all_test.x)
-        found["uncertainty"] = split_uncertainty(self.method, self.task, state, p, sites)
-        found["predicted"] = None
-        found["examples"] = None
+            report["tempered"] = {"temperature": t, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
+        report["diagnostics"] = self.method.diagnose(self.task, state, sites.all_test.x)
+        report["uncertainty"] = split_uncertainty(self.method, self.task, state, p, sites)
+        report["predicted"] = None
+        report["examples"] = None
         if not isinstance(p, Categorical):
-            found["predicted"] = predicted_bins(p, y, sites.public)
+            report["predicted"] = predicted_bins(p, y, sites.public)
         elif sites.public:
-            found["examples"] = examples(p, y, sites)
-        return {**found, **per_site([model] * len(sites), sites)}
+            report["examples"] = examples(p, y, sites)
+        return {**report, **per_site([model] * len(sites), sites)}
 
     def _evaluate_personal(self, predictions: list[tuple[Predictive, Distribution, Tensor]]) -> dict[str, Any]:
         """The average of the sites' own models, and the best of them."""
@@ -128,9 +128,19 @@ class Scorer:
 
 
 def uncertainty(method: Method, task: Task, state: Tree, inputs: Tensor) -> Uncertainty:
-    """Where the doubt of the posteriors behind a model comes from, for every input."""
+    """Split the uncertainty of the posteriors behind a model by where it comes from.
+
+    Args:
+        method: The method.
+        task: The statistical problem.
+        state: The server's state.
+        inputs: Inputs as the network sees them.
+
+    Returns:
+        Aleatoric and epistemic uncertainty for every input, and the part of the latter between sites.
+    """
     posteriors, weights = method.members(state)
-    if getattr(task.likelihood, "latent", True) is False:  # a member's noise is no doubt about the weights
+    if getattr(task.likelihood, "latent", True) is False:  # a member's noise is not uncertainty of the weights
         task = dataclasses.replace(task, likelihood=dataclasses.replace(task.likelihood, latent=True))  # type: ignore[type-var]
     each = [
         [task.predictive(Point(m))(inputs) for m in members(posterior, Key(0), task.draws, task.like)]
@@ -142,32 +152,53 @@ def uncertainty(method: Method, task: Task, state: Tree, inputs: Tensor) -> Unce
 def split_uncertainty(
     method: Method, task: Task, state: Tree, p: Distribution, sites: Sites
 ) -> list[dict[str, Any]] | None:
-    """The mean doubt of a test row: over all, over those it got right and wrong, and at every site; None where one set
-    of weights cannot tell."""
+    """Average the uncertainty of test rows: over all, over those it got right and wrong, and at every site.
+
+    Args:
+        method: The method.
+        task: The statistical problem.
+        state: The server's state.
+        p: What its model predicts for the test rows.
+        sites: Everybody's rows.
+
+    Returns:
+        One entry for each such part of the rows; None where there is a single set of weights, which cannot tell.
+    """
     rows = sites.all_test
     step = max(-(-len(rows.x) // SPLIT_ROWS), 1)
     some = slice(None, None, step)
-    found = uncertainty(method, task, state, rows.x[some])
-    if not bool((found.epistemic > 1e-9).any()):
+    split = uncertainty(method, task, state, rows.x[some])
+    if not bool((split.epistemic > 1e-9).any()):
         return None
     site = torch.repeat_interleave(torch.arange(len(sites)), torch.tensor([len(d.x) for d in sites.test]))[some]
     parts = {"all test rows": torch.ones(len(site), dtype=torch.bool)}
+    unit = sites.target_scale**2
     if isinstance(p, Categorical):
+        unit = 1.0
         right = p.log_probs[some].argmax(1) == rows.y[some]
         parts |= {"it got right": right, "it got wrong": ~right}
     parts |= {f"site {name}": site == k for k, name in enumerate(sites.names)}
-    unit = 1.0 if isinstance(p, Categorical) else sites.target_scale**2
-    within = (found.epistemic - found.disagreement).clamp(min=0)
-    named = {"aleatoric": found.aleatoric, "within": within, "disagreement": found.disagreement}
-    return [
-        {"of": of, "rows": int(part.sum()), **{n: unit * float(v[part].mean()) for n, v in named.items()}}
-        for of, part in parts.items()
-        if bool(part.any())
-    ]
+    within = (split.epistemic - split.disagreement).clamp(min=0)
+    kinds = {"aleatoric": split.aleatoric, "within": within, "disagreement": split.disagreement}
+    entries = []
+    for of, part in parts.items():
+        if bool(part.any()):
+            means = {kind: unit * float(value[part].mean()) for kind, value in kinds.items()}
+            entries.append({"of": of, "rows": int(part.sum()), **means})
+    return entries
 
 
 def predicted_bins(p: Normal, y: Tensor, public: bool) -> dict[str, Any] | None:
-    """Predictions against the truth, in bins of the prediction; single rows only where those may be shown."""
+    """Compare predictions with the truth, in bins of the prediction.
+
+    Args:
+        p: What a model predicts for the test rows.
+        y: The truth.
+        public: Whether single rows may be shown.
+
+    Returns:
+        The bins, some rows if they may be shown, and the spread of the truth; None for too few rows or several targets.
+    """
     if p.mean.ndim > 1 or len(y) < 2 * PREDICTED_BINS:
         return None
     order = p.mean.argsort()
@@ -176,85 +207,172 @@ def predicted_bins(p: Normal, y: Tensor, public: bool) -> dict[str, Any] | None:
     for part in order.tensor_split(PREDICTED_BINS):
         true = y[part].double()
         half = 1.96 * float(true.std()) / len(part) ** 0.5
-        at = float(p.mean[part].double().mean())
-        here = {"said": at, "deviation": float(deviation[part].double().mean()), "seen": float(true.mean())}
-        bins.append({**here, "rows": len(part), "interval": [here["seen"] - half, here["seen"] + half]})
-    step = max(-(-len(y) // SHOWN_POINTS), 1)
-    points = [[float(p.mean[i]), float(deviation[i]), float(y[i])] for i in order[::step]] if public else None
+        mean = float(true.mean())
+        bins.append(
+            {
+                "said": float(p.mean[part].double().mean()),
+                "deviation": float(deviation[part].double().mean()),
+                "seen": mean,
+                "rows": len(part),
+                "interval": [mean - half, mean + half],
+            }
+        )
+    points = None
+    if public:
+        step = max(-(-len(y) // SHOWN_POINTS), 1)
+        points = [[float(p.mean[i]), float(deviation[i]), float(y[i])] for i in order[::step]]
     return {"bins": bins, "points": points, "spread": float(y.double().std())}
 
 
 def examples(p: Categorical, y: Tensor, sites: Sites) -> list[dict[str, Any]]:
-    """The most confidently wrong test rows and the most uncertain ones."""
-    probs, rows = p.probs, sites.all_test
-    said, doubt = probs.max(1), torch.special.entr(probs).sum(1)
-    wrong = (said.indices != y).nonzero().flatten()
+    """Pick the most confidently wrong test rows and the most uncertain ones.
+
+    Args:
+        p: What a model predicts for the test rows.
+        y: The truth.
+        sites: Everybody's rows, which must be public.
+
+    Returns:
+        An entry for each row, with its image if it is one.
+    """
+    confidence, label = p.probs.max(1)
+    entropy = torch.special.entr(p.probs).sum(1)
+    wrong = (label != y).nonzero().flatten()
     kinds = {
-        "most confidently wrong": wrong[said.values[wrong].argsort(descending=True)][:SHOWN_EXAMPLES],
-        "most uncertain": doubt.argsort(descending=True)[:SHOWN_EXAMPLES],
+        "most confidently wrong": wrong[confidence[wrong].argsort(descending=True)][:SHOWN_EXAMPLES],
+        "most uncertain": entropy.argsort(descending=True)[:SHOWN_EXAMPLES],
     }
-    return [
-        {"kind": kind, "said": int(said.indices[i]), "confidence": float(said.values[i]), "true": int(y[i]),
-         "image": picture(rows.x[i])}
-        for kind, chosen in kinds.items()
-        for i in chosen.tolist()
-    ]  # fmt: skip
+    rows = sites.all_test
+    entries = []
+    for kind, indices in kinds.items():
+        for i in indices.tolist():
+            entries.append(
+                {
+                    "kind": kind,
+                    "said": int(label[i]),
+                    "confidence": float(confidence[i]),
+                    "true": int(y[i]),
+                    "image": picture(rows.x[i]),
+                }
+            )
+    return entries
 
 
 def picture(x: Tensor) -> list[list[float]] | None:
-    """A row as a grey image from 0 to 1, if it is one: channels are averaged, and 64 numbers are 8 × 8."""
-    image = x.mean(0) if x.ndim == 3 else x.reshape(8, 8) if x.shape == (64,) else None
-    if image is None or image.numel() > 1024:
+    """Turn a row into a grey image, if it is one: channels are averaged, and 64 numbers are 8 × 8.
+
+    Args:
+        x: The row's features.
+
+    Returns:
+        The image, from 0 to 1; None for other rows and for large images.
+    """
+    if x.ndim == 3:
+        image = x.mean(0)
+    elif x.shape == (64,):
+        image = x.reshape(8, 8)
+    else:
         return None
-    low, high = float(image.min()), float(image.max())
+    if image.numel() > 1024:
+        return None
+    low = float(image.min())
+    high = float(image.max())
     return [[round((v - low) / max(high - low, 1e-9), 2) for v in row] for row in image.tolist()]
 
 
 def _each_tempered(models: Sequence[Predictive], sites: Sites) -> dict[str, Any]:
     """A temperature of its own for each site's model, and the average of their scores."""
-    rows, found = sites.all_test, [fitted_temperature(model, sites) for model in models]
-    each = []
-    for model, t in zip(models, found, strict=True):
+    rows = sites.all_test
+    temperatures = [fitted_temperature(model, sites) for model in models]
+    metrics = []
+    for model, t in zip(models, temperatures, strict=True):
         p, y = in_units(model(rows.x), rows, sites)
-        each.append(scores(tempered(p, t), y))
-    return {"temperature": statistics.fmean(found), "metrics": _mean(each), "intervals": {}}
+        metrics.append(scores(tempered(p, t), y))
+    return {"temperature": statistics.fmean(temperatures), "metrics": _mean(metrics), "intervals": {}}
 
 
 def fitted_temperature(model: Predictive, sites: Sites) -> float:
+    """Fit a temperature to a model on the server's labelled rows.
+
+    Args:
+        model: The model.
+        sites: Everybody's rows; the server must have labelled ones.
+
+    Returns:
+        The temperature.
+    """
     assert sites.calibration is not None
     return temperature(model(sites.calibration.x), sites.calibration.y)
 
 
 def per_site(models: Sequence[Predictive], sites: Sites) -> dict[str, Any]:
-    """Scores on each site's own test rows, and the site with the worst NLL."""
-    counts = sites.label_counts() if sites.classes else None
-    listed: list[dict[str, Any]] = []
+    """Score each site's model on its own test rows.
+
+    Args:
+        models: One for each site; the same, where there is one for all.
+        sites: Everybody's rows.
+
+    Returns:
+        An entry for each site, and the site with the worst NLL.
+    """
+    labels: list[list[int] | None] = [None] * len(sites)
+    if sites.classes:
+        labels = [[int(count) for count in counts] for counts in sites.label_counts()]
+    entries: list[dict[str, Any]] = []
     for k, (model, train, test) in enumerate(zip(models, sites.train, sites.test, strict=True)):
-        own = scores(*in_units(model(test.x), test, sites)) if len(test.x) else {}
-        labels = None if counts is None else [int(c) for c in counts[k]]
-        listed.append(
-            {"site": sites.names[k], "train": len(train.x), "test": len(test.x), "labels": labels, "metrics": own}
+        metrics: dict[str, float] = {}
+        if len(test.x):
+            metrics = scores(*in_units(model(test.x), test, sites))
+        entries.append(
+            {
+                "site": sites.names[k],
+                "train": len(train.x),
+                "test": len(test.x),
+                "labels": labels[k],
+                "metrics": metrics,
+            }
         )
-    tested = [s for s in listed if s["metrics"]]
-    worst = max(tested, key=lambda s: s["metrics"]["nll"]) if tested else None
-    return {"per_site": listed, "worst_site": {"site": worst["site"], **worst["metrics"]} if worst else None}
+    return {"per_site": entries, "worst_site": _worst(entries)}
+
+
+def _worst(entries: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The site with the largest NLL, and its scores; None if no site has test rows."""
+    scored = [entry for entry in entries if entry["metrics"]]
+    if not scored:
+        return None
+    worst = max(scored, key=lambda entry: entry["metrics"]["nll"])
+    return {"site": worst["site"], **worst["metrics"]}
 
 
 def in_units(p: Distribution, rows: Data, sites: Sites) -> tuple[Distribution, Tensor]:
-    """Predictions and targets in the target's own units."""
+    """Convert predictions and targets to the target's own unit.
+
+    Args:
+        p: What a model predicts for the rows.
+        rows: The rows.
+        sites: Everybody's rows, which know the target's scale.
+
+    Returns:
+        The predictions and the truth.
+    """
     if isinstance(p, Categorical):
         return p, rows.y
-    scale, shift = sites.target_scale, sites.target_shift
+    scale = sites.target_scale
+    shift = sites.target_shift
     return Normal(p.mean * scale + shift, p.var * scale**2, p.noise * scale**2), rows.y * scale + shift
 
 
 def _mean(each: list[dict[str, float]]) -> dict[str, float]:
-    return {name: sum(s[name] for s in each) / len(each) for name in each[0] if all(name in s for s in each)}
+    """The mean of the scores that all have."""
+    names = [name for name in each[0] if all(name in metrics for metrics in each)]
+    return {name: sum(metrics[name] for metrics in each) / len(each) for name in names}
 
 
-def _lists(found: dict[str, tuple[float, float]]) -> dict[str, list[float]]:
-    return {name: list(pair) for name, pair in found.items()}
+def _lists(pairs: dict[str, tuple[float, float]]) -> dict[str, list[float]]:
+    return {name: list(pair) for name, pair in pairs.items()}
 
 
 def _bin(fields: dict[str, Any]) -> dict[str, Any]:
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+    """The fields with lists in place of tuples, as JSON has them."""
+    lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
+    return {**fields, **lists}

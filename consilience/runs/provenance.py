@@ -23,25 +23,31 @@ from consilience.version import __version__
 
 
 def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
-    """Refuse, before anything is computed, what cannot work."""
+    """Refuse, before anything is computed, what cannot work.
+
+    Args:
+        method: The method.
+        task: The statistical problem.
+        sites: Everybody's rows.
+        rounds: How many rounds.
+
+    Raises:
+        InputError: The method cannot run so many rounds, or on such rows, or with such a network.
+    """
     if rounds < 1:
-        raise InputError(f"{rounds} rounds: at least one is needed.")
+        raise InputError(f"rounds={rounds}: at least one is needed.")
     if method.one_shot and rounds > 1:
-        raise InputError(f"{name(method)} is a one-round method, a second would repeat the first: use --rounds 1.")
-    wanted = needs(method)
-    no_labels, no_inputs = sites.calibration is None, sites.inputs is None
-    if (Needs.LABELS in wanted and no_labels) or (Needs.INPUTS in wanted and no_inputs):
-        free = ", ".join(sorted(n for n, m in METHODS.items() if needs(m()) == {Needs.NOTHING} and not m.bound))
-        both = [("labelled rows (--calibration 30)", Needs.LABELS), ("unlabelled rows (--inputs 0.2)", Needs.INPUTS)]
-        what = " and ".join(words for words, need in both if need in wanted)
-        raise InputError(f"{name(method)} needs {what} at the server; methods that need nothing there: {free}.")
-    kind = "classification" if sites.classes else "regression"
+        raise InputError(f"{name(method)} is a one-round method, a second would repeat the first: use rounds=1.")
+    _check_needs(method, sites)
+    kind = kind_of(sites)
     if kind not in method.tasks:
         raise InputError(f"{name(method)} is for {method.tasks[0]} only; these rows are a {kind} problem.")
     if sites.inputs is not None and sites.inputs.shape[1:] != sites.train[0].x.shape[1:]:
-        theirs, ours = tuple(sites.inputs.shape[1:]), tuple(sites.train[0].x.shape[1:])
+        server_shape = tuple(sites.inputs.shape[1:])
+        site_shape = tuple(sites.train[0].x.shape[1:])
         raise InputError(
-            f"The server's inputs have the shape {theirs} a row, the sites' rows {ours}: resize them first."
+            f"A row of the server's inputs has the shape {server_shape}, a row of the sites {site_shape}: resize the "
+            "inputs first."
         )
     if task.statistics and not moves_statistics(method):
         raise InputError(
@@ -51,11 +57,59 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
     task.check(sites.train[0], sites.classes)
 
 
+def _check_needs(method: Method, sites: Sites) -> None:
+    """Refuse a method that needs rows which the server does not have."""
+    required = needs(method)
+    labels_missing = Needs.LABELS in required and sites.calibration is None
+    inputs_missing = Needs.INPUTS in required and sites.inputs is None
+    if not labels_missing and not inputs_missing:
+        return
+    rows = []
+    if Needs.LABELS in required:
+        rows.append("labelled rows (for example calibration=30)")
+    if Needs.INPUTS in required:
+        rows.append("unlabelled rows (for example inputs=0.2)")
+    free = ", ".join(sorted(n for n, m in METHODS.items() if needs(m()) == {Needs.NOTHING} and not m.bound))
+    raise InputError(
+        f"{name(method)} needs {' and '.join(rows)} at the server; methods that need nothing there: {free}."
+    )
+
+
+def kind_of(sites: Sites) -> str:
+    """Name the kind of problem.
+
+    Args:
+        sites: Everybody's rows.
+
+    Returns:
+        `classification` or `regression`.
+    """
+    if sites.classes:
+        return "classification"
+    return "regression"
+
+
 def facts(
     method: Method, task: Task, sites: Sites, rounds: int, seed: int, engine: str, threads: int
 ) -> dict[str, Any]:
-    """What was run, on what, with what."""
+    """Say what is run, on what, with what.
+
+    Args:
+        method: The method.
+        task: The statistical problem.
+        sites: Everybody's rows.
+        rounds: How many rounds.
+        seed: What all random numbers come from.
+        engine: The engine's name.
+        threads: How many BLAS threads.
+
+    Returns:
+        Values by the names of `run.json`.
+    """
     title, source = citation(type(method))
+    class_names = None
+    if sites.class_names:
+        class_names = list(sites.class_names)
     return {
         "method": name(method),
         "title": title,
@@ -71,24 +125,36 @@ def facts(
         "threads": threads,
         "model": type(task.model).__name__,
         "parameters": sum(p.numel() for p in task.weights(task.like).values()),
-        "task": "classification" if sites.classes else "regression",
+        "task": kind_of(sites),
         "classes": sites.classes,
-        "class_names": list(sites.class_names) if sites.class_names else None,
+        "class_names": class_names,
         "settings": describe(method),
         "prior": describe(task.prior),
         "likelihood": describe(task.likelihood),
-        "rows": {
-            "train": sum(len(d.x) for d in sites.train),
-            "calibration": 0 if sites.calibration is None else len(sites.calibration.x),
-            "inputs": 0 if sites.inputs is None else len(sites.inputs),
-            "validation": 0 if sites.validation is None else sum(len(d.x) for d in sites.validation),
-            "test": len(sites.all_test.x),
-        },
+        "rows": _row_counts(sites),
         "versions": versions(),
     }
 
 
+def _row_counts(sites: Sites) -> dict[str, int]:
+    counts = {
+        "train": sum(len(d.x) for d in sites.train),
+        "calibration": 0,
+        "inputs": 0,
+        "validation": 0,
+        "test": len(sites.all_test.x),
+    }
+    if sites.calibration is not None:
+        counts["calibration"] = len(sites.calibration.x)
+    if sites.inputs is not None:
+        counts["inputs"] = len(sites.inputs)
+    if sites.validation is not None:
+        counts["validation"] = sum(len(d.x) for d in sites.validation)
+    return counts
+
+
 def versions() -> dict[str, str]:
+    """Return the versions of what computes the numbers, by name."""
     return {
         "consilience": __version__,
         "python": platform.python_version(),
@@ -116,9 +182,21 @@ def citation(kind: type[Method]) -> tuple[str, str]:
 def identity(
     method: Method, task: Task, sites: Sites, seed: int, engine: str, takes_part: dict[str, Any] | None = None
 ) -> str:
-    """A hash of all that decides the numbers; `takes_part` says who is asked and lost, if not everyone replies."""
+    """Hash all that decides the numbers.
+
+    Args:
+        method: The method.
+        task: The statistical problem.
+        sites: Everybody's rows.
+        seed: What all random numbers come from.
+        engine: The engine's name, with its device where that decides the numbers.
+        takes_part: Who is asked and lost; None or empty if everyone always replies.
+
+    Returns:
+        The hash, in hexadecimal digits.
+    """
     shapes = {k: [list(v.shape), str(v.dtype)] for k, v in task.like.items()}
-    parts = [
+    parts: list[Any] = [
         describe(method),
         describe(task.prior),
         describe(task.likelihood),
@@ -126,12 +204,24 @@ def identity(
         seed,
         engine,
         sites.fingerprint(),
-        *([takes_part] if takes_part else []),
     ]
+    if takes_part:
+        parts.append(takes_part)
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def reported_identity(report: dict[str, Any], method: Method, task: Task, sites: Sites) -> str:
-    """The same hash, from what run.json says about seed, engine, device and who took part."""
-    taking = Participation(**report.get("participation", {})).fingerprint()
-    return identity(method, task, sites, report["seed"], on(report["engine"], report.get("device", "cpu")), taking)
+    """Hash the same, from what `run.json` says about seed, engine, device and who took part.
+
+    Args:
+        report: The content of `run.json`.
+        method: The method.
+        task: The statistical problem.
+        sites: Everybody's rows.
+
+    Returns:
+        The hash, in hexadecimal digits.
+    """
+    takes_part = Participation(**report.get("participation", {})).fingerprint()
+    engine = on(report["engine"], report.get("device", "cpu"))
+    return identity(method, task, sites, report["seed"], engine, takes_part)

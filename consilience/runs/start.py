@@ -11,32 +11,70 @@ from consilience.methods import method
 from consilience.posterior import Posterior, centre
 from consilience.runs.store import Store
 from consilience.task import Task
+from consilience.tree import Params
 
 
 class Start(NamedTuple):
+    """The posterior of a finished run, to begin another one with.
+
+    Attributes:
+        posterior: The posterior.
+        about: Whose it is, and what it had cost to get there.
+    """
+
     posterior: Posterior
-    about: dict[str, Any]  # whose it is, and what it had cost to get there
+    about: dict[str, Any]
 
     def into(self, state: Any, task: Task) -> Any:
-        """A fresh state that begins at the middle of this posterior."""
+        """Begin at the centre of this posterior.
+
+        Args:
+            state: A method's first state.
+            task: The statistical problem.
+
+        Returns:
+            The state with that centre for its posterior.
+        """
         return state._replace(posterior=centre(self.posterior, task.like))
 
 
 def start_from(folder: str | Path, task: Task) -> Start:
-    """The posterior that a finished run left in its folder, if it fits the task's network."""
+    """Read the posterior of a finished run.
+
+    Args:
+        folder: The run's folder.
+        task: The statistical problem, whose network it must fit.
+
+    Returns:
+        The posterior, and whose it is.
+
+    Raises:
+        InputError: The run has not finished, its folder holds no state, or its network is another one.
+    """
     store = Store(folder)
     report = store.read_report()
     saved = store.load(method(report["method"]))
     if saved is None:
-        raise InputError(f"{folder} holds no state to start from: it was written by `pool`; name the run's own folder.")
-    posterior: Posterior = saved.state.posterior
-    found, wanted = centre(posterior, task.like).params, task.like
-    if [(k, v.shape) for k, v in found.items()] != [(k, v.shape) for k, v in wanted.items()]:
-        sizes = [sum(v.numel() for v in params.values()) for params in (found, wanted)]
         raise InputError(
-            f"The network in {folder} has {sizes[0]} parameters and this one {sizes[1]}, or other layers: start with "
-            f"the same --model ({report.get('model')})."
+            f"{folder} holds no state to start from, as it was written by `pool`: give the folder of the run itself."
         )
+    posterior: Posterior = saved.state.posterior
+    params = centre(posterior, task.like).params
+    if _shapes(params) != _shapes(task.like):
+        raise InputError(
+            f"The network in {folder} has {_size(params)} parameters and this one {_size(task.like)}, or other layers: "
+            f"start with the same model ({report.get('model')})."
+        )
+    about: dict[str, Any] = {"folder": str(folder), "method": report["method"], "rounds": report["rounds"]}
     before = report.get("started_from") or {}
-    cost = {c: report["ledger"][c] + before.get(c, 0) for c in COLUMNS}
-    return Start(posterior, {"folder": str(folder), **{k: report[k] for k in ("method", "rounds")}, **cost})
+    for column in COLUMNS:
+        about[column] = report["ledger"][column] + before.get(column, 0)
+    return Start(posterior, about)
+
+
+def _shapes(params: Params) -> list[tuple[str, tuple[int, ...]]]:
+    return [(name, tuple(value.shape)) for name, value in params.items()]
+
+
+def _size(params: Params) -> int:
+    return sum(value.numel() for value in params.values())

@@ -26,20 +26,37 @@ from consilience.tree import Tree
 from consilience.version import __version__
 
 
-class Judged(NamedTuple):
-    """What one site's statistics say about a model."""
+class Judgement(NamedTuple):
+    """What one site's statistics say about a model.
+
+    Attributes:
+        site: The site's name.
+        rows: How many rows it set aside to choose by.
+        chosen: Summed log-score with the value and temperature that were chosen.
+        pooled: Summed log-score as the model was pooled; None where the grid lacks that value.
+    """
 
     site: str
-    rows: int  # set aside to choose by
-    chosen: float  # summed log-score with the value and temperature that were chosen
-    pooled: float | None  # and as the model was pooled; None where the grid lacks that value
+    rows: int
+    chosen: float
+    pooled: float | None
 
 
 def bytes_crossed(received: Sequence[Received], names: tuple[str, ...], message: Tree, round: int) -> dict[str, Any]:
-    """What a round moved, by site; a message of () is one that every site computes for itself."""
+    """Count what a round moved.
+
+    Args:
+        received: The replies.
+        names: Whose they are.
+        message: What the sites were sent; () if every site computes it for itself.
+        round: The number of the round, from 1.
+
+    Returns:
+        The sums, and those of each site.
+    """
     ledger = Ledger()
-    for at, reply in enumerate(received):
-        ledger.record(round, at, message, reply.payload)
+    for number, reply in enumerate(received):
+        ledger.record(round, number, message, reply.payload)
     return {**ledger.summary(names), "round": round}
 
 
@@ -51,31 +68,61 @@ def account(
     ledger: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A pooled model and where it came from: each site's rows, and the last round's replies."""
-    agreement, task = study.agreement, study.agreement.build_task()
+    """Say what a pooled model is and where it came from.
+
+    Args:
+        study: The study.
+        facts: What the model says about itself.
+        rows: Each site's rows, 0 where it withheld their number.
+        replies: The last round's replies, by site.
+        ledger: What the last round moved.
+        warnings: What else to warn of.
+
+    Returns:
+        Values by the names of the report.
+    """
+    agreement = study.agreement
+    target = agreement.target
+    task = agreement.build_task()
     method = agreement.build_method()
     title, source = citation(type(method))
-    rows, replies = rows or {}, replies or {}
+    rows = rows or {}
+    replies = replies or {}
     signed = {*facts.sites, *(site.name for site in study.active)}
     return {
-        **{"kind": "study", "consilience": __version__, "smallest_count": agreement.smallest},
-        **{"study": agreement.name, "hash": agreement.hash, "method": agreement.method, "title": title},
-        **{"summary": source, "sends": method.sends, "hand_out": _handed(agreement, facts), "model": agreement.model},
+        "kind": "study",
+        "consilience": __version__,
+        "smallest_count": agreement.smallest,
+        "study": agreement.name,
+        "hash": agreement.hash,
+        "method": agreement.method,
+        "title": title,
+        "summary": source,
+        "sends": method.sends,
+        "hand_out": _hand_out(agreement, facts),
+        "model": agreement.model,
         "parameters": sum(p.numel() for p in task.weights(task.like).values()),
-        "task": "classification" if agreement.target.classes else "regression",
-        **{"target": agreement.target.name, "unit": agreement.target.unit},
-        **{"classes": len(agreement.target.classes) or None, "class_names": list(agreement.target.classes) or None},
-        **{"sites": len(facts.sites), "signed": len(signed), "rounds": facts.rounds, "of": agreement.rounds},
+        "task": agreement.kind,
+        "target": target.name,
+        "unit": target.unit,
+        "classes": len(target.classes) or None,
+        "class_names": list(target.classes) or None,
+        "sites": len(facts.sites),
+        "signed": len(signed),
+        "rounds": facts.rounds,
+        "of": agreement.rounds,
         "rows": {"train": facts.rows},
         "per_site": [_site(name, rows.get(name), replies.get(name)) for name in facts.sites],
         "ledger": ledger,
         "warnings": [*warnings, *facts.notes],
-        **{"seed": agreement.seed, "settings": _settings(agreement, method), "versions": versions()},
+        "seed": agreement.seed,
+        "settings": _settings(agreement, method),
+        "versions": versions(),
         "columns": {column.name: _column(column) for column in agreement.columns},
     }
 
 
-def _handed(agreement: Agreement, facts: Facts) -> str:
+def _hand_out(agreement: Agreement, facts: Facts) -> str:
     """What the sites get back; where there is one posterior for all, that."""
     if agreement.hand_out == "mixture" and not is_unnamed(agreement, facts.method):
         return "posterior"
@@ -83,18 +130,40 @@ def _handed(agreement: Agreement, facts: Facts) -> str:
 
 
 def _site(name: str, rows: int | None, reply: Received | None) -> dict[str, Any]:
-    counts = [] if reply is None else [v for path, v in leaves_of(reply.payload) if path.split(".")[-1] == "counts"]
-    labels = [int(n) for n in counts[0].tolist()] if counts else None
+    """What is known of a site: its rows, and how often it saw each class where its reply says so."""
+    labels = None
+    if reply is not None:
+        labels = _label_counts(reply.payload)
     return {"site": name, "train": rows or None, "labels": labels}
 
 
+def _label_counts(payload: Tree) -> list[int] | None:
+    """The counts in a reply; None if it holds none."""
+    for path, value in leaves_of(payload):
+        if path.split(".")[-1] == "counts":
+            return [int(count) for count in value.tolist()]
+    return None
+
+
 def _settings(agreement: Agreement, method: Method) -> dict[str, Any]:
-    own = ("prior_var", "noise", "draws", "scaling", "choose", "test", "smallest", "most_bytes", "hand_out")
-    return {"method": describe(method), **{name: getattr(agreement, name) for name in own}}
+    return {
+        "method": describe(method),
+        "prior_var": agreement.prior_var,
+        "noise": agreement.noise,
+        "draws": agreement.draws,
+        "scaling": agreement.scaling,
+        "choose": agreement.choose,
+        "test": agreement.test,
+        "smallest": agreement.smallest,
+        "most_bytes": agreement.most_bytes,
+        "hand_out": agreement.hand_out,
+    }
 
 
 def _column(column: Column) -> str:
-    plausible = ", ".join(column.levels) if column.levels else "{:g} to {:g}".format(*column.range)
+    """What is plausible in a column: its levels, or its range and unit."""
+    low, high = column.range
+    plausible = ", ".join(column.levels) or f"{low:g} to {high:g}"
     return f"{plausible} {column.unit}".strip()
 
 
@@ -102,42 +171,79 @@ def chosen_account(
     study: Study,
     facts: Facts,
     known: Mapping[str, Any] | None,
-    judged: Sequence[Judged],
+    judgements: Sequence[Judgement],
     symbol: str,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The account of a model whose knob and temperature the sites' statistics chose; `known` is that of its pool."""
-    target, made = study.agreement.target, account(study, facts, warnings=warnings)
-    unit = 0.0 if target.classes else math.log(target.spread)  # from the scaled target to its own unit
+    """Say what a model is whose knob and temperature the sites' statistics chose.
+
+    Args:
+        study: The study.
+        facts: What the model says about itself.
+        known: The account of its pool, if it was kept.
+        judgements: What each site's statistics say.
+        symbol: The knob's symbol.
+        warnings: What else to warn of.
+
+    Returns:
+        Values by the names of the report.
+    """
+    target = study.agreement.target
+    report = account(study, facts, warnings=warnings)
     if known is not None:
-        made = {**made, **{k: known[k] for k in ("per_site", "ledger")}}
-    nll = {j.site: unit - j.chosen / j.rows for j in judged}
-    scores = {j.site: {"test": j.rows, "metrics": {"nll": nll[j.site]}} for j in judged}
-    rows = sum(j.rows for j in judged)
-    before = [j.pooled for j in judged if j.pooled is not None]
-    found = {
-        "metrics": {"nll": unit - sum(j.chosen for j in judged) / rows},
-        "pooled": {"metrics": {"nll": unit - sum(before) / rows}} if len(before) == len(judged) else None,
-        **{"knob": facts.knob, "knob_symbol": symbol, "value": facts.value, "temperature": facts.temperature},
-        "diagnostics": {facts.knob: facts.value} if facts.knob else None,
-        "rows": {**made["rows"], "set aside": rows},
-        "per_site": [{**site, **scores.get(site["site"], {})} for site in made["per_site"]],
-    }
+        report["per_site"] = known["per_site"]
+        report["ledger"] = known["ledger"]
+    unit = 0.0  # from the scaled target to its own unit
+    if not target.classes:
+        unit = math.log(target.spread)
+    nll = {j.site: unit - j.chosen / j.rows for j in judgements}
+    scores = {j.site: {"test": j.rows, "metrics": {"nll": nll[j.site]}} for j in judgements}
+    rows = sum(j.rows for j in judgements)
+    report["metrics"] = {"nll": unit - sum(j.chosen for j in judgements) / rows}
+    report["pooled"] = _pooled_metrics(judgements, unit)
+    report["knob"] = facts.knob
+    report["knob_symbol"] = symbol
+    report["value"] = facts.value
+    report["temperature"] = facts.temperature
+    report["diagnostics"] = None
+    if facts.knob:
+        report["diagnostics"] = {facts.knob: facts.value}
+    report["rows"] = {**report["rows"], "set aside": rows}
+    report["per_site"] = [{**site, **scores.get(site["site"], {})} for site in report["per_site"]]
     if facts.temperature in (TEMPERATURES[0], TEMPERATURES[-1]):
-        end = (
+        report["warnings"].append(
             f"The temperature is at the end of its range ({facts.temperature:g}): look at the sites' scales and labels."
         )
-        made["warnings"].append(end)
-    if len(judged) > 1:
+    if len(judgements) > 1:
         worst = max(nll, key=lambda name: nll[name])
-        found["worst_site"] = {"site": worst, "nll": nll[worst]}
-    return {**made, **found}
+        report["worst_site"] = {"site": worst, "nll": nll[worst]}
+    return report
+
+
+def _pooled_metrics(judgements: Sequence[Judgement], unit: float) -> dict[str, Any] | None:
+    """The scores of the model as it was pooled; None where a site's statistics lack them."""
+    total = 0.0
+    for j in judgements:
+        if j.pooled is None:
+            return None
+        total += j.pooled
+    return {"metrics": {"nll": unit - total / sum(j.rows for j in judgements)}}
 
 
 def kept_account(path: Path, checksum: str) -> dict[str, Any] | None:
-    """What was written down when this very model was pooled, if it lies beside the model."""
+    """Read what was written down when this very model was pooled, if it lies beside the model.
+
+    Args:
+        path: The JSON file.
+        checksum: Hash of the model's file.
+
+    Returns:
+        The account; None if there is none, or one of another model.
+    """
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found if found["checksum"] == checksum else None
+        report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if report["checksum"] == checksum:
+            return report
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return None

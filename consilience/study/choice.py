@@ -63,8 +63,11 @@ def log_scores(method: Method, task: Task, state: Any, rows: Data) -> Tensor:
         The sums, [values, temperatures].
     """
     pools = [precise(p) for p in without_student(method, state).sweep(task, state, rows.x)]
-    y = rows.y if rows.y.dtype == torch.int64 else rows.y.double()
-    return torch.stack([torch.stack([log_prob(tempered(p, t), y).sum() for t in TEMPERATURES]) for p in pools])
+    y = rows.y
+    if y.dtype != torch.int64:
+        y = y.double()
+    sums = [[log_prob(tempered(p, t), y).sum() for t in TEMPERATURES] for p in pools]
+    return torch.stack([torch.stack(row) for row in sums])
 
 
 def choose_value(total: Tensor, knob: Knob) -> tuple[float, float]:

@@ -11,36 +11,57 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from consilience.engines import threads_for, using_threads
-from consilience.engines.round import play_round
+from consilience.engines.round import Round, play_round
 from consilience.errors import InputError
-from consilience.formats.codec import TYPES, types_of
+from consilience.formats.codec import types_of
 from consilience.formats.envelope import Header, seal
 from consilience.formats.signature import public
 from consilience.key import Stream
 from consilience.method import Method, Needs
 from consilience.parties import Received, Server
 from consilience.pooling.distil import distil_pool
-from consilience.study.account import Judged, account, bytes_crossed, chosen_account
-from consilience.study.admission import admit, gate_of
+from consilience.study.account import account, bytes_crossed, chosen_account
+from consilience.study.admission import gate_of
 from consilience.study.agreement import Agreement, Study
-from consilience.study.choice import TEMPERATURES, choose_value, knob_of, score_at, without_student
+from consilience.study.choice import choose_value, knob_of, without_student
 from consilience.study.columns import features, inspect
-from consilience.study.files import Collected, collect, from_sites, message_file, open_file
+from consilience.study.files import Collected, collect, message_file, open_file
 from consilience.study.model import Facts, Model, model_file, select_hand_out
 from consilience.study.rehearsal import server_of
+from consilience.study.statistics import judge, read_statistics
 from consilience.tree import Tree
 
 
 class PooledFiles(NamedTuple):
+    """What the coordinator has after pooling a round.
+
+    Attributes:
+        model: The model's file.
+        state: The state's file, which the coordinator keeps; None after the last round.
+        message: The next message's file, for the sites; None after the last round.
+        facts: What the model says about itself.
+        refused: A sentence for each file left out.
+        account: What the report says.
+    """
+
     model: bytes
-    state: bytes | None  # where rounds are left: the coordinator keeps it,
-    message: bytes | None  # and hands this to the sites
+    state: bytes | None
+    message: bytes | None
     facts: Facts
-    refused: tuple[str, ...]  # a sentence for each file left out
-    account: dict[str, Any]  # for the report
+    refused: tuple[str, ...]
+    account: dict[str, Any]
 
 
 class ChosenFiles(NamedTuple):
+    """What the coordinator has after choosing by the sites' statistics.
+
+    Attributes:
+        model: The model's file.
+        facts: What the model says about itself.
+        refused: A sentence for each file left out.
+        account: What the report says.
+    """
+
     model: bytes
     facts: Facts
     refused: tuple[str, ...]
@@ -48,12 +69,37 @@ class ChosenFiles(NamedTuple):
 
 
 def inputs_from(agreement: Agreement, path: Path | None) -> Tensor | None:
-    """The coordinator's own rows without labels, read by the agreement."""
-    return None if path is None else features(agreement.columns, inspect(path, agreement.columns, None))
+    """Read the coordinator's own rows without labels.
+
+    Args:
+        agreement: The agreement, which says what its columns are.
+        path: The table; None if there is none.
+
+    Returns:
+        Features as the network sees them; None if there is no table.
+
+    Raises:
+        InputError: The table does not fit the agreement.
+    """
+    if path is None:
+        return None
+    return features(agreement.columns, inspect(path, agreement.columns, None))
 
 
 def start(study: Study, key: Ed25519PrivateKey, inputs: Tensor | None) -> bytes:
-    """The first message, for methods that begin with one."""
+    """Write the first message, for methods that begin with one.
+
+    Args:
+        study: The study.
+        key: The coordinator's key.
+        inputs: The coordinator's unlabelled rows.
+
+    Returns:
+        The message's file, for the sites.
+
+    Raises:
+        InputError: The key is not the coordinator's, or the method needs unlabelled rows.
+    """
     agreement = study.agreement
     own_key(agreement, key)
     method = agreement.build_method()
@@ -64,43 +110,85 @@ def start(study: Study, key: Ed25519PrivateKey, inputs: Tensor | None) -> bytes:
 def pool(
     study: Study, paths: Sequence[Path], key: Ed25519PrivateKey, inputs: Tensor | None = None, after: Path | None = None
 ) -> PooledFiles:
-    """One round: check every reply, aggregate those that are sound, and write what the study lets out."""
+    """Play one round: check every reply, aggregate those that are sound, and write what the study lets out.
+
+    Args:
+        study: The study.
+        paths: The sites' replies.
+        key: The coordinator's key.
+        inputs: The coordinator's unlabelled rows.
+        after: The state that the round before left; None for the first round.
+
+    Returns:
+        The files to keep and to hand out.
+
+    Raises:
+        InputError: The key is not the coordinator's, no reply can be used, or all rounds are done.
+    """
     agreement = study.agreement
     own_key(agreement, key)
-    method, task = agreement.build_method(), agreement.build_task()
+    method = agreement.build_method()
     if getattr(method, "distil", None) and inputs is None:
-        raise InputError("This study distils a student: give the coordinator's unlabelled rows with --inputs.")
-    server = server_of(agreement, len(study.active), inputs)
-    with torch.no_grad(), using_threads(threads_for(task)):
-        state, done, before = (method.init(task, server), 0, {}) if after is None else _previous(study, after)
-        if done >= agreement.rounds:
-            raise InputError(f"The study's {agreement.rounds} rounds are done.")
-        collected: list[Collected] = []
-
-        def gather(message: Tree) -> list[Received]:
-            found = collect(study, paths, gate_of(agreement, message, done + 1, inputs))
-            if not found.received:
-                raise InputError(f"No reply can be used. {' '.join(found.refused)}".strip())
-            collected.append(found)
-            return found.received
-
-        message, _, state = play_round(method, task, state, server, agreement.key, done, gather)
-    (found,) = collected
-    replies = dict(zip(found.names, found.received, strict=True))
-    rows, about, more = rows_heard(study, before or {}, replies), {}, []
-    if before is None:
-        more.append(f"Who replied before round {done + 1} is not known: an older version wrote the state.")
+        raise InputError("This study distils a student: give the coordinator's unlabelled rows (inputs).")
+    before, played, collected = _play(study, method, paths, inputs, after)
+    number = before.done + 1
+    replies = dict(zip(collected.names, collected.received, strict=True))
+    rows = rows_heard(study, before.rows or {}, replies)
+    about = {}
+    remarks = []
+    if before.rows is None:
+        remarks.append(f"Who replied before round {number} is not known: an older version wrote the state.")
     else:
         about["rows"] = rows
-    model, facts = write_model(study, method, state, rows, found.names, done + 1, key, more=more)
-    left = agreement.rounds - done - 1
-    header = Header("state", agreement.hash, agreement.name, "server", done + 1, about)
-    kept = seal({"state": state}, header, key) if left else None
-    sent = message_file(agreement, method.broadcast(state), done + 2, key) if left else None
-    carried = message if done or method.needs is Needs.INPUTS else ()  # the first is as a rule everybody's own
-    moved = bytes_crossed(found.received, found.names, carried, done + 1)
-    told = account(study, facts, rows, replies, moved, left_out(found.refused))
-    return PooledFiles(model, kept, sent, facts, found.refused, told)
+    model, facts = write_model(study, method, played.state, rows, collected.names, number, key, more=remarks)
+    state_bytes = None
+    next_message = None
+    if number < agreement.rounds:
+        header = Header("state", agreement.hash, agreement.name, "server", number, about)
+        state_bytes = seal({"state": played.state}, header, key)
+        next_message = message_file(agreement, method.broadcast(played.state), number + 1, key)
+    carried: Tree = ()  # as a rule every site computes the first message for itself
+    if before.done or method.needs is Needs.INPUTS:
+        carried = played.message
+    ledger = bytes_crossed(collected.received, collected.names, carried, number)
+    report = account(study, facts, rows, replies, ledger, left_out(collected.refused))
+    return PooledFiles(model, state_bytes, next_message, facts, collected.refused, report)
+
+
+class _Before(NamedTuple):
+    """Where a round begins."""
+
+    state: Tree
+    done: int  # rounds
+    rows: dict[str, int] | None  # of everyone who replied so far; None where an older version did not say
+
+
+def _play(
+    study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | None, after: Path | None
+) -> tuple[_Before, Round, Collected]:
+    """Where the round began, the round, and the replies that were admitted."""
+    agreement = study.agreement
+    task = agreement.build_task()
+    server = server_of(agreement, len(study.active), inputs)
+    with torch.no_grad(), using_threads(threads_for(task)):
+        if after is None:
+            before = _Before(method.init(task, server), 0, {})
+        else:
+            before = _read_state(study, after)
+        if before.done >= agreement.rounds:
+            raise InputError(f"All of the study's {agreement.rounds} rounds are done.")
+        collections: list[Collected] = []
+
+        def gather(message: Tree) -> list[Received]:
+            gate = gate_of(agreement, message, before.done + 1, inputs)
+            collected = collect(study, paths, gate)
+            if not collected.received:
+                raise InputError(f"No reply can be used. {' '.join(collected.refused)}".strip())
+            collections.append(collected)
+            return collected.received
+
+        played = play_round(method, task, before.state, server, agreement.key, before.done, gather)
+    return before, played, collections[0]
 
 
 def write_model(
@@ -114,47 +202,87 @@ def write_model(
     labelled: bool = False,
     more: Sequence[str] = (),
 ) -> tuple[bytes, Facts]:
-    """What the study lets out of a state, as a file, and in words.
+    """Write what the study lets out of a state.
 
-    `rows` are those of everyone heard in any round, `names` who replied in the last; `labelled` if the coordinator's
-    rows fitted β; `more` is to be noted besides.
+    Args:
+        study: The study.
+        method: Its method.
+        state: The pool.
+        rows: Rows of everyone who replied in any round; 0 where a site withheld their number.
+        names: Who replied in the last round.
+        rounds: How many rounds are done.
+        key: The coordinator's key.
+        labelled: Whether the coordinator's labelled rows fitted β.
+        more: Notes to add.
+
+    Returns:
+        The model's file, and what it says about itself.
+
+    Raises:
+        InputError: The method cannot be handed out as the study says.
     """
     agreement = study.agreement
-    name, how, out = select_hand_out(agreement, method, state)
+    predictor, how, out = select_hand_out(agreement, method, state)
     notes = (*method.remarks(state, agreement.hand_out, labelled), *_notes(study, rows, names, rounds), *more)
-    together = sum(rows.values()) if all(rows.values()) else 0
-    sites = tuple(sorted(rows) if agreement.hand_out == "mixture" else rows)
-    facts = Facts(sites, together, rounds, name, notes=notes)
+    total = 0
+    if all(rows.values()):
+        total = sum(rows.values())
+    sites = tuple(rows)
+    if agreement.hand_out == "mixture":
+        sites = tuple(sorted(rows))
+    facts = Facts(sites, total, rounds, predictor, notes=notes)
     return model_file(Model(agreement, facts, how, out), key), facts
 
 
 def rows_heard(study: Study, before: Mapping[str, int], replies: Mapping[str, Received]) -> dict[str, int]:
-    """Whose reply of any round is in a model, by number, and how many rows stand behind it (0: not told)."""
-    rows = {**before, **{name: int(reply.size) for name, reply in replies.items()}}
-    return {name: rows[name] for name in (*(site.name for site in study.sites), *rows) if name in rows}
+    """List whose reply of any round is in a model, and how many rows stand behind it.
+
+    Args:
+        study: The study.
+        before: Rows of those who replied in earlier rounds.
+        replies: The last round's replies, by site.
+
+    Returns:
+        Rows by site, in the order of the sites' numbers; 0 where a site withheld their number.
+    """
+    rows = dict(before)
+    for name, reply in replies.items():
+        rows[name] = int(reply.size)
+    order = [site.name for site in study.sites if site.name in rows]
+    return {name: rows[name] for name in (*order, *rows)}
 
 
 def senders(ledger: Mapping[str, Any]) -> dict[str, int]:
-    """Who sent something in any round of a run, for `heard`: a ledger counts bytes, not rows."""
+    """List who sent something in any round of a run, for `rows_heard`: a ledger counts bytes, not rows.
+
+    Args:
+        ledger: The run's ledger, summed up.
+
+    Returns:
+        0 for each such site.
+    """
     return {site["site"]: 0 for site in ledger["per_site"] if site["up_bytes"]}
 
 
-def _previous(study: Study, path: Path) -> tuple[Tree, int, dict[str, int] | None]:
-    """The state, its round, and the rows of everyone heard so far; None where an older version did not say."""
+def _read_state(study: Study, path: Path) -> _Before:
+    """Where the last round ended."""
     envelope = open_file(study, path, "state", most=2**30)
-    header, state = envelope.header, envelope.value(types_of(study.agreement.build_method()))["state"]
-    return state, header.round, header.about.get("rows")
+    state = envelope.value(types_of(study.agreement.build_method()))["state"]
+    return _Before(state, envelope.header.round, envelope.header.about.get("rows"))
 
 
-def _notes(study: Study, heard: Mapping[str, int], names: Sequence[str], rounds: int) -> tuple[str, ...]:
+def _notes(study: Study, rows: Mapping[str, int], names: Sequence[str], rounds: int) -> tuple[str, ...]:
+    """Whose replies a model lacks, and whose it still holds."""
     notes = ["The temperature is 1: no site's statistics have chosen it yet."]
     active = [site.name for site in study.active]
-    never, late = ([n for n in active if n not in names and (n in heard) == known] for known in (False, True))
+    missing = [name for name in active if name not in names]
+    never = [name for name in missing if name not in rows]
+    late = [name for name in missing if name in rows]
     if never:
         notes.append(f"Without a reply of {', '.join(never)}.")
     if late:
         notes.append(f"Without a reply of {', '.join(late)} in round {rounds}.")
-    if gone := [name for name in heard if name not in active]:
+    if gone := [name for name in rows if name not in active]:
         notes.append(
             f"It holds earlier replies of {', '.join(gone)}, who left: to be without them, begin with the first round."
         )
@@ -172,9 +300,21 @@ def choose(
     inputs: Tensor | None = None,
     known: dict[str, Any] | None = None,
 ) -> ChosenFiles:
-    """β, λ and temperature by the sum of the sites' statistics about this model; the student is made again.
+    """Choose β or λ, and the temperature, by the sum of the sites' statistics about a model; train its student again.
 
-    `known` is what was said of the model when it was pooled.
+    Args:
+        study: The study.
+        model: The model that the statistics are about.
+        paths: The sites' statistics.
+        key: The coordinator's key.
+        inputs: The coordinator's unlabelled rows, for the student.
+        known: The account of the model when it was pooled.
+
+    Returns:
+        The files to hand out.
+
+    Raises:
+        InputError: The key is not the coordinator's, the model holds a site that left, or no statistics can be used.
     """
     agreement = study.agreement
     own_key(agreement, key)
@@ -182,64 +322,60 @@ def choose(
     if gone:
         raise InputError(f"This model holds {', '.join(gone)}, who left the study: pool anew, from the first round.")
     knob = knob_of(model.method, model.state)
-    expected = {
-        "log_scores": torch.zeros(len(knob.values), len(TEMPERATURES), dtype=torch.float64),
-        "count": torch.tensor(0),
-    }
-    envelopes, refused = from_sites(study, paths, "statistics")
-    tables, names, rows = [], [], []
-    for envelope in envelopes:
-        try:
-            if envelope.header.about.get("model") != model.checksum:
-                raise InputError(
-                    f"{envelope.path} is about another model than this one: ask the site for new statistics."
-                )
-            value = envelope.value(TYPES)
-            admit(value, expected, envelope.path)
-            if int(value["count"]) < agreement.smallest or bool(
-                (value["log_scores"] > 0).any() and agreement.target.classes
-            ):
-                raise InputError(f"{envelope.path} cannot be a sum of log-probabilities over enough rows: not used.")
-        except InputError as error:
-            refused.append(str(error))
-            continue
-        tables.append(value["log_scores"])
-        names.append(envelope.header.sender)
-        rows.append(int(value["count"]))
-    if not tables:
+    statistics, refused = read_statistics(study, model, knob, paths)
+    if not statistics:
         raise InputError(f"No statistics can be used. {' '.join(refused)}".strip())
-    value, temperature = choose_value(torch.stack(tables).sum(0), knob)
+    value, temperature = choose_value(torch.stack([s.table for s in statistics]).sum(0), knob)
     method, state = model.method.turn(model.state, value)
-    state = _student(agreement, method, state, inputs)
+    state = _train_student(agreement, method, state, inputs)
+    names = tuple(s.site for s in statistics)
+    notes: tuple[str, ...] = ()
     missing = [name for name in model.facts.sites if name not in names]
-    notes = (f"Chosen without statistics of {', '.join(missing)}.",) if missing else ()
+    if missing:
+        notes = (f"Chosen without statistics of {', '.join(missing)}.",)
     facts = model.facts._replace(
-        knob=knob.name, value=value, temperature=temperature, statistics_from=tuple(names), notes=notes
+        knob=knob.name, value=value, temperature=temperature, statistics_from=names, notes=notes
     )
-    judged = []
-    for site, count, table in zip(names, rows, tables, strict=True):
-        before = score_at(table, knob, knob.value, 1.0) if knob.value in knob.values else None
-        judged.append(Judged(site, count, score_at(table, knob, value, temperature), before))
-    told = chosen_account(study, facts, known, judged, knob.symbol, left_out(refused))
-    return ChosenFiles(model_file(Model(agreement, facts, method, state), key), facts, tuple(refused), told)
+    judgements = [judge(s, knob, value, temperature) for s in statistics]
+    report = chosen_account(study, facts, known, judgements, knob.symbol, left_out(refused))
+    return ChosenFiles(model_file(Model(agreement, facts, method, state), key), facts, tuple(refused), report)
 
 
-def _student(agreement: Agreement, method: Method, state: Any, inputs: Tensor | None) -> Tree:
-    distil, pool_ = getattr(method, "distil", None), without_student(method, state)
-    if distil is None or pool_ is method:
+def _train_student(agreement: Agreement, method: Method, state: Any, inputs: Tensor | None) -> Tree:
+    """The state with a student of the pool as it is now; as it is, where there is none to train."""
+    distil = getattr(method, "distil", None)
+    teacher = without_student(method, state)
+    if distil is None or teacher is method:
         return state
     if inputs is None:
-        raise InputError("The student is made again after choosing: give the coordinator's rows with --inputs.")
+        raise InputError("The student is trained again after choosing: give the coordinator's unlabelled rows.")
     task = agreement.build_task()
     server = Server(inputs, None, agreement.key.fold(Stream.AGGREGATE).fold(0), 1)
     with torch.no_grad(), using_threads(threads_for(task)):
-        return distil_pool(distil, task, state, pool_.predictive(task, state), server)
+        return distil_pool(distil, task, state, teacher.predictive(task, state), server)
 
 
 def left_out(refused: Sequence[str]) -> list[str]:
+    """Turn sentences about refused files into warnings.
+
+    Args:
+        refused: A sentence for each file.
+
+    Returns:
+        The warnings.
+    """
     return [f"Left out: {sentence}" for sentence in refused]
 
 
 def own_key(agreement: Agreement, key: Ed25519PrivateKey) -> None:
+    """Refuse a key that is not the coordinator's.
+
+    Args:
+        agreement: The study's agreement.
+        key: The key.
+
+    Raises:
+        InputError: It is another one.
+    """
     if public(key) != agreement.server:
-        raise InputError("This is not the key of the study's coordinator: say which file it is with --key.")
+        raise InputError("This is not the key of the study's coordinator: give the file that holds it (key).")

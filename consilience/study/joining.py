@@ -16,8 +16,9 @@ from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Header, bytes_of, open_envelope, seal
 from consilience.formats.signature import public, sign
 from consilience.study.admission import admit
-from consilience.study.agreement import Agreement, Study, check_name, signed_words
+from consilience.study.agreement import Agreement, Study, signed_words
 from consilience.study.columns import Column, Inspection, sums
+from consilience.study.names import check_name
 
 
 def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey) -> str:

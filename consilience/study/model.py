@@ -32,72 +32,131 @@ NEEDS_NAMES = (
 
 
 class Facts(NamedTuple):
-    """What a model says about itself."""
+    """What a model says about itself.
 
-    sites: tuple[str, ...]  # whose replies, of any round, are in it; sorted where nobody shall know whose is whose
-    rows: int  # they trained on together; 0: withheld by one of them, or not known
-    rounds: int  # done
-    method: str  # how what is in the file predicts
-    knob: str = ""  # beta or penalty, where one was chosen
+    Attributes:
+        sites: Whose replies, of any round, are in it; sorted where nobody shall know whose is whose.
+        rows: How many rows they trained on together; 0: withheld by one of them, or not known.
+        rounds: How many are done.
+        method: How what is in the file predicts.
+        knob: `beta` or `penalty`, where one was chosen.
+        value: The value that was chosen.
+        temperature: The temperature that was chosen.
+        statistics_from: The sites whose sums chose these.
+        notes: What else to know, in words.
+    """
+
+    sites: tuple[str, ...]
+    rows: int
+    rounds: int
+    method: str
+    knob: str = ""
     value: float = 0.0
     temperature: float = 1.0
-    statistics_from: tuple[str, ...] = ()  # the sites whose sums chose these
-    notes: tuple[str, ...] = ()  # in words
+    statistics_from: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
+    """A pooled model: predicts features as the agreement encodes them.
+
+    Attributes:
+        agreement: The agreement of the study it belongs to.
+        facts: What it says about itself.
+        method: How it predicts.
+        state: What it predicts with.
+        checksum: Hash of the file it was read from.
+    """
+
     agreement: Agreement
     facts: Facts
     method: Method
     state: Tree
-    checksum: str = ""  # of the file it was read from
+    checksum: str = ""
 
     def __call__(self, x: Tensor) -> Distribution:
-        """The prediction for features as the network sees them; a regression in the target's unit."""
+        """Predict.
+
+        Args:
+            x: Features as the network sees them.
+
+        Returns:
+            The distribution of the target; a number's in the target's unit.
+        """
+        predictive = self.method.predictive(self.agreement.build_task(), self.state)
         with torch.no_grad():
-            p = tempered(self.method.predictive(self.agreement.build_task(), self.state)(x), self.facts.temperature)
+            p = tempered(predictive(x), self.facts.temperature)
         if isinstance(p, Normal):
-            scale, shift = self.agreement.target.spread, self.agreement.target.centre
+            scale = self.agreement.target.spread
+            shift = self.agreement.target.centre
             return Normal(p.mean * scale + shift, p.var * scale**2, p.noise * scale**2)
         return p
 
     def uncertainty(self, x: Tensor) -> dict[str, Tensor]:
-        """Aleatoric, epistemic and the part of it between sites, which samples without names cannot tell; nothing where
-        one set of weights is all there is. A temperature scales those of a number, and leaves those of classes."""
+        """Split the uncertainty of predictions. A temperature scales that of a number, and leaves that of classes.
+
+        Args:
+            x: Features as the network sees them.
+
+        Returns:
+            Aleatoric and epistemic uncertainty and the part of the latter between sites, which samples without names
+            cannot tell; empty where one set of weights is all there is.
+        """
         task = self.agreement.build_task()
         posteriors, weights = self.method.members(self.state)
         if not posteriors or (len(posteriors) == 1 and isinstance(posteriors[0], Point)):
             return {}
         with torch.no_grad():
-            each = [
-                [task.predictive(Point(m))(x) for m in members(p, Key(0), task.draws, task.like)] for p in posteriors
-            ]
-        u = decompose(each, weights)
-        unit = self.agreement.target.spread**2 * self.facts.temperature
-        scale = 1.0 if self.agreement.target.classes else unit
-        named = {"aleatoric": u.aleatoric, "epistemic": u.epistemic, "disagreement": u.disagreement}
-        unnamed = is_unnamed(self.agreement, self.facts.method)
-        return {part: scale * value for part, value in named.items() if part != "disagreement" or not unnamed}
+            draws = [members(posterior, Key(0), task.draws, task.like) for posterior in posteriors]
+            split = decompose([[task.predictive(Point(m))(x) for m in draw] for draw in draws], weights)
+        scale = 1.0
+        if not self.agreement.target.classes:
+            scale = self.agreement.target.spread**2 * self.facts.temperature
+        parts = {"aleatoric": scale * split.aleatoric, "epistemic": scale * split.epistemic}
+        if not is_unnamed(self.agreement, self.facts.method):
+            parts["disagreement"] = scale * split.disagreement
+        return parts
 
 
 def model_file(model: Model, key: Ed25519PrivateKey) -> bytes:
-    a, facts = model.agreement, model.facts
+    """Write a model, signed.
+
+    Args:
+        model: The model.
+        key: The coordinator's key.
+
+    Returns:
+        The file's bytes.
+    """
+    agreement = model.agreement
     about = {
-        "agreement": dataclasses.asdict(a),
-        "facts": facts._asdict(),
+        "agreement": dataclasses.asdict(agreement),
+        "facts": model.facts._asdict(),
         "settings": _settings(model.method, model.state),
     }
-    return seal({"state": model.state}, Header("model", a.hash, a.name, "server", facts.rounds, about), key)
+    header = Header("model", agreement.hash, agreement.name, "server", model.facts.rounds, about)
+    return seal({"state": model.state}, header, key)
 
 
 def read_model(path: Path, study: Study | None = None) -> Model:
-    """A model from its file, signed by the coordinator of the study it was made in, or of the study given."""
+    """Read a model, signed by the coordinator of the study it was made in, or of the study given.
+
+    Args:
+        path: The model's file.
+        study: The study it must belong to; any if None.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: The file is not a model's, is not signed by the coordinator, or belongs to another study.
+    """
     envelope = open_envelope(path, "model")
     about: Any = envelope.header.about
     try:
-        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["facts"].items()}
-        facts = Facts(**plain)
+        tuples = {name: tuple(value) for name, value in about["facts"].items() if isinstance(value, list)}
+        facts = Facts(**{**about["facts"], **tuples})
         agreement = from_fields(about["agreement"], path)
         settings = {str(setting): _number(value) for setting, value in about["settings"].items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -109,14 +168,19 @@ def read_model(path: Path, study: Study | None = None) -> Model:
             f"{path} belongs to the study '{agreement.name}' ({agreement.hash[:8]}), not to '{study.agreement.name}' "
             f"({study.agreement.hash[:8]})."
         )
+    method = _method_of(agreement, facts, settings)
+    state = envelope.value(types_of(method))["state"]
+    return Model(agreement, facts, method, state, envelope.checksum)
+
+
+def _method_of(agreement: Agreement, facts: Facts, settings: dict[str, float | None]) -> Method:
+    """How what is in a file predicts, with what was chosen after the study was signed."""
     method = agreement.build_method()
     if facts.method != agreement.method:
         method = METHODS[facts.method]()
     fields = {field.name for field in dataclasses.fields(method)}  # type: ignore[arg-type]
     settings = {setting: value for setting, value in settings.items() if setting in fields}
-    method = dataclasses.replace(method, **settings)  # type: ignore[type-var]
-    state = envelope.value(types_of(method))["state"]
-    return Model(agreement, facts, method, state, envelope.checksum)
+    return dataclasses.replace(method, **settings)  # type: ignore[type-var]
 
 
 def _settings(method: Method, state: Tree) -> dict[str, float | None]:
@@ -148,7 +212,19 @@ def is_unnamed(agreement: Agreement, method: str) -> bool:
 
 
 def select_hand_out(agreement: Agreement, method: Method, state: Any) -> tuple[str, Method, Tree]:
-    """What the study lets sites and users have of a pool: its name, how it predicts, and its state."""
+    """Take from a pool what the study lets sites and users have.
+
+    Args:
+        agreement: The study's agreement.
+        method: Its method.
+        state: The pool.
+
+    Returns:
+        The name of how it predicts, that method, and the state to hand out.
+
+    Raises:
+        InputError: The method cannot be handed out as the study says.
+    """
     if not getattr(state, "posteriors", ()) or agreement.hand_out == "student":
         return agreement.method, method, method.hand_out(state, ensemble=False)
     if agreement.hand_out == "ensemble":
@@ -163,16 +239,30 @@ def select_hand_out(agreement: Agreement, method: Method, state: Any) -> tuple[s
 def unnamed_mixture(
     agreement: Agreement, start: Posterior, posteriors: tuple[Posterior, ...], weights: Tensor
 ) -> Pooled:
-    """The same mixture as samples in an order that tells nothing, each with its share of its site's weight.
+    """Turn a mixture into samples in an order that tells nothing, each with its share of its site's weight.
 
     The order comes from the samples' own numbers and from nothing else: whose they are cannot be read off it.
+
+    Args:
+        agreement: The study's agreement.
+        start: What the round started from.
+        posteriors: One for each site.
+        weights: The sites' weights.
+
+    Returns:
+        The same mixture, as a state of the method `mixture`.
     """
     task = agreement.build_task()
-    each = [members(p, Key(0), task.draws, task.like) for p in posteriors]
-    shares = [float(w) / len(own) for own, w in zip(each, weights, strict=True) for _ in own]
-    samples = [Samples({k: v.unsqueeze(0) for k, v in m.items()}) for own in each for m in own]
-    ordered = sorted(zip(samples, shares, strict=True), key=lambda pair: (_digest(pair[0]), pair[1]))
-    return Pooled(start, tuple(s for s, _ in ordered), torch.tensor([w for _, w in ordered], dtype=torch.float64))
+    pairs = []
+    for posterior, weight in zip(posteriors, weights, strict=True):
+        draws = members(posterior, Key(0), task.draws, task.like)
+        for draw in draws:
+            sample = Samples({name: value.unsqueeze(0) for name, value in draw.items()})
+            pairs.append((sample, float(weight) / len(draws)))
+    pairs.sort(key=lambda pair: (_digest(pair[0]), pair[1]))
+    samples = tuple(sample for sample, _ in pairs)
+    shares = torch.tensor([share for _, share in pairs], dtype=torch.float64)
+    return Pooled(start, samples, shares)
 
 
 def _digest(sample: Samples) -> bytes:

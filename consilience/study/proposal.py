@@ -58,11 +58,10 @@ def proposal(
         InputError: The method or model is unknown, or cannot serve such a study.
     """
     linear = model in (None, Agreement.model) and bool(target.classes)
-    usual = defaults.LINEAR_STUDY if linear else defaults.STUDY
-    chosen = method or usual
-    if chosen not in METHODS:
-        raise unknown_name("method", chosen, METHODS)
-    if linear and chosen == defaults.LINEAR_STUDY:
+    method = method or _usual_method(linear)
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
+    if linear and method == defaults.LINEAR_STUDY:
         settings = (*defaults.LINEAR_STUDY_SETTINGS, *settings)
     draft = Agreement(
         name,
@@ -70,17 +69,24 @@ def proposal(
         target,
         columns,
         model=model or Agreement.model,
-        method=chosen,
+        method=method,
         settings=settings,
-        rounds=rounds or usual_rounds(METHODS[chosen]),
+        rounds=rounds or usual_rounds(METHODS[method]),
         seed=seed,
         scaling=scaling,
-        hand_out=hand_out or usual_hand_out(METHODS[chosen]),
+        hand_out=hand_out or usual_hand_out(METHODS[method]),
     )
     draft.check()
     kinds, largest = would_leave(draft)
     most = math.ceil(1.2 * (largest + 10_000) / 10_000) * 10_000
     return dataclasses.replace(draft, leaves=kinds, most_bytes=most)
+
+
+def _usual_method(linear: bool) -> str:
+    """The name of the method unless asked otherwise; by whether a linear model classifies."""
+    if linear:
+        return defaults.LINEAR_STUDY
+    return defaults.STUDY
 
 
 def usual_hand_out(method: type[Method]) -> str:
@@ -98,7 +104,14 @@ def usual_hand_out(method: type[Method]) -> str:
 
 
 def consistent(agreement: Agreement) -> None:
-    """Refuse an agreement that does not say what its method would really send."""
+    """Refuse an agreement that does not say what its method would really send.
+
+    Args:
+        agreement: The agreement.
+
+    Raises:
+        InputError: Its method sends other or larger values than it lets out, or cannot be handed out as it says.
+    """
     kinds, largest = would_leave(agreement)
     if set(kinds) - set(agreement.leaves):
         listed = ", ".join(f'"{kind}"' for kind in kinds)

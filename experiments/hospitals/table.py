@@ -17,9 +17,9 @@ from consilience.data.sites import Data, Sites
 from consilience.key import Key
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.predictive import tempered
-from consilience.study.agreement import read_columns
 from consilience.study.choice import choose_value, knob_of, log_scores
 from consilience.study.columns import inspect, labelled_rows
+from consilience.study.toml import read_columns
 
 HERE = Path(__file__).parent
 DICTIONARY = HERE.parent.parent / "examples" / "hospitals" / "columns.toml"

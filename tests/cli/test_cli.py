@@ -250,4 +250,4 @@ def test_a_run_from_python_is_resumed_there(invoke: Invoke, tmp_path: Path) -> N
     report = json.loads((tmp_path / "r" / "run.json").read_text())
     (tmp_path / "r" / "run.json").write_text(json.dumps({**report, "finished": False}))
     code, _, err = invoke("report", "r")
-    assert code == 2 and "has not finished; go on with co.run(…, resume=True)" in " ".join(err.split())
+    assert code == 2 and "has not finished: continue it with `co.run(…, resume=True)`" in " ".join(err.split())

@@ -116,7 +116,7 @@ def test_too_much_for_memory_is_done_in_smaller_groups_and_said() -> None:
     start = task.init(Key(1))
     engine = co.Vectorised(data)
 
-    with pytest.warns(UserWarning, match="5 sites at a time do not fit into memory; going on with 2"):
+    with pytest.warns(UserWarning, match="5 sites at a time do not fit into memory; continuing with 2"):
         pieces = engine.gather(Hungry(), task, start, range(10), TURN)
     whole = co.Vectorised(data).gather(Hungry(fits=10), task, start, range(10), TURN)
 
@@ -124,7 +124,7 @@ def test_too_much_for_memory_is_done_in_smaller_groups_and_said() -> None:
     assert engine.chunk == 2, "the next round begins with what fits"
     with (
         pytest.raises(co.InputError, match="alone does not fit into memory"),
-        pytest.warns(UserWarning, match="going on with 1"),
+        pytest.warns(UserWarning, match="continuing with 1"),
     ):
         engine.gather(Hungry(fits=0), task, start, range(10), co.Turn(1, Key(2)))
 

@@ -57,7 +57,7 @@ def test_a_client_that_diverges_is_named() -> None:
 
 
 def test_sister_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_sisters", [1])
+    monkeypatch.setattr(workers, "_processes", [1])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(7), raising=False)
     shares = []
     for processes in (1, 2, 9):

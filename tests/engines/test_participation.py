@@ -138,7 +138,7 @@ def test_too_few_replies_stop_the_run_and_nothing_is_lost(tmp_path: Path) -> Non
 
     with pytest.raises(
         co.InputError,
-        match=r"at least 3 must \(site \d: dropped out\); all rounds before it are kept: go on with --resume",
+        match=r"at least 3 must \(site \d: dropped out\); all rounds before it are kept: resume with a lower",
     ) as told:
         co.run(method, task, sites, rounds=30, participation=strict, out=out)
     stopped = json.loads((out / "run.json").read_text())
@@ -158,10 +158,10 @@ def test_nobody_left_says_why_and_only_what_helps() -> None:
 
     assert shortfall(Participation(min_replies=1), {1: "dropped out"}, 2, 0) is None
     dropped = told(Participation(dropout=0.5), {0: "dropped out", 1: "dropped out"})
-    assert "(site 0: dropped out)" in dropped and "start again with a lower --dropout." in dropped
+    assert "(site 0: dropped out)" in dropped and "start again with a lower dropout." in dropped
     away = told(Participation(min_replies=1), {0: "it is not connected.", 1: "no reply"})
-    assert "(site 0: it is not connected); " in away and away.endswith("go on with --resume when sites are back.")
-    assert "--dropout" not in away
+    assert "(site 0: it is not connected); " in away and away.endswith("resume when sites are back.")
+    assert "dropout" not in away
 
 
 @pytest.mark.parametrize(("lost", "diverged"), [({0: FAILED, 1: FAILED}, True), ({0: FAILED, 1: "dropped out"}, False)])
@@ -217,10 +217,10 @@ def test_methods_that_need_everyone_refuse(name: str) -> None:
     [
         (Participation(2.5), "a number of sites, or a fraction below 1"),
         (Participation(0), "a number of sites, or a fraction below 1"),
-        (Participation(5), "more sites a round than there are: 4"),
+        (Participation(5), "more sites in a round than there are: 4"),
         (Participation(dropout=1.0), "from 0 to below 1"),
         (Participation(deadline=0.0), "give a time above 0"),
-        (Participation(2, min_replies=3), "2 sites are asked a round"),
+        (Participation(2, min_replies=3), "2 sites are asked in a round"),
     ],
 )
 def test_bad_input_is_one_sentence(given: Participation, sentence: str) -> None:

@@ -14,8 +14,8 @@ import studies
 from rounds import replies, server_key
 
 from consilience.errors import InputError
-from consilience.formats.envelope import open_envelope, seal
 from consilience.formats.codec import types_of
+from consilience.formats.envelope import open_envelope, seal
 from consilience.formats.signature import new_key, read_key, sign
 from consilience.study.admission import gate_of
 from consilience.study.agreement import Study

@@ -27,7 +27,7 @@ def test_a_device_that_is_not_there_is_one_sentence(name: str, sentence: str) ->
 
 def test_on_the_command_line(invoke: Invoke) -> None:
     code, _, err = invoke("run", "fedavg", "--device", "cuda:99")
-    assert code == 2 and "use --device cpu" in err
+    assert code == 2 and "use device='cpu'" in err
 
 
 def test_the_processor_is_always_there() -> None:

@@ -16,12 +16,14 @@ from consilience.errors import InputError
 from consilience.formats.signature import new_key, public, sign
 from consilience.posterior import Dense, Gaussian
 from consilience.study.admission import admit
-from consilience.study.agreement import Study, check_name, from_fields, read, read_columns, signed_words
+from consilience.study.agreement import Study, from_fields, read, signed_words
 from consilience.study.columns import Column, features, inspect, labelled_rows, sums
 from consilience.study.joining import add_member
+from consilience.study.names import check_name
 from consilience.study.proposal import EXAMPLE, consistent, proposal
 from consilience.study.rehearsal import rehearse, would_leave
 from consilience.study.text import propose_columns, study_text
+from consilience.study.toml import read_columns
 
 
 def test_a_study_survives_its_file_and_its_layout(tmp_path: Path) -> None:
@@ -50,7 +52,7 @@ def test_a_study_survives_its_file_and_its_layout(tmp_path: Path) -> None:
         ("seed = 0", "sede = 0", "sede"),
         ("[columns]", "[colums]", "columns"),
         ("seed = 0", "seed = ", "cannot be read as TOML"),
-        ('hand_out = "mixture"', 'hand_out = "all"', "way to hand the model out"),
+        ('hand_out = "mixture"', 'hand_out = "all"', "way to hand out the model"),
     ],
 )
 def test_a_changed_study_is_refused_in_one_sentence(tmp_path: Path, before: str, after: str, said: str) -> None:

@@ -164,7 +164,7 @@ def test_a_student_is_one_set_of_weights(tmp_path: Path) -> None:
     files = replies(study, tmp_path)
     inputs = torch.randn(64, len(study.agreement.feature_names), generator=torch.Generator().manual_seed(0))
 
-    with pytest.raises(InputError, match="--inputs"):
+    with pytest.raises(InputError, match="unlabelled rows"):
         pool(study, files, server_key(tmp_path))
     path = tmp_path / "student.model"
     path.write_bytes(pool(study, files, server_key(tmp_path), inputs).model)

@@ -1,0 +1,41 @@
+"""What a site may be called."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from consilience.errors import InputError
+
+LONGEST_NAME = 64
+SCRIPTS = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "IDEOGRAPHIC": "CJK"}  # written together
+COMPOSED = {"LATIN", "GREEK", "CYRILLIC"}  # where a mark beside a letter is part of it; elsewhere it may be a vowel
+
+
+def check_name(name: str) -> None:
+    """Refuse a site's name that could be taken for another's, for a path, or for more than a name.
+
+    Args:
+        name: The name.
+
+    Raises:
+        InputError: It mixes scripts, holds other signs than names do, is too long, or is the server's.
+    """
+    scripts = {_script(c) for c in name if c.isalpha()}
+    marks: tuple[str, ...] = ()
+    if scripts and not scripts & COMPOSED:
+        marks = ("Mn", "Mc")
+    allowed = (c.isalpha() or unicodedata.category(c) in marks or c in "0123456789 -._,()&'’" for c in name)
+    plain = all(allowed) and unicodedata.normalize("NFKC", name) == name
+    whole = name[:1].isalnum() and name[-1:] not in " -._,(&'’" and len(name) <= LONGEST_NAME
+    if not (plain and whole and len(scripts) <= 1) or name.casefold() == "server":
+        raise InputError(
+            f"{name!r} cannot be a site's name: choose one of at most {LONGEST_NAME} letters of one script, digits, "
+            "spaces and -._,()&' that begins with a letter or digit, ends with one or with ), and is not 'server'."
+        )
+
+
+def _script(letter: str) -> str:
+    """The script of a letter; scripts that are written together count as one."""
+    script = re.split("[ -]", unicodedata.name(letter, "?"))[0]
+    return SCRIPTS.get(script, script)
