@@ -67,11 +67,9 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print compare.json alone on standard output.")] = False,
 ) -> None:
     """Run several methods on the same splits and seeds, and write one report."""
-    from consilience.comparison.cells import Plan, parse_seeds
-    from consilience.comparison.cells import compare as compare_rows
-    from consilience.comparison.summary import csv_text, markdown
-    from consilience.metrics.communication import csv_text as curves_text
-    from consilience.report.run_page import comparison_page
+    from consilience.comparison.export import write_comparison
+    from consilience.comparison.plan import Plan, parse_seeds
+    from consilience.comparison.running import compare_plan
     from consilience.report.table import comparison_table
 
     recipe = Recipe(
@@ -99,13 +97,10 @@ def compare(
     plan.check()
     store = Store(out_ or run_folder("compare", data))
     with stoppable(store.folder), live(not as_json) as show:
-        found = compare_rows(plan, store.folder, reference, lambda now: show(comparison_table(now)))
-    store.write_json("compare.json", found)
-    store.write("compare.csv", csv_text(found).encode())
-    store.write("curves.csv", curves_text(found).encode())
-    store.write("compare.md", markdown(found).encode())
-    store.write("report.html", comparison_page(found).encode())
-    print_sentence(found, comparison_table(found), f"Report: {store.folder / 'report.html'}", as_json)
+        comparison = compare_plan(plan, store.folder, reference, lambda now: show(comparison_table(now.to_json())))
+    write_comparison(comparison, store.folder)
+    value = comparison.to_json()
+    print_sentence(value, comparison_table(value), f"Report: {store.folder / 'report.html'}", as_json)
 
 
 @app.command(short_help="Choose a method's settings on validation rows.")
@@ -131,9 +126,8 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="Print settings.json alone on standard output.")] = False,
 ) -> None:
     """Choose a method's settings on validation rows; test rows are never looked at."""
-    from consilience.comparison.cells import parse_seeds
-    from consilience.comparison.tune import Search, Trial, write
-    from consilience.comparison.tune import tune as tune_method
+    from consilience.comparison.plan import parse_seeds
+    from consilience.comparison.search import Search, Trial, run_search, write_settings
     from consilience.report.table import trial_table
 
     recipe = Recipe(
@@ -164,8 +158,8 @@ def tune(
         return trial_table(method, [(t.point, t.values, t.mean) for t in trials], score)
 
     with stoppable(folder), live(not as_json) as show:
-        trials = tune_method(search, folder, lambda now: show(shown(now)))
-    found = write(search, trials, folder)
+        trials = run_search(search, folder, lambda now: show(shown(now)))
+    found = write_settings(search, trials, folder)
     print_sentence(found, shown(trials), f"Settings: {folder / 'settings.json'}; use them with --settings.", as_json)
 
 
@@ -180,7 +174,7 @@ def reproduce(
 ) -> None:
     """Run a paper's experiment, or go on with it, and print ours beside theirs."""
     from consilience.comparison import reproduce as experiments
-    from consilience.comparison.cells import parse_seeds
+    from consilience.comparison.plan import parse_seeds
     from consilience.report.reproduction_page import reproduction_page
 
     if name is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import consilience as co
 from consilience.comparison.reproduce import Experiment, Values
-from consilience.comparison.tune import on_validation
+from consilience.comparison.search import on_validation
 from consilience.datasets import dataset
 from consilience.metrics.scores import scores
 from consilience.pooling.evidence import class_log_probs, class_scores, strengths
