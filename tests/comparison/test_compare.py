@@ -433,7 +433,7 @@ def test_python_compares_words_and_objects_without_a_folder(tmp_path: Path) -> N
         co.Mixture(co.CyclicalSGHMC(epochs=3)),
         co.BetaPredictiveBayes(distil=Distil(co.SGD(rate=0.25))),
         co.FedBE(co.FedAvg(co.SGD(epochs=7))),
-        co.FedAdam(optimiser=co.AdamSteps(0.03)),
+        co.FedAdam(rate=0.03),
     ],
 )
 def test_an_object_is_written_as_words_that_make_it(method: co.Method) -> None:
