@@ -62,8 +62,12 @@ def compare(
     Example:
         >>> import consilience as co
         >>> from consilience.comparison import compare
-        >>> table = compare(["mixture", "fedavg[rounds=5]", co.BCM()], data="digits", split="dirichlet:0.1", sites=5)
-        >>> print(table)  # doctest: +SKIP
+        >>> rows = ["mixture", "fedavg[rounds=2]", co.BCM()]
+        >>> comparison = compare(rows, data="moons", model="linear", sites=3, bounds=False)
+        >>> [row.row for row in comparison.rows]
+        ['mixture', 'fedavg[rounds=2]', 'bcm']
+
+    Printed, `comparison` is a table.
 
     Args:
         methods: The rows: a method's name, with settings in brackets or without, or a method object, which keeps its

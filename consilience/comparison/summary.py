@@ -11,7 +11,8 @@ from typing import TypeAlias
 from rich.console import Console
 
 from consilience.comparison.cells import Cell, Json, Problem
-from consilience.comparison.row_summary import RowSummary, pair, summarise_row
+from consilience.comparison.pairing import pair
+from consilience.comparison.row_summary import RowSummary, summarise_row
 from consilience.comparison.rows import Row
 from consilience.metrics.communication import KEPT, communication
 from consilience.metrics.paired import SEEDS

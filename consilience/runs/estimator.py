@@ -98,9 +98,13 @@ class FederatedClassifier(ClassifierMixin, _Federated):
     """A classifier whose rows lie at sites: `fit(X, y, groups=site)`.
 
     Example:
-        >>> import consilience as co
-        >>> model = co.FederatedClassifier("fedavg", hidden=(10,), rounds=2)
-        >>> model.fit(X, y, groups=site).predict_proba(X)  # doctest: +SKIP
+        >>> import numpy as np
+        >>> from consilience import FederatedClassifier
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> site = np.arange(60) % 3
+        >>> model = FederatedClassifier("fedavg", hidden=(10,), rounds=2).fit(X, X[:, 0] > 0, groups=site)
+        >>> model.predict_proba(X).shape
+        (60, 2)
 
     Args:
         method: How the sites learn together, an object or a name; evidence pooling if None.

@@ -21,8 +21,9 @@ from consilience.comparison import compare as compare_methods
 from consilience.comparison.cells import Cell, Problem
 from consilience.comparison.export import csv_text, markdown
 from consilience.comparison.outcomes import outcomes
+from consilience.comparison.pairing import pair
 from consilience.comparison.plan import Plan, parse_seeds
-from consilience.comparison.row_summary import RowSummary, join_seeds, over_seeds, pair
+from consilience.comparison.row_summary import RowSummary, join_seeds, over_seeds
 from consilience.comparison.rows import PRESETS, Row, changed_settings, has, method_row, read_settings, row
 from consilience.comparison.running import compare_plan
 from consilience.errors import InputError
