@@ -69,8 +69,9 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print only compare.json on standard output.")] = False,
 ) -> None:
     """Run several methods on the same splits and seeds, and write one report."""
-    from consilience.comparison.cells import Plan, parse_seeds
-    from consilience.comparison.cells import compare as compare_rows
+    from consilience.comparison.export import write_comparison
+    from consilience.comparison.plan import Plan, parse_seeds
+    from consilience.comparison.running import compare_plan
     from consilience.report.table import comparison_table
 
     recipe = Recipe(
@@ -98,22 +99,10 @@ def compare(
     plan.check()
     store = Store(out_ or run_folder("compare", data))
     with stoppable(store.folder), live(not as_json) as show:
-        comparison = compare_rows(plan, store.folder, reference, lambda so_far: show(comparison_table(so_far)))
-    _write_comparison(store, comparison)
-    print_report(comparison, comparison_table(comparison), f"Report: {store.folder / 'report.html'}", as_json)
-
-
-def _write_comparison(store: Store, comparison: dict[str, Any]) -> None:
-    """Write a comparison as JSON, as tables and as a page."""
-    from consilience.comparison.summary import csv_text, markdown
-    from consilience.metrics.communication import csv_text as curves_text
-    from consilience.report.run_page import comparison_page
-
-    store.write_json("compare.json", comparison)
-    store.write("compare.csv", csv_text(comparison).encode())
-    store.write("curves.csv", curves_text(comparison).encode())
-    store.write("compare.md", markdown(comparison).encode())
-    store.write("report.html", comparison_page(comparison).encode())
+        comparison = compare_plan(plan, store.folder, reference, lambda now: show(comparison_table(now.to_json())))
+    write_comparison(comparison, store.folder)
+    value = comparison.to_json()
+    print_report(value, comparison_table(value), f"Report: {store.folder / 'report.html'}", as_json)
 
 
 @app.command(short_help="Choose a method's settings on validation rows.")
@@ -145,9 +134,8 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="Print only settings.json on standard output.")] = False,
 ) -> None:
     """Choose a method's settings on validation rows; test rows are never used."""
-    from consilience.comparison.cells import parse_seeds
-    from consilience.comparison.tune import Search, Trial, write
-    from consilience.comparison.tune import tune as tune_method
+    from consilience.comparison.plan import parse_seeds
+    from consilience.comparison.search import Search, Trial, run_search, write_settings
     from consilience.report.table import trial_table
 
     recipe = Recipe(
@@ -178,8 +166,8 @@ def tune(
         return trial_table(method, [(t.point, t.values, t.mean) for t in trials], score)
 
     with stoppable(folder), live(not as_json) as show:
-        trials = tune_method(search, folder, lambda so_far: show(show_trials(so_far)))
-    chosen = write(search, trials, folder)
+        trials = run_search(search, folder, lambda so_far: show(show_trials(so_far)))
+    chosen = write_settings(search, trials, folder)
     closing = f"Settings: {folder / 'settings.json'}; use them with --settings."
     print_report(chosen, show_trials(trials), closing, as_json)
 
@@ -199,7 +187,7 @@ def reproduce(
 ) -> None:
     """Run a paper's experiment, or continue it, and print our results beside the paper's."""
     from consilience.comparison import reproduce as experiments
-    from consilience.comparison.cells import parse_seeds
+    from consilience.comparison.plan import parse_seeds
     from consilience.report.reproduction_page import reproduction_page
 
     if name is None:

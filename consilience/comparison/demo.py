@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Sequence
 from importlib import resources
-from typing import Any
 
-from consilience.comparison.cells import line, outcomes
+from consilience.comparison.cells import Cell, Json, count_rows
+from consilience.comparison.outcomes import outcomes
 from consilience.comparison.rows import row
 from consilience.data.sites import Sites
 from consilience.errors import Diverged
@@ -18,57 +19,86 @@ from consilience.runs.store import FORMAT
 
 HERE = resources.files("consilience.comparison")
 RECIPE = Recipe(data="digits", sites=5, split="dirichlet:0.1", calibration=30)
+KEYS = (
+    *("name", "method", "needs", "rounds", "metrics", "intervals", "tempered", "reliability", "seconds"),
+    *("up_bytes", "down_bytes", "settings", "curve"),
+)  # of a cell, in a row of the demo
 
 
-def demo(seed: int = 0) -> dict[str, Any]:
-    """Every row on the same split, start, passes over the data and server rows."""
+def demo(seed: int = 0) -> Json:
+    """Run every row on the same split, start, passes over the data and server rows.
+
+    Args:
+        seed: What all random numbers come from.
+
+    Returns:
+        What compare.json holds.
+
+    Raises:
+        Diverged: A row diverged.
+    """
     started = time.perf_counter()
     task, sites = dataclasses.replace(RECIPE, seed=seed).build_problem()
-    plan = [row(word)._replace(name=name) for word, name in json.loads((HERE / "demo.json").read_text())]
-    rows = []
-    for planned, result, failure in outcomes(plan, task, sites, seed):
-        if result is None:
-            raise Diverged(failure)
-        rows.append(line(planned.name, result))
-    return comparison(rows, sites, seed, time.perf_counter() - started)
+    rows = [row(word)._replace(name=name) for word, name in json.loads((HERE / "demo.json").read_text())]
+    cells = []
+    for outcome in outcomes(rows, task, sites, seed):
+        if outcome.result is None:
+            raise Diverged(outcome.failure)
+        cells.append(Cell.from_outcome(outcome))
+    return comparison(cells, sites, seed, time.perf_counter() - started)
 
 
-def comparison(rows: list[dict[str, Any]], sites: Sites, seed: int, seconds: float) -> dict[str, Any]:
-    counts = sites.label_counts()
+def comparison(cells: Sequence[Cell], sites: Sites, seed: int, seconds: float) -> Json:
+    """Write the demo as a comparison.
+
+    Args:
+        cells: The rows on the one split and seed.
+        sites: Everybody's rows.
+        seed: The seed.
+        seconds: How long it took.
+
+    Returns:
+        What compare.json holds.
+    """
+    counts = count_rows(sites)
     return {
         "kind": "comparison",
         "format": FORMAT,
         "title": "Five sites that hardly share a class",
-        "sentence": sentence(rows, len(sites.all_test.x)),
+        "sentence": sentence(cells, counts["test"]),
         "data": sites.name,
         "split": sites.split,
         "sites": len(sites),
         "seed": seed,
-        "rows": rows,
-        "labels": [[int(c) for c in site] for site in counts],
+        "rows": [{key: getattr(cell, key) for key in KEYS} for cell in cells],
+        "labels": [[int(count) for count in site] for site in sites.label_counts()],
         "site_names": list(sites.names),
-        "rows_of_data": {
-            "train": sum(len(d.x) for d in sites.train),
-            "calibration": 0 if sites.calibration is None else len(sites.calibration.x),
-            "test": len(sites.all_test.x),
-        },
+        "rows_of_data": {role: counts[role] for role in ("train", "calibration", "test")},
         "seconds": seconds,
     }
 
 
-def sentence(rows: list[dict[str, Any]], tested: int) -> str:
-    """What the table says, whichever way it comes out."""
-    federated = [(r["name"], r["metrics"]) for r in rows if r["needs"] != "bound"]
-    federated += [
-        (f"{r['name']}, tempered", r["tempered"]["metrics"]) for r in rows if r["needs"] != "bound" and r["tempered"]
-    ]
-    name, best = min(federated, key=lambda pair: pair[1]["nll"])
-    bound = {r["name"]: r["metrics"] for r in rows if r["needs"] == "bound"}
-    top, alone = bound["All data in one place"], bound["Server's 30 rows alone"]
-    accurate = {name: percent(m["accuracy"]) for name, m in (("best", best), ("top", top), ("alone", alone))}
+def sentence(cells: Sequence[Cell], test_rows: int) -> str:
+    """Say what the table says, whichever way it comes out.
+
+    Args:
+        cells: The rows.
+        test_rows: How many rows they are scored on.
+
+    Returns:
+        The sentence.
+    """
+    federated = [cell for cell in cells if cell.needs != "bound"]
+    ranked = [(cell.name, cell.metrics or {}) for cell in federated]
+    ranked += [(f"{cell.name}, tempered", cell.tempered["metrics"]) for cell in federated if cell.tempered]
+    name, best = min(ranked, key=lambda entry: entry[1]["nll"] or 0.0)
+    bounds = {cell.name: cell.metrics or {} for cell in cells if cell.needs == "bound"}
+    top = bounds["All data in one place"]
+    alone = bounds["Server's 30 rows alone"]
     return (
-        f"On this one split the best federated NLL is {best['nll']:.2f} ({name}, {accurate['best']} accurate), "
-        f"against {top['nll']:.2f} ({accurate['top']}) with all data in one place and {alone['nll']:.2f} "
-        f"({accurate['alone']}) from the server's 30 labelled rows alone; one seed and "
-        f"{tested} test rows do not rank methods that are close."
+        f"On this one split the best federated NLL is {best['nll']:.2f} "
+        f"({name}, {percent(best['accuracy'])} accurate), "
+        f"against {top['nll']:.2f} ({percent(top['accuracy'])}) with all data in one place and {alone['nll']:.2f} "
+        f"({percent(alone['accuracy'])}) from the server's 30 labelled rows alone; one seed and "
+        f"{test_rows} test rows do not rank methods that are close."
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from rich.console import Group, RenderableType
@@ -31,24 +31,47 @@ from consilience.runs.store import FORMAT, Store
 
 DRAWING = "_drawing"  # what a trial's picture needs beside its scores: any JSON, for `draw`
 Values = dict[str, dict[str, float | None]]  # row → score → value
+Json: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Experiment:
+    """A paper's table or figure, and how to fill it again.
+
+    Attributes:
+        title: What it shows.
+        columns: Data sets, or degrees of heterogeneity.
+        trial: From a column, a seed, a scale and the data folder to the values of all rows.
+        score: The score that is compared with the paper's.
+        digits: Decimals to print.
+        spread: What the paper prints after ±.
+        paper: Row → column → printed value and spread.
+        incomparable: Columns on other data than the paper's.
+        open_rows: Rows of the paper that nothing here fills yet.
+        scales: How much of it can be run; the first is the default.
+    """
+
     title: str
-    columns: tuple[str, ...]  # data sets, or degrees of heterogeneity
-    trial: Callable[[str, int, str, str | None], Values]  # column, seed, scale, data folder → all rows
-    score: str  # the score that is compared with the paper's
+    columns: tuple[str, ...]
+    trial: Callable[[str, int, str, str | None], Values]
+    score: str
     digits: int = 3
     spread: str = "standard error over seeds"
-    paper: dict[str, dict[str, tuple[float, float]]] | None = None  # row → column → printed value and spread
-    incomparable: tuple[str, ...] = ()  # columns on other data than the paper's
-    open_rows: tuple[str, ...] = ()  # rows of the paper that nothing here fills yet
-    scales: tuple[str, ...] = ("full",)  # the first is the default
+    paper: dict[str, dict[str, tuple[float, float]]] | None = None
+    incomparable: tuple[str, ...] = ()
+    open_rows: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ("full",)
 
 
 def folder() -> Path:
-    """Where the experiments lie: in the working folder, or beside the package in a clone."""
+    """Find where the experiments lie: in the working folder, or beside the package in a clone.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: There is none.
+    """
     for parent in (Path.cwd(), Path(__file__).parents[2]):
         if (parent / "experiments").is_dir():
             return parent / "experiments"
@@ -56,10 +79,22 @@ def folder() -> Path:
 
 
 def names() -> list[str]:
+    """List the experiments, as `paper/name`."""
     return sorted(f"{p.parent.name}/{p.stem}" for p in folder().glob("*/*.py") if "EXPERIMENT" in p.read_text())
 
 
 def load(name: str) -> Experiment:
+    """Load an experiment.
+
+    Args:
+        name: As `paper/name`.
+
+    Returns:
+        The experiment.
+
+    Raises:
+        InputError: There is none of that name.
+    """
     if name not in names():
         raise unknown_name("experiment", name, names())
     experiment: Experiment = module(name).EXPERIMENT
@@ -67,33 +102,57 @@ def load(name: str) -> Experiment:
 
 
 def module(name: str) -> ModuleType:
-    """An experiment's file, or one beside it that several share."""
+    """Import an experiment's file, or one beside it that several share.
+
+    Args:
+        name: As `paper/name`.
+
+    Returns:
+        The module.
+    """
     path = folder() / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"experiments_{name.replace('/', '_')}", path)
     assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = found  # dataclasses look there for the names in their annotations
-    spec.loader.exec_module(found)
-    return found
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded  # dataclasses look there for the names in their annotations
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 def reproduce(
     name: str, seeds: Sequence[int], scale: str | None, out: Path, data_dir: str | None, workers: int = 1
-) -> dict[str, Any]:
-    """Run what is missing and write `results.json`."""
+) -> Json:
+    """Run what is missing of an experiment and write `results.json`.
+
+    Args:
+        name: The experiment, as `paper/name`.
+        seeds: The seeds.
+        scale: How much of it; all if None.
+        out: Where every trial is kept as soon as it ends.
+        data_dir: Where data sets are kept.
+        workers: How many trials run at a time.
+
+    Returns:
+        What results.json holds.
+
+    Raises:
+        InputError: The experiment or scale is unknown.
+    """
     experiment = load(name)
     scale = scale or experiment.scales[0]
     if scale not in experiment.scales:
         raise unknown_name("scale", scale, experiment.scales)
     store = Store(out)
-    wanted = [(column, seed) for seed in seeds for column in experiment.columns]
-    missing = [(c, s) for c, s in wanted if not (out / _file(scale, c, s)).exists()]
+    every = [(column, seed) for seed in seeds for column in experiment.columns]
+    missing = [(column, seed) for column, seed in every if not (out / _file(scale, column, seed)).exists()]
 
     trials = _trials(name, missing, scale, data_dir, workers)
     for _ in track(missing, "trial"):
-        column, seed, found = next(trials)
-        told = {"values": {}, "lost": str(found)} if isinstance(found, Diverged) else {"values": found}
-        store.write_json(_file(scale, column, seed), {"format": FORMAT, **told})
+        column, seed, outcome = next(trials)
+        value: Json = {"format": FORMAT, "values": outcome}
+        if isinstance(outcome, Diverged):
+            value = {"format": FORMAT, "values": {}, "lost": str(outcome)}
+        store.write_json(_file(scale, column, seed), value)
     results = collect(name, experiment, seeds, scale, out)
     store.write_json("results.json", results)
     return results
@@ -102,7 +161,7 @@ def reproduce(
 def _trials(
     name: str, missing: Sequence[tuple[str, int]], scale: str, data_dir: str | None, workers: int
 ) -> Iterator[tuple[str, int, Values | Diverged]]:
-    """Every trial as it ends; one that leaves the finite numbers is told, after any other error no more are begun."""
+    """Every trial as it ends; one that diverged is handed on, and after any other error no more are begun."""
     if workers == 1 or len(missing) == 1:
         for column, seed in missing:
             yield column, seed, _trial(name, column, seed, scale, data_dir)
@@ -139,23 +198,31 @@ def _file(scale: str, column: str, seed: int) -> str:
     return f"trials/{scale}/{column.replace(':', '-').replace('/', '-')}/seed-{seed}.json"
 
 
-def collect(name: str, experiment: Experiment, seeds: Sequence[int], scale: str, out: Path) -> dict[str, Any]:
-    """For each row and column: ours, its spread, the paper's, and whether they can be compared."""
-    cells: list[dict[str, Any]] = []
+def collect(name: str, experiment: Experiment, seeds: Sequence[int], scale: str, out: Path) -> Json:
+    """Set ours beside the paper's.
+
+    Args:
+        name: The experiment, as `paper/name`.
+        experiment: The experiment.
+        seeds: The seeds; those that have not run are left out.
+        scale: How much of it was run.
+        out: Where the trials are.
+
+    Returns:
+        For each row and column ours, its spread, the paper's, and whether they can be compared.
+    """
+    cells: list[Json] = []
     lost: list[str] = []
     drawings: dict[str, dict[int, Any]] = {}
     for column in experiment.columns:
-        files = [out / _file(scale, column, s) for s in seeds]
-        told = [json.loads(file.read_text()) for file in files if file.exists()]
-        trials = [t["values"] for t in told]
-        there = [seed for seed, file in zip(seeds, files, strict=True) if file.exists()]
-        lost += [f"{column}, seed {s}: {t['lost']}" for s, t in zip(there, told, strict=True) if "lost" in t]
-        drawn = {seed: t.pop(DRAWING) for seed, t in zip(there, trials, strict=True) if DRAWING in t}
-        drawings |= {column: drawn} if drawn else {}
-        printed = {row: cols[column] for row, cols in (experiment.paper or {}).items() if column in cols}
-        for row in dict.fromkeys([*(r for t in trials for r in t), *printed]):
-            cells.append(_cell(experiment, row, column, trials, printed.get(row, (None, None))))
-    return {
+        trials = _read_trials(out, scale, column, seeds)
+        lost += [f"{column}, seed {seed}: {trial['lost']}" for seed, trial in trials.items() if "lost" in trial]
+        values = {seed: trial["values"] for seed, trial in trials.items()}
+        drawing = {seed: rows.pop(DRAWING) for seed, rows in values.items() if DRAWING in rows}
+        if drawing:
+            drawings[column] = drawing
+        cells += _column_cells(experiment, column, list(values.values()))
+    results: Json = {
         "format": FORMAT,
         "experiment": name,
         "title": experiment.title,
@@ -165,9 +232,26 @@ def collect(name: str, experiment: Experiment, seeds: Sequence[int], scale: str,
         "scale": scale,
         "seeds": list(seeds),
         "cells": cells,
-        **({"drawings": drawings} if drawings else {}),
-        **({"lost": lost} if lost else {}),
     }
+    if drawings:
+        results["drawings"] = drawings
+    if lost:
+        results["lost"] = lost
+    return results
+
+
+def _read_trials(out: Path, scale: str, column: str, seeds: Sequence[int]) -> dict[int, Json]:
+    """The trials of a column that have ended, by seed."""
+    files = {seed: out / _file(scale, column, seed) for seed in seeds}
+    return {seed: json.loads(file.read_text()) for seed, file in files.items() if file.exists()}
+
+
+def _column_cells(experiment: Experiment, column: str, trials: Sequence[Values]) -> Iterator[Json]:
+    """The cells of one column: rows that were run, then those that the paper alone has."""
+    printed = {row: columns[column] for row, columns in (experiment.paper or {}).items() if column in columns}
+    run = [row for trial in trials for row in trial]
+    for row in dict.fromkeys([*run, *printed]):
+        yield _cell(experiment, row, column, trials, printed.get(row, (None, None)))
 
 
 def _cell(
@@ -176,12 +260,15 @@ def _cell(
     column: str,
     trials: Sequence[Values],
     printed: tuple[float | None, float | None],
-) -> dict[str, Any]:
-    own = [t[row] for t in trials if row in t]
-    values = [v for scored in own if (v := scored.get(experiment.score)) is not None]
-    scores = {name: _mean([scored.get(name) for scored in own]) for name in dict.fromkeys(n for s in own for n in s)}
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    ours, (paper, paper_error) = _mean(values), printed
+) -> Json:
+    each = [trial[row] for trial in trials if row in trial]
+    values = [value for scores in each if (value := scores.get(experiment.score)) is not None]
+    keys = dict.fromkeys(key for scores in each for key in scores)
+    error = None
+    if len(values) > 1:
+        error = statistics.stdev(values) / math.sqrt(len(values))
+    ours = _mean(values)
+    paper, paper_error = printed
     away = None
     if ours is not None and paper is not None and paper_error:
         away = (ours - paper) / math.hypot(paper_error, error or 0)
@@ -192,7 +279,7 @@ def _cell(
         "spread": error,
         "seeds": len(values),
         "per_seed": values,
-        "scores": scores,
+        "scores": {key: _mean([scores.get(key) for scores in each]) for key in keys},
         "paper": paper,
         "paper_spread": paper_error,
         "away_in_standard_errors": away,
@@ -202,12 +289,23 @@ def _cell(
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return statistics.fmean(known) if known else None
+    """The mean of those that are known."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return statistics.fmean(known)
 
 
-def results_table(results: dict[str, Any], digits: int) -> RenderableType:
-    """Ours beside theirs."""
+def results_table(results: Json, digits: int) -> RenderableType:
+    """Print ours beside theirs.
+
+    Args:
+        results: What results.json holds.
+        digits: Decimals to print.
+
+    Returns:
+        A table for the terminal.
+    """
     columns = list(dict.fromkeys(c["column"] for c in results["cells"]))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("row")
@@ -215,15 +313,24 @@ def results_table(results: dict[str, Any], digits: int) -> RenderableType:
         table.add_column(f"{column}\nours (paper)", justify="right")
     for row in dict.fromkeys(c["row"] for c in results["cells"]):
         by_column = {c["column"]: c for c in results["cells"] if c["row"] == row}
-        table.add_row(row, *(_shown(by_column.get(column), digits) for column in columns))
+        table.add_row(row, *(_format(by_column.get(column), digits) for column in columns))
     note = f"{results['score']}, mean ± {results['spread']}, {len(results['seeds'])} seeds, scale {results['scale']}."
     return Group(Text(results["title"], "bold"), table, Text(note, "dim"))
 
 
-def _shown(cell: dict[str, Any] | None, digits: int) -> str:
+def _format(cell: Json | None, digits: int) -> str:
+    """A cell as text: '2.500 ± 0.645 (1.500)'."""
     if cell is None:
         return ""
-    ours = "open" if cell["open"] else "–" if cell["ours"] is None else f"{cell['ours']:.{digits}f}"
-    spread = f" ± {cell['spread']:.{digits}f}" if cell["spread"] is not None else ""
-    paper = "" if cell["paper"] is None else f" ({cell['paper']:.{digits}f})"
-    return ours + spread + paper + ("" if cell["comparable"] or cell["paper"] is None else " other data")
+    text = "–"
+    if cell["open"]:
+        text = "open"
+    elif cell["ours"] is not None:
+        text = f"{cell['ours']:.{digits}f}"
+    if cell["spread"] is not None:
+        text += f" ± {cell['spread']:.{digits}f}"
+    if cell["paper"] is not None:
+        text += f" ({cell['paper']:.{digits}f})"
+        if not cell["comparable"]:
+            text += " other data"
+    return text

@@ -14,10 +14,11 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from torch import nn
 
 from consilience.data.arrays import from_arrays
+from consilience.data.sites import Sites
 from consilience.errors import InputError
 from consilience.method import Method, name
 from consilience.methods import defaults
-from consilience.methods import method as named
+from consilience.methods import method as method_from_name
 from consilience.models.mlp import mlp
 from consilience.predictive import Categorical, Distribution, Normal
 from consilience.runs.result import Result
@@ -54,23 +55,39 @@ class _Federated(BaseEstimator):
         self.engine = engine
         self.random_state = random_state
 
-    def _fitted(self, x: Array, y: Array, groups: Any, classes: int, usual: Method) -> Result:
+    def _fit(self, x: Array, y: Array, groups: Any, classes: int, usual: Method) -> Result:
         """Every row trains at its site, but for those the server asks for; scikit-learn's users hold out their own."""
-        site = np.zeros(len(x), dtype=int) if groups is None else column_or_1d(groups)
+        site = np.zeros(len(x), dtype=int)
+        if groups is not None:
+            site = column_or_1d(groups)
         check_consistent_length(x, site)
         data = from_arrays(x, y, site, x_test=x[:0], y_test=y[:0], site_test=site[:0], classes=classes)
         seed = self.random_state
         if not isinstance(seed, int):
             seed = int(check_random_state(seed).randint(2**31 - 1))
         sites = data.split(natural(), calibration=self.calibration, inputs=self.inputs, seed=seed)
-        network = self.model if self.model is not None else mlp(sites.features, sites.classes, hidden=self.hidden)
-        task: Task = classification(network) if classes else regression(network)
-        chosen = named(self.method) if isinstance(self.method, str) else self.method or usual
-        if type(chosen).personal is not Method.personal:
-            raise InputError(f"{name(chosen)} has a model for each site and none for all: choose a method that pools.")
-        return run(chosen, task, sites, rounds=self.rounds, seed=seed, engine=self.engine, scored=False)
+        method = self._method(usual)
+        task = self._task(sites)
+        return run(method, task, sites, rounds=self.rounds, seed=seed, engine=self.engine, scored=False)
 
-    def _predicted(self, x: Any) -> Distribution:
+    def _method(self, usual: Method) -> Method:
+        """The method that was asked for, which must have one model for all sites."""
+        method = self.method or usual
+        if isinstance(method, str):
+            method = method_from_name(method)
+        if type(method).personal is not Method.personal:
+            raise InputError(f"{name(method)} has a model for each site and none for all: choose a method that pools.")
+        return method
+
+    def _task(self, sites: Sites) -> Task:
+        network = self.model
+        if network is None:
+            network = mlp(sites.features, sites.classes, hidden=self.hidden)
+        if sites.classes:
+            return classification(network)
+        return regression(network)
+
+    def _predictive(self, x: Any) -> Distribution:
         check_is_fitted(self)
         rows = torch.from_numpy(validate_data(self, x, reset=False, dtype=np.float64, order="C", copy=True))
         result = self.result_
@@ -80,47 +97,131 @@ class _Federated(BaseEstimator):
 class FederatedClassifier(ClassifierMixin, _Federated):
     """A classifier whose rows lie at sites: `fit(X, y, groups=site)`.
 
-    `method`: how the sites learn together, an object or a name; evidence pooling by default. `hidden`: the layers of
-    the network, or `model` for a network of your own. `rounds`: of methods that have many. `calibration` and `inputs`:
-    rows kept for the server, with and without labels. Fitted, `result_` holds the run.
+    Example:
+        >>> import numpy as np
+        >>> from consilience import FederatedClassifier
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> site = np.arange(60) % 3
+        >>> model = FederatedClassifier("fedavg", hidden=(10,), rounds=2).fit(X, X[:, 0] > 0, groups=site)
+        >>> model.predict_proba(X).shape
+        (60, 2)
+
+    Args:
+        method: How the sites learn together, an object or a name; evidence pooling if None.
+        hidden: The widths of the network's hidden layers.
+        model: A network of your own, in place of `hidden`.
+        rounds: The rounds of methods that have many; what is usual if None.
+        calibration: Labelled rows taken from the sites for the server.
+        inputs: Unlabelled rows taken from the sites for the server: how many, or a share below 1.
+        engine: Where the sites' work runs.
+        random_state: What all random numbers come from.
+
+    Attributes:
+        classes_: The classes, once fitted.
+        result_: The run, once fitted.
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Train on rows at their sites.
+
+        Args:
+            X: The inputs, a row each.
+            y: Their classes, numbers or texts.
+            groups: The site of each row; all rows are at one site if None.
+
+        Returns:
+            The fitted classifier.
+
+        Raises:
+            InputError: There is one class only, or the method has no model for all sites.
+        """
         x, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
         self.classes_: Array
-        self.classes_, coded = np.unique(y, return_inverse=True)
+        self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(f"y holds one class, {self.classes_[0]}: give rows of at least two classes.")
-        self.result_ = self._fitted(x, coded, groups, len(self.classes_), defaults.classifier())
+        self.result_ = self._fit(x, codes, groups, len(self.classes_), defaults.classifier())
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """One probability for each of `classes_`."""
-        p = self._predicted(X)
+        """Predict probabilities.
+
+        Args:
+            X: The inputs, a row each.
+
+        Returns:
+            For each row one probability for each of `classes_`.
+        """
+        p = self._predictive(X)
         assert isinstance(p, Categorical)
         probs: Array = torch.softmax(p.log_probs.double(), 1).numpy()  # sums to 1 in double precision
         return probs
 
     def predict(self, X: Any) -> Array:
+        """Predict classes.
+
+        Args:
+            X: The inputs, a row each.
+
+        Returns:
+            The most probable class of each row.
+        """
         probs = self.predict_proba(X)
-        chosen: Array = self.classes_[probs.argmax(1)]
-        return chosen
+        labels: Array = self.classes_[probs.argmax(1)]
+        return labels
 
 
 class FederatedRegressor(RegressorMixin, _Federated):
-    """A regressor whose rows lie at sites: `fit(X, y, groups=site)`; settings as in `FederatedClassifier`, where the
-    default method is the mixture."""
+    """A regressor whose rows lie at sites: `fit(X, y, groups=site)`.
+
+    Args:
+        method: How the sites learn together, an object or a name; the mixture if None.
+        hidden: The widths of the network's hidden layers.
+        model: A network of your own, in place of `hidden`.
+        rounds: The rounds of methods that have many; what is usual if None.
+        calibration: Labelled rows taken from the sites for the server.
+        inputs: Unlabelled rows taken from the sites for the server: how many, or a share below 1.
+        engine: Where the sites' work runs.
+        random_state: What all random numbers come from.
+
+    Attributes:
+        result_: The run, once fitted.
+    """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Train on rows at their sites.
+
+        Args:
+            X: The inputs, a row each.
+            y: The numbers to predict.
+            groups: The site of each row; all rows are at one site if None.
+
+        Returns:
+            The fitted regressor.
+
+        Raises:
+            InputError: The method has no model for all sites.
+        """
         x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
-        self.result_ = self._fitted(x, y.astype(np.float64), groups, 0, defaults.regressor())
+        self.result_ = self._fit(x, y.astype(np.float64), groups, 0, defaults.regressor())
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """The mean; with `return_std`, also the standard deviation of an observation."""
-        p = self._predicted(X)
+        """Predict numbers, in the units of `y`.
+
+        Args:
+            X: The inputs, a row each.
+            return_std: Whether to return standard deviations too.
+
+        Returns:
+            The mean for each row; with `return_std`, also the standard deviation of an observation.
+        """
+        p = self._predictive(X)
         assert isinstance(p, Normal)
-        scale, shift = self.result_.sites.target_scale, self.result_.sites.target_shift
-        mean, deviation = p.mean.double() * scale + shift, p.total.double().sqrt() * scale
-        return (mean.numpy(), deviation.numpy()) if return_std else mean.numpy()
+        sites = self.result_.sites
+        mean = (p.mean.double() * sites.target_scale + sites.target_shift).numpy()
+        if not return_std:
+            return mean
+        deviation = (p.total.double().sqrt() * sites.target_scale).numpy()
+        return mean, deviation

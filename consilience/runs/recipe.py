@@ -21,6 +21,14 @@ from consilience.task import Task, classification, regression
 
 
 class Ingredients(NamedTuple):
+    """What a run takes.
+
+    Attributes:
+        method: How the sites learn together.
+        task: The network, its likelihood and its prior.
+        sites: Everybody's rows, by role.
+    """
+
     method: Method
     task: Task
     sites: Sites
@@ -28,84 +36,166 @@ class Ingredients(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
+    """A run in words.
+
+    Attributes:
+        method: The method's name.
+        data: A data set's name, or a pattern of CSV files, one a site.
+        target: The column to predict, for CSV files.
+        sites: How many; 5, or as many as the data name, if None.
+        split: How rows are spread over the sites; if None, natural where files or sites are named, else
+            `dirichlet:0.5`, or `iid` for numbers.
+        model: The network.
+        seed: What the split, the start and all draws come from.
+        test: The share of rows to test on.
+        calibration: Labelled rows that the server has.
+        inputs: Unlabelled rows that the server has: how many, a share below 1, or another data set, as
+            `cifar100:2000`.
+        validation: The share of training rows left out.
+        settings: `field=value` texts for the method.
+        data_dir: Where data sets are kept.
+    """
+
     method: str = defaults.RUN
-    data: str = "digits"  # a name, or a pattern of CSV files, one per site
-    target: str | None = None  # the column to predict, for CSV files
-    sites: int | None = None  # 5, or as many as the data name
-    split: str | None = None  # natural where files or sites are named, else dirichlet:0.5, or iid for numbers
+    data: str = "digits"
+    target: str | None = None
+    sites: int | None = None
+    split: str | None = None
     model: str = "mlp"
     seed: int = 0
     test: float = 0.2
     calibration: int = 30
-    inputs: float | str = 0  # how many, a share below 1, or another data set, as `cifar100:2000`
+    inputs: float | str = 0
     validation: float = 0.0
     settings: tuple[str, ...] = ()
     data_dir: str | None = None
 
     def build(self) -> Ingredients:
+        """Build all that a run takes."""
         return Ingredients(self.build_method(), *self.build_problem())
 
     def build_method(self) -> Method:
+        """Build the method with its settings."""
         return configure(method(self.method), self.settings)
 
     def build_problem(self) -> tuple[Task, Sites]:
-        """The same rows, split and network for every method with the same words."""
+        """Build the same rows, split and network for every method with the same words."""
         sites = self.build_sites()
         network = model(self.model, sites.features, sites.classes)
-        return (classification(network) if sites.classes else regression(network)), sites
+        if sites.classes:
+            return classification(network), sites
+        return regression(network), sites
 
     def build_sites(self) -> Sites:
+        """Build the sites with their rows.
+
+        Returns:
+            The sites.
+
+        Raises:
+            InputError: The data are unknown, or need a target, or have one already.
+        """
         if isinstance(self.inputs, str):
-            own = dataclasses.replace(self, inputs=0).build_sites()
-            return elsewhere(own, self.inputs, self.seed, self.data_dir)
+            without_inputs = dataclasses.replace(self, inputs=0).build_sites()
+            return with_inputs(without_inputs, self.inputs, self.seed, self.data_dir)
+        inputs = self.inputs
+        if not 0 < inputs < 1:
+            inputs = int(inputs)
         roles: dict[str, Any] = {
             "test": self.test,
             "calibration": self.calibration,
-            "inputs": self.inputs if 0 < self.inputs < 1 else int(self.inputs),
+            "inputs": inputs,
             "validation": self.validation,
             "seed": self.seed,
         }
+        split = None
+        if self.split:
+            split = parse(self.split)
         if self.data.endswith(".csv"):
             if self.target is None:
-                raise InputError("CSV files need to know which column to predict: add --target COLUMN.")
-            split = parse(self.split) if self.split else None
+                raise InputError("CSV files need to know which column to predict: name it as target.")
             return from_csv(self.data, self.target, split=split, sites=self.sites or None, **roles)
         if self.target is not None:
-            raise InputError(f"--target is for CSV files, and {self.data} knows what it predicts: leave it out.")
+            raise InputError(f"target is for CSV files, and {self.data} knows what it predicts: leave it out.")
         rows = datasets.load(self.data, self.data_dir)
-        return rows.split(parse(self.split) if self.split else rows.usual_split(), self.sites or None, **roles)
+        return rows.split(split or rows.usual_split(), self.sites or None, **roles)
 
     def to_json(self) -> dict[str, Any]:
-        """Without the data folder, which is this machine's business."""
+        """Write the recipe as JSON, without the data folder, which is this machine's business."""
         return {**dataclasses.asdict(self), "settings": list(self.settings), "data_dir": None}
 
     @staticmethod
     def from_json(value: dict[str, Any], data_dir: str | None = None) -> Recipe:
-        """What `to_json` wrote; a target that named data once ignored is left out."""
+        """Read what `to_json` wrote.
+
+        Args:
+            value: The JSON.
+            data_dir: Where data sets are kept on this machine.
+
+        Returns:
+            The recipe, without a target that named data once ignored.
+
+        Raises:
+            InputError: The value is not a recipe.
+        """
         known = {f.name for f in dataclasses.fields(Recipe)}
         if not isinstance(value, dict) or not set(value) <= known:
             raise InputError(
                 "run.json does not say how this run was made: it was started from Python, resume it there."
             )
-        made = Recipe(**{**value, "settings": tuple(value.get("settings", ())), "data_dir": data_dir})
-        return made if made.data.endswith(".csv") else dataclasses.replace(made, target=None)
+        recipe = Recipe(**{**value, "settings": tuple(value.get("settings", ())), "data_dir": data_dir})
+        if recipe.data.endswith(".csv"):
+            return recipe
+        return dataclasses.replace(recipe, target=None)
 
 
-def elsewhere(sites: Sites, text: str, seed: int, data_dir: str | None) -> Sites:
-    """The sites with the server's inputs from another data set: 'cifar100', or `cifar100:2000` for so many rows."""
+def with_inputs(sites: Sites, text: str, seed: int, data_dir: str | None) -> Sites:
+    """Give the server inputs from another data set.
+
+    Args:
+        sites: The sites.
+        text: The data set's name, as `cifar100`, or `cifar100:2000` for so many of its rows.
+        seed: What the draw of rows comes from.
+        data_dir: Where data sets are kept.
+
+    Returns:
+        The same sites with these inputs.
+
+    Raises:
+        InputError: What follows the colon is not a number of rows.
+    """
     name, colon, number = text.partition(":")
     if colon and not number.isdecimal():
-        raise InputError(f"'{text}' does not say how many rows: type for example {name}:2000.")
-    return inputs_from(sites, datasets.load(name, data_dir), int(number) if colon else None, seed)
+        raise InputError(f"'{text}' does not say how many rows: write for example {name}:2000.")
+    count = None
+    if colon:
+        count = int(number)
+    return inputs_from(sites, datasets.load(name, data_dir), count, seed)
 
 
 def run_folder(what: str, data: str) -> Path:
-    """Where a run of that data is kept when nobody says where."""
+    """Choose where a run is kept when nobody says where.
+
+    Args:
+        what: What runs, such as the method's name.
+        data: The data's name, or a pattern of files.
+
+    Returns:
+        A folder under `runs` that does not exist yet.
+    """
     return free_folder(Path("runs"), f"{what}-{Path(data).stem.strip('*') or 'csv'}")
 
 
 def free_folder(parent: Path, stem: str) -> Path:
-    """The first of stem-1, stem-2, … that does not exist."""
+    """Find the first of stem-1, stem-2, … that does not exist.
+
+    Args:
+        parent: The folder around it.
+        stem: What its name begins with.
+
+    Returns:
+        The folder, which is not made.
+    """
     number = 1
     while (parent / f"{stem}-{number}").exists():
         number += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import consilience as co
 from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values
-from consilience.comparison.tune import on_validation
+from consilience.comparison.search import on_validation
 from consilience.metrics.scores import scores
 from consilience.pooling.evidence import class_log_probs, class_scores, strengths
 from consilience.predictive import Categorical

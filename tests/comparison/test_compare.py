@@ -16,9 +16,16 @@ import torch
 from tiny import Invoke
 
 import consilience as co
-from consilience.comparison.cells import Plan, compare, outcomes, parse_seeds
-from consilience.comparison.rows import PRESETS, Row, has, read_settings, row
-from consilience.comparison.summary import csv_text, join_seeds, markdown, over_seeds, pair
+from consilience.comparison import Comparison
+from consilience.comparison import compare as compare_methods
+from consilience.comparison.cells import Cell, Problem
+from consilience.comparison.export import csv_text, markdown
+from consilience.comparison.outcomes import outcomes
+from consilience.comparison.pairing import pair
+from consilience.comparison.plan import Plan, parse_seeds
+from consilience.comparison.row_summary import RowSummary, join_seeds, over_seeds
+from consilience.comparison.rows import PRESETS, Row, changed_settings, has, method_row, read_settings, row
+from consilience.comparison.running import compare_plan
 from consilience.errors import InputError
 from consilience.formats.settings import describe
 from consilience.methods import METHODS
@@ -49,6 +56,11 @@ class Counting:
 def plan(*words: str, **changes: Any) -> Plan:
     made = Plan(words, MOONS, ("dirichlet:0.5",), (0,), common=SHORT, bounds=False)
     return replace(made, **changes)
+
+
+def compare(*args: Any, **settings: Any) -> dict[str, Any]:
+    """What compare.json holds."""
+    return compare_plan(*args, **settings).to_json()
 
 
 def without_times(found: dict[str, Any]) -> Any:
@@ -113,13 +125,13 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path) -> None:
     whole = compare(made, tmp_path / "whole")
     heard = []
 
-    def stop(now: dict[str, Any]) -> None:
+    def stop(now: Comparison) -> None:
         heard.append(now)
         if len(heard) == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compare(made, tmp_path / "cut", told=stop)
+        compare(made, tmp_path / "cut", on_row=stop)
     cells = sorted((tmp_path / "cut" / "cells").rglob("*.json"))
     before = {c: (c.stat().st_mtime_ns, c.read_bytes()) for c in cells}
     resumed = compare(made, tmp_path / "cut")
@@ -140,12 +152,13 @@ def test_another_plan_in_the_same_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_row_that_diverges_is_told_and_does_not_stop_the_others(tmp_path: Path) -> None:
-    found = compare(plan("fedavg[rounds=1,inference.rate=1e30]", "mixture", seeds=(0, 1)), tmp_path)
+    comparison = compare_plan(plan("fedavg[rounds=1,inference.rate=1e30]", "mixture", seeds=(0, 1)), tmp_path)
+    found = comparison.to_json()
     bad, good = found["rows"]
     assert bad["metrics"] == {} and bad["tempered"] is None
     assert good["metrics"]["nll"] > 0
     assert len([w for w in found["warnings"] if "seed 0" in w or "seed 1" in w]) == 2
-    assert "mixture" in markdown(found) and comparison_page(found)
+    assert "mixture" in markdown(comparison) and comparison_page(found)
 
 
 def test_a_row_whose_sites_all_diverge_is_told_too(tmp_path: Path) -> None:
@@ -159,9 +172,10 @@ def test_a_row_whose_sites_all_diverge_is_told_too(tmp_path: Path) -> None:
 
 def test_json_csv_and_markdown_agree(tmp_path: Path) -> None:
     made = plan("beta", "mixture", splits=("dirichlet:0.5", "iid"), seeds=(0, 1), bounds=True)
-    found = compare(made, tmp_path)
-    lines = list(csv.DictReader(io.StringIO(csv_text(found))))
-    text = markdown(found)
+    comparison = compare_plan(made, tmp_path)
+    found = comparison.to_json()
+    lines = list(csv.DictReader(io.StringIO(csv_text(comparison))))
+    text = markdown(comparison)
 
     assert [part["split"] for part in found["splits"]] == ["dirichlet:0.5", "iid"]
     names = ["beta", "mixture", "local_only", "server_only", "centralised"]
@@ -185,20 +199,20 @@ def test_json_csv_and_markdown_agree(tmp_path: Path) -> None:
     assert "dirichlet:0.5" in page and "± " in page and "standard errors" in page
 
 
-def rows_of(*values: list[float]) -> list[dict[str, Any]]:
-    def one(i: int, v: list[float]) -> dict[str, Any]:
-        about = {"row": f"r{i}", "needs": "nothing", "seeds": list(range(len(v))), "tempered": None}
-        return {**about, **over_seeds([{"nll": x} for x in v])}
-
-    return [one(i, v) for i, v in enumerate(values)]
+def rows_of(*values: list[float]) -> list[RowSummary]:
+    return [
+        RowSummary(
+            f"r{i}", f"r{i}", "", "nothing", 1, seeds=tuple(range(len(v))), scores=over_seeds([{"nll": x} for x in v])
+        )
+        for i, v in enumerate(values)
+    ]
 
 
 def test_differences_are_paired_with_the_reference_and_adjusted_over_rows() -> None:
     a = [1.0, 1.1, 0.9, 1.2, 1.05, 1.3, 0.8, 1.15]
     better, same = [x - 0.2 - 0.01 * i for i, x in enumerate(a)], [x + 0.01 * (-1) ** i for i, x in enumerate(a)]
-    rows = rows_of(a, better, same)
-    rows += [{**rows_of(better)[0], "row": "bound", "needs": "bound"}]
-    pair(rows, "r0")
+    summaries = [*rows_of(a, better, same), replace(rows_of(better)[0], row="bound", needs="bound")]
+    rows = [summary.to_json() for summary in pair(summaries, "r0")]
 
     p = [difference(better, a).p, difference(same, a).p]
     assert "differences" not in rows[0]
@@ -220,9 +234,8 @@ def test_a_reference_may_be_typed_with_blanks(tmp_path: Path) -> None:
 
 
 def test_below_six_seeds_nothing_is_paired() -> None:
-    rows = rows_of([1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 1.0, 2.0, 3.0, 4.0])
-    pair(rows, "r0")
-    assert not any("differences" in r for r in rows)
+    rows = pair(rows_of([1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 1.0, 2.0, 3.0, 4.0]), "r0")
+    assert not any("differences" in r.to_json() for r in rows)
 
 
 def test_reliability_bins_of_seeds_are_joined_by_their_counts() -> None:
@@ -339,8 +352,8 @@ def test_the_data_sets_are_still_listed(invoke: Invoke) -> None:
         ("compare beta beta", "Two rows are the same"),
         ("compare mixture[rounds=3]", "one-round"),
         ("compare beta --set inference.epoch=3", "Did you mean 'inference.epochs'?"),
-        ("compare beta --seeds 3-1", "are no seeds"),
-        ("compare beta --seeds a", "are no seeds"),
+        ("compare beta --seeds 3-1", "is not a list of seeds"),
+        ("compare beta --seeds a", "is not a list of seeds"),
         ("compare beta --seeds 1,1", "a seed twice"),
         ("compare beta --split iid,iid", "named twice"),
         ("compare beta --split dirichle:1", "Did you mean 'dirichlet'?"),
@@ -392,8 +405,49 @@ def test_ctrl_c_says_how_to_go_on(invoke: Invoke, tmp_path: Path, monkeypatch: p
 
 def test_regression_rows_compare_too(tmp_path: Path) -> None:
     made = plan("beta", "mixture", recipe=Recipe(data="sine", model="linear", calibration=10), splits=(None,))
-    found = compare(made, tmp_path)
+    comparison = compare_plan(made, tmp_path)
+    found = comparison.to_json()
     assert {"rmse", "nll", "crps"} <= set(found["rows"][0]["metrics"])
     assert found["labels"] is None and found["split"] == "natural"
-    assert "CRPS" in markdown(found) and "RMSE" in comparison_page(found)
+    assert "CRPS" in markdown(comparison) and "RMSE" in comparison_page(found)
     assert torch.isfinite(torch.tensor(found["rows"][0]["metrics"]["nll"]))
+
+
+def test_python_compares_words_and_objects_without_a_folder(tmp_path: Path) -> None:
+    short = co.SGD(epochs=2, batch=200)
+    settings: dict[str, Any] = {"data": "moons", "model": "linear", "sites": 3, "calibration": 10, "bounds": False}
+    common = dict(text.split("=") for text in SHORT)
+    methods = ["mixture", "fedavg[rounds=2]", co.FedAvg(short)]
+    table = compare_methods(methods, split="iid", seeds=range(2), rounds=1, common=common, **settings)
+    assert [r.row for r in table.rows] == ["mixture", "fedavg[rounds=2]", method_row(co.FedAvg(short)).word]
+    assert "NLL" in str(table) and table.to_json()["seeds"] == [0, 1]
+    kept = compare_methods(methods, split="iid", seeds="0-1", rounds=1, common=common, out=tmp_path / "c", **settings)
+    assert without_times(kept.to_json()) == without_times(table.to_json())
+    assert (tmp_path / "c" / "compare.json").exists()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        co.FedAvg(),
+        co.FedAvg(co.Adam(rate=0.5)),
+        co.Mixture(co.CyclicalSGHMC(epochs=3)),
+        co.BetaPredictiveBayes(distil=Distil(co.SGD(rate=0.25))),
+        co.FedBE(co.FedAvg(co.SGD(epochs=7))),
+        co.FedAdam(rate=0.03),
+    ],
+)
+def test_an_object_is_written_as_words_that_make_it(method: co.Method) -> None:
+    written = method_row(method)
+    assert row(written.word).method == method
+    assert row(written.word).word == written.word
+    assert bool(changed_settings(method)) == (method != type(method)())
+
+
+def test_cells_and_problems_survive_their_files(tmp_path: Path) -> None:
+    compare_plan(plan("fedavg[rounds=1,inference.rate=1e30]", "mixture"), tmp_path)
+    place = tmp_path / "cells" / "dirichlet-0.5" / "0"
+    for file in place.iterdir():
+        value = json.loads(file.read_text())
+        kind = Problem if file.name == "problem.json" else Cell
+        assert json.loads(as_json(kind.from_json(value).to_json())) == value

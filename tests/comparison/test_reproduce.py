@@ -180,7 +180,7 @@ def test_the_command_lists_runs_draws_and_says_where(toy: Path, invoke: Invoke) 
     [
         ("papers/toi", "Did you mean 'papers/toy'?"),
         ("papers/toy --scale huge", "Known: full, quick."),
-        ("papers/toy --seeds 3-1", "'3-1' are no seeds"),
+        ("papers/toy --seeds 3-1", "'3-1' is not a list of seeds"),
     ],
 )
 def test_mistakes_get_one_sentence_and_exit_code_2(toy: Path, invoke: Invoke, words: str, sentence: str) -> None:

@@ -14,19 +14,10 @@ import torch
 from tiny import Invoke
 
 import consilience as co
+from consilience.comparison import compare, tune
+from consilience.comparison.grids import draw_points, papers, points_of, read_grid
 from consilience.comparison.rows import row
-from consilience.comparison.tune import (
-    Search,
-    Trial,
-    draw_points,
-    on_validation,
-    papers,
-    points_of,
-    rank,
-    read_grid,
-    tune,
-    write,
-)
+from consilience.comparison.search import Search, Trial, on_validation, rank, run_search, write_settings
 from consilience.errors import InputError
 from consilience.metrics.scores import scores
 from consilience.runs.evaluate import in_units
@@ -49,13 +40,13 @@ def search(word: str, grid: str, **changes: Any) -> Search:
 
 
 def test_the_best_setting_is_found_and_diverged_ones_come_last(tmp_path: Path, rates: str) -> None:
-    trials = tune(search("fedavg", rates), tmp_path / "t")
+    trials = run_search(search("fedavg", rates), tmp_path / "t")
     assert [t.point["inference.rate"] for t in trials] == [0.5, 1e-6, 1e30]
     assert trials[2].mean is None and trials[2].failure.startswith("Site 0, round 1")
 
 
 def test_the_score_is_that_of_the_validation_rows(tmp_path: Path, rates: str) -> None:
-    best = tune(search("fedavg", rates, seeds=(0,)), tmp_path / "t")[0]
+    best = run_search(search("fedavg", rates, seeds=(0,)), tmp_path / "t")[0]
     task, sites = MOONS.build_problem()
     result = co.run(row("fedavg[inference.rate=0.5]", None, dict(s.split("=") for s in SHORT)).method, task, sites, rounds=1)  # fmt: skip  # noqa: E501
     rows = sites.all_validation
@@ -67,7 +58,7 @@ def test_regression_is_scored_in_the_targets_units(tmp_path: Path) -> None:
     grid = tmp_path / "g.json"
     grid.write_text('{"inference.rate": [0.05]}')
     recipe = Recipe(data="sine", model="linear", calibration=10, validation=0.3)
-    best = tune(search("mixture", str(grid), recipe=recipe, seeds=(0,), score="rmse", common=("inference.epochs=10",)), tmp_path / "t")[0]  # fmt: skip  # noqa: E501
+    best = run_search(search("mixture", str(grid), recipe=recipe, seeds=(0,), score="rmse", common=("inference.epochs=10",)), tmp_path / "t")[0]  # fmt: skip  # noqa: E501
     _, sites = recipe.build_problem()
     assert sites.validation is not None and best.mean is not None
     y = torch.cat([part.y for part in sites.validation]) * sites.target_scale
@@ -76,7 +67,7 @@ def test_regression_is_scored_in_the_targets_units(tmp_path: Path) -> None:
 
 
 def test_test_rows_are_never_looked_at(tmp_path: Path, rates: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = tune(search("fedavg", rates), tmp_path / "a")
+    before = run_search(search("fedavg", rates), tmp_path / "a")
     build = Recipe.build_problem
 
     def blinded(recipe: Recipe) -> tuple[co.Task, co.Sites]:
@@ -85,42 +76,42 @@ def test_test_rows_are_never_looked_at(tmp_path: Path, rates: str, monkeypatch: 
         return task, replace(sites, test=test)
 
     monkeypatch.setattr(Recipe, "build_problem", blinded)
-    assert tune(search("fedavg", rates), tmp_path / "b") == before
+    assert run_search(search("fedavg", rates), tmp_path / "b") == before
 
 
 def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path, rates: str) -> None:
-    whole = tune(search("fedavg", rates), tmp_path / "whole")
+    whole = run_search(search("fedavg", rates), tmp_path / "whole")
 
     def stop(trials: list[Trial]) -> None:
         if len(trials) == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tune(search("fedavg", rates), tmp_path / "cut", stop)
+        run_search(search("fedavg", rates), tmp_path / "cut", stop)
     done = {f: f.stat().st_mtime_ns for f in (tmp_path / "cut" / "trials").rglob("*.json")}
     assert len(done) == 4  # two trials, two seeds
-    assert tune(search("fedavg", rates), tmp_path / "cut") == whole
+    assert run_search(search("fedavg", rates), tmp_path / "cut") == whole
     assert all(f.stat().st_mtime_ns == when for f, when in done.items())
     with pytest.raises(InputError, match="holds another search for fedavg"):
-        tune(search("fedavg", rates, seeds=(5,)), tmp_path / "cut")
+        run_search(search("fedavg", rates, seeds=(5,)), tmp_path / "cut")
 
 
 def test_a_search_does_not_go_on_with_other_rows(tmp_path: Path, rates: str) -> None:
     tiny.hospitals(tmp_path / "csv")
     recipe = replace(MOONS, data=str(tmp_path / "csv" / "*.csv"), target="disease", sites=None)
-    tune(search("fedavg", rates, recipe=recipe, seeds=(0,)), tmp_path / "t")
+    run_search(search("fedavg", rates, recipe=recipe, seeds=(0,)), tmp_path / "t")
     file = tmp_path / "csv" / "north.csv"
     first, *others = file.read_text().splitlines()
     file.write_text("\n".join([first, *(line.replace("yes", "no") for line in others)]))
 
     with pytest.raises(InputError, match="holds another search for fedavg"):
-        tune(search("fedavg", rates, recipe=recipe, seeds=(0,)), tmp_path / "t")
+        run_search(search("fedavg", rates, recipe=recipe, seeds=(0,)), tmp_path / "t")
 
 
 def test_several_methods_share_one_settings_file(tmp_path: Path, rates: str) -> None:
     for word in ("fedavg[inference.momentum=0.0]", "scaffold"):
         found = search(word, rates, budget=2)
-        settings = write(found, tune(found, tmp_path / "t"), tmp_path / "t")
+        settings = write_settings(found, run_search(found, tmp_path / "t"), tmp_path / "t")
     assert list(settings) == ["fedavg", "scaffold"]
     read = json.loads((tmp_path / "t" / "settings.json").read_text())
     assert read == settings
@@ -167,7 +158,7 @@ def test_the_papers_grid_has_their_numbers_of_points() -> None:
 
 def test_no_validation_rows_no_tuning() -> None:
     _, sites = tiny.classification()
-    with pytest.raises(InputError, match="--validation"):
+    with pytest.raises(InputError, match="validation="):
         on_validation(sites)
 
 
@@ -194,7 +185,7 @@ def test_tuned_settings_are_what_compare_reads(invoke: Invoke, tmp_path: Path, r
         ("tune fedavg --validation 0", "no validation rows"),
         ("tune fedavg --budget 0", "at least one"),
         ("tune fedavg --score nl", "Did you mean 'nll'?"),
-        ("tune fedavg --seeds x", "are no seeds"),
+        ("tune fedavg --seeds x", "is not a list of seeds"),
         ("tune fedavg --grid huge.json --rounds 1", "Every trial of fedavg failed"),
         ("tune fedavg --grid tiny.json --rounds 1 --score rmse", "no score for this problem"),
     ],
@@ -219,3 +210,15 @@ def test_a_grid_may_be_a_list_of_grids(tmp_path: Path) -> None:
     points = points_of(read_grid(str(tmp_path / "g.json")))
     methods = [search("fedavg", "").row(point).method.inference for point in points]
     assert [type(m).__name__ for m in methods] == ["SGD", "SGD", "Adam"] and methods[0].momentum == 0.0
+
+
+def test_python_tunes_words_and_objects_without_a_folder() -> None:
+    problem: dict[str, Any] = {"data": "moons", "model": "linear", "sites": 3, "calibration": 10}
+    grid = {"inference.rate": [1e-6, 0.5]}
+    common = {"inference.epochs": 2, "inference.batch": 200}
+    words = tune("fedavg", grid=grid, rounds=1, common=common, **problem)
+    objects = tune(co.FedAvg(co.SGD(epochs=2, batch=200)), grid=grid, rounds=1, **problem)
+    assert words.trials == objects.trials and words.best == objects.best == co.FedAvg(co.SGD(0.5, epochs=2, batch=200))
+    assert row("fedavg", objects.settings).method == row("fedavg", words.settings).method == words.best
+    assert "inference.rate=0.5" in str(words) and words.to_json()["settings"]["inference.rate"] == 0.5
+    assert compare([words.best], rounds=words.rounds, bounds=False, **problem).rows[0].rounds == 1

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import consilience as co
-from consilience.comparison.cells import outcomes
+from consilience.comparison.outcomes import outcomes
 from consilience.comparison.rows import Row
 from consilience.data.sites import Data
 from consilience.errors import InputError

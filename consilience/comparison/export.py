@@ -1,0 +1,130 @@
+"""A comparison as files: JSON, every value as CSV, tables as Markdown, and a page."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from consilience.comparison.row_summary import RowSummary, Scores
+from consilience.comparison.summary import Comparison
+from consilience.metrics.communication import csv_text as curves_text
+from consilience.metrics.communication import sentence as communication_sentence
+from consilience.report import wording as words
+from consilience.report.comparison_page import comparison_page
+from consilience.runs.store import Store
+
+
+def write_comparison(comparison: Comparison, folder: str | Path) -> None:
+    """Write compare.json, compare.csv, curves.csv, compare.md and report.html.
+
+    Args:
+        comparison: What was found.
+        folder: Where to write.
+    """
+    store = Store(folder)
+    value = comparison.to_json()
+    store.write_json("compare.json", value)
+    store.write("compare.csv", csv_text(comparison).encode())
+    store.write("curves.csv", curves_text(value).encode())
+    store.write("compare.md", markdown(comparison).encode())
+    store.write("report.html", comparison_page(value).encode())
+
+
+def csv_text(comparison: Comparison) -> str:
+    """Write every value in long form.
+
+    Args:
+        comparison: What was found.
+
+    Returns:
+        A line for every split, row, score and seed, plain and tempered.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("split", "seed", "row", "tempered", "score", "value"))
+    for part in comparison.parts:
+        for row in part.rows:
+            for seed, *rest in _values(row):
+                writer.writerow((part.problem.split, seed, row.row, *rest))
+    return text.getvalue()
+
+
+def _values(row: RowSummary) -> Iterator[tuple[int, str, str, float | None]]:
+    """(seed, whether tempered, score, value) of one row."""
+    tables: list[tuple[str, Scores]] = [("no", row.scores)]
+    if row.tempered:
+        tables.append(("yes", row.tempered.scores))
+    for tempered, scores in tables:
+        for key, values in scores.values.items():
+            for seed, value in zip(row.seeds, values, strict=True):
+                yield seed, tempered, key, value
+
+
+class _Column(NamedTuple):
+    key: str
+    tempered: bool
+
+    @property
+    def head(self) -> str:
+        name = words.metric(self.key).name
+        if self.tempered:
+            return f"{name}, tempered"
+        return name
+
+
+def markdown(comparison: Comparison) -> str:
+    """Write the tables as Markdown.
+
+    Args:
+        comparison: What was found.
+
+    Returns:
+        A table a split, rows by what the server needs.
+    """
+    value = comparison.to_json()
+    point, ranks, beside = words.comparison_keys(value)
+    columns = [_Column(key, tempered) for key in ranks for tempered in (False, True)]
+    columns += [_Column(key, False) for key in (point, *beside)]
+    lines = [f"# {comparison.title}", ""]
+    for part in value["splits"]:
+        lines += [f"## {part['split']}", "", part["sentence"], ""]
+        lines += _table(part, columns, ranks[0])
+        lines.append("")
+        for table in part["communication"]:
+            lines += [communication_sentence(table), ""]
+    if comparison.leaves_out:
+        lines.append(comparison.leaves_out)
+    if any(_is_paired(part) for part in value["splits"]):
+        lines.append(words.PAIRED)
+    return "\n".join(lines) + "\n"
+
+
+def _is_paired(part: Mapping[str, Any]) -> bool:
+    return any(row.get("differences") for row in part["rows"])
+
+
+def _table(part: Mapping[str, Any], columns: Sequence[_Column], rank: str) -> Iterator[str]:
+    """One split's table, with the difference to the reference in the score `rank` as last column if there is one."""
+    heads = [column.head for column in columns]
+    paired = _is_paired(part)
+    if paired:
+        heads.append(f"Δ {words.metric(rank).name} to {part['reference']}")
+    yield _line(["Row", "The server needs", "Rounds", "Sent", *heads])
+    yield _line(["---", "---", *["---:"] * (2 + len(heads))])
+    for group, _, rows in words.groups(part):
+        needs = group
+        if group == "bound":
+            needs = "(bound)"
+        for row in rows:
+            cells = [row["row"], needs, words.count(row["rounds"]), words.human_bytes(row["up_bytes"])]
+            cells += [words.spread(row, column.key, column.tempered) for column in columns]
+            if paired:
+                cells.append(words.difference_words(row, rank))
+            yield _line(cells)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,0 +1,189 @@
+"""What a comparison is to run: rows, splits and seeds, checked before any data are read."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from consilience.comparison.rows import Row, assignments, fields, has, method_row, parse_word, read_settings, row
+from consilience.engines.participation import Participation
+from consilience.errors import InputError, unknown_name
+from consilience.formats.settings import describe
+from consilience.method import Method, Needs, name
+from consilience.methods import METHODS
+from consilience.methods.bounds import bounds
+from consilience.runs.recipe import Recipe
+from consilience.runs.store import FORMAT
+from consilience.splits.text import parse
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rows to compare on the same splits and seeds.
+
+    Attributes:
+        words: The rows: a method in words, as `fedavg[rounds=10]`, or a method object.
+        recipe: The problem; its split and seed are replaced by those below.
+        splits: The splits, a table each; None is the data's usual one.
+        seeds: The seeds, each with its own split, start and draws.
+        rounds: The rounds of methods that have many; what is usual for each if None.
+        engine: Where the sites' work runs.
+        common: `field=value` texts for every row in words that has the field.
+        settings: A file that `tune` wrote, or a preset's name.
+        bounds: Whether to add the rows every table should have.
+        participation: Who replies in a round, for every row that is not a bound.
+    """
+
+    words: tuple[str | Method, ...]
+    recipe: Recipe = Recipe()
+    splits: tuple[str | None, ...] = (None,)
+    seeds: tuple[int, ...] = (0,)
+    rounds: int | None = None
+    engine: str = "auto"
+    common: tuple[str, ...] = ()
+    settings: str | Path | None = None
+    bounds: bool = True
+    participation: Participation = Participation()
+
+    def rows(self, split: str | None) -> list[Row]:
+        """Build the rows with their settings.
+
+        Args:
+            split: The split, which a preset's settings may depend on.
+
+        Returns:
+            The rows in the order of `words`, bounds last.
+
+        Raises:
+            InputError: A row, a setting or a preset is unknown, or two rows are the same.
+        """
+        if not self.words:
+            raise InputError("Say what to compare: name at least one method, for example beta, mixture and fedavg.")
+        tuned: dict[str, dict[str, Any]] = {}
+        if self.settings:
+            tuned = read_settings(str(self.settings), self.recipe.data, split)
+        common = assignments(self.common)
+        rows = [self._row(word, tuned, common) for word in self.words]
+        if self.bounds:
+            rows += self._bounds(rows, tuned, common)
+        _check_settings(common, rows)
+        if len({slug(r.word) for r in rows}) < len(rows):
+            raise InputError("Two rows are the same; give each method once, or with different settings in brackets.")
+        return _distinguish(rows)
+
+    def _row(self, word: str | Method, tuned: Mapping[str, Any], common: Mapping[str, str]) -> Row:
+        if isinstance(word, Method):
+            return method_row(word, self.rounds)
+        return row(word, tuned.get(parse_word(word)[0]), common, self.rounds)
+
+    def _bounds(self, rows: Sequence[Row], tuned: Mapping[str, Any], common: Mapping[str, str]) -> list[Row]:
+        """The bounds that are not among the rows already."""
+        present = {name(r.method) for r in rows}
+        usual = bounds(None, sites=2, labelled=bool(self.recipe.calibration))
+        return [_bound(bound, rows, tuned.get(bound), common) for bound in usual if bound not in present]
+
+    def check(self) -> dict[str | None, list[Row]]:
+        """Refuse what can be refused before any data are read.
+
+        Returns:
+            The rows of every split.
+
+        Raises:
+            InputError: A split or a row is unknown or named twice.
+        """
+        for split in self.splits:
+            parse(split or "iid")
+        if len(set(self.splits)) < len(self.splits):
+            raise InputError("A split is named twice; give each once.")
+        return {split: self.rows(split) for split in self.splits}
+
+    def to_json(self) -> dict[str, Any]:
+        """Describe all that decides the numbers: what plan.json holds."""
+        recipe = self.recipe.to_json()
+        for key in ("method", "settings", "split", "seed"):
+            del recipe[key]
+        tables = []
+        for split, rows in self.check().items():
+            tables.append({"split": split, "rows": [[r.word, r.rounds, describe(r.method)] for r in rows]})
+        value = {
+            "format": FORMAT,
+            "recipe": recipe,
+            "rows": tables,
+            "seeds": list(self.seeds),
+            "engine": self.engine,
+        }
+        if self.participation.partial:
+            value["participation"] = dataclasses.asdict(self.participation)
+        return value
+
+
+def _check_settings(common: Mapping[str, str], rows: Sequence[Row]) -> None:
+    """Refuse a setting for all rows that no row has."""
+    for path in common:
+        if not any(has(r.method, path) for r in rows):
+            raise unknown_name("setting", path, {p for r in rows for p in fields(r.method)})
+
+
+def _distinguish(rows: Sequence[Row]) -> list[Row]:
+    """Rows that would be shown by the same name are shown as typed."""
+    names = Counter(r.name for r in rows)
+    distinct = []
+    for r in rows:
+        if names[r.name] > 1:
+            r = r._replace(name=r.word)  # noqa: PLW2901
+        distinct.append(r)
+    return distinct
+
+
+def _bound(bound: str, rows: Sequence[Row], tuned: Mapping[str, Any] | None, common: Mapping[str, str]) -> Row:
+    """A bound infers as the first one-round row does, whose replies then serve both; the server's few rows need the
+    many passes they have by default, whatever is set for all rows."""
+    if METHODS[bound].needs is Needs.LABELS:
+        return row(bound, tuned)
+    first = next((r.method for r in rows if r.method.shares and r.rounds == 1), None)
+    if first is None:
+        return row(bound, tuned, common)
+    usual = row(bound, tuned)
+    if tuned:
+        return usual
+    return usual._replace(method=dataclasses.replace(usual.method, inference=getattr(first, "inference")))  # type: ignore[type-var]  # noqa: B009
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Read seeds from a text.
+
+    Args:
+        text: `0-9`, `0,3,7` or `5`.
+
+    Returns:
+        The seeds in the order of the text.
+
+    Raises:
+        InputError: The text is not a list of seeds, or names one twice.
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        if match is None or (match[2] and int(match[2]) < int(match[1])):
+            raise InputError(f"'{text}' is not a list of seeds: write for example 0-9, or 0,3,7, or 5.")
+        seeds += range(int(match[1]), int(match[2] or match[1]) + 1)
+    if len(set(seeds)) < len(seeds):
+        raise InputError(f"'{text}' names a seed twice; give each once.")
+    return tuple(seeds)
+
+
+def slug(word: str) -> str:
+    """Turn a row or a split into a file's name.
+
+    Args:
+        word: The row or split, as typed.
+
+    Returns:
+        The word with a hyphen for whatever a file's name should not hold.
+    """
+    return re.sub(r"[^\w=.,+-]+", "-", word).strip("-")

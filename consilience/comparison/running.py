@@ -1,0 +1,272 @@
+"""Compare methods on the same splits and seeds: what a folder already holds is not run again.
+
+A comparison's folder holds `plan.json`, and for every split and seed the problem and one file a row, each written as
+soon as it exists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from consilience import datasets
+from consilience.comparison.cells import Cell, Problem, claim
+from consilience.comparison.export import write_comparison
+from consilience.comparison.outcomes import outcomes
+from consilience.comparison.plan import Plan, parse_seeds, slug
+from consilience.comparison.rows import Row, as_text
+from consilience.comparison.summary import Cells, Comparison, summarise_part, title
+from consilience.data.sites import Sites
+from consilience.engines import choose_engine
+from consilience.engines.participation import Participation
+from consilience.engines.participation import check as check_participation
+from consilience.engines.participation import participation as as_participation
+from consilience.errors import unknown_name
+from consilience.method import Method
+from consilience.models.remembered import remember_values
+from consilience.progress import track
+from consilience.runs.provenance import check
+from consilience.runs.recipe import Recipe
+from consilience.runs.store import Store
+from consilience.task import Task
+
+
+def compare(
+    methods: Iterable[str | Method] | str | Method,
+    *,
+    data: str = "digits",
+    target: str | None = None,
+    sites: int | None = None,
+    split: str | Sequence[str] | None = None,
+    seeds: int | str | Iterable[int] = 0,
+    model: str = "mlp",
+    rounds: int | None = None,
+    engine: str = "auto",
+    calibration: int = 30,
+    inputs: float | str = 0,
+    validation: float = 0.0,
+    common: Mapping[str, Any] | None = None,
+    settings: str | Path | None = None,
+    reference: str | None = None,
+    bounds: bool = True,
+    participation: float | Participation | None = None,
+    out: str | Path | None = None,
+    data_dir: str | None = None,
+) -> Comparison:
+    """Run several methods on the same splits and seeds.
+
+    Example:
+        >>> import consilience as co
+        >>> from consilience.comparison import compare
+        >>> rows = ["mixture", "fedavg[rounds=2]", co.BCM()]
+        >>> comparison = compare(rows, data="moons", model="linear", sites=3, bounds=False)
+        >>> [row.row for row in comparison.rows]
+        ['mixture', 'fedavg[rounds=2]', 'bcm']
+
+    Printed, `comparison` is a table.
+
+    Args:
+        methods: The rows: a method's name, with settings in brackets or without, or a method object, which keeps its
+            settings whatever is set for other rows.
+        data: A data set's name, or a pattern of CSV files, one a site.
+        target: The column to predict, for CSV files.
+        sites: How many; 5, or as many as the data name, if None.
+        split: How the rows are spread over the sites, or several ways, for a table each.
+        seeds: One, several, or a text such as `0-9`; each has its own split, start and draws.
+        model: The network, in words.
+        rounds: The rounds of methods that have many; what is usual for each if None.
+        engine: Where the sites' work runs.
+        calibration: Labelled rows that the server has.
+        inputs: Unlabelled rows that the server has: how many, a share below 1, or another data set.
+        validation: The share of training rows left out, as when tuning.
+        common: Path → value, for every row in words that has the field.
+        settings: A file that `tune` wrote, or a preset's name.
+        reference: The row that the others are paired with; the first that is not a bound if None.
+        bounds: Whether to add each site alone, the server alone and pooled data.
+        participation: How many sites, or which fraction, are asked a round; a `Participation` says more.
+        out: A folder to keep everything in; the same call continues what is there. A temporary one if None.
+        data_dir: Where data sets are kept.
+
+    Returns:
+        The comparison: `rows`, `to_json()`, and the table as `str()`.
+
+    Raises:
+        InputError: A method, setting, split or data set is unknown, or `out` holds something else.
+    """
+    recipe = Recipe(
+        data=data,
+        target=target,
+        sites=sites,
+        model=model,
+        calibration=calibration,
+        inputs=inputs,
+        validation=validation,
+        data_dir=data_dir,
+    )
+    if isinstance(methods, (str, Method)):
+        methods = (methods,)
+    splits: tuple[str | None, ...] = (None,)
+    if isinstance(split, str):
+        splits = (split,)
+    elif split is not None:
+        splits = tuple(split)
+    plan = Plan(
+        tuple(methods),
+        recipe,
+        splits=splits,
+        seeds=as_seeds(seeds),
+        rounds=rounds,
+        engine=engine,
+        common=tuple(f"{path}={as_text(value)}" for path, value in (common or {}).items()),
+        settings=settings,
+        bounds=bounds,
+        participation=as_participation(participation),
+    )
+    if out is not None:
+        comparison = compare_plan(plan, out, reference)
+        write_comparison(comparison, out)
+        return comparison
+    with tempfile.TemporaryDirectory() as folder:
+        return compare_plan(plan, folder, reference)
+
+
+def as_seeds(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
+    """Read seeds in any form.
+
+    Args:
+        seeds: One, several, or a text such as `0-9`.
+
+    Returns:
+        The seeds.
+
+    Raises:
+        InputError: There is none, one twice, or a text that is not a list of seeds.
+    """
+    if isinstance(seeds, str):
+        return parse_seeds(seeds)
+    if isinstance(seeds, int):
+        return (seeds,)
+    return parse_seeds(",".join(str(seed) for seed in seeds))
+
+
+def compare_plan(
+    plan: Plan,
+    folder: str | Path,
+    reference: str | None = None,
+    on_row: Callable[[Comparison], None] | None = None,
+) -> Comparison:
+    """Run what is not yet in a folder.
+
+    Args:
+        plan: What to run.
+        folder: Where every cell is kept as soon as it exists.
+        reference: The row that the others are paired with; the first that is not a bound if None.
+        on_row: Called with the comparison so far after every row.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        InputError: The plan cannot work, or the folder holds something else.
+    """
+    rows = plan.check()
+    store = Store(folder)
+    if reference is not None:
+        reference = _known_reference(reference, [r.word for table in rows.values() for r in table])
+    claim(store, "plan.json", plan.to_json(), "comparison", "cells")
+    progress = _Progress(plan, rows, reference, _has_fixed_test(plan.recipe))
+    for split in track(plan.splits, "split"):
+        for seed in track(plan.seeds, "seed"):
+            recipe = dataclasses.replace(plan.recipe, split=split, seed=seed)
+            with remember_values():  # rows that share replies predict with the same models
+                for problem, cells in _fill(recipe, rows[split], plan, store):
+                    progress.add(split, seed, problem, cells)
+                    if on_row is not None and cells:
+                        on_row(progress.summarise())
+    return progress.summarise()
+
+
+class _Progress:
+    """The cells that exist so far, and the comparison they make."""
+
+    def __init__(
+        self, plan: Plan, rows: Mapping[str | None, Sequence[Row]], reference: str | None, fixed_test: bool
+    ) -> None:
+        self.plan = plan
+        self.rows = rows
+        self.reference = reference
+        self.fixed_test = fixed_test
+        self.cells: dict[str | None, dict[int, Cells]] = {split: {} for split in plan.splits}
+        self.problems: dict[str | None, dict[int, Problem]] = {split: {} for split in plan.splits}
+
+    def add(self, split: str | None, seed: int, problem: Problem, cells: Cells) -> None:
+        self.cells[split][seed] = cells
+        self.problems[split][seed] = problem
+
+    def summarise(self) -> Comparison:
+        parts = []
+        for split, cells in self.cells.items():
+            if any(cells.values()):
+                problems = list(self.problems[split].values())
+                parts.append(summarise_part(self.rows[split], cells, problems, self.reference))
+        return Comparison(
+            title=title(self.rows[self.plan.splits[0]], parts[0].problem.data),
+            model=self.plan.recipe.model,
+            seeds=self.plan.seeds,
+            fixed_test_set=self.fixed_test,
+            parts=tuple(parts),
+        )
+
+
+def _known_reference(reference: str, known: Sequence[str]) -> str:
+    """The reference as rows are written, without blanks."""
+    word = re.sub(r"\s", "", reference)
+    if word not in known:
+        raise unknown_name("row", word, known)
+    return word
+
+
+def _has_fixed_test(recipe: Recipe) -> bool:
+    """Whether the data come with test rows of their own, the same for all seeds."""
+    if recipe.data.endswith(".csv"):
+        return False
+    return datasets.load(recipe.data, recipe.data_dir).x_test is not None
+
+
+def _fill(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Iterator[tuple[Problem, Cells]]:
+    """The cells of one split and seed as they come to exist, those of an earlier start first."""
+    place = f"cells/{slug(recipe.split or 'default')}/{recipe.seed}"
+    files = {r.word: f"{place}/{slug(r.word)}.json" for r in rows}
+    cells = {
+        word: Cell.from_json(store.read_json(file)) for word, file in files.items() if (store.folder / file).exists()
+    }
+    if len(cells) == len(rows):
+        yield Problem.from_json(store.read_json(f"{place}/problem.json")), cells
+        return
+    task, sites = recipe.build_problem()
+    problem = Problem.of(task, sites)
+    _check(plan, rows, task, sites)
+    claim(store, f"{place}/problem.json", problem.to_json(), "comparison, on other rows", place)
+    yield problem, cells
+    missing = [r for r in rows if r.word not in cells]
+    for outcome in outcomes(missing, task, sites, recipe.seed, plan.engine, plan.participation):
+        file = files[outcome.row.word]
+        store.write_json(file, Cell.from_outcome(outcome).to_json())
+        cells = {**cells, outcome.row.word: Cell.from_json(store.read_json(file))}  # as a resumed comparison sees it
+        yield problem, cells
+
+
+def _check(plan: Plan, rows: Sequence[Row], task: Task, sites: Sites) -> None:
+    """Refuse what cannot work on these sites before anything trains."""
+    choose_engine(plan.engine, task, sites.train)
+    for r in rows:
+        seen = sites
+        if r.method.pooled:
+            seen = sites.pooled()
+        check(r.method, task, seen, r.rounds)
+        if not r.method.bound:
+            check_participation(plan.participation, r.method, len(sites))
