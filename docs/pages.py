@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import api
 
 from consilience.cli.catalogue import needed, settings_of
+from consilience.findings.wording import human_bytes, number
 from consilience.method import Method, Needs, needs, usual_rounds
 from consilience.methods import METHODS
-from consilience.report.wording import human_bytes, number
 from consilience.runs.provenance import citation
 
 RESULTS = Path(__file__).parent.parent / "experiments"

@@ -13,7 +13,7 @@ from consilience.comparison.outcomes import outcomes
 from consilience.comparison.rows import row
 from consilience.data.sites import Sites
 from consilience.errors import Diverged
-from consilience.report.wording import percent
+from consilience.findings.wording import percent
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import FORMAT
 

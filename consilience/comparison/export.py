@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from consilience.comparison.row_summary import RowSummary, Scores
 from consilience.comparison.summary import Comparison
+from consilience.findings import wording as words
 from consilience.metrics.communication import csv_text as curves_text
 from consilience.metrics.communication import sentence as communication_sentence
-from consilience.report import wording as words
 from consilience.report.comparison_page import comparison_page
 from consilience.runs.store import Store
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from consilience.comparison.cells import Cell, Json
 from consilience.comparison.rows import Row
+from consilience.findings import wording as words
 from consilience.metrics.communication import Curve
 from consilience.metrics.paired import Difference
-from consilience.report import wording as words
 
 
 class Paired(NamedTuple):

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from consilience.errors import InputError, unknown_name
+from consilience.findings.wording import BOUNDS, count
 from consilience.formats.settings import configure
 from consilience.method import Method, name, usual_rounds
 from consilience.methods import METHODS
-from consilience.report.wording import BOUNDS, count
 from consilience.runs.provenance import citation
 
 Settings: TypeAlias = Mapping[str, Any]  # field.path → value, of one method

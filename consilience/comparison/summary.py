@@ -14,9 +14,9 @@ from consilience.comparison.cells import Cell, Json, Problem
 from consilience.comparison.pairing import pair
 from consilience.comparison.row_summary import RowSummary, summarise_row
 from consilience.comparison.rows import Row
+from consilience.findings import wording as words
 from consilience.metrics.communication import KEPT, communication
 from consilience.metrics.paired import SEEDS
-from consilience.report import wording as words
 from consilience.report.table import comparison_table
 from consilience.runs.store import FORMAT
 from consilience.version import __version__

@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from consilience.findings.values import Scores, Site, Traffic
+from consilience.findings.wording import count, human_bytes, metric, score
 from consilience.report.drawing import (
     ACCENT,
     BYTES,
@@ -20,8 +22,6 @@ from consilience.report.drawing import (
     site_height,
     svg,
 )
-from consilience.report.values import Scores, Site, Traffic
-from consilience.report.wording import count, human_bytes, metric, score
 
 MOST_IN_WORDS = 20  # sites that an alternative text lists
 

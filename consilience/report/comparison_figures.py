@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from consilience.findings.comparison_findings import ComparisonReport, SplitTable
+from consilience.findings.wording import metric
 from consilience.metrics.communication import sentence
 from consilience.report import plots, trends
-from consilience.report.comparison_report import ComparisonReport, SplitTable
 from consilience.report.page import Picture, labels_picture
-from consilience.report.wording import metric
 
 
 def comparison_pictures(report: ComparisonReport) -> list[Picture]:

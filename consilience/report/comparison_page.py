@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from consilience.findings.comparison_findings import ComparisonReport, ComparisonRow, Group, SplitTable, read_comparison
+from consilience.findings.numbers import p_value
+from consilience.findings.run_findings import read_run
+from consilience.findings.sentence import ece_note, tempered_note
+from consilience.findings.values import Scores
+from consilience.findings.warnings import doubts
+from consilience.findings.wording import PAIRED, Json, count, difference, human_bytes, metric, score, temperature_name
 from consilience.report.comparison_figures import comparison_pictures
-from consilience.report.comparison_report import ComparisonReport, ComparisonRow, Group, SplitTable, read_comparison
-from consilience.report.numbers import p_value
 from consilience.report.page import (
     Cell,
     Facts,
@@ -23,11 +28,6 @@ from consilience.report.page import (
     seed_fact,
     write_warning,
 )
-from consilience.report.run_report import read_run
-from consilience.report.sentence import ece_note, tempered_note
-from consilience.report.values import Scores
-from consilience.report.warnings import doubts
-from consilience.report.wording import PAIRED, Json, count, difference, human_bytes, metric, score, temperature_name
 
 
 def comparison_page(comparison: Json) -> str:

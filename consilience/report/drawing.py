@@ -20,7 +20,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from consilience.report.wording import human_bytes, metric, percent
+from consilience.findings.wording import human_bytes, metric, percent
 
 WIDTH = 340  # units of the view box: a phone's width, so that text of 9 units stays readable there
 _VARIABLES = ("ink", "muted", "rule", "wash", "accent", "second", "paper")  # the page's colours

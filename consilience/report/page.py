@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeAlias
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from consilience.findings.values import Scores
+from consilience.findings.wording import FEW_ROWS, Json, count, human_bytes, interval, score
 from consilience.report import plots
-from consilience.report.values import Scores
-from consilience.report.wording import FEW_ROWS, Json, count, human_bytes, interval, score
 
 Facts: TypeAlias = list[tuple[str, str]]
 MOST_CELLS = 1000  # of a table of labels beside its figure

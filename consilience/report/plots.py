@@ -14,7 +14,9 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from consilience.report.comparison_report import ComparisonRow, Group
+from consilience.findings.comparison_findings import ComparisonRow, Group
+from consilience.findings.values import Bin, Level, Round, Span, finite_ends
+from consilience.findings.wording import count, metric, percent, score
 from consilience.report.drawing import (
     ACCENT,
     DASHED,
@@ -33,8 +35,6 @@ from consilience.report.drawing import (
     svg,
     wrap,
 )
-from consilience.report.values import Bin, Level, Round, Span, finite_ends
-from consilience.report.wording import count, metric, percent, score
 
 _SHADES = ((0.05, 0.10), (0.15, 0.20), (0.3, 0.32), (0.5, 0.44), (0.75, 0.82), (1, 1))  # up to this share, this opacity
 _DARK = 4  # from this shade on, text on a cell is light

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from consilience.findings.run_findings import Example, Predicted, UncertaintyPart
+from consilience.findings.wording import count, number, percent
 from consilience.report.drawing import ACCENT, DASHED, INK, MUTED, PAPER, RULE, SECOND, svg, wrap
-from consilience.report.run_report import Example, Predicted, UncertaintyPart
-from consilience.report.wording import count, number, percent
 
 PARTS = {
     "aleatoric": ("aleatoric", MUTED),

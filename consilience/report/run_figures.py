@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from consilience.findings.run_findings import Predicted, RunReport, UncertaintyPart
+from consilience.findings.values import Bin, Level, Round, Site, Traffic
+from consilience.findings.wording import count, interval, metric, number, percent, score
 from consilience.report import by_site, plots, predictions
 from consilience.report.page import Picture, both_ways, labels_picture
-from consilience.report.run_report import Predicted, RunReport, UncertaintyPart
-from consilience.report.values import Bin, Level, Round, Site, Traffic
-from consilience.report.wording import count, interval, metric, number, percent, score
 
 
 def run_pictures(run: RunReport) -> list[Picture]:

@@ -5,6 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from consilience.errors import InputError
+from consilience.findings.run_findings import RunReport, read_run
+from consilience.findings.sentence import ece_note, sentence, tempered_note
+from consilience.findings.values import Scores
+from consilience.findings.warnings import doubts
+from consilience.findings.wording import (
+    BOUND_NOTES,
+    NEEDS,
+    SERVER_ONLY,
+    Json,
+    count,
+    human_bytes,
+    losses,
+    metric,
+    order,
+    percent,
+    temperature_name,
+)
 from consilience.report.comparison_page import comparison_page
 from consilience.report.page import (
     Facts,
@@ -21,24 +38,7 @@ from consilience.report.page import (
     write_warning,
 )
 from consilience.report.run_figures import run_pictures
-from consilience.report.run_report import RunReport, read_run
-from consilience.report.sentence import ece_note, sentence, tempered_note
 from consilience.report.suppression import suppress
-from consilience.report.values import Scores
-from consilience.report.warnings import doubts
-from consilience.report.wording import (
-    BOUND_NOTES,
-    NEEDS,
-    SERVER_ONLY,
-    Json,
-    count,
-    human_bytes,
-    losses,
-    metric,
-    order,
-    percent,
-    temperature_name,
-)
 
 __all__ = ["comparison_page", "run_page"]
 

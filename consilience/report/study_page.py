@@ -7,8 +7,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from consilience.findings.numbers import temperature
+from consilience.findings.run_findings import RunReport, read_run
+from consilience.findings.values import Scores, read_scores
+from consilience.findings.warnings import doubts
+from consilience.findings.wording import Json, count, human_bytes, metric, number, order, score, temperature_name
 from consilience.report import by_site
-from consilience.report.numbers import temperature
 from consilience.report.page import (
     Facts,
     Picture,
@@ -21,11 +25,7 @@ from consilience.report.page import (
     render,
 )
 from consilience.report.run_figures import traffic_picture
-from consilience.report.run_report import RunReport, read_run
 from consilience.report.suppression import suppress
-from consilience.report.values import Scores, read_scores
-from consilience.report.warnings import doubts
-from consilience.report.wording import Json, count, human_bytes, metric, number, order, score, temperature_name
 
 HAND_OUTS = {
     "posterior": "the pooled posterior",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from consilience.report.wording import Json
+from consilience.findings.wording import Json
 
 EMPTY_BIN: Json = {"confidence": None, "accuracy": None, "interval": None, "count": 0}
 

@@ -12,13 +12,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from consilience.report.comparison_report import ComparisonReport, ComparisonRow, SplitTable, read_comparison
-from consilience.report.comparison_report import Group as RowGroup
-from consilience.report.run_report import RunReport, read_run
-from consilience.report.sentence import ece_note, sentence
-from consilience.report.values import Scores
-from consilience.report.warnings import doubts
-from consilience.report.wording import (
+from consilience.findings.comparison_findings import ComparisonReport, ComparisonRow, SplitTable, read_comparison
+from consilience.findings.comparison_findings import Group as RowGroup
+from consilience.findings.run_findings import RunReport, read_run
+from consilience.findings.sentence import ece_note, sentence
+from consilience.findings.values import Scores
+from consilience.findings.warnings import doubts
+from consilience.findings.wording import (
     FEW_ROWS,
     PAIRED,
     Json,

@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
+from consilience.findings.comparison_findings import ComparisonRow, SplitTable
+from consilience.findings.wording import human_bytes, metric, score
 from consilience.metrics.communication import bytes_sent, mean_curve
-from consilience.report.comparison_report import ComparisonRow, SplitTable
 from consilience.report.drawing import (
     ACCENT,
     INK,
@@ -25,7 +26,6 @@ from consilience.report.drawing import (
     svg,
     wrap,
 )
-from consilience.report.wording import human_bytes, metric, score
 
 COLOURS = (ACCENT, SECOND, INK, MUTED)  # the page's own, so that lines stand out in light, dark and print
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from consilience.errors import InputError
-from consilience.report.numbers import count, human_bytes, number, p_value, percent, temperature
+from consilience.findings.numbers import count, human_bytes, number, p_value, percent, temperature
 
 __all__ = [
     "BOUND", "BOUNDS", "BOUND_NOTES", "CENTRALISED", "FEW_ROWS", "GROUPS", "LOCAL_ONLY", "METRICS", "NEEDS",

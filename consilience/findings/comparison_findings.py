@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from consilience.errors import InputError
-from consilience.report import wording as words
-from consilience.report.values import Bin, Scores, read_bins, read_scores
-from consilience.report.wording import BOUND, Json, group_rows, metric, score_keys
+from consilience.findings import wording as words
+from consilience.findings.values import Bin, Scores, read_bins, read_scores
+from consilience.findings.wording import BOUND, Json, group_rows, metric, score_keys
 
 
 @dataclass(frozen=True)

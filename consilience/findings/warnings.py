@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from consilience.report.run_report import RunReport
-from consilience.report.wording import BOUNDS, FEW_ROWS, count, number, percent
+from consilience.findings.run_findings import RunReport
+from consilience.findings.wording import BOUNDS, FEW_ROWS, count, number, percent
 
 OFF = 0.1  # a mean confidence this far from the accuracy is worth a warning
 FEW_IN_BINS = 50  # predictions, below which their mean confidence says little

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from consilience.report.wording import Json, score
+from consilience.findings.wording import Json, score
 
 Span: TypeAlias = Sequence[float | None]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from consilience.report.values import (
+from consilience.findings.values import (
     Bin,
     Bound,
     Ledger,
@@ -24,7 +24,7 @@ from consilience.report.values import (
     read_site,
     read_weakest,
 )
-from consilience.report.wording import BOUNDS, Json
+from consilience.findings.wording import BOUNDS, Json
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import torch
 from reports import classification, read, regression, reliability
 
 import consilience as co
+from consilience.findings.run_findings import read_run
+from consilience.findings.warnings import doubts
 from consilience.predictive import Categorical, Normal
 from consilience.report.run_page import run_page
-from consilience.report.run_report import read_run
 from consilience.report.suppression import suppress
-from consilience.report.warnings import doubts
 from consilience.runs.evaluate import examples, picture, predicted_bins
 
 

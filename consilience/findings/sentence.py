@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from consilience.report.run_report import RunReport
-from consilience.report.values import Bin
-from consilience.report.wording import FEW_ROWS, SERVER_ONLY, count, human_bytes, number, percent
+from consilience.findings.run_findings import RunReport
+from consilience.findings.values import Bin
+from consilience.findings.wording import FEW_ROWS, SERVER_ONLY, count, human_bytes, number, percent
 
 BIN_ROWS = 50  # a bin with fewer rows is not put into words
 
