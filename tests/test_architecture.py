@@ -22,7 +22,20 @@ ORDER = [
     *("parties", "prior", "likelihood", "tilt", "task"),
     *("training", "privacy", "inference", "pooling"),
     "method",
-    *("methods", "metrics", "formats", "engines", "findings", "report", "runs", "study", "flower", "comparison", "cli"),
+    *(
+        "methods",
+        "metrics",
+        "formats",
+        "admission",
+        "engines",
+        "findings",
+        "report",
+        "runs",
+        "study",
+        "flower",
+        "comparison",
+        "cli",
+    ),
     "__main__",
 ]
 LEVEL = {name: i for i, name in enumerate(ORDER)}

@@ -84,7 +84,7 @@ def calibration_table(p: Categorical, y: Tensor, smallest: int) -> Listing:
 
 def contents(value: Any, invented: bool = False) -> None:
     """Print a table of every tensor inside a value."""
-    from consilience.study.form import ranges
+    from consilience.admission.form import ranges
 
     range_head = "range"
     if invented:
@@ -101,7 +101,7 @@ def contents(value: Any, invented: bool = False) -> None:
 
 def outline(value: Any) -> list[tuple[Any, ...]]:
     """List names, shapes and types of the tensors inside a value."""
-    from consilience.study.form import ranges
+    from consilience.admission.form import ranges
 
     return [row[:3] for row in ranges(value)]
 

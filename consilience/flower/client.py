@@ -16,6 +16,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from consilience.admission.gate import Refused, Rules, limit_bytes
 from consilience.data.sites import Data
 from consilience.engines.exchange import Turn, alone, client_view
 from consilience.errors import InputError
@@ -37,7 +38,6 @@ from consilience.method import Method
 from consilience.method import name as name_of
 from consilience.parties import Reply
 from consilience.study.admission import may_leave
-from consilience.study.gate import Refused, Rules, limit_bytes
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__

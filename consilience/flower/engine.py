@@ -15,6 +15,7 @@ import torch
 from flwr.app import ArrayRecord, Error, Message, MessageType
 from flwr.serverapp import Grid
 
+from consilience.admission.gate import Arrival, Gate, Refused, Rules
 from consilience.data.sites import Data
 from consilience.engines.exchange import Turn
 from consilience.errors import InputError
@@ -25,7 +26,6 @@ from consilience.formats.codec import types_of
 from consilience.method import Method
 from consilience.parties import Received
 from consilience.study.admission import group_answers
-from consilience.study.gate import Arrival, Gate, Refused, Rules
 from consilience.study.rehearsal import Rehearsal
 from consilience.task import Task
 from consilience.tree import Tree

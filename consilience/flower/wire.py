@@ -16,9 +16,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from consilience import tree
+from consilience.admission.gate import Refused, limit_bytes, refuse_errors
 from consilience.data.sites import Data
 from consilience.formats.codec import decode, encode
-from consilience.study.gate import Refused, limit_bytes, refuse_errors
 from consilience.tree import Tree
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from consilience.admission.form import leaves_of
 from consilience.engines.ledger import Ledger
 from consilience.formats.settings import describe
 from consilience.method import Method
@@ -20,7 +21,6 @@ from consilience.runs.provenance import citation, versions
 from consilience.study.agreement import Agreement, Study
 from consilience.study.choice import TEMPERATURES
 from consilience.study.columns import Column
-from consilience.study.form import leaves_of
 from consilience.study.model import Facts, is_unnamed
 from consilience.tree import Tree
 from consilience.version import __version__

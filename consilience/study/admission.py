@@ -8,13 +8,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from consilience.errors import InputError
-from consilience.method import Method
-from consilience.method import name as name_of
-from consilience.parties import Reply
-from consilience.study.agreement import Agreement
-from consilience.study.form import form_of
-from consilience.study.gate import (
+from consilience.admission.form import form_of
+from consilience.admission.gate import (
     Arrival,
     Gate,
     Refused,
@@ -27,6 +22,11 @@ from consilience.study.gate import (
     check_size,
     refuse_errors,
 )
+from consilience.errors import InputError
+from consilience.method import Method
+from consilience.method import name as name_of
+from consilience.parties import Reply
+from consilience.study.agreement import Agreement
 from consilience.study.rehearsal import rehearsal_of
 from consilience.tree import Tree
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from consilience.admission.form import Form, counts_of, form_of, kinds_of, merge_forms
 from consilience.data.sites import Data
 from consilience.engines.round import server_view
 from consilience.key import Key, Stream
@@ -14,7 +15,6 @@ from consilience.method import Method
 from consilience.parties import Client, Received, Reply, Server
 from consilience.payload import nbytes
 from consilience.study.agreement import Agreement
-from consilience.study.form import Form, counts_of, form_of, kinds_of, merge_forms
 from consilience.task import Task
 from consilience.tree import Tree
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from consilience.admission.gate import Refused, limit_bytes
 from consilience.data.sites import Data
 from consilience.engines import threads_for, using_threads
 from consilience.engines.exchange import Turn, alone, client_view
@@ -25,7 +26,6 @@ from consilience.study.agreement import Agreement, Member, Study
 from consilience.study.choice import knob_of, log_scores
 from consilience.study.columns import Inspection, inspect, labelled_rows
 from consilience.study.files import open_file
-from consilience.study.gate import Refused, limit_bytes
 from consilience.study.rehearsal import server_of
 from consilience.tree import Tree
 

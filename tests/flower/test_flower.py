@@ -22,6 +22,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from torch import Tensor
 
 import consilience as co
+from consilience.admission.gate import Arrival, Gate, Refused, Rules
 from consilience.data.sites import Data
 from consilience.engines import engine as engine_of
 from consilience.errors import InputError
@@ -33,7 +34,6 @@ from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.parties import Client, Reply
 from consilience.posterior import Point
-from consilience.study.gate import Arrival, Gate, Refused, Rules
 from consilience.study.rehearsal import Rehearsal
 from consilience.version import __version__
 

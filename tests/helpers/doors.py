@@ -13,6 +13,7 @@ from unittest import mock
 import studies
 from rounds import replies, server_key
 
+from consilience.admission.gate import Rules
 from consilience.errors import InputError
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import open_envelope, seal
@@ -20,7 +21,6 @@ from consilience.formats.signature import new_key, read_key, sign
 from consilience.study.admission import gate_of
 from consilience.study.agreement import Study
 from consilience.study.files import collect
-from consilience.study.gate import Rules
 
 LIAR = "west"
 

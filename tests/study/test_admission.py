@@ -13,13 +13,13 @@ import torch
 from doors import LIAR, Lie, by_files, by_flower
 
 import consilience as co
+from consilience.admission.gate import ARRIVAL, CONTENT, Arrival, Gate, Refused, Rules
 from consilience.errors import InputError
 from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian
 from consilience.study import gate
 from consilience.study.admission import group_answers, may_leave
 from consilience.study.agreement import Study
-from consilience.study.gate import ARRIVAL, CONTENT, Arrival, Gate, Refused, Rules
 
 needs_flower = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs Flower")
 DOORS = [pytest.param(by_files, id="files"), pytest.param(by_flower, id="flower", marks=needs_flower)]

@@ -11,6 +11,7 @@ import torch
 from rounds import pooled_model, replies, rows, same_numbers, server_key, statistics_of
 
 import consilience as co
+from consilience.admission.form import leaves_of
 from consilience.errors import InputError
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import open_envelope, seal
@@ -22,7 +23,6 @@ from consilience.study.choice import TEMPERATURES
 from consilience.study.columns import inspect, labelled_rows
 from consilience.study.coordinator import choose, pool, write_model
 from consilience.study.files import collect
-from consilience.study.form import leaves_of
 from consilience.study.model import Facts, Model, model_file, read_model, select_hand_out, unnamed_mixture
 from consilience.study.rehearsal import invent_rows, rehearse, server_of
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.admission.form import Form, counts_of, form_of, kinds_of, nodes_of
 from consilience.errors import InputError
 from consilience.parties import Received, Reply
 from consilience.posterior import Dense, Gaussian
-from consilience.study.form import Form, counts_of, form_of, kinds_of, nodes_of
 from consilience.tree import Tree
 
 ASYMMETRY = 1e-4  # of a precision matrix, relative to its largest number, that rounding may cause
