@@ -12,6 +12,7 @@ from typing import Any
 import consilience as co
 from consilience.comparison.reproduce import module
 from consilience.models.mlp import mlp_swish
+from consilience.prior import Isotropic
 
 TITLE = "Learning coresets"
 TARGET = 50  # × FedAvg's seconds
@@ -25,7 +26,7 @@ def measure(options: Namespace) -> dict[str, Any]:
         scale = "small"
     learn, _, _, rounds = figure2.SCALES[scale]
     sites = figure2.prepare(100, 0)
-    task = co.regression(mlp_swish(1), noise=figure2.NOISE, prior=co.Isotropic(100.0))
+    task = co.regression(mlp_swish(1), noise=figure2.NOISE, prior=Isotropic(100.0))
     average = co.FedAvg(co.Adam(rate=1e-2, epochs=2, batch=20))
     history = co.run(average, task, sites, rounds=rounds).report["history"]
     best = min(history, key=lambda row: row["validation_nll"])["round"]

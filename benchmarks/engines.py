@@ -11,6 +11,7 @@ from torch import nn
 import consilience as co
 from benchmarks.floor import a_round, draw_rows
 from benchmarks.timing import alternating, medians
+from consilience.data import Data
 from consilience.engines import choose_engine, engine
 from consilience.models import model
 
@@ -19,16 +20,16 @@ EMBEDDED = ("sequential", "vectorised", "parallel")  # Flower has a benchmark of
 THREADED = "sequential, all threads"  # as a run has it: more than one BLAS thread for larger networks
 
 
-def problems(scale: float) -> dict[str, tuple[Callable[[], nn.Module], list[co.Data]]]:
+def problems(scale: float) -> dict[str, tuple[Callable[[], nn.Module], list[Data]]]:
     """`scale` of the rows."""
     tabular, digits, pictures = (12,), (784,), (3, 32, 32)
     rows = lambda count: max(100, round(count * min(10 * scale, 1)))  # the whole at the default scale
     return {
-        "tabular MLP, 5": (lambda: co.mlp(12, 10), draw_rows(5, rows(500), tabular)),
-        "tabular MLP, 50": (lambda: co.mlp(12, 10), draw_rows(50, rows(500), tabular)),
-        "tabular MLP, 100": (lambda: co.mlp(12, 10), draw_rows(100, rows(500), tabular)),
-        "MNIST MLP, 5": (lambda: co.mlp(784, 10), draw_rows(5, rows(600), digits)),
-        "MNIST MLP, 50": (lambda: co.mlp(784, 10), draw_rows(50, rows(600), digits)),
+        "tabular MLP, 5": (lambda: co.models.mlp(12, 10), draw_rows(5, rows(500), tabular)),
+        "tabular MLP, 50": (lambda: co.models.mlp(12, 10), draw_rows(50, rows(500), tabular)),
+        "tabular MLP, 100": (lambda: co.models.mlp(12, 10), draw_rows(100, rows(500), tabular)),
+        "MNIST MLP, 5": (lambda: co.models.mlp(784, 10), draw_rows(5, rows(600), digits)),
+        "MNIST MLP, 50": (lambda: co.models.mlp(784, 10), draw_rows(50, rows(600), digits)),
         "small CNN, 5": (lambda: model("cnn_hasan", pictures, 10), draw_rows(5, rows(200), pictures)),
         "ResNet-20, 5": (lambda: model("resnet20", pictures, 10), draw_rows(5, 100, pictures)),
     }

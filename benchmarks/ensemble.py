@@ -14,6 +14,7 @@ from benchmarks.timing import alternating, in_a_new_process, medians, peak
 from consilience import tree
 from consilience.key import Key
 from consilience.models import model
+from consilience.posterior import Samples
 from consilience.task import CHUNK, IMAGES
 
 TITLE = "Predictions of an ensemble"
@@ -23,10 +24,10 @@ BOUND = 1.3  # wanted: × the bare passes' time
 NETWORKS = {"mlp": (784,), "cnn_chen": (3, 32, 32), "resnet20": (3, 32, 32)}
 
 
-def problem(name: str, rows: int) -> tuple[co.Task, co.Samples, Tensor]:
+def problem(name: str, rows: int) -> tuple[co.Task, Samples, Tensor]:
     shape = NETWORKS[name]
     task = co.classification(model(name, shape if len(shape) > 1 else shape[0], 10))
-    members = co.Samples(tree.stack([task.init(Key(i)).params for i in range(MEMBERS)]))
+    members = Samples(tree.stack([task.init(Key(i)).params for i in range(MEMBERS)]))
     return task, members, torch.rand(rows, *shape)
 
 

@@ -16,7 +16,8 @@ from torch.nn import functional
 import consilience as co
 from benchmarks import peers
 from benchmarks.timing import alternating, medians, seconds
-from consilience.engines import Engine, choose_engine, engine, threads_for, using_threads
+from consilience.data import Data
+from consilience.engines import Engine, Turn, choose_engine, engine, threads_for, using_threads
 from consilience.engines.workers import cores
 from consilience.key import Key
 from consilience.parties import Server
@@ -27,12 +28,12 @@ CLIENTS, ROWS, BATCH, RATE = (10, 100), 600, 100, 0.05
 TARGET = 1.2
 
 
-def draw_rows(clients: int, rows: int, shape: tuple[int, ...], classes: int = 10) -> list[co.Data]:
+def draw_rows(clients: int, rows: int, shape: tuple[int, ...], classes: int = 10) -> list[Data]:
     x, y = Key(0).normal((clients, rows, *shape)), (Key(1).uniform(clients * rows) * classes).long()
-    return [co.Data.of(a, b) for a, b in zip(x, y.reshape(clients, rows), strict=True)]
+    return [Data.of(a, b) for a, b in zip(x, y.reshape(clients, rows), strict=True)]
 
 
-def bare(model: torch.nn.Module, data: list[co.Data], batch: int) -> None:
+def bare(model: torch.nn.Module, data: list[Data], batch: int) -> None:
     """Plain torch, one client after another: nothing but the steps."""
     optimiser = torch.optim.SGD(model.parameters(), lr=RATE)
     for part in data:
@@ -43,7 +44,7 @@ def bare(model: torch.nn.Module, data: list[co.Data], batch: int) -> None:
 
 
 def a_round(
-    method: co.Method, task: co.Task, data: list[co.Data], where: Engine, threads: int | None = None
+    method: co.Method, task: co.Task, data: list[Data], where: Engine, threads: int | None = None
 ) -> Callable[[], Any]:
     """One round after another: gather and aggregate; on as many BLAS threads as a run would have, unless given."""
     server = Server(None, None, Key(2), len(data))
@@ -54,7 +55,7 @@ def a_round(
     def work() -> None:
         nonlocal state
         with using_threads(used):
-            replies = where.gather(method, task, method.broadcast(state), where.clients, co.Turn(next(rounds), Key(3)))
+            replies = where.gather(method, task, method.broadcast(state), where.clients, Turn(next(rounds), Key(3)))
             state = method.aggregate(task, state, replies, server)
 
     return work
@@ -65,13 +66,13 @@ def measure(options: Namespace) -> dict[str, Any]:
     for clients in CLIENTS:
         count = max(2, round(clients * min(options.scale * 10, 1)))  # the whole at the default scale
         data = draw_rows(count, ROWS, (784,))
-        task = co.classification(co.mlp(784, 10), prior=Flat())
+        task = co.classification(co.models.mlp(784, 10), prior=Flat())
         method = co.FedAvg(co.SGD(rate=RATE, momentum=0.0, epochs=1, batch=BATCH))
         name = choose_engine("auto", task, data)
         rows = {
             "ours": a_round(method, task, data, engine(name, data)),
             "sequential": a_round(method, task, data, engine("sequential", data), threads=1),
-            "bare": lambda data=data: bare(co.mlp(784, 10), data, BATCH),  # type: ignore[misc]
+            "bare": lambda data=data: bare(co.models.mlp(784, 10), data, BATCH),  # type: ignore[misc]
         }
         with using_threads(1):
             every = alternating(rows, max(options.repeats, 5))

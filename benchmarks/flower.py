@@ -49,7 +49,7 @@ def ours(engine: str, folder: Path, clients: int, rounds: int) -> list[float]:
     from consilience.engines import engine as engine_of
 
     files = [numpy.load(folder / f"{k}.npz") for k in range(clients)]
-    data = tuple(co.Data.of(torch.from_numpy(f["x"]), torch.from_numpy(f["y"])) for f in files)
+    data = tuple(co.data.Data.of(torch.from_numpy(f["x"]), torch.from_numpy(f["y"])) for f in files)
     names = tuple(str(k) for k in range(clients))
     sites = Sites(data, data, None, None, None, 10, 784, "mnist", "iid", names)
     method, moments = co.FedAvg(co.SGD(rate=RATE, momentum=0.9, epochs=1, batch=BATCH)), list[float]()
@@ -68,7 +68,7 @@ def ours(engine: str, folder: Path, clients: int, rounds: int) -> list[float]:
 
     co.run(
         method,
-        co.classification(co.mlp(784, 10), prior=co.Flat()),
+        co.classification(co.models.mlp(784, 10), prior=co.prior.Flat()),
         sites,
         rounds=rounds,
         engine=time_gather,

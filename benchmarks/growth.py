@@ -11,6 +11,7 @@ from typing import Any
 import consilience as co
 from benchmarks.floor import draw_rows
 from benchmarks.timing import in_a_new_process, peak, seconds
+from consilience.data import Data
 
 TITLE = "Growth"
 CLIENTS, ROWS, FEATURES, ROUNDS = (10, 100, 1_000, 10_000), 60, 64, 2
@@ -19,7 +20,7 @@ MEMORY, RISE = 4.0, 1.1  # GB at 10 000 clients; time per client against 10 clie
 
 def sites(clients: int) -> co.Sites:
     train = tuple(draw_rows(clients, ROWS, (FEATURES,)))
-    test = tuple(co.Data(*(leaf[:1] for leaf in part)) for part in train)
+    test = tuple(Data(*(leaf[:1] for leaf in part)) for part in train)
     names = tuple(str(k) for k in range(clients))
     return co.Sites(train, test, None, None, None, 10, FEATURES, "drawn", "iid", names)
 
@@ -27,7 +28,7 @@ def sites(clients: int) -> co.Sites:
 def alone(clients: int) -> dict[str, float]:
     """In this process: the second of two runs."""
     rows, method = sites(clients), co.FedAvg(co.SGD(epochs=1, batch=20))
-    task = co.classification(co.mlp(FEATURES, 10))
+    task = co.classification(co.models.mlp(FEATURES, 10))
     work = lambda: co.run(method, task, rows, rounds=ROUNDS, scored=False, keep_replies="none")
     for _ in range(2 if clients <= 1_000 else 1):
         took = seconds(work)

@@ -14,7 +14,13 @@ from consilience.payload import nbytes
 from consilience.posterior import Gaussian
 
 TITLE = "Merging Gaussians"
-RULES = {"eaa": co.eaa, "gaa": co.gaa, "aalv": co.aalv, "ppa": co.ppa, "cf": co.cf}
+RULES = {
+    "eaa": co.pooling.eaa,
+    "gaa": co.pooling.gaa,
+    "aalv": co.pooling.aalv,
+    "ppa": co.pooling.ppa,
+    "cf": co.pooling.cf,
+}
 CLIENTS, WEIGHTS = 100, 1_000_000
 SLOWEST, LARGEST = 4.0, 3.0  # wanted: × the time of stacking, × the payloads' memory
 
@@ -36,9 +42,12 @@ def alone(rule: str, count: int, repeats: int) -> dict[str, float]:
     torch.set_num_threads(1)
     gaussians, shares = clients_of(count), torch.rand(count) + 0.5
     payload, before = sum(nbytes(g) for g in gaussians) / 2**20, peak()
-    co.merge(gaussians, shares, RULES[rule])
+    co.pooling.merge(gaussians, shares, RULES[rule])
     memory = payload + peak() - before  # the payloads themselves, and what merging needed beside them
-    works = {"merging": lambda: co.merge(gaussians, shares, RULES[rule]), "stacking": lambda: tree.stack(gaussians)}
+    works = {
+        "merging": lambda: co.pooling.merge(gaussians, shares, RULES[rule]),
+        "stacking": lambda: tree.stack(gaussians),
+    }
     results = medians(alternating(works, repeats))
     ratios = {"time_ratio": results["merging"] / results["stacking"], "memory_ratio": memory / payload}
     return {**results, "payload_megabytes": payload, "held_megabytes": memory, **ratios}

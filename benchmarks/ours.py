@@ -9,7 +9,9 @@ from benchmarks.problems import BATCH, DECAY, FRICTION, Problem
 from consilience import tree
 from consilience.methods.fedpa import delta
 from consilience.models.remembered import remember_values
+from consilience.posterior import Point
 from consilience.predictive import score
+from consilience.prior import Flat
 from consilience.runs.result import Result
 
 
@@ -20,16 +22,16 @@ def protocol(p: Problem, threads: int) -> dict[str, float]:
 
 
 def measure(p: Problem, threads: int) -> dict[str, float]:
-    network = co.mlp(p.sites.features, p.sites.classes)
+    network = co.models.mlp(p.sites.features, p.sites.classes)
     if p.sites.classes:
-        task = dataclasses.replace(co.classification(network), prior=co.Flat()).tilted(co.decay(DECAY))
+        task = dataclasses.replace(co.classification(network), prior=Flat()).tilted(co.task.decay(DECAY))
         predicts = task
     else:
-        task = co.regression(network, noise=0.5, prior=co.Flat()).tilted(co.decay(DECAY))
-        predicts = co.regression(network, noise=2.0, prior=co.Flat(), latent=False)
+        task = co.regression(network, noise=0.5, prior=Flat()).tilted(co.task.decay(DECAY))
+        predicts = co.regression(network, noise=2.0, prior=Flat(), latent=False)
     sampler = co.CyclicalSGHMC(p.rate, FRICTION, p.epochs, p.cycles, p.samples, p.keep, BATCH, p.temperature)
-    start = co.at_client if p.sites.classes else co.at_random
-    distil = co.Distil(co.Adam(rate=p.distil_rate, epochs=p.distil_epochs, batch=BATCH), start=start)
+    start = co.pooling.at_client if p.sites.classes else co.pooling.at_random
+    distil = co.pooling.Distil(co.Adam(rate=p.distil_rate, epochs=p.distil_epochs, batch=BATCH), start=start)
 
     sampled = co.run(co.Mixture(sampler), task, p.sites, seed=0, engine=co.Compute(threads=threads), scored=False)
     sampled = dataclasses.replace(sampled, task=predicts)
@@ -45,7 +47,7 @@ def measure(p: Problem, threads: int) -> dict[str, float]:
     }
     begin = tree.ravel(task.init(sampled.server.key).params)
     steps = [delta(begin, tree.ravel(r.payload.params, batch_dims=1), 0.4) for r in sampled.replies]
-    fedpa = co.Point(tree.unravel(begin - sum(steps) / len(steps), task.like))
+    fedpa = Point(tree.unravel(begin - sum(steps) / len(steps), task.like))
     results["FedPA"] = -score(predicts.predictive(fedpa)(p.test.x), p.test.y)
     for k, reply in enumerate(sampled.replies):
         results[f"client {k} alone"] = -score(predicts.predictive(reply.payload)(p.test.x), p.test.y)

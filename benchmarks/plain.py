@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import consilience as co
 from benchmarks.problems import BATCH, DECAY, FRICTION, Problem
+from consilience.data import Data
 from consilience.methods.fedpa import delta
 
 Models: TypeAlias = list[nn.Module]
@@ -32,7 +33,7 @@ def protocol(p: Problem, threads: int) -> dict[str, float]:
     """Everything, from training to the NLL of every rule on the test rows."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    network = co.mlp(p.sites.features, p.sites.classes)
+    network = co.models.mlp(p.sites.features, p.sites.classes)
     clients = [sample(copy.deepcopy(network), part, p) for part in p.sites.train]
     assert p.sites.calibration is not None
     server = loader(p.sites.calibration, shuffle=True)
@@ -51,11 +52,11 @@ def protocol(p: Problem, threads: int) -> dict[str, float]:
     return {name: test_score(rule, p) for name, rule in rules.items()}
 
 
-def loader(rows: co.Data, shuffle: bool) -> DataLoader[tuple[Tensor, ...]]:
+def loader(rows: Data, shuffle: bool) -> DataLoader[tuple[Tensor, ...]]:
     return DataLoader(TensorDataset(rows.x, rows.y), batch_size=BATCH, shuffle=shuffle)
 
 
-def sample(model: nn.Module, rows: co.Data, p: Problem) -> Models:
+def sample(model: nn.Module, rows: Data, p: Problem) -> Models:
     """One client's cyclical SGHMC."""
     batches, kept = loader(rows, shuffle=True), Models()
     optimiser = torch.optim.SGD(model.parameters(), lr=p.rate, momentum=1 - FRICTION, weight_decay=DECAY)
@@ -138,7 +139,7 @@ def taught(
     teacher: Callable[[Tensor], Outcome], clients: list[Models], server: DataLoader[tuple[Tensor, ...]], p: Problem
 ) -> nn.Module:
     """The student: KL from the teacher, which is asked again for every batch."""
-    student = copy.deepcopy(clients[0][-1]) if p.sites.classes else co.mlp(p.sites.features, 2)
+    student = copy.deepcopy(clients[0][-1]) if p.sites.classes else co.models.mlp(p.sites.features, 2)
     optimiser = torch.optim.Adam(student.parameters(), lr=p.distil_rate)
     for _ in range(p.distil_epochs):
         for x, _ in server:

@@ -10,6 +10,7 @@ import torch
 
 import consilience as co
 from consilience import datasets
+from consilience.data import Data
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.splits.labels import HeterogeneousHasan2023
@@ -21,7 +22,7 @@ DECAY, FRICTION, BATCH, CLIENTS = 5e-4, 0.9, 100, 5
 @dataclass(frozen=True)
 class Problem:
     sites: co.Sites
-    test: co.Data
+    test: Data
     rate: float
     temperature: float  # of the noise √(2εαT/n)
     epochs: int
@@ -55,7 +56,7 @@ def wine(data_dir: str | None) -> Problem:
     rows, source = _rows("wine@hasan2023", data_dir)
     assert rows.x_test is not None and rows.y_test is not None
     sites = rows.split(parse("sorted_feature"), CLIENTS, calibration=round(0.2 * len(rows.x)), standardise=False)
-    test = co.Data.of(rows.x_test, rows.y_test)
+    test = Data.of(rows.x_test, rows.y_test)
     return Problem(_shared(sites), test, 0.2, 5e-2 / CLIENTS, 20, 4, 2, 4, 5e-3, 100, source)
 
 
@@ -65,21 +66,21 @@ def _shared(sites: co.Sites) -> co.Sites:
     return dataclasses.replace(sites, inputs=sites.calibration.x)
 
 
-def _rows(name: str, data_dir: str | None) -> tuple[co.Dataset, str]:
+def _rows(name: str, data_dir: str | None) -> tuple[co.data.Dataset, str]:
     try:
         return datasets.load(name, data_dir), "real rows"
     except InputError:
         return (_images() if name == "mnist" else _table()), "drawn rows of the same shape"
 
 
-def _images() -> co.Dataset:
+def _images() -> co.data.Dataset:
     y = torch.arange(70_000) % 10
     centres = Key(0).uniform(10 * 784).reshape(10, 1, 28, 28)
     x = (centres[y] + 0.7 * Key(1).normal((70_000, 1, 28, 28))).clamp(0, 1)
-    return co.Dataset("drawn", x[:60_000], y[:60_000], classes=10, x_test=x[60_000:], y_test=y[60_000:])
+    return co.data.Dataset("drawn", x[:60_000], y[:60_000], classes=10, x_test=x[60_000:], y_test=y[60_000:])
 
 
-def _table() -> co.Dataset:
+def _table() -> co.data.Dataset:
     x = Key(0).normal((1599, 11))
     y = x[:, 0] - 0.5 * x[:, 1] + 0.7 * Key(1).normal((1599,))
-    return co.Dataset("drawn", x[:1279], y[:1279], x_test=x[1279:], y_test=y[1279:])
+    return co.data.Dataset("drawn", x[:1279], y[:1279], x_test=x[1279:], y_test=y[1279:])

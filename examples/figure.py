@@ -17,8 +17,8 @@ ALPHAS = (0.1, 1.0, 10.0)
 found: dict[str, dict[float, list[float]]] = {name: {alpha: [] for alpha in ALPHAS} for name in RULES}
 for alpha in ALPHAS:
     for seed in SEEDS:  # a seed decides split, start and draws: rows are paired
-        sites = co.moons(n=300).split(co.dirichlet(alpha), sites=4, seed=seed)
-        task = co.classification(co.mlp(sites.features, sites.classes, hidden=(8,)))
+        sites = co.datasets.moons(n=300).split(co.splits.dirichlet(alpha), sites=4, seed=seed)
+        task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(8,)))
         trained = co.run(co.Mixture(SAMPLER), task, sites, seed=seed)
         for name, rule in RULES.items():
             found[name][alpha].append(trained.pool(rule).metrics["nll"])

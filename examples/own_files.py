@@ -21,7 +21,7 @@ for name, typical_age in (("north", 45), ("south", 60), ("west", 70)):
 sites = co.from_csv("hospitals/*.csv", target="disease", test=0.25, calibration=30, seed=0)
 print("sites", sites.names, "columns", sites.feature_names, "classes", sites.class_names)
 
-task = co.classification(co.mlp(sites.features, sites.classes, hidden=(16,)))
+task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(16,)))
 result = co.run(co.EvidencePooling(), task, sites, seed=0)
 print(result)
 

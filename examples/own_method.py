@@ -6,6 +6,10 @@ from dataclasses import dataclass
 import torch
 
 import consilience as co
+from consilience.inference import Inference
+from consilience.method import State
+from consilience.parties import Client, Received, Reply, Server
+from consilience.posterior import Point
 
 
 @dataclass(frozen=True)
@@ -18,21 +22,21 @@ class Trimmed(co.Method):
     2   θ ← for each coordinate, the mean of θ₁ … θ_K without the `cut` largest and smallest
     """
 
-    inference: co.Inference = co.SGD()  # how a client trains
+    inference: Inference = co.SGD()  # how a client trains
     cut: int = 1  # how many to leave out at either end
 
-    def local(self, task: co.Task, message: co.Point, client: co.Client) -> co.Reply:
-        return co.Reply(self.inference(task, message, client), client.data.size)  # 1
+    def local(self, task: co.Task, message: Point, client: Client) -> Reply:
+        return Reply(self.inference(task, message, client), client.data.size)  # 1
 
-    def aggregate(self, task: co.Task, state: co.State, replies: Sequence[co.Received], server: co.Server) -> co.State:
+    def aggregate(self, task: co.Task, state: State, replies: Sequence[Received], server: Server) -> State:
         every = [reply.payload.params for reply in replies]
         kept = slice(self.cut, len(every) - self.cut)
         params = {name: torch.stack([p[name] for p in every]).sort(0).values[kept].mean(0) for name in every[0]}  # 2
-        return co.State(co.Point(params))
+        return State(Point(params))
 
 
-sites = co.digits().split(co.dirichlet(0.5), sites=7, seed=0)
-task = co.classification(co.mlp(sites.features, sites.classes, hidden=(32,)))
+sites = co.datasets.digits().split(co.splits.dirichlet(0.5), sites=7, seed=0)
+task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(32,)))
 
 for method in (Trimmed(co.SGD(epochs=2)), co.FedAvg(co.SGD(epochs=2))):
     result = co.run(method, task, sites, rounds=5, seed=0)

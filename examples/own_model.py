@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 import consilience as co
+from consilience.prior import Isotropic
 
 
 class Attentive(nn.Module):
@@ -19,8 +20,8 @@ class Attentive(nn.Module):
         return self.out(torch.tanh(self.hidden(x * torch.sigmoid(self.gate(x)))))
 
 
-sites = co.digits().split(co.dirichlet(0.3), sites=5, seed=0)
-task = co.classification(Attentive(sites.features, sites.classes), prior=co.Isotropic(var=0.5))
+sites = co.datasets.digits().split(co.splits.dirichlet(0.3), sites=5, seed=0)
+task = co.classification(Attentive(sites.features, sites.classes), prior=Isotropic(var=0.5))
 
 result = co.run(co.Mixture(co.CyclicalSGHMC(epochs=20)), task, sites, seed=0)
 print({name: round(value, 3) for name, value in result.metrics.items()})

@@ -4,8 +4,8 @@ from time import perf_counter
 
 import consilience as co
 
-sites = co.digits().split(co.dirichlet(0.3), sites=5, calibration=30, inputs=200, seed=0)
-task = co.classification(co.mlp(sites.features, sites.classes, hidden=(32,)))
+sites = co.datasets.digits().split(co.splits.dirichlet(0.3), sites=5, calibration=30, inputs=200, seed=0)
+task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(32,)))
 
 started = perf_counter()
 trained = co.run(co.Mixture(co.CyclicalSGHMC(epochs=20)), task, sites, seed=0, out="pool_again")
@@ -15,9 +15,9 @@ print(f"training and the mixture: {perf_counter() - started:.1f} s, NLL {trained
 replies = co.load("pool_again", sites=sites)
 rules = {
     "product (BCM)": co.BCM(),
-    "robust product": co.BCM(powers=co.robust),
+    "robust product": co.BCM(powers=co.pooling.robust),
     "β between the two": co.BetaPredictiveBayes(),
-    "β, as one small network": co.BetaPredictiveBayes(distil=co.Distil(inference=co.Adam(epochs=30))),
+    "β, as one small network": co.BetaPredictiveBayes(distil=co.pooling.Distil(inference=co.Adam(epochs=30))),
 }
 for name, rule in rules.items():
     started = perf_counter()

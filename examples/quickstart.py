@@ -3,8 +3,8 @@
 import consilience as co
 
 # Handwritten digits, split so that each site sees few of the ten classes; 30 labelled rows stay at the server.
-sites = co.digits().split(co.dirichlet(0.1), sites=5, calibration=30, seed=0)
-task = co.classification(co.mlp(sites.features, sites.classes))
+sites = co.datasets.digits().split(co.splits.dirichlet(0.1), sites=5, calibration=30, seed=0)
+task = co.classification(co.models.mlp(sites.features, sites.classes))
 
 result = co.run(co.EvidencePooling(), task, sites, seed=0)
 print(result)  # scores with intervals, beside each site alone, the server alone and all data in one place

@@ -27,6 +27,7 @@ from safetensors import safe_open
 from tiny import Invoke
 
 import consilience as co
+from consilience.key import Key
 
 BEFORE = Path(__file__).parent / "before"
 EXACT = bool(os.environ.get("CONSILIENCE_EXACT"))
@@ -112,8 +113,8 @@ def test_no_file_of_before_was_changed_or_made_again() -> None:
     }
 
 
-def folded(seed: int, path: list[int], tensor: bool = False) -> co.Key:
-    key = co.Key(seed).tensor if tensor else co.Key(seed)
+def folded(seed: int, path: list[int], tensor: bool = False) -> Key:
+    key = Key(seed).tensor if tensor else Key(seed)
     for i in path:
         key = key.fold(i)
     return key
@@ -134,9 +135,15 @@ def test_keys_are_derived_as_before() -> None:
 
 def test_rows_are_handed_out_as_before() -> None:
     """Pixels are sixteenths, so the hash of all rows in their roles is the same on every machine."""
-    every = co.digits()
-    made = [co.iid(), co.dirichlet(0.3), co.heterogeneous(0.9), co.heterogeneous(0.5, "hasan2023"), co.step(2, 10)]
-    by_name = {str(split): split for split in (*made, co.dominant(0.8))}
+    every = co.datasets.digits()
+    made = [
+        co.splits.iid(),
+        co.splits.dirichlet(0.3),
+        co.splits.heterogeneous(0.9),
+        co.splits.heterogeneous(0.5, "hasan2023"),
+        co.splits.step(2, 10),
+    ]
+    by_name = {str(split): split for split in (*made, co.splits.dominant(0.8))}
     table = kept("splits.json")
     assert {row["split"] for row in table} == {*by_name}
     for row in table:
@@ -151,31 +158,35 @@ def test_rows_are_handed_out_as_before() -> None:
 
 
 def moons() -> tuple[co.Task, co.Sites]:
-    sites = co.moons(n=120).split(co.dirichlet(0.8), sites=3, test=0.25, calibration=12, inputs=10, seed=1)
-    return co.classification(co.mlp(2, 2, hidden=(4,))), sites
+    sites = co.datasets.moons(n=120).split(
+        co.splits.dirichlet(0.8), sites=3, test=0.25, calibration=12, inputs=10, seed=1
+    )
+    return co.classification(co.models.mlp(2, 2, hidden=(4,))), sites
 
 
 def many() -> tuple[co.Task, co.Sites]:
-    sites = co.moons(n=160).split(co.iid(), sites=8, test=0.25, calibration=12, seed=2)
-    return co.classification(co.mlp(2, 2, hidden=(4,))), sites
+    sites = co.datasets.moons(n=160).split(co.splits.iid(), sites=8, test=0.25, calibration=12, seed=2)
+    return co.classification(co.models.mlp(2, 2, hidden=(4,))), sites
 
 
 def sine() -> tuple[co.Task, co.Sites]:
-    sites = co.sine(n_per_site=20).split(co.natural(), sites=3, test=0.25, calibration=6, inputs=8, seed=1)
-    return co.regression(co.mlp(1, hidden=(4,))), sites
+    sites = co.datasets.sine(n_per_site=20).split(
+        co.splits.natural(), sites=3, test=0.25, calibration=6, inputs=8, seed=1
+    )
+    return co.regression(co.models.mlp(1, hidden=(4,))), sites
 
 
 def digits() -> tuple[co.Task, co.Sites]:
-    every = co.digits()
-    few = co.Dataset("digits", every.x[:200], every.y[:200], classes=10, public=True)
-    sites = few.split(co.heterogeneous(0.7), sites=3, test=0.2, calibration=10, seed=3)
-    return co.classification(co.mlp(64, 10, hidden=(6,))), sites
+    every = co.datasets.digits()
+    few = co.data.Dataset("digits", every.x[:200], every.y[:200], classes=10, public=True)
+    sites = few.split(co.splits.heterogeneous(0.7), sites=3, test=0.2, calibration=10, seed=3)
+    return co.classification(co.models.mlp(64, 10, hidden=(6,))), sites
 
 
 def tables() -> tuple[co.Task, co.Sites]:
     files = str(BEFORE / "hospitals" / "*.csv")
     sites = co.from_csv(files, target="disease", test=0.2, calibration=12, seed=0)
-    return co.classification(co.linear(sites.features, sites.classes)), sites
+    return co.classification(co.models.linear(sites.features, sites.classes)), sites
 
 
 PROBLEMS: dict[str, Callable[[], tuple[co.Task, co.Sites]]] = {

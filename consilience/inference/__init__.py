@@ -1,5 +1,14 @@
-"""How a client infers: target, start, data → posterior."""
+"""How a client infers: target, start, data → posterior.
 
+- Points: `SGD`, `Adam`, `SWA`, `Newton`.
+- Samples: `SGLD`, `CyclicalSGHMC`, `HMC`.
+- Gaussians: `Laplace` (with `fisher` or `ggn`), `SWAG`, `MeanField`.
+- Rows that stand for others: `BPCfKL`, `Distillation`.
+- Parts of them: `CropAndFlip`, and the schedules `constant`, `cosine`, `stepwise`.
+"""
+
+from consilience.inference.coreset import BPCfKL
+from consilience.inference.hmc import HMC
 from consilience.inference.laplace import Laplace, fisher, ggn
 from consilience.inference.newton import Newton
 from consilience.inference.point import SGD, Adam
@@ -7,10 +16,13 @@ from consilience.inference.sghmc import CyclicalSGHMC
 from consilience.inference.sgld import SGLD
 from consilience.inference.swa import SWA
 from consilience.inference.swag import SWAG
+from consilience.inference.unrolled import Distillation
 from consilience.inference.vi import MeanField
 from consilience.training.augmentation import CropAndFlip
 from consilience.training.chain import Inference
 from consilience.training.schedules import constant, cosine, stepwise
 
-__all__ = ["SGD", "SGLD", "SWA", "SWAG", "Adam", "CropAndFlip", "CyclicalSGHMC", "Inference", "Laplace", "MeanField"]
-__all__ += ["Newton", "constant", "cosine", "fisher", "ggn", "stepwise"]
+__all__ = [
+    "HMC", "SGD", "SGLD", "SWA", "SWAG", "Adam", "BPCfKL", "CropAndFlip", "CyclicalSGHMC", "Distillation", "Inference",
+    "Laplace", "MeanField", "Newton", "constant", "cosine", "fisher", "ggn", "stepwise",
+]  # fmt: skip

@@ -1,0 +1,1 @@
+"""A study between real sites by files: what is agreed, what leaves, what is pooled, what is handed out."""

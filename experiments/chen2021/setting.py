@@ -18,12 +18,15 @@ from torch import nn
 import consilience as co
 from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values
-from consilience.inference import stepwise
+from consilience.data import Data
+from consilience.inference import SWA, stepwise
 from consilience.key import Key
+from consilience.method import State
 from consilience.metrics.scores import scores
 from consilience.models import model
 from consilience.models.resnet import resnet
 from consilience.predictive import temperature, tempered
+from consilience.prior import Flat
 from consilience.runs.result import Result
 from consilience.splits.split import Split
 from consilience.splits.text import parse
@@ -76,7 +79,7 @@ class Job:
     scale: str
     network: str
     sites: co.Sites
-    truth: co.Data  # the server's inputs with their labels, for rows that are allowed to look
+    truth: Data  # the server's inputs with their labels, for rows that are allowed to look
     seed: int
     weight_decay: float
     share: float = 1.0  # of the rounds
@@ -96,32 +99,34 @@ class Job:
     def long(self) -> co.SGD:
         """For rows of one round."""
         epochs = max(1, round(self.share * self.size.long))
-        return dataclasses.replace(self.training, epochs=epochs, decay=co.constant)
+        return dataclasses.replace(self.training, epochs=epochs, decay=co.inference.constant)
 
     @property
-    def swa(self) -> co.Distil:
+    def swa(self) -> co.pooling.Distil:
         """1e-3 → 4e-4 in every 25 steps after the 250th."""
         epochs, batch = self.size.distil
-        return co.Distil(co.SWA(epochs=epochs, batch=batch, augment=CropAndFlip(2)), wide=False)
+        return co.pooling.Distil(SWA(epochs=epochs, batch=batch, augment=CropAndFlip(2)), wide=False)
 
     @property
-    def sgd(self) -> co.Distil:
+    def sgd(self) -> co.pooling.Distil:
         epochs, batch = self.size.distil
         step = co.SGD(rate=1e-3, momentum=0.9, epochs=epochs, batch=batch, augment=CropAndFlip(2))
-        return co.Distil(step, wide=False)
+        return co.pooling.Distil(step, wide=False)
 
     def task(self, norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> co.Task:
         features, classes = self.sites.features, self.sites.classes
         if self.scale == "smoke":
-            network = co.mlp(features, classes, hidden=(8,))
+            network = co.models.mlp(features, classes, hidden=(8,))
         elif self.network.startswith("resnet"):
             network = resnet(features, classes, int(self.network[6:]), norm)
         else:
             network = model({"convnet": "cnn_chen"}.get(self.network, self.network), features, classes)
-        return co.classification(network, prior=co.Flat())
+        return co.classification(network, prior=Flat())
 
-    def fedbe(self, inner: co.Method | None = None, ensemble: co.Ensemble | None = None, **changes: Any) -> co.FedBE:
-        made = co.FedBE(inner or co.FedAvg(self.training), ensemble or co.Ensemble(), distil=self.swa)
+    def fedbe(
+        self, inner: co.Method | None = None, ensemble: co.pooling.Ensemble | None = None, **changes: Any
+    ) -> co.FedBE:
+        made = co.FedBE(inner or co.FedAvg(self.training), ensemble or co.pooling.Ensemble(), distil=self.swa)
         return dataclasses.replace(made, **changes)
 
     def run(self, method: co.Method, rounds: int | None = None, task: co.Task | None = None, **how: Any) -> Result:
@@ -140,7 +145,7 @@ Rows = Callable[[Job], Mapping[str, Result]]
 def fedavg(job: Job) -> dict[str, Result]:
     """FedAvg, its ensemble watched in every round (Figure 3) and scored at the end (App. C.3)."""
     both = job.run(job.fedbe(distil=None, monitor=True))
-    alone = dataclasses.replace(both, method=co.FedAvg(), state=co.State(both.state.posterior))
+    alone = dataclasses.replace(both, method=co.FedAvg(), state=State(both.state.posterior))
     return {"FedAvg": alone, "FedAvg, ensemble at the end": both}
 
 
@@ -201,9 +206,7 @@ def table(
     )
 
 
-def prepare(
-    data: str, kind: str, clients: int, size: Scale, seed: int, data_dir: str | None
-) -> tuple[co.Sites, co.Data]:
+def prepare(data: str, kind: str, clients: int, size: Scale, seed: int, data_dir: str | None) -> tuple[co.Sites, Data]:
     """The sites, a part of the official rows each, and the server's inputs with labels that only bounds look at."""
     rows, key = datasets.load(data, data_dir), Key(seed).fold(7)
     assert rows.x_test is not None and rows.y_test is not None
@@ -224,7 +227,7 @@ def prepare(
     )  # fmt: skip
     both = sites.calibration
     assert both is not None
-    labelled, truth = co.Data(*(leaf[:LABELS] for leaf in both)), co.Data(*(leaf[LABELS:] for leaf in both))
+    labelled, truth = Data(*(leaf[:LABELS] for leaf in both)), Data(*(leaf[LABELS:] for leaf in both))
     return dataclasses.replace(sites, calibration=labelled, inputs=truth.x), truth
 
 
@@ -238,7 +241,7 @@ def split(kind: str, clients: int, rows: int) -> Split:
     major, minor = 2, max(1, round(10 * rows / 40_000))
     if kind == "step100":
         major, minor = 5, 1
-    return co.step(major, minor)
+    return co.splits.step(major, minor)
 
 
 def tune(job: Job, row: Rows) -> Job:

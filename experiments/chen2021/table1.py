@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 import consilience as co
 from consilience.comparison.reproduce import module
+from consilience.methods.ensembles import one_ensemble, v_distillation
 
 SETTING = module("chen2021/setting")
 COLUMNS = tuple(f"{split}:{network}" for split in ("step", "dirichlet") for network in SETTING.NETWORKS)
@@ -57,8 +58,8 @@ EXPERIMENT = SETTING.table(
         SETTING.fedavg,
         SETTING.fedbe,
         SETTING.one("FedBE (w/o SWA)", lambda job: job.fedbe(distil=job.sgd)),
-        SETTING.one("v-Distillation", lambda job: co.v_distillation(co.FedAvg(job.training), job.sgd.inference)),
-        SETTING.one("1-Ensemble", lambda job: co.one_ensemble(job.long), rounds=1),
+        SETTING.one("v-Distillation", lambda job: v_distillation(co.FedAvg(job.training), job.sgd.inference)),
+        SETTING.one("1-Ensemble", lambda job: one_ensemble(job.long), rounds=1),
         *SETTING.bounds(),
     ],
     COLUMNS,

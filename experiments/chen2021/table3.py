@@ -12,7 +12,9 @@ from torch.nn.functional import one_hot
 
 import consilience as co
 from consilience.comparison.reproduce import module
-from consilience.predictive import Predictive
+from consilience.key import Key
+from consilience.posterior import Point, Posterior
+from consilience.predictive import Categorical, Predictive
 
 SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet", "step:resnet20")
@@ -23,27 +25,32 @@ UNIONS = {  # samples, average, clients
 
 
 @dataclass(frozen=True)
-class Supervised(co.Distil):
+class Supervised(co.pooling.Distil):
     """Distillation whose targets are the inputs' true labels, whatever the teacher says."""
 
     labels: tuple[int, ...] = ()
     classes: int = 10
 
     def student(
-        self, task: co.Task, teacher: Predictive, posteriors: Sequence[co.Posterior], inputs: Tensor | None, key: co.Key
-    ) -> co.Point:
+        self,
+        task: co.Task,
+        teacher: Predictive,
+        posteriors: Sequence[Posterior],
+        inputs: Tensor | None,
+        key: Key,
+    ) -> Point:
         assert inputs is not None
-        truth = co.Categorical(one_hot(torch.tensor(self.labels), self.classes).to(inputs).log())
-        return co.Distil.student(self, task, lambda _: truth, posteriors, inputs, key)
+        truth = Categorical(one_hot(torch.tensor(self.labels), self.classes).to(inputs).log())
+        return co.pooling.Distil.student(self, task, lambda _: truth, posteriors, inputs, key)
 
 
 def with_labels(job: Any) -> co.FedBE:
     distil = Supervised(job.swa.inference, wide=False, labels=tuple(job.truth.y.tolist()), classes=job.sites.classes)
-    return job.fedbe(ensemble=co.Ensemble(samples=0, average=True, clients=False), distil=distil)
+    return job.fedbe(ensemble=co.pooling.Ensemble(samples=0, average=True, clients=False), distil=distil)
 
 
 def union(name: str, members: tuple[int, bool, bool]) -> Callable[[Any], Any]:
-    return SETTING.one(name, lambda job: job.fedbe(ensemble=co.Ensemble(co.GaussianModels(), *members)))
+    return SETTING.one(name, lambda job: job.fedbe(ensemble=co.pooling.Ensemble(co.pooling.GaussianModels(), *members)))
 
 
 PAPER = """

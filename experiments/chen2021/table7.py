@@ -13,7 +13,9 @@ COLUMNS = ("step:convnet", "step:resnet20")
 
 
 def with_alpha(alpha: float) -> Callable[[Any], Any]:
-    return SETTING.one(f"α = {alpha:g}", lambda job: job.fedbe(ensemble=co.Ensemble(co.DirichletModels(alpha))))
+    return SETTING.one(
+        f"α = {alpha:g}", lambda job: job.fedbe(ensemble=co.pooling.Ensemble(co.pooling.DirichletModels(alpha)))
+    )
 
 
 PAPER = """

@@ -10,7 +10,7 @@ from consilience.runs.result import Result
 
 SETTING = module("chen2021/setting")
 COLUMNS = ("step:convnet",)
-OWN, BAYES = co.Ensemble(samples=0, average=False, clients=True), co.Ensemble()
+OWN, BAYES = co.pooling.Ensemble(samples=0, average=False, clients=True), co.pooling.Ensemble()
 
 
 def combine(job: Any) -> dict[str, Result]:

@@ -20,12 +20,15 @@ from matplotlib.figure import Figure
 import consilience as co
 from consilience.comparison.reproduce import Experiment, Values
 from consilience.datasets.synthetic import INTERVALS, sine_truth
+from consilience.inference import BPCfKL, Distillation
 from consilience.inference.unrolled import rows_of
 from consilience.models.mlp import mlp_swish
+from consilience.predictive import Normal
+from consilience.prior import Isotropic
 from consilience.runs.result import Result
 
 NOISE = 0.3**2
-LEARN = co.BPCfKL(  # Table 2, first column; steps 0.01 and 1.0 for unit noise become × the noise variance
+LEARN = BPCfKL(  # Table 2, first column; steps 0.01 and 1.0 for unit noise become × the noise variance
     rows=6, trajectories=100, steps=300, interval=5, batch=20, updates=400, draws=10, data_steps=150,
     coreset_steps=200, noises=10, noise=1e-2, rate_x=0.01 * NOISE, rate_y=1.0 * NOISE, spread=1.0,
 )  # fmt: skip
@@ -54,8 +57,8 @@ PANELS = {"FedAvg": "FedAvg", "DOSFL": "DOSFL", "BPC-FL + Adam": "BPC-FL + Adam"
 def prepare(points: int, seed: int) -> co.Sites:
     """Exactly `points` training points a site, 20 to validate on, 200 to test."""
     each = points + 20 + 200
-    return co.sine(each, seed=seed).split(
-        co.natural(), test=200 / each, validation=20 / (points + 20), calibration=0, seed=seed
+    return co.datasets.sine(each, seed=seed).split(
+        co.splits.natural(), test=200 / each, validation=20 / (points + 20), calibration=0, seed=seed
     )
 
 
@@ -78,7 +81,7 @@ def score_result(result: Result) -> dict[str, float | None]:
 def curve(result: Result) -> dict[str, list[float]]:
     """Mean and deviation of the function on the grid: what the figure draws."""
     p = result.method.predictive(result.task, result.state)(GRID.unsqueeze(1))
-    assert isinstance(p, co.Normal)
+    assert isinstance(p, Normal)
     return {"mean": p.mean.tolist(), "deviation": p.var.sqrt().tolist()}
 
 
@@ -93,13 +96,13 @@ def width(result: Result) -> dict[str, float | None]:
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     points = int(column.split(maxsplit=1)[0])
     sites = prepare(points, seed)
-    task = co.regression(mlp_swish(1), noise=NOISE, prior=co.Isotropic(100.0))  # prior precision 1e-2
+    task = co.regression(mlp_swish(1), noise=NOISE, prior=Isotropic(100.0))  # prior precision 1e-2
     learn, proposals, chains, rounds = SCALES[scale]
     epochs = 10 // max(points // 20, 1)  # ten local steps of 20 points
     local = co.Adam(rate=1e-2, epochs=epochs, batch=20)
     total = 1 if scale == "smoke" else 300  # steps on the union, one batch
     hmc = co.HMC(rate=1e-3, leapfrogs=20, burn=proposals, samples=2, every=5, chains=chains)
-    distil = co.Distillation(updates=2 if scale == "smoke" else 50)  # Table 4; the number of updates is not given
+    distil = Distillation(updates=2 if scale == "smoke" else 50)  # Table 4; the number of updates is not given
 
     average, stopped = best_round(co.FedAvg(local), task, sites, rounds, seed)
     adaptive, _ = best_round(co.FedAdam(local, rate=0.1), task, sites, rounds, seed)

@@ -18,12 +18,15 @@ from matplotlib.figure import Figure
 
 import consilience as co
 from consilience.comparison.reproduce import Experiment, Values, module
+from consilience.inference import BPCfKL, Distillation
 from consilience.inference.unrolled import rows_of
 from consilience.models.mlp import mlp_groupnorm
+from consilience.predictive import Categorical
+from consilience.prior import Isotropic
 from consilience.runs.result import Result
 
 FIGURE2 = module("dhondt2024/figure2")
-LEARN = co.BPCfKL(  # Table 2, second column
+LEARN = BPCfKL(  # Table 2, second column
     rows=5, trajectories=100, steps=400, interval=5, batch=50, updates=700, draws=20, data_steps=150,
     coreset_steps=200, noises=10, noise=1e-2, rate_x=1e-3, rate_y=0.0, spread=0.6,
 )  # fmt: skip
@@ -47,20 +50,20 @@ def score_result(result: Result) -> dict[str, float | None]:
 def field(result: Result) -> list[float]:
     """The probability of the second class on the grid."""
     p = result.method.predictive(result.task, result.state)(GRID)
-    assert isinstance(p, co.Categorical)
+    assert isinstance(p, Categorical)
     return [round(v, 4) for v in p.probs[:, 1].tolist()]
 
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     points = int(column.split(maxsplit=1)[0])
     each = points + 20 + 200
-    sites = co.moons(5 * each, noise=0.14, seed=seed).split(
-        co.iid(), sites=5, test=200 / each, validation=20 / (points + 20), calibration=0, seed=seed
+    sites = co.datasets.moons(5 * each, noise=0.14, seed=seed).split(
+        co.splits.iid(), sites=5, test=200 / each, validation=20 / (points + 20), calibration=0, seed=seed
     )
-    task = co.classification(mlp_groupnorm(2, 2), prior=co.Isotropic(10.0))  # prior precision 1e-1
+    task = co.classification(mlp_groupnorm(2, 2), prior=Isotropic(10.0))  # prior precision 1e-1
     learn, proposals, chains, rounds, updates = SCALES[scale]
     total = 1 if scale == "smoke" else 500
-    distil = co.Distillation(  # Table 4; the number of updates is not given
+    distil = Distillation(  # Table 4; the number of updates is not given
         steps=30, batch=30, epochs=1 if scale == "smoke" else 20, updates=updates, rate=0.01, rate_x=0.01, rate_y=0.0,
         rate_rate=1e-4, spread=0.6,
     )  # fmt: skip

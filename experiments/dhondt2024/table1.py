@@ -21,11 +21,16 @@ from torch import Tensor, nn
 import consilience as co
 from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values, module
+from consilience.data import Data
 from consilience.data.dataset import Dataset
+from consilience.inference import BPCfKL
+from consilience.key import Key
 from consilience.metrics.communication import Curve, bytes_sent, bytes_to_reach, curve
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn
+from consilience.prior import Isotropic
 from consilience.runs.result import Result
+from consilience.training import AdamSteps, Descent
 
 
 class Size(NamedTuple):
@@ -33,18 +38,18 @@ class Size(NamedTuple):
     unseen: int  # further writers, to test on
     channels: tuple[int, int]
     hidden: int
-    learn: co.BPCfKL
+    learn: BPCfKL
     rounds: int
     steps: int  # passes over the union
     hmc: co.HMC
     long: bool  # also the rows with 100 local steps
 
 
-LEARN = co.BPCfKL(  # Table 2, third column
+LEARN = BPCfKL(  # Table 2, third column
     rows=62, trajectories=100, steps=750, interval=5, batch=25, updates=500, draws=5, data_steps=200, coreset_steps=250,
-    noises=10, noise=1e-4, chain=co.Descent(1e-2), rate_x=1e2, rate_y=0.0, spread=1e-3, memory=8e9,
+    noises=10, noise=1e-4, chain=Descent(1e-2), rate_x=1e2, rate_y=0.0, spread=1e-3, memory=8e9,
 )  # fmt: skip
-QUICK = co.Descent(0.1)  # trajectories five times shorter, steps ten times larger
+QUICK = Descent(0.1)  # trajectories five times shorter, steps ten times larger
 NIGHT = dataclasses.replace(
     LEARN, trajectories=10, steps=150, interval=10, updates=100, draws=1, data_steps=50, coreset_steps=50, noises=5,
     chain=QUICK,
@@ -68,7 +73,7 @@ def network(size: Size) -> nn.Module:
     return cnn((1, 28, 28), 62, layers, hidden=(size.hidden,))
 
 
-def prepare(writers: int, unseen: int, seed: int, data_dir: str | None) -> tuple[co.Sites, co.Data]:
+def prepare(writers: int, unseen: int, seed: int, data_dir: str | None) -> tuple[co.Sites, Data]:
     """So many writers with all their rows, 20 % of them held out and a tenth of the rest to validate on; and the rows
     of other writers."""
     rows = datasets.load("femnist", data_dir)
@@ -79,20 +84,22 @@ def prepare(writers: int, unseen: int, seed: int, data_dir: str | None) -> tuple
         torch.cat([rows.site, rows.site_test]),
     )
     ids = sorted(set(site.tolist()))
-    order = [ids[int(i)] for i in co.Key(seed).fold(9).permutation(len(ids))]
+    order = [ids[int(i)] for i in Key(seed).fold(9).permutation(len(ids))]
     chosen, others = order[:writers], order[writers : writers + unseen]
     number = {old: new for new, old in enumerate(chosen)}
     keep, other = torch.isin(site, torch.tensor(chosen)), torch.isin(site, torch.tensor(others))
     own = Dataset(
         "femnist", x[keep], y[keep], classes=62, site=torch.tensor([number[int(i)] for i in site[keep]]), public=True
     )
-    return own.split(co.natural(), test=0.2, validation=0.1, calibration=0, seed=seed), co.Data.of(x[other], y[other])
+    return own.split(co.splits.natural(), test=0.2, validation=0.1, calibration=0, seed=seed), Data.of(
+        x[other], y[other]
+    )
 
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     size = SIZES[scale]
     sites, others = prepare(size.writers, size.unseen, seed, data_dir)
-    task = co.classification(network(size), prior=co.Isotropic(100.0))  # prior precision 1e-2
+    task = co.classification(network(size), prior=Isotropic(100.0))  # prior precision 1e-2
     rows = sum(len(d.w) for d in sites.train) / len(sites)
     batch = max(round(rows / 10), 1)  # ten steps a pass
 
@@ -105,8 +112,8 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         samples = co.SGLD(0.01, epochs=steps, burn=max(steps - 10, 0), every=1, batch=10_000, temperature=0.0)
         runs |= {
             f"FedAvg ({steps} local steps)": execute(co.FedAvg(co.SGD(0.1, 0.0, passes, batch)), size.rounds),
-            f"FedPA ({steps} local steps)": execute(co.FedPA(samples, 0.1, co.Descent(0.5, 0.9)), size.rounds),
-            f"MIME ({steps} local steps)": execute(co.Mime(co.AdamSteps(1e-3), passes, batch), 2 * size.rounds),
+            f"FedPA ({steps} local steps)": execute(co.FedPA(samples, 0.1, Descent(0.5, 0.9)), size.rounds),
+            f"MIME ({steps} local steps)": execute(co.Mime(AdamSteps(1e-3), passes, batch), 2 * size.rounds),
         }
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
         warnings.simplefilter("ignore")

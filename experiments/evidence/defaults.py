@@ -10,6 +10,7 @@ import consilience as co
 from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values
 from consilience.comparison.search import on_validation
+from consilience.inference import Inference
 from consilience.metrics.scores import scores
 from consilience.pooling.evidence import class_log_probs, class_scores, strengths
 from consilience.predictive import Categorical
@@ -25,10 +26,10 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     rows = datasets.load(name, data_dir)
     whole = rows.split(parse(split), int(count), validation=0.2, calibration=30, seed=100 + seed)
     sites = on_validation(whole)
-    task = co.classification(co.mlp(sites.features, sites.classes))
+    task = co.classification(co.models.mlp(sites.features, sites.classes))
     epochs, batch = BUDGET.get(name, (15, 100)) if scale == "full" else (10, 50)
     rows, values = sites.all_test, Values()
-    chains: dict[str, co.Inference] = {
+    chains: dict[str, Inference] = {
         "six samples": co.CyclicalSGHMC(epochs=epochs, batch=batch),
         "one point": co.SGD(epochs=epochs, batch=batch),
     }

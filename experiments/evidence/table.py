@@ -17,6 +17,8 @@ from torch import Tensor
 import consilience as co
 from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values
+from consilience.inference import Inference
+from consilience.key import Key
 from consilience.metrics.scores import scores
 from consilience.models import model
 from consilience.models.remembered import remember_values
@@ -60,7 +62,7 @@ def score_column(column: str, seed: int, scale: str, data_dir: str | None) -> Va
     size = SIZES[name] if scale == "full" else SMOKE
     rows = datasets.load(name, data_dir)
     if size.rows is not None:
-        some = co.Key(seed).fold(9).permutation(len(rows.x))[: size.rows]
+        some = Key(seed).fold(9).permutation(len(rows.x))[: size.rows]
         rows = dataclasses.replace(rows, x=rows.x[some], y=rows.y[some])
     sites = rows.split(how, int(count), calibration=labels, inputs=size.inputs, seed=seed)
     if name == "femnist":
@@ -68,7 +70,7 @@ def score_column(column: str, seed: int, scale: str, data_dir: str | None) -> Va
     task = co.classification(model(size.network, sites.features, sites.classes))
     epochs, batch = size.epochs, size.batch
     sampler, training = co.CyclicalSGHMC(epochs=epochs, batch=batch), co.SGD(epochs=epochs, batch=batch)
-    distil = co.Distil(co.Adam(epochs=size.distilled, batch=100))
+    distil = co.pooling.Distil(co.Adam(epochs=size.distilled, batch=100))
     tenth = co.SGD(epochs=max(1, round(epochs / 10)), batch=batch)
 
     def execute(method: co.Method, rounds: int | None = None) -> Result:
@@ -127,7 +129,7 @@ def score_column(column: str, seed: int, scale: str, data_dir: str | None) -> Va
     return values
 
 
-def evidence_pooling(inference: co.Inference = co.CyclicalSGHMC(), **settings: Any) -> co.EvidencePooling:
+def evidence_pooling(inference: Inference = co.CyclicalSGHMC(), **settings: Any) -> co.EvidencePooling:
     """λ = 1 and exponent ½, as in the design note, unless given."""
     return co.EvidencePooling(inference, **{"penalty": 1.0, "exponent": 0.5, **settings})
 

@@ -27,8 +27,10 @@ from consilience.models import Factory
 from consilience.models.cnn import cnn_hasan
 from consilience.posterior import samples_of
 from consilience.predictive import Distribution, temperature, tempered
+from consilience.prior import Flat
 from consilience.runs.result import Result
 from consilience.splits.labels import HeterogeneousHasan2023
+from consilience.training import Descent
 
 TABLE2 = module("hasan2024/table2")  # the same authors' program
 DECAY, FRICTION, BATCH, CLIENTS = TABLE2.DECAY, TABLE2.FRICTION, TABLE2.BATCH, TABLE2.CLIENTS
@@ -40,7 +42,7 @@ SHOWN = ("accuracy", "nll", "brier", "ece", "ece_debiased")
 class Setup(NamedTuple):
     """What a data set is trained with (§3.3.3, §3.3.5)."""
 
-    network: Factory = co.mlp
+    network: Factory = co.models.mlp
     epochs: int = 25  # a client, over all rounds
     rounds: int = 5  # of the methods that have many
     quick: tuple[int, int] = (10_000, 10_000)  # training and test rows at the scale of that name
@@ -112,7 +114,7 @@ def sampler(sites: co.Sites, scale: str, rate: float, epochs: int) -> co.Cyclica
     return co.CyclicalSGHMC(rate, FRICTION, epochs, cycles, samples, keep, BATCH, (n / CLIENTS) / n**2)
 
 
-def one_round_of_fedpa(sampled: Result, server: co.Descent) -> Result:
+def one_round_of_fedpa(sampled: Result, server: Descent) -> Result:
     """FedPA's step from samples that were drawn already, from the same start."""
     task, method = sampled.task, co.FedPA(sampled.method.inference, 0.4, server)  # type: ignore[attr-defined]
     start = tree.ravel(task.init(sampled.server.key).params)
@@ -130,7 +132,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     test, labelled = sites.all_test, sites.calibration
     assert labelled is not None
     network = setup.network(sites.features, sites.classes)
-    task = co.classification(network, prior=co.Flat()).tilted(co.decay(DECAY))
+    task = co.classification(network, prior=Flat()).tilted(co.task.decay(DECAY))
     sampling = partial(sampler, sites, scale)
 
     def execute(method: co.Method, rounds: int = 1, where: co.Sites = sites) -> Result:
@@ -152,13 +154,13 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         with suppress(Diverged):
             add(row, execute(method, rounds, where))
 
-    distil = co.Distil(co.Adam(rate=1e-4, epochs=DISTILLED[scale], batch=BATCH), start=co.at_client)
+    distil = co.pooling.Distil(co.Adam(rate=1e-4, epochs=DISTILLED[scale], batch=BATCH), start=co.pooling.at_client)
     local = execute(co.FedAvg(optimiser(*s["local"], epochs)))
     sampled = execute(co.Mixture(sampling(s["sampler"], epochs)))
     gaussian = sampled
     if s["sampler"] != s["gaussian"]:
         gaussian = execute(co.Mixture(sampling(s["gaussian"], epochs)))
-    server = co.Descent(s["server"], 0.9)
+    server = Descent(s["server"], 0.9)
 
     attempt(f"FedAvg, {rounds} rounds", co.FedAvg(optimiser(*s["local"], epochs // rounds)), rounds)
     attempt(f"FedPA, {rounds} rounds", co.FedPA(sampling(s["many"], epochs // rounds), 0.4, server), rounds)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import consilience as co
 from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values
+from consilience.inference import SWA
 from consilience.runs.result import Result
 from consilience.splits.text import parse
 
@@ -20,12 +21,12 @@ COLUMNS = ("air_quality", "bike", "wine", "real_estate", "forest_fire")
 def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
     rows = datasets.load(name, data_dir)
     sites = rows.split(parse("sorted_feature"), 5, test=0.2, calibration=30, inputs=0.2, seed=seed)
-    task = co.regression(co.mlp(sites.features))
+    task = co.regression(co.models.mlp(sites.features))
     epochs, alone, distilled = EPOCHS[scale]
     sampler = co.CyclicalSGHMC(rate=0.02, epochs=epochs, batch=50)
     training = co.SGD(rate=0.02, epochs=epochs, batch=50)
-    distil = co.Distil(co.Adam(rate=3e-3, epochs=distilled, batch=100))
-    swa = co.Distil(co.SWA(epochs=max(1, 2 * distilled // 5), batch=20), wide=False)
+    distil = co.pooling.Distil(co.Adam(rate=3e-3, epochs=distilled, batch=100))
+    swa = co.pooling.Distil(SWA(epochs=max(1, 2 * distilled // 5), batch=20), wide=False)
     sampled = co.run(co.Mixture(sampler), task, sites, seed=seed)
     snapshots = co.run(
         co.Mixture(co.CyclicalSGHMC(rate=0.02, epochs=epochs, batch=50, temperature=0.0)), task, sites, seed=seed
@@ -41,7 +42,7 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
         "FedAvg, 10 rounds": co.run(
             co.FedAvg(co.SGD(rate=0.02, epochs=epochs // 10, batch=50)), task, sites, rounds=10, seed=seed
         ),
-        "FedBE, 1 round": local.pool(co.FedBE(distil=co.Distil(distil.inference, wide=False))),
+        "FedBE, 1 round": local.pool(co.FedBE(distil=co.pooling.Distil(distil.inference, wide=False))),
         "FedBE, 10 rounds": co.run(
             co.FedBE(co.FedAvg(co.SGD(rate=0.02, epochs=epochs // 10, batch=50)), distil=swa),
             task,
@@ -54,7 +55,7 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
         "Mixture": sampled,
         "Mixture, T = 0": snapshots,
         "Product": sampled.pool(co.BCM()),
-        "Product, robust": sampled.pool(co.BCM(powers=co.robust)),
+        "Product, robust": sampled.pool(co.BCM(powers=co.pooling.robust)),
         "β-PredBayes": sampled.pool(co.BetaPredictiveBayes()),
         "D-β-PredBayes": sampled.pool(co.BetaPredictiveBayes(distil=distil)),
     }

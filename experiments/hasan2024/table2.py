@@ -22,9 +22,13 @@ from torch import Tensor
 import consilience as co
 from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values
+from consilience.data import Data
+from consilience.inference import Inference
 from consilience.predictive import Normal, geometric, maximise
+from consilience.prior import Flat
 from consilience.runs.result import Result
 from consilience.splits.text import parse
+from consilience.training import AdamSteps, Descent
 
 # Thesis Table B.4 = Table 6 of the paper, column by column.
 SETTINGS = {
@@ -57,7 +61,7 @@ SETTINGS = {
 DECAY, FRICTION, BATCH, CLIENTS = 5e-4, 0.9, 100, 5
 
 
-def optimiser(kind: str, rate: float, epochs: int) -> co.Inference:
+def optimiser(kind: str, rate: float, epochs: int) -> Inference:
     if kind == "Adam":
         return co.Adam(rate=rate, epochs=epochs, batch=BATCH)
     return co.SGD(rate=rate, momentum=0.9 if kind == "SGDM" else 0.0, epochs=epochs, batch=BATCH)
@@ -71,7 +75,7 @@ def sampler(s: dict, n: int, n_k: float, epochs: int, rate: float) -> co.Cyclica
     return co.CyclicalSGHMC(rate, FRICTION, epochs, cycles, samples, s["keep"], BATCH, printed * n_k / n)
 
 
-def prepare(name: str, seed: int, data_dir: str | None) -> tuple[co.Sites, co.Data]:
+def prepare(name: str, seed: int, data_dir: str | None) -> tuple[co.Sites, Data]:
     """The sites, and the test rows in file order, on which the papers' batches depend."""
     rows = datasets.load(f"{name}@hasan2023", data_dir)
     sites = rows.split(
@@ -79,7 +83,7 @@ def prepare(name: str, seed: int, data_dir: str | None) -> tuple[co.Sites, co.Da
     )
     assert sites.calibration is not None
     assert rows.x_test is not None and rows.y_test is not None
-    return dataclasses.replace(sites, inputs=sites.calibration.x), co.Data.of(rows.x_test, rows.y_test)
+    return dataclasses.replace(sites, inputs=sites.calibration.x), Data.of(rows.x_test, rows.y_test)
 
 
 def batch_sums(p: Normal, y: Tensor) -> dict[str, float]:
@@ -115,11 +119,11 @@ def pairwise_beta(result: Result, task: co.Task) -> Result:
 def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
     s, (sites, test) = SETTINGS[name], prepare(name, seed, data_dir)
     n, rounds = sum(len(d.x) for d in sites.train), 5
-    network = co.mlp(sites.features)
+    network = co.models.mlp(sites.features)
     # MSE as a loss is a Gaussian of variance ½; λ‖θ‖²/2 stands for the prior.
-    task = co.regression(network, noise=0.5, prior=co.Flat()).tilted(co.decay(DECAY))
-    many = co.regression(network, noise=2.0, prior=co.Flat(), latent=False)  # how an ensemble predicts
-    one = co.regression(network, noise=1.0, prior=co.Flat(), latent=False)  # how a single model does
+    task = co.regression(network, noise=0.5, prior=Flat()).tilted(co.task.decay(DECAY))
+    many = co.regression(network, noise=2.0, prior=Flat(), latent=False)  # how an ensemble predicts
+    one = co.regression(network, noise=1.0, prior=Flat(), latent=False)  # how a single model does
     epochs, distilled = s["epochs"], 100
     if scale == "smoke":
         epochs, distilled = rounds, 1
@@ -142,11 +146,11 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
         except co.Diverged:  # the papers leave such cells out too
             return dict.fromkeys(("nll_sum", "mse_sum", "nll", "mse", "released"))
 
-    distil = co.Distil(co.Adam(rate=s["distil"], epochs=distilled, batch=BATCH))
+    distil = co.pooling.Distil(co.Adam(rate=s["distil"], epochs=distilled, batch=BATCH))
     sampled = execute(co.Mixture(sampler(s, n, n / CLIENTS, epochs, s["rate"])))
     local = execute(co.FedAvg(optimiser("Adam", s["local"], epochs)))
     per_round = sampler(s, n, n / CLIENTS, epochs // rounds, s["multi_rate"])
-    server = co.AdamSteps(s["server"][1]) if s["server"][0] == "Adam" else co.Descent(s["server"][1], 0.9)
+    server = AdamSteps(s["server"][1]) if s["server"][0] == "Adam" else Descent(s["server"][1], 0.9)
     tuned = pairwise_beta(sampled, many)
     teacher = tuned.method.predictive(many, tuned.state)
     assert sites.inputs is not None

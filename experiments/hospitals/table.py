@@ -14,9 +14,11 @@ from torch import Tensor
 
 import consilience as co
 from consilience.data.sites import Data, Sites
+from consilience.inference import Newton
 from consilience.key import Key
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.predictive import tempered
+from consilience.prior import Isotropic
 from consilience.study.choice import choose_value, knob_of, log_scores
 from consilience.study.columns import inspect, labelled_rows
 from consilience.study.toml import read_columns
@@ -25,7 +27,7 @@ HERE = Path(__file__).parent
 DICTIONARY = HERE.parent.parent / "examples" / "hospitals" / "columns.toml"
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 FOLDS, CHOOSE = 5, 0.125  # share of the training rows that only choose β, λ and temperature
-SAMPLER, NEWTON = co.CyclicalSGHMC(), co.Newton()
+SAMPLER, NEWTON = co.CyclicalSGHMC(), Newton()
 LAPLACE = co.Laplace(mode=NEWTON, dense=True)
 Predictions = dict[str, Tensor]  # row of the table → p(yes) of every test row
 
@@ -80,7 +82,7 @@ def compare(train: list[Data], choose: list[Data], test: Tensor, seed: int, pref
     def execute(method: co.Method, task: co.Task, rounds: int | None = None) -> co.Result:
         return co.run(method, task, sites, rounds=rounds, seed=seed, scored=False, engine=co.Compute(threads=1))
 
-    for kind, network in (("linear", co.linear), ("MLP", co.mlp)):
+    for kind, network in (("linear", co.models.linear), ("MLP", co.models.mlp)):
         task = co.classification(network(sites.features, 2))
         sampled = execute(co.Mixture(SAMPLER), task)
         add(f"{prefix}Mixture, {kind}", sampled)
@@ -91,7 +93,10 @@ def compare(train: list[Data], choose: list[Data], test: Tensor, seed: int, pref
             add(f"FedAvg (10 rounds), {kind}", execute(co.FedAvg(co.SGD(epochs=5)), task, 10))
             add(f"Pooled data, {kind} sampled", execute(co.Centralised(SAMPLER), task))
     task = co.Task(
-        co.linear(sites.features, 2), co.classification(co.linear(2, 2)).likelihood, co.Isotropic(), draws=100
+        co.models.linear(sites.features, 2),
+        co.classification(co.models.linear(2, 2)).likelihood,
+        Isotropic(),
+        draws=100,
     )
     add(f"{prefix}Product of Laplace, linear", execute(GaussianProduct(LAPLACE), task))
     if not prefix:
@@ -105,9 +110,9 @@ def alone(train: Data, choose: Data, test: Tensor, seed: int) -> Predictions:
     sites = Sites((train,), (train,), None, None, None, 2, train.x.shape[1], "heart", "natural", ("0",))
     found: Predictions = {}
     for row, network, inference in (
-        ("Alone, logistic regression", co.linear, NEWTON),
-        ("Alone, Laplace linear", co.linear, LAPLACE),
-        ("Alone, MLP sampled", co.mlp, SAMPLER),
+        ("Alone, logistic regression", co.models.linear, NEWTON),
+        ("Alone, Laplace linear", co.models.linear, LAPLACE),
+        ("Alone, MLP sampled", co.models.mlp, SAMPLER),
     ):
         result = co.run(
             co.Centralised(inference), co.classification(network(sites.features, 2)), sites, seed=seed, scored=False

@@ -16,16 +16,25 @@ from typing import Any, NamedTuple
 import consilience as co
 from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values
+from consilience.data import Data
 from consilience.metrics.calibration import ece, ece_debiased
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn_ozer
 from consilience.posterior import Gaussian
 from consilience.predictive import Categorical, Distribution, temperature, tempered
+from consilience.prior import Flat, Isotropic
 from consilience.runs.result import Result
 from consilience.splits.text import parse
+from consilience.training import Descent
 
 PAPER = json.loads((Path(__file__).parent / "paper.json").read_text())
-RULES = {"EAA": co.eaa, "GAA": co.gaa, "AALV": co.aalv, "PPA": co.ppa, "CF": co.cf}
+RULES = {
+    "EAA": co.pooling.eaa,
+    "GAA": co.pooling.gaa,
+    "AALV": co.pooling.aalv,
+    "PPA": co.pooling.ppa,
+    "CF": co.pooling.cf,
+}
 BATCH, LABELS, BINS, DRAWS, ACTIVE = 64, 100, 100, 10, 10
 
 
@@ -52,7 +61,7 @@ def descent(epochs: int) -> co.SGD:
 
 
 def mean_field(epochs: int, variant: str = "printed") -> co.MeanField:
-    steps = co.Descent(rate=0.01, momentum=0.9)
+    steps = Descent(rate=0.01, momentum=0.9)
     return co.MeanField(steps, epochs=epochs, batch=BATCH, start=-9.0, weight_decay=1e-5, variant=variant)
 
 
@@ -63,8 +72,8 @@ def merging(rule: str, weighting: str, epochs: int, variant: str = "printed") ->
 def tasks(sites: co.Sites) -> tuple[co.Task, co.Task]:
     """For points: no prior but the decay; for Gaussians: N(0, 1)."""
     network = cnn_ozer(sites.features, sites.classes)
-    gaussian = dataclasses.replace(co.classification(network, co.Isotropic(1.0)), draws=DRAWS)
-    return co.classification(network, co.Flat()), gaussian
+    gaussian = dataclasses.replace(co.classification(network, Isotropic(1.0)), draws=DRAWS)
+    return co.classification(network, Flat()), gaussian
 
 
 def prepare(column: str, seed: int, scale: Scale, data_dir: str | None) -> tuple[co.Sites, int]:
@@ -137,7 +146,7 @@ def _rows(row: str, result: Result) -> Values:
     p = model(test.x)
     metrics = _scores(p, test)
     if isinstance(posterior, Gaussian):
-        metrics["spread"] = co.spread(posterior)
+        metrics["spread"] = co.pooling.spread(posterior)
         metrics["floored"] = float(getattr(state, "floored", 0))
     if sites.calibration is None or not result.method.tempers:
         return {row: dict(metrics)}
@@ -145,7 +154,7 @@ def _rows(row: str, result: Result) -> Values:
     return {row: dict(metrics), f"{row}, tempered": {**_scores(tempered(p, t), test), "temperature": t}}
 
 
-def _scores(p: Distribution, test: co.Data) -> dict[str, float]:
+def _scores(p: Distribution, test: Data) -> dict[str, float]:
     assert isinstance(p, Categorical)
     metrics = scores(p, test.y)
     return {

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import consilience as co
 from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values, module
+from consilience.data import Data
+from consilience.engines import Parallel
 
 TABLE1 = module("ozer2022/table1")
 ROUNDS = {"full": 5, "overnight": 5, "small": 2, "smoke": 1}
@@ -24,12 +26,12 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     count = ROWS.get(scale, len(rows.x))
     clients = min(100, count // 10)
     rows = dataclasses.replace(rows, x=rows.x[:count], y=rows.y[:count])
-    sites = rows.split(co.iid(), clients, calibration=0, seed=seed)
+    sites = rows.split(co.splits.iid(), clients, calibration=0, seed=seed)
     point, gaussian = TABLE1.tasks(sites)
     epochs = 1 if scale in ROWS else 10
 
-    def engine(data: Sequence[co.Data]) -> co.Parallel:
-        return co.Parallel(data, workers)
+    def engine(data: Sequence[Data]) -> Parallel:
+        return Parallel(data, workers)
 
     def seconds(method: co.Method, task: co.Task) -> dict[str, float | None]:
         result = co.run(
@@ -43,7 +45,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         for rule in TABLE1.RULES:
             method = TABLE1.merging(rule, weighting, epochs)
             values[f"{weighting} {rule}"] = seconds(method, gaussian)
-    drawing = co.VariationalAveraging(TABLE1.mean_field(epochs), co.ppa, population=1_000)
+    drawing = co.VariationalAveraging(TABLE1.mean_field(epochs), co.pooling.ppa, population=1_000)
     values["FVBWA PPA, drawn"] = seconds(drawing, gaussian)
     return values
 

@@ -14,8 +14,10 @@ from reports import classification, comparison, text
 import consilience as co
 from consilience.cli.catalogue import dataset_table, method_table, model_table, settings_of
 from consilience.cli.options import data_like, methods_like, models_like
+from consilience.inference import SWA, BPCfKL, CropAndFlip, Distillation, Newton
 from consilience.methods import METHODS
 from consilience.report.table import comparison_table, run_table
+from consilience.training import AdamSteps, Descent, Yogi
 
 
 def consilience(*words: str, **environment: str) -> str:
@@ -77,8 +79,8 @@ def test_no_run_waits_for_the_compiler_of_torch() -> None:
     """Its import takes longer than many a run; only compiled steps need it."""
     script = """
 import sys, consilience as co
-sites = co.moons(n=120).split(co.iid(), 3)
-task = co.classification(co.mlp(sites.features, sites.classes, hidden=(4,)))
+sites = co.datasets.moons(n=120).split(co.splits.iid(), 3)
+task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(4,)))
 for engine in ("sequential", "vectorised", "parallel"):
     co.run(co.Mixture(co.CyclicalSGHMC(epochs=2, cycles=1)), task, sites, engine=engine)
 print("torch._dynamo" in sys.modules)
@@ -125,8 +127,26 @@ def test_settings_are_read_from_the_docstring_and_else_from_the_comment() -> Non
 
 
 INFERENCES = (
-    *(co.SGD, co.Adam, co.SWA, co.SWAG, co.SGLD, co.CyclicalSGHMC, co.HMC, co.Laplace, co.Newton, co.MeanField),
-    *(co.BPCfKL, co.Distillation, co.Descent, co.AdamSteps, co.Yogi, co.CropAndFlip),
+    *(
+        co.SGD,
+        co.Adam,
+        SWA,
+        co.SWAG,
+        co.SGLD,
+        co.CyclicalSGHMC,
+        co.HMC,
+        co.Laplace,
+        Newton,
+        co.MeanField,
+    ),
+    *(
+        BPCfKL,
+        Distillation,
+        Descent,
+        AdamSteps,
+        Yogi,
+        CropAndFlip,
+    ),
 )
 
 

@@ -30,8 +30,9 @@ from consilience.errors import InputError
 from consilience.formats.settings import describe
 from consilience.methods import METHODS
 from consilience.metrics.paired import difference, holm
+from consilience.parties import Client
 from consilience.pooling.distil import Distil
-from consilience.posterior import centre
+from consilience.posterior import Point, Posterior, centre
 from consilience.report.run_page import comparison_page
 from consilience.report.trends import degrees
 from consilience.runs.recipe import Recipe
@@ -48,9 +49,9 @@ class Counting:
 
     shift: float = 0.0
 
-    def __call__(self, task: co.Task, start: co.Posterior, client: co.Client) -> co.Point:
+    def __call__(self, task: co.Task, start: Posterior, client: Client) -> Point:
         CALLS.append(1)
-        return co.Point({name: value + self.shift for name, value in centre(start, task.like).params.items()})
+        return Point({name: value + self.shift for name, value in centre(start, task.like).params.items()})
 
 
 def plan(*words: str, **changes: Any) -> Plan:

@@ -46,13 +46,13 @@ def test_what_cannot_be_matched_is_refused_with_the_shape_needed(
 
 
 def test_rows_from_elsewhere_are_scaled_by_the_sites_training_rows() -> None:
-    sites = co.from_arrays(torch.randn(60, 3) * 5 + 2, [0, 1] * 30).split(co.iid(), 2, calibration=0)
+    sites = co.from_arrays(torch.randn(60, 3) * 5 + 2, [0, 1] * 30).split(co.splits.iid(), 2, calibration=0)
     new = torch.randn(7, 3)
-    assert torch.equal(co.inputs_from(sites, new).inputs, sites.scaled(new))  # type: ignore[arg-type]
-    few = co.inputs_from(sites, new, 4, seed=1).inputs
+    assert torch.equal(co.data.inputs_from(sites, new).inputs, sites.scaled(new))  # type: ignore[arg-type]
+    few = co.data.inputs_from(sites, new, 4, seed=1).inputs
     assert few is not None and all(any(torch.equal(a, b) for b in sites.scaled(new)) for a in few) and len(few) == 4
     with pytest.raises(InputError, match="1 to 7"):
-        co.inputs_from(sites, new, 8)
+        co.data.inputs_from(sites, new, 8)
 
 
 def test_another_data_set_is_named_on_the_command_line(invoke: tiny.Invoke, tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_another_data_set_is_named_on_the_command_line(invoke: tiny.Invoke, tmp_
 
 def test_whole_numbers_are_scaled_as_numbers() -> None:
     rows = Key(0).normal((60, 3)) * 10 + 50
-    sites = co.from_arrays(rows, rows[:, 0]).split(co.iid(), 2)
+    sites = co.from_arrays(rows, rows[:, 0]).split(co.splits.iid(), 2)
     given = torch.tensor([[40, 50, 61], [55, 48, 50]])
-    found = co.inputs_from(sites, given).inputs
-    wanted = co.inputs_from(sites, given.float()).inputs
+    found = co.data.inputs_from(sites, given).inputs
+    wanted = co.data.inputs_from(sites, given.float()).inputs
     assert found is not None and wanted is not None and found.dtype == torch.float32
     torch.testing.assert_close(found, wanted)

@@ -20,7 +20,7 @@ def in_hospitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("in_hospitals")
 def test_first_lines(capsys: pytest.CaptureFixture[str]) -> None:
     sites = co.from_csv("hospitals/*.csv", target="disease", test=0.2, calibration=30, seed=0)
-    task = co.classification(co.mlp(sites.features, sites.classes))
+    task = co.classification(co.models.mlp(sites.features, sites.classes))
     result = co.run(co.BetaPredictiveBayes(), task, sites, seed=0)
     print(result)
     p = result.predict([[55.0, 0.5], [30.0, 0.1]])

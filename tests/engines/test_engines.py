@@ -15,27 +15,30 @@ import torch
 
 import consilience as co
 from consilience import engines, tree
-from consilience.engines import vectorised
+from consilience.data import Data
+from consilience.engines import Sequential, Turn, Vectorised, vectorised
 from consilience.engines.memory import keep_memory
 from consilience.engines.vectorised import WASTE, cut_evenly, even
 from consilience.engines.workers import cores
 from consilience.key import Key
+from consilience.method import State
 from consilience.methods import METHODS
 from consilience.models.cnn import cnn_ozer
-from consilience.parties import fold
+from consilience.parties import Client, Received, Reply, Server, fold
+from consilience.posterior import Point
 from consilience.training.compiled import WORTH, has_compiler, worthwhile
 
 SIZES = (200, 9, 31, 30, 90, 100, 3, 10, 33, 95)
-TURN = co.Turn(0, Key(2))
+TURN = Turn(0, Key(2))
 
 
-def problem(sizes: Sequence[int] = SIZES) -> tuple[co.Task, list[co.Data]]:
+def problem(sizes: Sequence[int] = SIZES) -> tuple[co.Task, list[Data]]:
     g = torch.Generator().manual_seed(0)
-    data = [co.Data.of(torch.randn(n, 6, generator=g), torch.randint(0, 3, (n,), generator=g)) for n in sizes]
-    return co.classification(co.mlp(6, 3, hidden=(8,))), data
+    data = [Data.of(torch.randn(n, 6, generator=g), torch.randint(0, 3, (n,), generator=g)) for n in sizes]
+    return co.classification(co.models.mlp(6, 3, hidden=(8,))), data
 
 
-def far(a: Sequence[co.Received], b: Sequence[co.Received]) -> float:
+def far(a: Sequence[Received], b: Sequence[Received]) -> float:
     assert [r.client for r in a] == [r.client for r in b]
     pairs = [
         (x, y) for r, s in zip(a, b, strict=True) for x, y in zip(tree.leaves(r[1:]), tree.leaves(s[1:]), strict=True)
@@ -67,8 +70,8 @@ def test_numbers_do_not_depend_on_groups(chunk: int | None) -> None:
     method = co.FedAvg(co.SGD(epochs=2, batch=40))
     start = task.init(Key(1))
 
-    alone = co.Sequential(data).gather(method, task, start, range(len(data)), TURN)
-    grouped = co.Vectorised(data, chunk).gather(method, task, start, range(len(data)), TURN)
+    alone = Sequential(data).gather(method, task, start, range(len(data)), TURN)
+    grouped = Vectorised(data, chunk).gather(method, task, start, range(len(data)), TURN)
 
     assert far(alone, grouped) <= 1e-5  # ten steps in float32
 
@@ -79,19 +82,19 @@ def test_a_group_keeps_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     per_client = vectorised.COPIES * 4 * (6 * 8 + 8 + 8 * 3 + 3) + 2 * 60 * row
     monkeypatch.setattr(vectorised, "BUDGET", 7 * per_client)
 
-    groups = co.Vectorised(data).groups(task, range(40))
+    groups = Vectorised(data).groups(task, range(40))
 
     assert len(groups) == 6 and max(map(len, groups)) == 7  # ⌈40 / 7⌉ parts, as equal as they can be
 
 
 def test_a_large_group_is_shared_by_the_cores() -> None:
     task, data = problem([20] * 100)
-    engine, method, start = co.Vectorised(data), co.FedAvg(co.SGD(epochs=2, batch=10)), task.init(Key(1))
+    engine, method, start = Vectorised(data), co.FedAvg(co.SGD(epochs=2, batch=10)), task.init(Key(1))
     assert len(engine.groups(task, range(100))) == min(cores(), math.ceil(100 / vectorised.COMPANY))
     assert len(engine.groups(task, range(vectorised.COMPANY))) == 1, "too few to share"
 
     together = engine.gather(method, task, start, range(100), TURN)
-    alone = co.Sequential(data).gather(method, task, start, range(100), TURN)
+    alone = Sequential(data).gather(method, task, start, range(100), TURN)
     assert far(alone, together) <= 1e-5  # four steps in float32
 
 
@@ -101,24 +104,24 @@ class Hungry(co.Method):
 
     fits: int = 3
 
-    def local(self, task: co.Task, message: co.Point, client: co.Client) -> co.Reply:
+    def local(self, task: co.Task, message: Point, client: Client) -> Reply:
         stacked = torch._C._functorch.get_unwrapped(client.key.seed)
         if len(stacked) > self.fits:
             raise torch.OutOfMemoryError("too much")
         return co.FedAvg(co.SGD(epochs=1)).local(task, message, client)
 
-    def aggregate(self, task: co.Task, state: co.State, replies: Sequence[co.Received], server: object) -> co.State:
-        return co.State(co.average(co.payloads(replies), co.weights(replies)))
+    def aggregate(self, task: co.Task, state: State, replies: Sequence[Received], server: object) -> State:
+        return State(co.pooling.average(co.parties.payloads(replies), co.parties.weights(replies)))
 
 
 def test_too_much_for_memory_is_done_in_smaller_groups_and_said() -> None:
     task, data = problem([50] * 10)
     start = task.init(Key(1))
-    engine = co.Vectorised(data)
+    engine = Vectorised(data)
 
     with pytest.warns(UserWarning, match="5 sites at a time do not fit into memory; continuing with 2"):
         pieces = engine.gather(Hungry(), task, start, range(10), TURN)
-    whole = co.Vectorised(data).gather(Hungry(fits=10), task, start, range(10), TURN)
+    whole = Vectorised(data).gather(Hungry(fits=10), task, start, range(10), TURN)
 
     assert far(whole, pieces) <= 1e-6
     assert engine.chunk == 2, "the next round begins with what fits"
@@ -126,7 +129,7 @@ def test_too_much_for_memory_is_done_in_smaller_groups_and_said() -> None:
         pytest.raises(co.InputError, match="alone does not fit into memory"),
         pytest.warns(UserWarning, match="continuing with 1"),
     ):
-        engine.gather(Hungry(fits=0), task, start, range(10), co.Turn(1, Key(2)))
+        engine.gather(Hungry(fits=0), task, start, range(10), Turn(1, Key(2)))
 
 
 @pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if m().averages))
@@ -187,7 +190,7 @@ def test_plain_keys_and_tensor_keys_are_the_same_numbers() -> None:
 
 def test_auto_is_a_rule() -> None:
     small, equal = problem([50] * 6)
-    medium, wide = (co.classification(co.mlp(6, 3, hidden=(n, n))) for n in (400, 800))
+    medium, wide = (co.classification(co.models.mlp(6, 3, hidden=(n, n))) for n in (400, 800))
     pictures = co.classification(cnn_ozer((1, 28, 28), 3))
     assert engines.choose_engine("auto", small, equal + equal) == "vectorised"
     assert engines.choose_engine("auto", small, equal[:1]) == "sequential"
@@ -207,11 +210,11 @@ def test_auto_is_a_rule() -> None:
 def test_rows_are_stacked_once_where_everyone_takes_part_in_every_round() -> None:
     task, data = problem()
     method = co.FedAvg(co.SGD(epochs=2, batch=16))
-    engine, reference = co.Vectorised(data), co.Sequential(data)
-    message = method.broadcast(method.init(task, co.Server(None, None, Key(0), len(data))))
+    engine, reference = Vectorised(data), Sequential(data)
+    message = method.broadcast(method.init(task, Server(None, None, Key(0), len(data))))
 
     for round, cohort in enumerate([range(10), [1, 4, 6], range(10)]):
-        came, wanted = (e.gather(method, task, message, cohort, co.Turn(round, Key(1))) for e in (engine, reference))
+        came, wanted = (e.gather(method, task, message, cohort, Turn(round, Key(1))) for e in (engine, reference))
         assert far(came, wanted) < 1e-5
     assert sorted(k for group in engine.stacks for k in group) == list(range(10)), "and no group of a part"
 
@@ -222,13 +225,13 @@ def test_freed_memory_is_kept_where_the_c_library_can() -> None:
 
 def test_compiling_is_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task, sites = tiny.classification()
-    engine = co.Vectorised([sites.train[0]] * 4)
+    engine = Vectorised([sites.train[0]] * 4)
     method = co.FedAvg(co.SGD(epochs=3, batch=10))
     rows = len(sites.train[0].w)
     assert engine.steps(method, task) == 3 * -(-rows // 10)  # one group: epochs times batches
     assert not worthwhile(WORTH - 1)
     assert worthwhile(WORTH) == has_compiler()
-    curved = co.classification(co.mlp(sites.features, sites.classes, activation=torch.nn.Tanh))
+    curved = co.classification(co.models.mlp(sites.features, sites.classes, activation=torch.nn.Tanh))
     for count, network, rounds, wanted in (
         (1, curved, WORTH, has_compiler()),
         (1, curved, 1, False),
@@ -247,10 +250,10 @@ def test_compiling_is_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_compiled_steps_agree_with_uncompiled_ones(tmp_path: Path) -> None:
     task, data = problem([50] * 6)
     method, start = co.FedAvg(co.SGD(epochs=5, batch=25)), task.init(Key(1))  # ten steps
-    compiled = co.Vectorised(data)
+    compiled = Vectorised(data)
     compiled.compiled = True
 
-    plain = co.Vectorised(data).gather(method, task, start, range(6), TURN)
+    plain = Vectorised(data).gather(method, task, start, range(6), TURN)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)  # it must not fall back
         fast = compiled.gather(method, task, start, range(6), TURN)

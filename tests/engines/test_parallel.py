@@ -8,17 +8,18 @@ import pytest
 import torch
 
 import consilience as co
-from consilience.engines import workers
+from consilience.data import Data
+from consilience.engines import Parallel, Sequential, Turn, workers
 from consilience.key import Key
 
 STEPS = 20  # epochs of 10 steps, for 6 clients: 1200 steps side by side
-TURN = co.Turn(0, Key(2))
+TURN = Turn(0, Key(2))
 
 
-def problem() -> tuple[co.Task, list[co.Data]]:
+def problem() -> tuple[co.Task, list[Data]]:
     g = torch.Generator().manual_seed(0)
-    data = [co.Data.of(torch.randn(200, 20, generator=g), torch.randint(0, 5, (200,), generator=g)) for _ in range(6)]
-    return co.classification(co.mlp(20, 5, hidden=(64, 64))), data
+    data = [Data.of(torch.randn(200, 20, generator=g), torch.randint(0, 5, (200,), generator=g)) for _ in range(6)]
+    return co.classification(co.models.mlp(20, 5, hidden=(64, 64))), data
 
 
 def test_thousands_of_steps_side_by_side_give_the_same_weights() -> None:
@@ -27,8 +28,8 @@ def test_thousands_of_steps_side_by_side_give_the_same_weights() -> None:
     before = {k: v.clone() for k, v in task.model.state_dict().items()}
     start = task.init(Key(1))
 
-    alone = co.Sequential(data).gather(method, task, start, range(6), TURN)
-    together = co.Parallel(data, workers=4).gather(method, task, start, range(6), TURN)
+    alone = Sequential(data).gather(method, task, start, range(6), TURN)
+    together = Parallel(data, workers=4).gather(method, task, start, range(6), TURN)
 
     for a, b in zip(alone, together, strict=True):
         for name in a.payload.params:
@@ -42,9 +43,9 @@ def test_predictions_inside_local_do_not_mix_networks() -> None:
     from consilience.methods.evidence_logits import Agreed
 
     message = Agreed(task.init(Key(1)), data[0].x)
-    alone = co.Sequential(data).gather(method, task, message, range(6), TURN)
+    alone = Sequential(data).gather(method, task, message, range(6), TURN)
     for _ in range(3):
-        together = co.Parallel(data, workers=6).gather(method, task, message, range(6), TURN)
+        together = Parallel(data, workers=6).gather(method, task, message, range(6), TURN)
         for a, b in zip(alone, together, strict=True):
             torch.testing.assert_close(a.payload.logits.values, b.payload.logits.values, atol=1e-4, rtol=1e-4)
 
@@ -53,7 +54,7 @@ def test_a_client_that_diverges_is_named() -> None:
     task, data = problem()
     data[3] = data[3]._replace(x=data[3].x * 1e20)
     with pytest.raises(co.Diverged, match="Site 3, round 1"):
-        co.Parallel(data, workers=2).gather(co.FedAvg(), task, task.init(Key(1)), range(6), TURN)
+        Parallel(data, workers=2).gather(co.FedAvg(), task, task.init(Key(1)), range(6), TURN)
 
 
 def test_sister_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def test_only_replies_are_averaged() -> None:
     everyone = co.run(method, task, sites, rounds=1, engine="sequential").replies
     two = [r for r in everyone if r.client in [s.client for s in result.replies]]
     assert len(two) == 2
-    expected = co.average(co.payloads(two), co.weights(two))
+    expected = co.pooling.average(co.parties.payloads(two), co.parties.weights(two))
     for a, b in zip(tree.leaves(result.state.posterior), tree.leaves(expected), strict=True):
         assert torch.equal(a, b)
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-import consilience as co
 from consilience.comparison.reproduce import collect, load, module
 from consilience.comparison.rows import read_settings, row
 from consilience.data.dataset import Dataset
+from consilience.key import Key
 from consilience.training.optimisers import AdamSteps, Descent
 
 
@@ -20,7 +20,7 @@ def writers(name: str, data_dir: str | None = None) -> Dataset:
     """Six writers with 20 images of twelve classes each, a few of them for testing."""
     assert name == "femnist"
     y, site = torch.arange(120) % 12, torch.arange(120) // 20
-    x = co.Key(3).uniform(120 * 784).reshape(120, 1, 28, 28)
+    x = Key(3).uniform(120 * 784).reshape(120, 1, 28, 28)
     last = torch.arange(120) % 10 == 9
     parts = {"x_test": x[last], "y_test": y[last], "site_test": site[last]}
     return Dataset(name, x[~last], y[~last], classes=62, site=site[~last], public=True, **parts)

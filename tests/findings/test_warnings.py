@@ -11,6 +11,7 @@ import torch
 from reports import classification, read, regression, reliability
 
 import consilience as co
+from consilience.data import Data
 from consilience.findings.run_findings import read_run
 from consilience.findings.warnings import doubts
 from consilience.predictive import Categorical, Normal
@@ -118,8 +119,8 @@ def test_predictions_and_truth_in_bins() -> None:
 def test_examples_are_the_most_confidently_wrong_and_the_most_uncertain() -> None:
     probs = torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.5, 0.5], [0.2, 0.8]])
     y = torch.tensor([1, 1, 0, 1])  # the first two are wrong, the first with 90 %
-    sites = co.moons(n=40).split(co.iid(), sites=2, seed=0)
-    sites = co.Sites(**{**sites.__dict__, "test": (co.Data.of(torch.zeros(4, 2), y),)})
+    sites = co.datasets.moons(n=40).split(co.splits.iid(), sites=2, seed=0)
+    sites = co.Sites(**{**sites.__dict__, "test": (Data.of(torch.zeros(4, 2), y),)})
 
     found = examples(Categorical(probs.log()), y, sites)
 
@@ -133,8 +134,8 @@ def test_single_rows_are_shown_of_public_data_only() -> None:
     x, y = torch.randn(80, 64), torch.arange(80) % 2
     split = {"sites": 2, "seed": 0, "calibration": 5}
     for public in (True, False):
-        sites = co.from_arrays(x, y, public=public).split(co.iid(), **split)
-        result = co.run(tiny.method("mixture"), co.classification(co.linear(64, 2)), sites)
+        sites = co.from_arrays(x, y, public=public).split(co.splits.iid(), **split)
+        result = co.run(tiny.method("mixture"), co.classification(co.models.linear(64, 2)), sites)
         assert bool(result.report["examples"]) == public
         assert ("Example predictions" in run_page(result.report)) == public
     assert len(picture(torch.randn(64)) or []) == 8

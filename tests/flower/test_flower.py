@@ -23,7 +23,8 @@ from torch import Tensor
 
 import consilience as co
 from consilience.admission.gate import Arrival, Gate, Refused, Rules
-from consilience.data.sites import Data
+from consilience.data import Data
+from consilience.engines import Sequential, Turn
 from consilience.engines import engine as engine_of
 from consilience.errors import InputError
 from consilience.flower import wire
@@ -32,13 +33,13 @@ from consilience.flower.engine import Flower
 from consilience.formats.codec import kept_types_of, types_of
 from consilience.key import Key
 from consilience.methods import METHODS
-from consilience.parties import Client, Reply
+from consilience.parties import Client, Received, Reply, Server
 from consilience.posterior import Point
 from consilience.study.rehearsal import Rehearsal
 from consilience.version import __version__
 
 METHOD = tiny.method("fedavg")
-TURN = co.Turn(0, Key(3))
+TURN = Turn(0, Key(3))
 
 
 def problem() -> tuple[co.Task, co.Sites, Point]:
@@ -180,16 +181,16 @@ def test_a_late_answer_does_not_count_in_the_next_round() -> None:
     engine.forgiving = True
 
     first = engine.gather(METHOD, task, start, range(4), TURN)
-    second = engine.gather(METHOD, task, start, range(4), co.Turn(1, Key(3)))
+    second = engine.gather(METHOD, task, start, range(4), Turn(1, Key(3)))
 
-    expected = co.Sequential(sites.train).gather(METHOD, task, start, range(4), co.Turn(1, Key(3)))
+    expected = Sequential(sites.train).gather(METHOD, task, start, range(4), Turn(1, Key(3)))
     assert [r.client for r in first] == [0, 2, 3] and [r.client for r in second] == [0, 1, 2, 3]
     for name, value in expected[1].payload.params.items():
         assert torch.equal(second[1].payload.params[name], value)
 
 
 class Leaky(NamedTuple):
-    rows: co.Data
+    rows: Data
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,7 @@ def test_a_site_refuses_what_it_did_not_agree_to(what: str) -> None:
     assert reply.has_error() and why in reply.error.reason
 
 
-TURNS = [co.Turn(t, Key(3), t / 2) for t in range(2)]
+TURNS = [Turn(t, Key(3), t / 2) for t in range(2)]
 OUTSIDE: dict[str, dict[str, Any]] = {
     "a round after the last": {"round": 2, "progress": 1.0},
     "a round before the first": {"round": -1, "progress": -0.5},
@@ -324,7 +325,13 @@ def test_what_a_methods_file_imports_does_not_cross() -> None:
     assert not {"Data", "Client", "Server", "Reply", "Received", "Site"} & set(sending)
     assert set(keeping) - set(sending) == {"Data"}
     for kind in METHODS.values():
-        assert not set(types_of(kind()).values()) & {co.Data, Client, Reply, co.Server, co.Received}, kind
+        assert not set(types_of(kind()).values()) & {
+            Data,
+            Client,
+            Reply,
+            Server,
+            Received,
+        }, kind
 
 
 def test_a_method_that_replies_with_rows_is_refused_at_the_site() -> None:
@@ -343,13 +350,13 @@ def test_rows_cannot_be_packed_or_rebuilt() -> None:
         wire.pack(sites.train[0], types)
     with pytest.raises(Refused, match="'Data' may not leave"):
         wire.pack({"payload": (sites.train[0],)}, {**types, "Leaky": Leaky})
-    packed = wire.pack(sites.train[0], {"Data": co.Data})  # what a tampered site might send
+    packed = wire.pack(sites.train[0], {"Data": Data})  # what a tampered site might send
     with pytest.raises(Refused, match="'Data'"):
         wire.unpack(*packed, types)
 
 
 @pytest.mark.parametrize("part", [lambda d: d.x, lambda d: d.x[:2], lambda d: d.x.clone(), lambda d: d.y])
-def test_a_method_that_sends_rows_is_stopped_at_the_site(part: Callable[[co.Data], Tensor]) -> None:
+def test_a_method_that_sends_rows_is_stopped_at_the_site(part: Callable[[Data], Tensor]) -> None:
     _, sites, _ = problem()
     with pytest.raises(Refused, match="own rows"):
         wire.check_leaves_rows_behind({"weights": part(sites.train[0])}, sites.train[0])
@@ -390,12 +397,12 @@ def test_a_repeated_question_has_the_same_answer_though_the_site_remembers() -> 
     task, sites, _ = problem()
     method = tiny.method("scaffold")
     engine = loopback.flower(method, task, sites.train)
-    state = method.init(task, co.Server(None, None, Key(2), 4))
+    state = method.init(task, Server(None, None, Key(2), 4))
     message = method.broadcast(state)
 
     first = engine.gather(method, task, message, range(4), TURN)
-    second = engine.gather(method, task, message, range(4), co.Turn(1, Key(3)))
-    again = [engine.gather(method, task, message, range(4), co.Turn(t, Key(3))) for t in (0, 1)]
+    second = engine.gather(method, task, message, range(4), Turn(1, Key(3)))
+    again = [engine.gather(method, task, message, range(4), Turn(t, Key(3))) for t in (0, 1)]
 
     for before, after in zip((first, second), again, strict=True):
         for a, b in zip(before, after, strict=True):
@@ -513,7 +520,7 @@ def test_a_reply_counts_only_with_its_own_sites_signature(forged: bool) -> None:
     refused = "it is not connected. Others were not let in: it signs with another key than that of b."
     assert engine.lost == ({1: refused} if forged else {})
     assert list(engine.roster.strangers.values()) == (["it signs with another key than that of b."] if forged else [])
-    expected = co.Sequential([sites.train[0]] * 8).gather(METHOD, task, start, [2], TURN)  # keys go by number
+    expected = Sequential([sites.train[0]] * 8).gather(METHOD, task, start, [2], TURN)  # keys go by number
     assert torch.equal(expected[0].payload.params["0.weight"], received[0].payload.params["0.weight"])
 
 
@@ -538,7 +545,7 @@ def test_a_signed_reply_serves_for_one_study_and_one_question(replayed: str) -> 
     task, sites, start = problem()
     key, held = {"sign": lambda p, m: signed(0, p, m)}, list[Message]()
 
-    def asked(study: str, turn: co.Turn, spoil: loopback.Spoil) -> list[int]:
+    def asked(study: str, turn: Turn, spoil: loopback.Spoil) -> list[int]:
         own = [Site(0, "a", METHOD, task, sites.train[0], study=study, **key)]
         engine = Flower(
             loopback.Loopback(own, spoil), ["a"], sites.train[0], study=study, wait=0.1, pause=0.01,
@@ -557,7 +564,7 @@ def test_a_signed_reply_serves_for_one_study_and_one_question(replayed: str) -> 
             content = RecordDict({"arrays": content["arrays"], "header": header, "z": old})
         return [Message(content, reply_to=_question(reply))]
 
-    before = co.Turn(0, Key(4)) if replayed == "another question" else TURN._replace(round=int("round" in replayed))
+    before = Turn(0, Key(4)) if replayed == "another question" else TURN._replace(round=int("round" in replayed))
     asked("x" if replayed == "another study" else "s", before, lambda k, reply: held.append(reply) or [reply])
 
     assert asked("s", TURN, instead) == ([] if replayed else [0])

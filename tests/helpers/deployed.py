@@ -16,7 +16,7 @@ import studies
 import torch
 from sklearn.datasets import load_digits
 
-import consilience as co
+from consilience.engines import Sequential, Turn
 from consilience.flower.certificates import new_certificates, new_node_key
 from consilience.flower.processes import free_port
 from consilience.parties import Server
@@ -119,11 +119,11 @@ class Deployment:
         rows = {m.number: parts(a, m.number, rows_of(a, self.folder / f"{m.name}.csv")[0]).train for m in members}
         labelled = rows_of(a, self.folder / "calibration.csv", True)[0] if calibration else None
         server = Server(None, labelled, a.key.fold(0), len(self.names))
-        engine = co.Sequential([rows.get(k, next(iter(rows.values()))) for k in range(len(self.names))])
+        engine = Sequential([rows.get(k, next(iter(rows.values()))) for k in range(len(self.names))])
         state = method.init(task, server)
         torch.set_num_threads(1)
         for t in range(a.rounds):
             message = method.broadcast(state)
-            replies = engine.gather(method, task, message, sorted(rows), co.Turn(t, a.key.fold(1), t / a.rounds))
+            replies = engine.gather(method, task, message, sorted(rows), Turn(t, a.key.fold(1), t / a.rounds))
             state = method.aggregate(task, state, replies, server._replace(key=a.key.fold(2).fold(t)))
         return state

@@ -14,6 +14,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 import consilience as co
+from consilience.data import Data
 from consilience.flower.client import Site, client_app
 from consilience.flower.engine import Flower
 
@@ -65,12 +66,12 @@ class Loopback(Grid):
         raise NotImplementedError
 
 
-def sites_of(method: co.Method, task: co.Task, data: Sequence[co.Data], **named: object) -> list[Site]:
+def sites_of(method: co.Method, task: co.Task, data: Sequence[Data], **named: object) -> list[Site]:
     return [Site(k, f"site {k}", method, task, d, **named) for k, d in enumerate(data)]  # type: ignore[arg-type]
 
 
 def flower(
-    method: co.Method, task: co.Task, data: Sequence[co.Data], spoil: Spoil | None = None, **named: object
+    method: co.Method, task: co.Task, data: Sequence[Data], spoil: Spoil | None = None, **named: object
 ) -> Flower:
     grid = Loopback(sites_of(method, task, data, simulated=bool(named.get("simulated"))), spoil)
     settings = {"deadline": 60.0, "wait": 60.0, "pause": 0.01, **named}

@@ -21,14 +21,14 @@ SPLIT = {"test": 0.25, "calibration": 12, "inputs": 10, "seed": 1}
 
 def classification(dtype: torch.dtype = torch.float32) -> tuple[co.Task, co.Sites]:
     """Moons over four sites of unequal size."""
-    sites = co.moons(n=160).split(co.dirichlet(0.8), sites=4, **SPLIT).to(dtype)
-    return co.classification(co.mlp(sites.features, sites.classes, hidden=(5,)).to(dtype)), sites
+    sites = co.datasets.moons(n=160).split(co.splits.dirichlet(0.8), sites=4, **SPLIT).to(dtype)
+    return co.classification(co.models.mlp(sites.features, sites.classes, hidden=(5,)).to(dtype)), sites
 
 
 def regression(dtype: torch.dtype = torch.float32) -> tuple[co.Task, co.Sites]:
     """The sine over its five sites."""
-    sites = co.sine(n_per_site=30).split(co.natural(), **SPLIT).to(dtype)
-    return co.regression(co.mlp(sites.features, hidden=(5,)).to(dtype)), sites
+    sites = co.datasets.sine(n_per_site=30).split(co.splits.natural(), **SPLIT).to(dtype)
+    return co.regression(co.models.mlp(sites.features, hidden=(5,)).to(dtype)), sites
 
 
 PROBLEMS = {"classification": classification, "regression": regression}

@@ -15,12 +15,15 @@ import consilience as co
 from consilience.comparison.outcomes import outcomes
 from consilience.comparison.rows import Row
 from consilience.data.sites import Data
+from consilience.engines import Sequential, Turn
 from consilience.errors import InputError
+from consilience.inference import BPCfKL, Inference
 from consilience.inference.coreset import contrast, departure
 from consilience.inference.pseudo_rows import initial
 from consilience.key import Key
-from consilience.parties import Client
+from consilience.parties import Client, Received, Server
 from consilience.payload import Coreset
+from consilience.prior import Isotropic
 from consilience.privacy.exposure import nearness
 from consilience.training.optimisers import Descent
 
@@ -32,7 +35,7 @@ def conjugate(rows: int, seed: int) -> tuple[co.Task, Data]:
     """Two weights, no intercept, known noise: the posterior is Gaussian."""
     x = Key(seed).normal((rows, 2)).double()
     y = x @ torch.tensor([1.0, -0.7], dtype=torch.float64) + NOISE**0.5 * Key(seed + 1).normal((rows,)).double()
-    task = co.regression(torch.nn.Linear(2, 1, bias=False).double(), noise=NOISE, prior=co.Isotropic(PRIOR))
+    task = co.regression(torch.nn.Linear(2, 1, bias=False).double(), noise=NOISE, prior=Isotropic(PRIOR))
     return task, Data.of(x, y)
 
 
@@ -88,7 +91,7 @@ def test_the_gradient_is_that_of_the_divergence() -> None:
 
 def test_the_divergence_falls_along_the_steps() -> None:
     (task, data), coreset = conjugate(12, 0), some_coreset(3, 12.0)
-    learn = co.BPCfKL(rate_x=0.002, rate_y=0.01)
+    learn = BPCfKL(rate_x=0.002, rate_y=0.01)
     seen = [divergence(data, coreset).item()]
 
     for _ in range(150):
@@ -110,7 +113,7 @@ def test_the_data_themselves_are_stationary() -> None:
 def test_the_whole_algorithm_leaves_the_data_where_they_are() -> None:
     task, data = conjugate(6, 0)
     # Plain gradient descent on all rows, as many steps on either side and no noise: both chains are the same one.
-    learn = co.BPCfKL(
+    learn = BPCfKL(
         rows=6, steps=8, interval=2, data_steps=4, coreset_steps=4, batch=6, updates=3, noise=0.0, chain=Descent(0.05)
     )
     weights, spacing = learn.pretrain(task, SEED, Client(data, (), Key(1)))
@@ -128,9 +131,7 @@ def test_the_whole_algorithm_leaves_the_data_where_they_are() -> None:
 
 def test_learning_brings_the_coresets_posterior_mean_to_the_datas() -> None:
     task, data = conjugate(30, 0)
-    learn = co.BPCfKL(
-        rows=4, trajectories=3, steps=14, data_steps=12, coreset_steps=12, interval=2, updates=40, draws=3
-    )
+    learn = BPCfKL(rows=4, trajectories=3, steps=14, data_steps=12, coreset_steps=12, interval=2, updates=40, draws=3)
     learn = dataclasses.replace(learn, batch=30, rate_x=0.002, rate_y=0.1, noise=0.05, chain=Descent(0.2))
     client = Client(data, (), Key(1))
 
@@ -144,7 +145,7 @@ def test_learning_brings_the_coresets_posterior_mean_to_the_datas() -> None:
 
 
 def test_a_coreset_begins_around_the_mean_with_its_labels_by_frequency() -> None:
-    task = co.classification(co.mlp(2, 5))
+    task = co.classification(co.models.mlp(2, 5))
     x = Key(0).normal((9, 2)) + 3
     data = Data(x, torch.tensor([4, 4, 4, 1, 1, 2, 0, 0, 0]), torch.tensor([1.0] * 6 + [0.0] * 3))  # three are padding
 
@@ -157,7 +158,7 @@ def test_a_coreset_begins_around_the_mean_with_its_labels_by_frequency() -> None
 
 def test_trajectories_start_at_the_same_weights_on_every_site() -> None:
     task, data = conjugate(6, 0)
-    learn = co.BPCfKL(trajectories=2, steps=4, data_steps=2, interval=2)
+    learn = BPCfKL(trajectories=2, steps=4, data_steps=2, interval=2)
     other = conjugate(9, 5)[1]
 
     a, b = (learn.pretrain(task, SEED, Client(d, (), Key(k)))[0] for k, d in enumerate((data, other)))
@@ -168,7 +169,7 @@ def test_trajectories_start_at_the_same_weights_on_every_site() -> None:
 
 def test_kept_weights_stay_within_the_memory() -> None:
     task, data = conjugate(6, 0)
-    learn = co.BPCfKL(trajectories=10, steps=40, data_steps=20, interval=1, memory=1000)
+    learn = BPCfKL(trajectories=10, steps=40, data_steps=20, interval=1, memory=1000)
 
     with pytest.warns(UserWarning, match="every 10 steps"):
         weights, spacing = learn.pretrain(task, SEED, Client(data, (), Key(0)))
@@ -180,7 +181,7 @@ def test_kept_weights_stay_within_the_memory() -> None:
 
 def test_a_coreset_that_runs_away_is_put_back_and_its_step_halved() -> None:
     task, data = conjugate(12, 0)
-    learn = co.BPCfKL(rows=3, trajectories=3, steps=10, data_steps=5, coreset_steps=5, updates=8, batch=12)
+    learn = BPCfKL(rows=3, trajectories=3, steps=10, data_steps=5, coreset_steps=5, updates=8, batch=12)
     wild, client = dataclasses.replace(learn, rate_y=1e4), Client(data, (), Key(1))
 
     tame_found, wild_found = learn.learn(task, SEED, client), wild.learn(task, SEED, client)
@@ -192,8 +193,11 @@ def test_a_coreset_that_runs_away_is_put_back_and_its_step_halved() -> None:
 
 
 def test_a_site_that_ran_away_is_reported_and_others_are_not() -> None:
-    task, sites = co.regression(co.linear(1), noise=0.1), co.sine(20).split(co.natural(), seed=0, validation=0.2)
-    learn = co.BPCfKL(rows=3, trajectories=2, steps=10, data_steps=5, coreset_steps=5, updates=8, rate_y=1e3)
+    task, sites = (
+        co.regression(co.models.linear(1), noise=0.1),
+        co.datasets.sine(20).split(co.splits.natural(), seed=0, validation=0.2),
+    )
+    learn = BPCfKL(rows=3, trajectories=2, steps=10, data_steps=5, coreset_steps=5, updates=8, rate_y=1e3)
 
     result = co.run(co.CoresetFL(learn, co.SGD(epochs=2)), task, sites)
 
@@ -205,14 +209,14 @@ def test_a_site_that_ran_away_is_reported_and_others_are_not() -> None:
 def test_fewer_rows_than_classes_and_a_class_with_one_row() -> None:
     x = torch.cat([Key(0).normal((40, 2)), torch.tensor([[9.0, 9.0]])])
     y = torch.cat([torch.arange(40) % 3, torch.tensor([3])])
-    task, one = co.classification(co.linear(2, 4)), Data.of(x, y)
-    learn = co.BPCfKL(rows=2, trajectories=2, steps=10, data_steps=5, coreset_steps=5, updates=3)
+    task, one = co.classification(co.models.linear(2, 4)), Data.of(x, y)
+    learn = BPCfKL(rows=2, trajectories=2, steps=10, data_steps=5, coreset_steps=5, updates=3)
     method = co.CoresetFL(learn, co.SGD(epochs=2))
-    state = method.init(task, co.Server(None, None, Key(0), 1))
+    state = method.init(task, Server(None, None, Key(0), 1))
 
-    replies = co.Sequential([one]).gather(method, task, method.broadcast(state), [0], co.Turn(0, Key(1)))
+    replies = Sequential([one]).gather(method, task, method.broadcast(state), [0], Turn(0, Key(1)))
     with pytest.warns(UserWarning, match="2 pseudo-rows cannot show 4 classes: each site shows its 2 most frequent"):
-        method.aggregate(task, state, replies, co.Server(None, None, Key(2), 1))
+        method.aggregate(task, state, replies, Server(None, None, Key(2), 1))
 
     assert replies[0].payload.coreset.y.tolist() == [0, 1]  # 14 and 13 rows
     whole = dataclasses.replace(learn, rows=4).learn(task, SEED, Client(one, (), Key(3))).coreset
@@ -240,18 +244,18 @@ def test_distances_are_in_units_of_those_between_rows() -> None:
         co.HMC(rate=0.05, leapfrogs=8, burn=30, samples=10, every=2, chains=12),
     ],
 )
-def test_any_inference_reaches_the_posterior_of_the_union(downstream: co.Inference) -> None:
+def test_any_inference_reaches_the_posterior_of_the_union(downstream: Inference) -> None:
     task, _ = conjugate(2, 0)
-    method = co.CoresetFL(co.BPCfKL(), downstream)
-    parts = [co.BPCfKL(rows=3, trajectories=1, steps=2, data_steps=1, coreset_steps=1, updates=0).learn(
+    method = co.CoresetFL(BPCfKL(), downstream)
+    parts = [BPCfKL(rows=3, trajectories=1, steps=2, data_steps=1, coreset_steps=1, updates=0).learn(
         task, SEED, Client(conjugate(10, k)[1], (), Key(k))
     ) for k in (0, 4)]  # fmt: skip
-    replies = [co.Received(k, torch.tensor(10.0), part) for k, part in enumerate(parts)]
-    state = method.init(task, co.Server(None, None, Key(0), 2))
+    replies = [Received(k, torch.tensor(10.0), part) for k, part in enumerate(parts)]
+    state = method.init(task, Server(None, None, Key(0), 2))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        new = method.aggregate(task, state, replies[::-1], co.Server(None, None, Key(2), 2))
+        new = method.aggregate(task, state, replies[::-1], Server(None, None, Key(2), 2))
 
     union = method.union(parts)
     mean, covariance = posterior(*union)  # closed form, with every row counted 10/3 times
@@ -263,7 +267,7 @@ def test_any_inference_reaches_the_posterior_of_the_union(downstream: co.Inferen
 
 
 def test_the_mass_of_the_union_can_be_set() -> None:
-    parts = [co.BPCfKL(rows=3, trajectories=1, steps=2, data_steps=1, coreset_steps=1, updates=0).learn(
+    parts = [BPCfKL(rows=3, trajectories=1, steps=2, data_steps=1, coreset_steps=1, updates=0).learn(
         conjugate(2, 0)[0], SEED, Client(conjugate(n, 0)[1], (), Key(0))
     ) for n in (10, 30)]  # fmt: skip
     w = co.CoresetFL(mass=6.0).union(parts).w
@@ -273,12 +277,12 @@ def test_the_mass_of_the_union_can_be_set() -> None:
 def test_impossible_settings_are_refused() -> None:
     task, data = conjugate(6, 0)
     with pytest.raises(InputError, match="data_steps no longer than steps"):
-        co.BPCfKL(steps=10, data_steps=20)(task, SEED, Client(data, (), Key(0)))
+        BPCfKL(steps=10, data_steps=20)(task, SEED, Client(data, (), Key(0)))
 
 
 def test_rows_that_differ_at_the_server_alone_learn_their_coresets_once() -> None:
     task, sites = tiny.classification()
-    learn = tiny.shortened(co.BPCfKL())
+    learn = tiny.shortened(BPCfKL())
     methods = [co.CoresetFL(learn, co.SGD(epochs=2)), co.CoresetFL(learn, co.Adam(epochs=2))]
 
     found = list(outcomes([Row(str(i), "", m, 1) for i, m in enumerate(methods)], task, sites, 3))

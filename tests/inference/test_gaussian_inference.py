@@ -15,6 +15,7 @@ from torch.distributions import Normal, kl_divergence
 
 import consilience as co
 from consilience import tree
+from consilience.data import Data
 from consilience.datasets.synthetic import linear_gaussian
 from consilience.engines.vectorised import pad_rows
 from consilience.inference.divergence import divergence
@@ -24,6 +25,7 @@ from consilience.models.variational import BayesianConv2d, log_variances
 from consilience.parties import Client, Server
 from consilience.posterior import Dense, Gaussian, Natural, natural
 from consilience.prior import Believed, Isotropic
+from consilience.training import AdamSteps, Descent
 
 NOISE, VAR = 0.5, 1.5  # standard deviation of the noise, variance of the prior
 # Full batches on a quadratic: every step shortens the way by √momentum, 0.8^100 = 2e-10 is left.
@@ -32,25 +34,27 @@ TO_THE_MODE = co.SGD(rate=0.1, momentum=0.8, epochs=200, batch=10_000)
 
 def conjugate(clients: int = 3) -> tuple[co.Task, co.Sites]:
     """Bayesian linear regression with features that are correlated, in double precision."""
-    sites = linear_gaussian(n=150, features=3, noise=NOISE, seed=1).split(co.iid(), clients, calibration=0, seed=2)
+    sites = linear_gaussian(n=150, features=3, noise=NOISE, seed=1).split(
+        co.splits.iid(), clients, calibration=0, seed=2
+    )
     mix = torch.tensor([[1.0, 0.5, 0.0], [0.0, 1.0, 0.3], [0.0, 0.0, 1.0]])
     sites = sites.map_x(lambda x: x @ mix).to(torch.float64)
-    return co.regression(co.linear(3).double(), noise=NOISE**2, prior=Isotropic(VAR)), sites
+    return co.regression(co.models.linear(3).double(), noise=NOISE**2, prior=Isotropic(VAR)), sites
 
 
-def factor(data: co.Data) -> tuple[Tensor, Tensor]:
+def factor(data: Data) -> tuple[Tensor, Tensor]:
     """The likelihood's precision XᵀX/σ² and linear term Xᵀy/σ²; the last column is the intercept's."""
     x = torch.cat([data.x, torch.ones(len(data.x), 1, dtype=data.x.dtype)], 1)
     return x.T @ x / NOISE**2, x.T @ data.y / NOISE**2
 
 
-def exact(data: co.Data) -> Dense:
+def exact(data: Data) -> Dense:
     precision, linear = factor(data)
     precision = precision + torch.eye(4, dtype=torch.float64) / VAR
     return Dense(torch.linalg.solve(precision, linear), precision)
 
 
-def client_of(data: co.Data, seed: int = 3) -> Client:
+def client_of(data: Data, seed: int = 3) -> Client:
     return Client(data, (), Key(seed))
 
 
@@ -71,9 +75,9 @@ def test_laplace_is_exact_on_bayesian_linear_regression() -> None:
     torch.testing.assert_close(1 / tree.ravel(diagonal.var), truth.precision.diagonal(), rtol=1e-10, atol=1e-9)
 
 
-def logistic() -> tuple[co.Task, co.Data, dict[str, Tensor]]:
+def logistic() -> tuple[co.Task, Data, dict[str, Tensor]]:
     task, sites = tiny.classification(torch.float64)
-    task = co.classification(co.linear(2, 2).double())
+    task = co.classification(co.models.linear(2, 2).double())
     return task, sites.train[0], task.init(Key(1)).params
 
 
@@ -236,7 +240,7 @@ def test_a_belief_is_the_gaussian_it_stands_for() -> None:
 def test_mean_field_on_a_conjugate_task_is_the_mean_field_of_the_posterior() -> None:
     task, sites = conjugate(clients=1)
     truth = exact(sites.train[0])
-    vi = co.MeanField(co.AdamSteps(rate=0.05), epochs=300, batch=40, start=-4.0, schedule=co.cosine)
+    vi = co.MeanField(AdamSteps(rate=0.05), epochs=300, batch=40, start=-4.0, schedule=co.inference.cosine)
 
     found = vi(task, task.init(Key(0)), client_of(sites.train[0]))
 
@@ -275,7 +279,7 @@ def one_fit(vi: co.MeanField, progress: float = 0.0) -> tuple[Gaussian, Gaussian
 
 
 def test_the_released_log_variances_are_never_learned_and_decay_alone_moves_them() -> None:
-    released = co.MeanField(co.Descent(0.01, 0.9), epochs=2, batch=16, variant="ozer2022")
+    released = co.MeanField(Descent(0.01, 0.9), epochs=2, batch=16, variant="ozer2022")
     first, second = one_fit(released)
     for found in (first, second):
         assert set(found.var) == {"0.weight", "2.weight"}  # biases are points
@@ -283,7 +287,7 @@ def test_the_released_log_variances_are_never_learned_and_decay_alone_moves_them
     printed, _ = one_fit(dataclasses.replace(released, variant="printed", start=-9.0))
     assert float((tree.ravel(printed.var).log() + 9).abs().max()) > 1e-4
 
-    decayed, _ = one_fit(dataclasses.replace(released, optimiser=co.Descent(0.01), weight_decay=0.1))
+    decayed, _ = one_fit(dataclasses.replace(released, optimiser=Descent(0.01), weight_decay=0.1))
     _, sites = tiny.classification()
     steps = 2 * math.ceil(len(sites.train[0].x) / 16)
     # Nothing but decay acts on α: α ← (1 − ηλ) α at every step.
@@ -294,13 +298,13 @@ def test_the_floor_holds_and_is_reported() -> None:
     task, sites = tiny.classification()
     vi = co.MeanField(epochs=1, batch=16, start=-5.0, floor=-5.0, kl=0.0)  # without a prior variances shrink
 
-    result = co.run(co.VariationalAveraging(vi, rule=co.cf), task, sites, rounds=2)
+    result = co.run(co.VariationalAveraging(vi, rule=co.pooling.cf), task, sites, rounds=2)
 
     low = [float(tree.ravel(r.payload.var).min()) for r in result.replies]
     assert min(low) >= math.exp(-5) * 0.999
     held = sum(int((tree.ravel(r.payload.var) <= math.exp(-5) * 1.001).sum()) for r in result.replies)
     assert held > 0 and result.report["diagnostics"]["floored"] == held
-    assert result.report["diagnostics"]["spread"] == pytest.approx(co.spread(result.state.posterior))
+    assert result.report["diagnostics"]["spread"] == pytest.approx(co.pooling.spread(result.state.posterior))
 
 
 def test_warm_up_weighs_the_divergence_by_the_share_of_rounds_done() -> None:
@@ -318,7 +322,7 @@ def test_warm_up_weighs_the_divergence_by_the_share_of_rounds_done() -> None:
 def test_outputs_have_the_moments_of_drawn_weights(kind: str) -> None:
     plain = nn.Linear(6, 3) if kind == "linear" else nn.Conv2d(2, 3, 2)
     x = torch.randn(1, 6) if kind == "linear" else torch.randn(1, 2, 3, 3)
-    layer = co.variational(plain, layers="all", start=-2.0).train()
+    layer = co.models.variational(plain, layers="all", start=-2.0).train()
     draws = 20_000
 
     made = layer(x.expand(draws, *x.shape[1:])).detach()
@@ -339,21 +343,21 @@ def test_a_variational_network_keeps_names_and_predicts_as_the_plain_one() -> No
         "all": {"0.weight", "0.bias", "3.weight", "3.bias", "5.weight", "5.bias"},
         "0, 5": {"0.weight", "0.bias", "5.weight", "5.bias"},
     }.items():
-        made = co.variational(plain, layers).eval()
+        made = co.models.variational(plain, layers).eval()
         assert set(log_variances(made)) == expected
         assert {k for k, _ in plain.named_parameters()} <= {k for k, _ in made.named_parameters()}
         torch.testing.assert_close(made(x), plain(x))
-    assert isinstance(co.variational(plain, ["0"])[0], BayesianConv2d)  # type: ignore[index]
+    assert isinstance(co.models.variational(plain, ["0"])[0], BayesianConv2d)  # type: ignore[index]
     assert not log_variances(plain), "the user's own network is untouched"
     with pytest.raises(co.InputError, match="no layer of the kind 'linear'"):
-        co.variational(nn.Sequential(nn.Conv2d(1, 2, 3)))
+        co.models.variational(nn.Sequential(nn.Conv2d(1, 2, 3)))
     with pytest.raises(co.InputError, match="'4'"):
-        co.variational(plain, "4")
+        co.models.variational(plain, "4")
 
 
 def test_a_users_variational_network_decides_which_layers_have_variances() -> None:
     _, sites = tiny.classification()
-    task = co.classification(co.variational(co.mlp(2, 2, hidden=(5,)), layers="2"))
+    task = co.classification(co.models.variational(co.models.mlp(2, 2, hidden=(5,)), layers="2"))
     assert set(task.like) == {"0.weight", "0.bias", "2.weight", "2.bias"}
 
     result = co.run(tiny.shortened(co.VariationalAveraging()), task, sites, rounds=2)
@@ -368,7 +372,7 @@ def test_every_gaussian_inference_can_be_merged_by_every_rule(name: str) -> None
     task, sites = tiny.classification()
     inference = tiny.shortened(getattr(co, name)())
     result = co.run(co.VariationalAveraging(inference), task, sites, rounds=1, scored=False)
-    for rule in (co.eaa, co.gaa, co.aalv, co.ppa, co.cf):
+    for rule in (co.pooling.eaa, co.pooling.gaa, co.pooling.aalv, co.pooling.ppa, co.pooling.cf):
         for equal in (False, True):
             state = result.pool(co.VariationalAveraging(inference, rule, equal), scored=False).state
             assert bool((tree.ravel(state.posterior.var) > 0).all())
@@ -377,7 +381,7 @@ def test_every_gaussian_inference_can_be_merged_by_every_rule(name: str) -> None
 
 def test_the_sampled_population_is_near_the_exact_moments() -> None:
     task, sites = tiny.classification()
-    result = co.run(tiny.shortened(co.VariationalAveraging(rule=co.ppa)), task, sites, rounds=1, scored=False)
+    result = co.run(tiny.shortened(co.VariationalAveraging(rule=co.pooling.ppa)), task, sites, rounds=1, scored=False)
     sampled = result.pool(dataclasses.replace(result.method, population=100_000), scored=False).state.posterior  # type: ignore[type-var]
     exact_ = result.state.posterior
     torch.testing.assert_close(tree.ravel(sampled.var), tree.ravel(exact_.var), rtol=0.05, atol=0)
@@ -386,7 +390,7 @@ def test_the_sampled_population_is_near_the_exact_moments() -> None:
 def test_settings_that_do_not_exist_are_refused_before_training() -> None:
     task, sites = tiny.classification()
     with pytest.raises(co.InputError, match="belongs to the rule ppa"):
-        co.run(co.VariationalAveraging(rule=co.cf, population=100), task, sites, rounds=1)
+        co.run(co.VariationalAveraging(rule=co.pooling.cf, population=100), task, sites, rounds=1)
     with pytest.raises(co.InputError, match="variant called 'ozer'"):
         co.run(co.VariationalAveraging(variant="ozer"), task, sites, rounds=1)
     with pytest.raises(co.InputError, match="variant called 'ozer'"):

@@ -11,17 +11,20 @@ import torch
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.engines import Sequential, Turn, Vectorised
 from consilience.errors import InputError
 from consilience.inference.hmc import infer
 from consilience.key import Key
 from consilience.parties import Client
+from consilience.posterior import Point, Samples
+from consilience.prior import Isotropic
 
 DIMENSIONS = 10
 
 
 def nothing_learned(var: float) -> tuple[co.Task, Client]:
     """One row with x = 0: the weights' posterior is their prior N(0, var) in independent dimensions."""
-    task = co.regression(torch.nn.Linear(DIMENSIONS, 1, bias=False), noise=1.0, prior=co.Isotropic(var))
+    task = co.regression(torch.nn.Linear(DIMENSIONS, 1, bias=False), noise=1.0, prior=Isotropic(var))
     return task, Client(Data.of(torch.zeros(1, DIMENSIONS), torch.zeros(1)), (), Key(3))
 
 
@@ -49,7 +52,7 @@ def test_bayesian_linear_regression_in_closed_form() -> None:
     n, features, noise, var = 40, 3, 0.5, 1.0
     x = torch.randn(n, features, generator=generator, dtype=torch.float64)
     y = x @ torch.tensor([1.0, -0.5, 0.3], dtype=torch.float64) + noise**0.5 * torch.randn(n, generator=generator)
-    task = co.regression(torch.nn.Linear(features, 1, bias=False).double(), noise=noise, prior=co.Isotropic(var))
+    task = co.regression(torch.nn.Linear(features, 1, bias=False).double(), noise=noise, prior=Isotropic(var))
     # Closed form: precision A = XᵀX/σ² + I/v, mean A⁻¹Xᵀy/σ².
     precision = x.T @ x / noise + torch.eye(features, dtype=torch.float64) / var
     mean, covariance = torch.linalg.solve(precision, x.T @ y / noise), torch.linalg.inv(precision)
@@ -68,7 +71,7 @@ def test_bayesian_linear_regression_in_closed_form() -> None:
 
 def test_weighted_rows_count_as_often_as_they_weigh() -> None:
     x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 0.0])
-    task = co.regression(torch.nn.Linear(1, 1, bias=False), noise=1.0, prior=co.Isotropic(1.0))
+    task = co.regression(torch.nn.Linear(1, 1, bias=False), noise=1.0, prior=Isotropic(1.0))
     data = Data(x, y, torch.tensor([3.0, 1.0]))
 
     draws = co.HMC(rate=0.2, leapfrogs=6, burn=8, samples=5, every=1, chains=400)(
@@ -99,8 +102,8 @@ def test_a_share_is_told_for_every_inference() -> None:
     task, client = nothing_learned(1.0)
     point, always = infer(co.SGD(epochs=1), task, task.init(Key(0)), client)
     samples, share = infer(co.HMC(rate=0.1, leapfrogs=3, burn=5, samples=2, every=1), task, task.init(Key(0)), client)
-    assert isinstance(point, co.Point) and float(always) == 1
-    assert isinstance(samples, co.Samples) and 0.2 < float(share) <= 1
+    assert isinstance(point, Point) and float(always) == 1
+    assert isinstance(samples, Samples) and 0.2 < float(share) <= 1
 
 
 def test_chains_are_the_same_under_vmap() -> None:
@@ -111,9 +114,7 @@ def test_chains_are_the_same_under_vmap() -> None:
     method = co.Mixture(co.HMC(rate=0.1, leapfrogs=3, burn=3, samples=2, every=1, chains=2))
     message = task.init(Key(0))
 
-    one, all_ = (
-        e(sites).gather(method, task, message, range(3), co.Turn(0, Key(1))) for e in (co.Sequential, co.Vectorised)
-    )
+    one, all_ = (e(sites).gather(method, task, message, range(3), Turn(0, Key(1))) for e in (Sequential, Vectorised))
 
     for a, b in zip(one, all_, strict=True):
         assert (tree.ravel(a.payload.params, 1) - tree.ravel(b.payload.params, 1)).abs().max() < 1e-10
@@ -132,7 +133,7 @@ def test_a_network_that_draws_is_refused() -> None:
 
 
 def test_chains_begin_at_shuffled_layers_or_around_the_given_weights() -> None:
-    task = co.regression(co.mlp(2, hidden=(6,)), noise=1.0)
+    task = co.regression(co.models.mlp(2, hidden=(6,)), noise=1.0)
     like = task.init(Key(0)).params
 
     shuffled = tree.unravel(co.HMC(chains=3).starts(like, Key(1)), like)

@@ -10,7 +10,11 @@ from sklearn.linear_model import LogisticRegression
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.engines import Sequential, Turn, Vectorised
+from consilience.inference import Newton
+from consilience.key import Key
 from consilience.parties import Client
+from consilience.prior import Isotropic
 
 
 def two_classes(rows: int = 200) -> Data:
@@ -24,9 +28,9 @@ def test_logistic_regression_is_scikit_learns() -> None:
     data = two_classes()
     # Two logits with N(0, 1) weights are one with N(0, 2) for the difference: C = 2. The bias is penalised too,
     # which scikit-learn does not do, so it is a column of ones there.
-    task = co.classification(co.linear(4, 2))
+    task = co.classification(co.models.linear(4, 2))
 
-    point = co.Newton()(task, task.init(co.Key(0)), Client(data, (), co.Key(1)))
+    point = Newton()(task, task.init(Key(0)), Client(data, (), Key(1)))
 
     with_ones = np.column_stack([data.x.numpy(), np.ones(len(data.y))])
     theirs = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-10, max_iter=1000).fit(with_ones, data.y.numpy())
@@ -39,9 +43,9 @@ def test_linear_regression_is_the_closed_form() -> None:
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(50, 3, generator=draw)
     y = x @ torch.tensor([1.0, 2.0, -1.0]) + 0.1 * torch.randn(50, generator=draw)
-    task = co.regression(co.linear(3), noise=0.5, prior=co.Isotropic(2.0))
+    task = co.regression(co.models.linear(3), noise=0.5, prior=Isotropic(2.0))
 
-    point = co.Newton()(task, task.init(co.Key(0)), Client(Data.of(x, y), (), co.Key(1)))
+    point = Newton()(task, task.init(Key(0)), Client(Data.of(x, y), (), Key(1)))
 
     ones = torch.cat([x, torch.ones(50, 1)], 1).double()
     precision = ones.T @ ones / 0.5 + torch.eye(4) / 2.0  # XᵀX / σ² + I / v
@@ -51,13 +55,11 @@ def test_linear_regression_is_the_closed_form() -> None:
 
 def test_side_by_side_is_one_after_another() -> None:
     data = [two_classes(200), two_classes(90)]
-    task = co.classification(co.linear(4, 2))
-    method = co.FedAvg(inference=co.Newton())
-    message = task.init(co.Key(0))
+    task = co.classification(co.models.linear(4, 2))
+    method = co.FedAvg(inference=Newton())
+    message = task.init(Key(0))
 
-    one, two = (
-        e(data).gather(method, task, message, [0, 1], co.Turn(0, co.Key(1))) for e in (co.Sequential, co.Vectorised)
-    )
+    one, two = (e(data).gather(method, task, message, [0, 1], Turn(0, Key(1))) for e in (Sequential, Vectorised))
 
     for a, b in zip(one, two, strict=True):
         assert torch.allclose(tree.ravel(a.payload.params), tree.ravel(b.payload.params), atol=1e-6)

@@ -11,10 +11,12 @@ import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import Diverged, InputError
+from consilience.inference import Inference
 from consilience.inference.hmc import HMC
 from consilience.key import Key
 from consilience.parties import Client
 from consilience.posterior import Point
+from consilience.prior import Isotropic
 from consilience.training.kernels import At
 
 DIMENSIONS = 2000
@@ -25,7 +27,7 @@ def nothing_learned(var: float) -> tuple[co.Task, Client]:
 
     With n = 1, U/n = θ²/(2·var): curvature h = 1/var.
     """
-    task = co.regression(torch.nn.Linear(DIMENSIONS, 1, bias=False), noise=1.0, prior=co.Isotropic(var))
+    task = co.regression(torch.nn.Linear(DIMENSIONS, 1, bias=False), noise=1.0, prior=Isotropic(var))
     return task, Client(Data.of(torch.zeros(1, DIMENSIONS), torch.zeros(1)), (), Key(3))
 
 
@@ -86,7 +88,7 @@ def regression_problem() -> tuple[co.Task, Client, torch.Tensor, torch.Tensor]:
     n, features, noise, var = 40, 3, 0.5, 1.0
     x = torch.randn(n, features, generator=generator)
     y = x @ torch.tensor([1.0, -0.5, 0.3]) + noise**0.5 * torch.randn(n, generator=generator)
-    task = co.regression(torch.nn.Linear(features, 1, bias=False), noise=noise, prior=co.Isotropic(var))
+    task = co.regression(torch.nn.Linear(features, 1, bias=False), noise=noise, prior=Isotropic(var))
     precision = x.T @ x / noise + torch.eye(features) / var
     return task, Client(Data.of(x, y), (), Key(8)), torch.linalg.solve(precision, x.T @ y / noise), precision
 
@@ -133,7 +135,7 @@ def test_too_few_epochs_for_the_cycles_are_refused() -> None:
 
 
 def test_init_depends_on_the_key_alone() -> None:
-    task = co.classification(co.mlp(3, 2))
+    task = co.classification(co.models.mlp(3, 2))
 
     torch.manual_seed(1)
     first = task.init(Key(4))
@@ -162,7 +164,7 @@ def test_init_depends_on_the_key_alone() -> None:
     ],
     ids=repr,
 )
-def test_settings_that_keep_no_sample_are_told_in_one_sentence(sampler: co.Inference) -> None:
+def test_settings_that_keep_no_sample_are_told_in_one_sentence(sampler: Inference) -> None:
     task, client = nothing_learned(1.0)
 
     with pytest.raises(InputError) as told:

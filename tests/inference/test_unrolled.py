@@ -7,17 +7,19 @@ import torch
 
 import consilience as co
 from consilience.data.sites import Data
+from consilience.inference import Distillation
 from consilience.inference.pseudo_rows import starts
 from consilience.inference.unrolled import Lessons, join_lessons, train_on_lessons
 from consilience.key import Key
 from consilience.parties import Client
+from consilience.prior import Flat
 
 SEED = torch.tensor(4)
 
 
 def problem() -> tuple[co.Task, Data]:
     x = Key(0).normal((20, 2)).double()
-    task = co.regression(torch.nn.Linear(2, 1, bias=False).double(), noise=1.0, prior=co.Flat())
+    task = co.regression(torch.nn.Linear(2, 1, bias=False).double(), noise=1.0, prior=Flat())
     return task, Data.of(x, x @ torch.tensor([1.0, -2.0], dtype=torch.float64))
 
 
@@ -38,7 +40,7 @@ def test_lessons_are_plain_gradient_steps() -> None:
 
 def test_distilling_makes_the_start_fit_the_rows() -> None:
     task, data = problem()
-    learn = co.Distillation(steps=4, batch=3, updates=80, rate=0.3, rate_x=0.3, rate_y=0.3, rate_rate=1e-3)
+    learn = Distillation(steps=4, batch=3, updates=80, rate=0.3, rate_x=0.3, rate_y=0.3, rate_rate=1e-3)
     lessons = learn(task, SEED, Client(data, (), Key(1)))
     start = starts(task, SEED, 1)[0]
 

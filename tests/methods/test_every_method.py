@@ -13,15 +13,16 @@ import torch
 
 import consilience as co
 from consilience import tree
+from consilience.engines import Parallel, Sequential, Turn, Vectorised
 from consilience.formats.codec import decode, encode, types_of
 from consilience.key import Key
 from consilience.methods import METHODS
-from consilience.parties import Client, Server
+from consilience.parties import Client, Received, Server
 from consilience.payload import nbytes
 from consilience.predictive import Distribution
 from consilience.runs.provenance import citation
 
-TURN = co.Turn(0, Key(3))
+TURN = Turn(0, Key(3))
 every = pytest.mark.parametrize(("name", "problem"), tiny.CASES)
 
 
@@ -32,13 +33,13 @@ def distance(a: tree.Tree, b: tree.Tree) -> float:
     return max((float(gap.max()) for gap in gaps if gap.numel()), default=0.0)
 
 
-def one_round(name: str, problem: str) -> tuple[co.Method, co.Task, co.Sites, object, list[co.Received], Server]:
+def one_round(name: str, problem: str) -> tuple[co.Method, co.Task, co.Sites, object, list[Received], Server]:
     task, sites = tiny.PROBLEMS[problem]()
     method = tiny.method(name)
     sites = sites.pooled() if method.pooled else sites
     server = Server(sites.inputs, sites.calibration, Key(2), len(sites))
     state = method.init(task, server)
-    replies = co.Sequential(sites.train).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
+    replies = Sequential(sites.train).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
     return method, task, sites, state, replies, server
 
 
@@ -98,7 +99,7 @@ def test_order_of_clients_is_irrelevant(name: str, problem: str) -> None:
 def test_vectorised_equals_sequential_in_float32(name: str, problem: str) -> None:
     method, task, sites, state, replies, _ = one_round(name, problem)
 
-    again = co.Vectorised(sites.train).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
+    again = Vectorised(sites.train).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
 
     assert [r.client for r in again] == [r.client for r in replies]
     assert distance([r.payload for r in again], [r.payload for r in replies]) <= 1e-5
@@ -108,7 +109,7 @@ def test_vectorised_equals_sequential_in_float32(name: str, problem: str) -> Non
 def test_parallel_equals_sequential(name: str, problem: str) -> None:
     method, task, sites, state, replies, _ = one_round(name, problem)
 
-    again = co.Parallel(sites.train, workers=3).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
+    again = Parallel(sites.train, workers=3).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
 
     assert [r.client for r in again] == [r.client for r in replies]
     assert distance([r.payload for r in again], [r.payload for r in replies]) <= 1e-6
@@ -148,7 +149,7 @@ def test_engines_agree_in_float64_over_three_rounds(name: str, problem: str) -> 
 def test_groups_of_clients_give_the_same(name: str, problem: str) -> None:
     method, task, sites, state, replies, _ = one_round(name, problem)
 
-    grouped = co.Vectorised(sites.train, chunk=2).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
+    grouped = Vectorised(sites.train, chunk=2).gather(method, task, method.broadcast(state), range(len(sites)), TURN)
 
     assert distance([r.payload for r in grouped], [r.payload for r in replies]) <= 1e-5
 

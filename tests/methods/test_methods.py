@@ -11,26 +11,30 @@ import torch
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.engines import Sequential, Turn
 from consilience.errors import InputError
 from consilience.key import Key
+from consilience.method import State
 from consilience.methods.scaffold import Controlled
-from consilience.parties import Client, Server
+from consilience.parties import Client, Received, Reply, Server
+from consilience.posterior import Point
 from consilience.predictive import geometric, score, temperature, tempered
+from consilience.prior import Flat, Isotropic
 from consilience.training.gradient import full_gradient
 
 
 def quadratic(centre: float, rows: int = 4) -> tuple[co.Task, Data]:
     """x = 1, y = centre, noise 1: the mean loss is (θ − centre)²/2 + const, its gradient θ − centre (flat prior)."""
-    task = co.regression(torch.nn.Linear(1, 1, bias=False), noise=1.0, prior=co.Isotropic(1e12))
+    task = co.regression(torch.nn.Linear(1, 1, bias=False), noise=1.0, prior=Isotropic(1e12))
     return task, Data.of(torch.ones(rows, 1), torch.full((rows,), centre))
 
 
-def theta(posterior: co.Point) -> float:
+def theta(posterior: Point) -> float:
     return float(posterior.params["weight"])
 
 
-def at(value: float) -> co.Point:
-    return co.Point({"weight": torch.full((1, 1), value)})
+def at(value: float) -> Point:
+    return Point({"weight": torch.full((1, 1), value)})
 
 
 def test_fedavg_takes_the_steps_of_its_box() -> None:
@@ -38,8 +42,8 @@ def test_fedavg_takes_the_steps_of_its_box() -> None:
     second = quadratic(4.0, rows=6)[1]
     method = co.FedAvg(co.SGD(rate=0.5, momentum=0.0, epochs=2, batch=10))
 
-    replies = co.Sequential([first, second]).gather(method, task, at(0.0), [0, 1], co.Turn(0, Key(0)))
-    state = method.aggregate(task, co.State(at(0.0)), replies, Server(None, None, Key(0), 2))
+    replies = Sequential([first, second]).gather(method, task, at(0.0), [0, 1], Turn(0, Key(0)))
+    state = method.aggregate(task, State(at(0.0)), replies, Server(None, None, Key(0), 2))
 
     # Two steps of rate ½ towards c from 0 give c·(1 − ½²) = ¾c: ¾ and 3. Weights 2/8 and 6/8: 0.1875 + 2.25.
     assert [theta(r.payload) for r in replies] == pytest.approx([0.75, 3.0])
@@ -70,11 +74,11 @@ def test_scaffold_takes_the_steps_of_its_box() -> None:
     second = quadratic(3.0)[1]
     rate, rounds = 0.25, 2
     method = co.Scaffold(co.SGD(rate=rate, momentum=0.0, epochs=2, batch=10), rate=0.5)
-    engine, server = co.Sequential([first, second]), Server(None, None, Key(0), 2)
+    engine, server = Sequential([first, second]), Server(None, None, Key(0), 2)
     state = method.init(task, server)._replace(posterior=at(0.0))
 
     for t in range(rounds):
-        replies = engine.gather(method, task, method.broadcast(state), [0, 1], co.Turn(t, Key(0)))
+        replies = engine.gather(method, task, method.broadcast(state), [0, 1], Turn(t, Key(0)))
         state = method.aggregate(task, state, replies, server)
 
     # The same by hand, in plain numbers.
@@ -99,14 +103,17 @@ def test_scaffold_finds_the_common_optimum_where_fedavg_drifts() -> None:
     # Curvatures 1 and 4 (x = 1 and 2), optima 0 and 3: the sum's optimum is (1·0 + 4·3)/5 = 2.4.
     task, flat = quadratic(0.0)
     steep = Data.of(torch.full((4, 1), 2.0), torch.full((4,), 6.0))
-    engine, server = co.Sequential([flat, steep]), Server(None, None, Key(0), 2)
+    engine, server = Sequential([flat, steep]), Server(None, None, Key(0), 2)
     found = {}
     for method in (co.Scaffold(co.SGD(0.05, 0.0, 10, 10)), co.FedAvg(co.SGD(0.05, 0.0, 10, 10))):
         state = method.init(task, server)
         engine.memories.clear()
         for t in range(60):
             state = method.aggregate(
-                task, state, engine.gather(method, task, method.broadcast(state), [0, 1], co.Turn(t, Key(0))), server
+                task,
+                state,
+                engine.gather(method, task, method.broadcast(state), [0, 1], Turn(t, Key(0))),
+                server,
             )
         found[type(method).__name__] = theta(state.posterior)
     assert found["Scaffold"] == pytest.approx(2.4, abs=1e-3)
@@ -175,7 +182,7 @@ def test_tempering_never_hurts_the_calibration_rows() -> None:
     assert rows is not None
     p = result.method.predictive(task, result.state)(rows.x)
     t = result.report["tempered"]["temperature"]
-    assert score(co.tempered(p, t), rows.y) >= score(p, rows.y) - 1e-9
+    assert score(co.pooling.tempered(p, t), rows.y) >= score(p, rows.y) - 1e-9
 
 
 def test_the_papers_pool_of_observations_divides_the_noise() -> None:
@@ -196,10 +203,10 @@ class Recorded(co.Method):
 
     scale: float = 1.0  # a setting
 
-    def local(self, task: co.Task, message: object, client: co.Client) -> co.Reply:
-        return co.Reply({"mean": self.scale * client.data.x.mean(0)}, client.data.size)
+    def local(self, task: co.Task, message: object, client: Client) -> Reply:
+        return Reply({"mean": self.scale * client.data.x.mean(0)}, client.data.size)
 
-    def aggregate(self, task: co.Task, state: co.State, replies: list[co.Received], server: co.Server) -> co.State:
+    def aggregate(self, task: co.Task, state: State, replies: list[Received], server: Server) -> State:
         assert tree.all_finite([r.payload for r in replies])
         return state
 
@@ -211,10 +218,13 @@ def test_a_users_method_runs_without_being_registered() -> None:
     assert result.report["ledger"]["up_floats"] == 2 * len(sites) * 2
 
 
-@pytest.mark.parametrize(("schedule", "decay"), [(co.constant, co.stepwise), (co.cosine, co.constant)])
+@pytest.mark.parametrize(
+    ("schedule", "decay"),
+    [(co.inference.constant, co.inference.stepwise), (co.inference.cosine, co.inference.constant)],
+)
 def test_scaffolds_control_is_the_gradient_whatever_the_schedule(schedule: object, decay: object) -> None:
     data = Data.of(Key(0).normal((20, 3)).double(), Key(1).normal((20,)).double())
-    task = co.regression(torch.nn.Linear(3, 1).double(), noise=1.0, prior=co.Flat())
+    task = co.regression(torch.nn.Linear(3, 1).double(), noise=1.0, prior=Flat())
     inference = co.SGD(1e-5, momentum=0.0, epochs=4, batch=20, schedule=schedule, decay=decay)  # type: ignore[arg-type]
     method, start = co.Scaffold(inference), task.init(Key(2))
     zero = tree.zeros_like(start.params)
@@ -229,21 +239,21 @@ def test_scaffolds_control_is_the_gradient_whatever_the_schedule(schedule: objec
 
 @pytest.mark.parametrize("method", [co.EPMCMC(co.SGD(epochs=1)), co.EPMCMC(co.Laplace(co.SGD(epochs=1)))])
 def test_what_is_no_sample_is_not_pooled_as_samples(method: co.EPMCMC) -> None:
-    sites = co.digits().split(co.iid(), 2)
+    sites = co.datasets.digits().split(co.splits.iid(), 2)
     with pytest.raises(InputError, match="use a sampler"):
-        co.run(method, co.classification(co.linear(64, 10)), sites, scored=False)
+        co.run(method, co.classification(co.models.linear(64, 10)), sites, scored=False)
 
 
 def test_fedpa_with_points_is_fedavg() -> None:
-    sites = co.digits().split(co.iid(), 2)
-    task, sgd = co.classification(co.linear(64, 10)), co.SGD(epochs=1)
+    sites = co.datasets.digits().split(co.splits.iid(), 2)
+    task, sgd = co.classification(co.models.linear(64, 10)), co.SGD(epochs=1)
     ours, theirs = (co.run(m, task, sites, scored=False).state.posterior for m in (co.FedPA(sgd), co.FedAvg(sgd)))
     torch.testing.assert_close(tree.ravel(ours.params), tree.ravel(theirs.params), atol=1e-6, rtol=1e-5)
 
 
 def test_local_models_are_tempered_each_by_its_own_temperature() -> None:
-    sites = co.digits().split(co.dirichlet(0.3), 3, calibration=60)
-    task = co.classification(co.linear(64, 10))
+    sites = co.datasets.digits().split(co.splits.dirichlet(0.3), 3, calibration=60)
+    task = co.classification(co.models.linear(64, 10))
     result = co.run(co.LocalOnly(co.SGD(epochs=2)), task, sites)
     models = result.method.personal(task, result.state)
     labelled, test = sites.calibration, sites.all_test
@@ -255,9 +265,9 @@ def test_local_models_are_tempered_each_by_its_own_temperature() -> None:
 
 
 def test_scaffolds_control_does_not_look_beyond_the_last_step() -> None:
-    sites = co.digits().split(co.dirichlet(0.3), 3)
+    sites = co.datasets.digits().split(co.splits.dirichlet(0.3), 3)
     method = co.Scaffold(co.SGD(momentum=0.0, epochs=1, schedule=lambda p: (1 - p) ** 0.5))
-    task = co.classification(co.linear(64, 10))
+    task = co.classification(co.models.linear(64, 10))
     engines = ("sequential", "vectorised")
     alone, together = (co.run(method, task, sites, engine=e, rounds=2, scored=False) for e in engines)
     for a, b in zip(tree.leaves(alone.state), tree.leaves(together.state), strict=True):

@@ -9,8 +9,12 @@ from torch import nn
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.engines import Parallel, Sequential, Turn, Vectorised
 from consilience.key import Key
 from consilience.parties import Server
+from consilience.posterior import Point
+from consilience.prior import Flat
+from consilience.training import AdamSteps, Descent
 from consilience.training.gradient import full_gradient, gradient_of
 
 CURVES, CENTRES, SIZES = (1.0, 4.0), (0.0, 3.0), (2, 6)  # fₖ(θ) = hₖ (θ − cₖ)²/2
@@ -18,7 +22,7 @@ CURVES, CENTRES, SIZES = (1.0, 4.0), (0.0, 3.0), (2, 6)  # fₖ(θ) = hₖ (θ �
 
 def clients() -> tuple[co.Task, list[Data]]:
     """x = √h, y = √h·c, noise 1: the mean loss is h(θ − c)²/2 + const."""
-    task = co.regression(nn.Linear(1, 1, bias=False), noise=1.0, prior=co.Flat())
+    task = co.regression(nn.Linear(1, 1, bias=False), noise=1.0, prior=Flat())
     data = [
         Data.of(torch.full((n, 1), h**0.5), torch.full((n,), h**0.5 * c))
         for h, c, n in zip(CURVES, CENTRES, SIZES, strict=True)
@@ -26,12 +30,12 @@ def clients() -> tuple[co.Task, list[Data]]:
     return task, data
 
 
-def after(method: co.Method, exchanges: int, engine: type = co.Sequential) -> float:
+def after(method: co.Method, exchanges: int, engine: type = Sequential) -> float:
     task, data = clients()
     server, where = Server(None, None, Key(0), 2), engine(data)
-    state = method.init(task, server)._replace(posterior=co.Point({"weight": torch.full((1, 1), 0.5)}))
+    state = method.init(task, server)._replace(posterior=Point({"weight": torch.full((1, 1), 0.5)}))
     for t in range(exchanges):
-        replies = where.gather(method, task, method.broadcast(state), [0, 1], co.Turn(t, Key(0)))
+        replies = where.gather(method, task, method.broadcast(state), [0, 1], Turn(t, Key(0)))
         state = method.aggregate(task, state, replies, server)
     return float(state.posterior.params["weight"])
 
@@ -56,9 +60,9 @@ def by_hand(rounds: int, rate: float, momentum: float, corrected: bool) -> float
     return x
 
 
-@pytest.mark.parametrize("engine", [co.Sequential, co.Vectorised, co.Parallel])
+@pytest.mark.parametrize("engine", [Sequential, Vectorised, Parallel])
 def test_both_take_the_steps_of_their_boxes(engine: type) -> None:
-    descent = co.Descent(rate=0.05, momentum=0.6)
+    descent = Descent(rate=0.05, momentum=0.6)
     mime = after(co.Mime(descent, epochs=2, batch=10), 6, engine)
     lite = after(co.MimeLite(descent, epochs=2, batch=10), 3, engine)
     assert mime == pytest.approx(by_hand(3, 0.05, 0.6, corrected=True), abs=1e-6)
@@ -68,7 +72,7 @@ def test_both_take_the_steps_of_their_boxes(engine: type) -> None:
 
 def test_mime_with_one_step_is_the_centralised_optimiser() -> None:
     # One local step from θ: ∇fₖ(θ) − ∇fₖ(θ) + c = c at every client: a round is one step of torch's Adam on Σ nₖ/n fₖ.
-    found = after(co.Mime(co.AdamSteps(rate=0.1), epochs=1, batch=10), 10)
+    found = after(co.Mime(AdamSteps(rate=0.1), epochs=1, batch=10), 10)
     weight = torch.full((1,), 0.5, dtype=torch.float64, requires_grad=True)
     adam = torch.optim.Adam([weight], lr=0.1)
     for _ in range(5):
@@ -82,7 +86,7 @@ def test_mime_with_one_step_is_the_centralised_optimiser() -> None:
 
 def test_mime_stands_still_at_the_common_optimum_where_mimelite_drifts() -> None:
     # Σ nₖ hₖ (θ − cₖ) = 0 at (6·4·3)/(2·1 + 6·4) = 72/26.
-    best, still = 72 / 26, co.Descent(rate=0.05, momentum=0.0)
+    best, still = 72 / 26, Descent(rate=0.05, momentum=0.0)
     assert after(co.Mime(still, epochs=3, batch=10), 80) == pytest.approx(best, abs=1e-4)
     # MimeLite: three steps leave qₖ = (1 − ηhₖ)³ of the way, so it stands still where Σ nₖ (1 − qₖ)(θ − cₖ) = 0.
     first, second = 2 * (1 - 0.95**3), 6 * (1 - 0.8**3)
@@ -92,7 +96,7 @@ def test_mime_stands_still_at_the_common_optimum_where_mimelite_drifts() -> None
 
 def test_the_gradient_over_all_rows_does_not_depend_on_the_pieces() -> None:
     g = torch.Generator().manual_seed(0)
-    task = co.classification(co.mlp(3, 2, hidden=(4,)))
+    task = co.classification(co.models.mlp(3, 2, hidden=(4,)))
     data = Data.of(torch.randn(23, 3, generator=g), torch.randint(2, (23,), generator=g))
     like = task.init(Key(0)).params
     whole = gradient_of(task, like, data.size)(tree.ravel(like), data)

@@ -25,7 +25,7 @@ def row(name: str, *curves: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_a_curve_adds_up_what_was_sent() -> None:
     task, sites = tiny.classification()
-    sites = co.moons(n=160).split(co.iid(), sites=4, validation=0.2, seed=1)
+    sites = co.datasets.moons(n=160).split(co.splits.iid(), sites=4, validation=0.2, seed=1)
 
     report = co.run(co.FedAvg(co.SGD(epochs=1)), task, sites, rounds=3).report
     points = curve(report)

@@ -98,8 +98,8 @@ def test_sites_without_weights_or_members_are_refused() -> None:
 
 def test_noise_that_pools_count_as_the_function_is_no_doubt_about_the_weights() -> None:
     x = Key(0).normal((60, 2))
-    sites = co.from_arrays(x, x[:, 0]).split(co.iid(), 2)
-    network = co.mlp(2, hidden=(4,))
+    sites = co.from_arrays(x, x[:, 0]).split(co.splits.iid(), 2)
+    network = co.models.mlp(2, hidden=(4,))
     sampler = co.CyclicalSGHMC(epochs=4, cycles=1, samples=2)
     found = [
         co.run(co.Mixture(sampler), co.regression(network, noise=0.5, latent=latent), sites, scored=False)

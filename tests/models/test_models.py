@@ -12,6 +12,7 @@ from torch.func import functional_call, stack_module_state, vmap
 import consilience as co
 from consilience.data.sites import Data
 from consilience.errors import InputError
+from consilience.key import Key
 from consilience.models import MODELS, model
 from consilience.models.cnn import cnn_hasan
 from consilience.models.mlp import mlp
@@ -88,7 +89,7 @@ def test_images_in_one_number_a_class_out(name: str, features: tuple[int, ...]) 
 
 @pytest.mark.parametrize("name", [name for name in QUICK if name not in BY_BATCH])
 def test_vmap_over_weights_is_a_loop_over_them(name: str) -> None:
-    nets, x = [model(name, MNIST, 3) for _ in range(2)], co.Key(0).normal((2, *MNIST))
+    nets, x = [model(name, MNIST, 3) for _ in range(2)], Key(0).normal((2, *MNIST))
     params, buffers = stack_module_state(nets)  # type: ignore[arg-type]
 
     with torch.no_grad():
@@ -101,12 +102,12 @@ def test_vmap_over_weights_is_a_loop_over_them(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_one_epoch_of_sgd_moves_all_weights(name: str) -> None:
-    data = Data.of(co.Key(2).normal((8, *MNIST)), torch.arange(8) % 3)
+    data = Data.of(Key(2).normal((8, *MNIST)), torch.arange(8) % 3)
     task = co.classification(model(name, MNIST, 3))
     task.check(data, 3)
-    start = task.init(co.Key(0))
+    start = task.init(Key(0))
 
-    end = co.SGD(epochs=1, batch=8)(task, start, Client(data, (), co.Key(1)))
+    end = co.SGD(epochs=1, batch=8)(task, start, Client(data, (), Key(1)))
 
     assert all(torch.isfinite(p).all() for p in end.params.values())
     assert all(not torch.equal(p, start.params[k]) for k, p in end.params.items())
@@ -115,7 +116,7 @@ def test_one_epoch_of_sgd_moves_all_weights(name: str) -> None:
 def test_the_same_key_starts_every_network_alike() -> None:
     task, twin = (co.classification(model("cnn_chen", MNIST, 3)) for _ in range(2))
 
-    a, b, other = task.init(co.Key(0)), twin.init(co.Key(0)), task.init(co.Key(1))
+    a, b, other = task.init(Key(0)), twin.init(Key(0)), task.init(Key(1))
 
     assert all(torch.equal(a.params[k], b.params[k]) for k in a.params)
     assert any(not torch.equal(a.params[k], other.params[k]) for k in a.params)

@@ -12,13 +12,17 @@ from torch import nn
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.engines import Sequential, Turn
+from consilience.inference import SWA
 from consilience.key import Key
+from consilience.method import Pooled, State
 from consilience.methods.fedpa import delta
 from consilience.parties import Client, Server
 from consilience.payload import nbytes
 from consilience.pooling.distil import MatchNormals, widen
-from consilience.posterior import dense_moments
+from consilience.posterior import Point, Posterior, Samples, dense_moments
 from consilience.predictive import Categorical, Normal, logarithmic, product, robust, shared
+from consilience.prior import Isotropic
 from consilience.training.kernels import At
 
 FIT = co.Adam(rate=0.02, epochs=150, batch=200)
@@ -31,7 +35,7 @@ def test_a_student_of_its_own_kind_learns_its_teacher() -> None:
         co.Adam(0.05, 40, 64)(task, task.init(Key(1)), Client(sites.pooled().train[0], (), Key(2)))
     )
 
-    distil = co.Distil(FIT, start=co.at_random)
+    distil = co.pooling.Distil(FIT, start=co.pooling.at_random)
     student = distil.student(task, teacher, [], x, Key(3))
 
     p, q = teacher(x), distil.predictive(task, student)(x)
@@ -49,7 +53,9 @@ def test_the_teacher_is_asked_once() -> None:
         asked.append(len(x))
         return Categorical(torch.full((len(x), 2), 0.5).log())
 
-    co.Distil(co.Adam(epochs=7, batch=4), start=co.at_random).student(task, teacher, [], sites.train[0].x, Key(0))
+    co.pooling.Distil(co.Adam(epochs=7, batch=4), start=co.pooling.at_random).student(
+        task, teacher, [], sites.train[0].x, Key(0)
+    )
 
     assert asked == [len(sites.train[0].x)]
 
@@ -57,8 +63,8 @@ def test_the_teacher_is_asked_once() -> None:
 def test_a_regression_student_learns_mean_and_variance() -> None:
     x = torch.linspace(-1, 1, 200).unsqueeze(1)
     mean, var = torch.sin(2 * x[:, 0]), 0.1 + 0.3 * (x[:, 0] > 0)
-    task = co.regression(co.mlp(1, hidden=(20,)))
-    distil = co.Distil(co.Adam(rate=0.01, epochs=600, batch=200))
+    task = co.regression(co.models.mlp(1, hidden=(20,)))
+    distil = co.pooling.Distil(co.Adam(rate=0.01, epochs=600, batch=200))
 
     student = distil.student(task, lambda _: Normal(mean, var - 0.05, torch.full_like(var, 0.05)), [], x, Key(0))
     p = distil.predictive(task, student)(x)
@@ -79,7 +85,7 @@ def test_the_divergence_between_normals_is_the_closed_form() -> None:
 
 
 def test_widening_doubles_the_last_layer_alone() -> None:
-    model = co.mlp(3, 2, hidden=(4,))
+    model = co.models.mlp(3, 2, hidden=(4,))
     shapes = [tuple(p.shape) for p in widen(model).parameters()]
     assert shapes == [(4, 3), (4,), (4, 4), (4,)]
     assert widen(nn.Linear(3, 1)).out_features == 2
@@ -90,23 +96,23 @@ def test_widening_doubles_the_last_layer_alone() -> None:
 @pytest.mark.parametrize("problem", ["classification", "regression"])
 def test_every_pool_can_be_distilled(name: str, problem: str) -> None:
     task, sites = tiny.PROBLEMS[problem]()
-    method = dataclasses.replace(tiny.method(name), distil=co.Distil(co.Adam(epochs=3, batch=5)))  # type: ignore[call-arg]
+    method = dataclasses.replace(tiny.method(name), distil=co.pooling.Distil(co.Adam(epochs=3, batch=5)))  # type: ignore[call-arg]
 
     result = co.run(method, task, sites)
 
-    assert isinstance(result.state.posterior, co.Point)
+    assert isinstance(result.state.posterior, Point)
     assert result.report["needs"] == ("labels" if name == "beta" else "inputs")
 
 
 def test_without_inputs_a_student_is_refused() -> None:
     task, sites = tiny.classification()
-    method = dataclasses.replace(tiny.method("bcm"), distil=co.Distil())
+    method = dataclasses.replace(tiny.method("bcm"), distil=co.pooling.Distil())
     with pytest.raises(co.InputError, match="unlabelled rows"):
         co.run(method, task, dataclasses.replace(sites, inputs=None))
 
 
 def test_swa_averages_the_ends_of_its_cycles() -> None:
-    swa = co.SWA(rate=0.1, low=0.05, begin=3, every=2, momentum=0.0)
+    swa = SWA(rate=0.1, low=0.05, begin=3, every=2, momentum=0.0)
     vector, state = torch.tensor([1.0]), swa.init(torch.tensor([1.0]))
     seen = []
     for i in range(8):
@@ -151,7 +157,7 @@ class Exact:
     count: int = 400
     noise: float = 0.25
 
-    def __call__(self, task: co.Task, start: co.Posterior, client: Client) -> co.Samples:
+    def __call__(self, task: co.Task, start: Posterior, client: Client) -> Samples:
         x, y = client.data.x, client.data.y
         prior = torch.eye(x.shape[1], dtype=x.dtype)
         precision = x.T @ x / self.noise + prior
@@ -160,19 +166,19 @@ class Exact:
         draws = draws - draws.mean(0)
         whitened = draws @ torch.linalg.inv(torch.linalg.cholesky(draws.T.cov())).T
         lower = torch.linalg.cholesky(torch.linalg.inv(precision))
-        return co.Samples({"weight": (mean + whitened @ lower.T).unsqueeze(1)})
+        return Samples({"weight": (mean + whitened @ lower.T).unsqueeze(1)})
 
 
 def test_ep_mcmc_reaches_the_closed_form_global_posterior() -> None:
-    rows = co.linear_gaussian(n=120, features=3, noise=0.5, seed=4)
-    sites = rows.split(co.iid(), sites=4, calibration=0, seed=1).to(torch.float64)
+    rows = co.datasets.linear_gaussian(n=120, features=3, noise=0.5, seed=4)
+    sites = rows.split(co.splits.iid(), sites=4, calibration=0, seed=1).to(torch.float64)
     task = co.regression(nn.Linear(3, 1, bias=False).double(), noise=0.25)
     whole = sites.pooled().train[0]
     precision = whole.x.T @ whole.x / 0.25 + torch.eye(3, dtype=torch.float64)
     mean = torch.linalg.solve(precision, whole.x.T @ whole.y / 0.25)
 
     draws = 200_000
-    method = co.EPMCMC(Exact(), fit=co.dense_moments, draws=draws)
+    method = co.EPMCMC(Exact(), fit=co.posterior.dense_moments, draws=draws)
     result = co.run(method, task, sites, scored=False)
     found = dense_moments(result.state.posterior)
 
@@ -183,7 +189,7 @@ def test_ep_mcmc_reaches_the_closed_form_global_posterior() -> None:
 
 def test_a_full_covariance_needs_enough_samples() -> None:
     with pytest.raises(co.InputError, match="needs more than 6 samples"):
-        dense_moments(co.Samples({"a": torch.randn(4, 6)}))
+        dense_moments(Samples({"a": torch.randn(4, 6)}))
 
 
 def test_fedpa_converges_to_the_mean_of_the_product() -> None:
@@ -204,12 +210,12 @@ def test_fedpa_converges_to_the_mean_of_the_product() -> None:
 
 
 def quadratic(centre: float) -> tuple[co.Task, Data]:
-    task = co.regression(nn.Linear(1, 1, bias=False), noise=1.0, prior=co.Isotropic(1e12))
+    task = co.regression(nn.Linear(1, 1, bias=False), noise=1.0, prior=Isotropic(1e12))
     return task, Data.of(torch.ones(4, 1), torch.full((4,), centre))
 
 
-def point(value: float) -> co.Point:
-    return co.Point({"weight": torch.full((1, 1), value)})
+def point(value: float) -> Point:
+    return Point({"weight": torch.full((1, 1), value)})
 
 
 def test_fedprox_takes_the_steps_of_its_box() -> None:
@@ -227,7 +233,7 @@ def test_fedyogi_takes_the_steps_of_its_box() -> None:
     state = method.init(task, server)._replace(posterior=point(0.0))
     x, m, v = 0.0, 0.0, 0.1**2
     for t in range(3):
-        replies = co.Sequential([data]).gather(method, task, method.broadcast(state), [0], co.Turn(t, Key(0)))
+        replies = Sequential([data]).gather(method, task, method.broadcast(state), [0], Turn(t, Key(0)))
         state = method.aggregate(task, state, replies, server)
         step = 0.5 * (1 - x)  # one local step towards 1
         m = 0.9 * m + 0.1 * step
@@ -245,7 +251,7 @@ def test_fedavgm_and_fedadam_take_the_steps_of_their_boxes() -> None:
     z, m, v = 0.0, 0.0, 0.1**2
     for t in range(3):
         for i, method in enumerate((heavy, adam)):
-            replies = co.Sequential([data]).gather(method, task, method.broadcast(states[i]), [0], co.Turn(t, Key(0)))
+            replies = Sequential([data]).gather(method, task, method.broadcast(states[i]), [0], Turn(t, Key(0)))
             states[i] = method.aggregate(task, states[i], replies, server)
         velocity = 0.5 * velocity + 0.5 * (x - 1)  # one local step moves half the way to 1
         x -= 0.8 * velocity
@@ -261,8 +267,8 @@ def test_equal_weights_ignore_sizes() -> None:
     task, many = quadratic(2.0)
     double = Data.of(torch.cat([many.x, many.x]), torch.cat([many.y, many.y]))
     method = co.FedAvg(co.SGD(rate=1.0, momentum=0.0, epochs=1, batch=10), equal=True)
-    replies = co.Sequential([few, double]).gather(method, task, point(5.0), [0, 1], co.Turn(0, Key(0)))
-    state = method.aggregate(task, co.State(point(5.0)), replies, Server(None, None, Key(0), 2))
+    replies = Sequential([few, double]).gather(method, task, point(5.0), [0, 1], Turn(0, Key(0)))
+    state = method.aggregate(task, State(point(5.0)), replies, Server(None, None, Key(0), 2))
     assert float(state.posterior.params["weight"]) == pytest.approx(1.0, abs=1e-5)  # by size: 4/3
 
 
@@ -296,8 +302,8 @@ def test_fedkt_counts_votes_as_its_box_says() -> None:
     task = co.classification(nn.Linear(1, 2, bias=False))
     says = {0: torch.tensor([[1.0], [0.0]]), 1: torch.tensor([[0.0], [1.0]])}
     clients = [(0, 0), (1, 1), (1, 0)]  # agree on 0, agree on 1, disagree
-    posteriors = tuple(co.Samples({"weight": torch.stack([says[a], says[b]])}) for a, b in clients)
-    state = co.Pooled(task.init(Key(0)), posteriors, torch.ones(3))
+    posteriors = tuple(Samples({"weight": torch.stack([says[a], says[b]])}) for a, b in clients)
+    state = Pooled(task.init(Key(0)), posteriors, torch.ones(3))
     x = torch.ones(1, 1)
     assert co.FedKT().votes(task, state, x).tolist() == [[2.0, 2.0]]
     assert co.FedKT(consistent=False).votes(task, state, x).tolist() == [[3.0, 3.0]]
@@ -308,7 +314,7 @@ def test_fedkts_parts_are_disjoint_and_complete() -> None:
 
     @dataclasses.dataclass(frozen=True)
     class Spy:
-        def __call__(self, task: co.Task, start: co.Point, client: Client) -> co.Point:
+        def __call__(self, task: co.Task, start: Point, client: Client) -> Point:
             seen.append(client.data.w)
             return start
 
@@ -363,5 +369,7 @@ def _one_class(sites: co.Sites) -> co.Sites:
 def test_a_teacher_with_certain_predictions_can_be_learned() -> None:
     task, sites = tiny.classification()
     certain = Categorical(torch.tensor([[0.0, -torch.inf]]).expand(len(sites.train[0].x), 2))
-    student = co.Distil(co.Adam(epochs=2), co.at_random).student(task, lambda _: certain, [], sites.train[0].x, Key(0))
+    student = co.pooling.Distil(co.Adam(epochs=2), co.pooling.at_random).student(
+        task, lambda _: certain, [], sites.train[0].x, Key(0)
+    )
     assert tree.all_finite(student)

@@ -13,15 +13,19 @@ import torch
 import consilience as co
 from consilience import tree
 from consilience.comparison.rows import read_settings, row
+from consilience.engines import Sequential, Turn
 from consilience.errors import InputError
+from consilience.inference import SWA
 from consilience.inference.swa import refresh_statistics
 from consilience.key import Key
 from consilience.method import Needs, needs
+from consilience.methods.ensembles import one_ensemble, v_distillation
 from consilience.models.mobilenet import mobilenetv2
 from consilience.models.resnet import resnet
 from consilience.parties import Server
 from consilience.pooling.ensembles import FLOOR, dirichlet_shares, floor_var, gaussian
 from consilience.posterior import Point, Samples
+from consilience.predictive import Normal
 
 POINTS = [Point({"a": torch.tensor([0.0, 1.0]).double()}), Point({"a": torch.tensor([4.0, 1.0]).double()})]
 WEIGHTS = torch.tensor([0.25, 0.75]).double()
@@ -33,8 +37,8 @@ INNER = {
     "fedavgm": co.FedAvgM(QUICK),
     "scaffold": co.Scaffold(dataclasses.replace(QUICK, momentum=0.0)),
 }
-ALONE = co.Ensemble(samples=0, average=True, clients=False)  # A
-TEACH = co.Distil(co.SWA(rate=0.05, low=0.02, begin=4, every=3, epochs=6, batch=4), wide=False)
+ALONE = co.pooling.Ensemble(samples=0, average=True, clients=False)  # A
+TEACH = co.pooling.Distil(SWA(rate=0.05, low=0.02, begin=4, every=3, epochs=6, batch=4), wide=False)
 
 
 def test_the_gaussian_has_the_weighted_moments() -> None:
@@ -45,7 +49,7 @@ def test_the_gaussian_has_the_weighted_moments() -> None:
 
 
 def test_gaussian_draws_have_these_moments() -> None:
-    drawn = co.GaussianModels()(POINTS, WEIGHTS, Key(1), 4000).params["a"]
+    drawn = co.pooling.GaussianModels()(POINTS, WEIGHTS, Key(1), 4000).params["a"]
     # standard errors of a mean and a variance of 4000 normals of variance 3: √(3/4000) and 3·√(2/4000)
     assert drawn[:, 0].mean() == pytest.approx(3, abs=4 * (3 / 4000) ** 0.5)
     assert drawn[:, 0].var() == pytest.approx(3, abs=4 * 3 * (2 / 4000) ** 0.5)
@@ -67,7 +71,7 @@ def test_dirichlet_models_are_the_convex_combinations_of_equation_7() -> None:
     shares = dirichlet_shares(0.5, WEIGHTS, Key(2), 5)
     gamma = dirichlet_shares(0.5, torch.full((2,), 0.5).double(), Key(2), 5)  # the same draws, sizes left out
     assert torch.allclose(shares, gamma * WEIGHTS / (gamma * WEIGHTS).sum(-1, keepdim=True))
-    drawn = co.DirichletModels(0.5)(POINTS, WEIGHTS, Key(2), 5).params["a"]
+    drawn = co.pooling.DirichletModels(0.5)(POINTS, WEIGHTS, Key(2), 5).params["a"]
     assert torch.allclose(drawn[:, 0], 4 * shares[:, 1])  # clients at 0 and 4
     assert torch.allclose(drawn[:, 1], torch.ones(5).double())
 
@@ -78,7 +82,9 @@ def test_dirichlet_models_are_the_convex_combinations_of_equation_7() -> None:
 )
 def test_members_are_the_unions_of_table_3(samples: int, average: bool, clients: bool, kept: list[float]) -> None:
     centre = Point({"a": torch.tensor([9.0, 9.0]).double()})
-    made = co.Ensemble(samples=samples, average=average, clients=clients)(POINTS, WEIGHTS, centre, Key(0)).params["a"]
+    made = co.pooling.Ensemble(samples=samples, average=average, clients=clients)(
+        POINTS, WEIGHTS, centre, Key(0)
+    ).params["a"]
     assert len(made) == samples + len(kept)
     assert made[samples:, 0].tolist() == kept
 
@@ -149,7 +155,7 @@ def test_without_distillation_it_is_the_inner_method_with_the_ensemble_watched()
 
 def test_one_ensemble_is_the_mean_of_the_clients_probabilities() -> None:
     task, sites = tiny.classification()
-    result = co.run(co.one_ensemble(QUICK), task, sites, rounds=1)
+    result = co.run(one_ensemble(QUICK), task, sites, rounds=1)
     x = sites.all_test.x
     each = [torch.softmax(task.outputs(r.payload.params, x), -1) for r in result.replies]
     p = result.method.predictive(task, result.state)(x)
@@ -160,9 +166,9 @@ def test_v_distillation_squares_the_pseudo_labels() -> None:
     """One full-batch SGD step from the average is −ε times the gradient of −Σ q log p with q = p̂² / Σ p̂²."""
     task, sites = tiny.classification(torch.float64)
     rows = len(sites.inputs)  # type: ignore[arg-type]
-    method = co.v_distillation(INNER["fedavg"], co.SGD(rate=0.1, momentum=0.0, epochs=1, batch=rows))
+    method = v_distillation(INNER["fedavg"], co.SGD(rate=0.1, momentum=0.0, epochs=1, batch=rows))
     result = co.run(method, task, sites, rounds=1)
-    average = co.average([r.payload for r in result.replies], co.weights(result.replies)).params
+    average = co.pooling.average([r.payload for r in result.replies], co.parties.weights(result.replies)).params
     with torch.no_grad():
         p = torch.stack([torch.softmax(task.outputs(r.payload.params, sites.inputs), -1) for r in result.replies]).mean(
             0
@@ -184,9 +190,9 @@ def test_pseudo_labels_are_predicted_without_augmentation_and_distilled_with_it(
     task, sites = tiny.classification(torch.float64)
     x = sites.inputs
     assert x is not None
-    distil = co.Distil(co.SGD(rate=0.1, momentum=0.0, epochs=1, batch=len(x), augment=mirrored), wide=False)
+    distil = co.pooling.Distil(co.SGD(rate=0.1, momentum=0.0, epochs=1, batch=len(x), augment=mirrored), wide=False)
     result = co.run(co.FedBE(INNER["fedavg"], ALONE, distil=distil), task, sites, rounds=1)
-    average = co.average([r.payload for r in result.replies], co.weights(result.replies)).params
+    average = co.pooling.average([r.payload for r in result.replies], co.parties.weights(result.replies)).params
     theta = {k: v.clone().requires_grad_() for k, v in average.items()}
     target = torch.softmax(task.outputs(average, x), -1).detach()
     loss = -(target * torch.log_softmax(task.outputs(theta, -x), -1)).sum(-1).mean()
@@ -198,10 +204,10 @@ def test_a_regression_student_learns_the_ensembles_mean_and_spread() -> None:
     """A linear student under one variance for all rows: least squares to the means; the variance of what is left."""
     x = torch.linspace(-1, 1, 40).double().unsqueeze(1)
     mean, var = 0.5 + 2 * x[:, 0] + 0.3 * torch.cos(3 * x[:, 0]), 0.2 + 0.1 * x[:, 0] ** 2
-    task = co.regression(co.linear(1).double())
-    distil = co.Distil(co.SGD(rate=0.1, momentum=0.9, epochs=400, batch=40), wide=False)
+    task = co.regression(co.models.linear(1).double())
+    distil = co.pooling.Distil(co.SGD(rate=0.1, momentum=0.9, epochs=400, batch=40), wide=False)
     zero = torch.zeros_like(mean)
-    student = distil.student(task, lambda _: co.Normal(mean, var, zero), [task.init(Key(0))], x, Key(1)).params
+    student = distil.student(task, lambda _: Normal(mean, var, zero), [task.init(Key(0))], x, Key(1)).params
     design = torch.cat([x, torch.ones_like(x)], 1)
     gradient, shift = torch.linalg.lstsq(design, mean).solution
     left = (mean - design @ torch.stack([gradient, shift])) ** 2
@@ -220,12 +226,12 @@ def test_a_student_with_its_own_variances_does_not_go_back_to_the_clients() -> N
 
 
 @pytest.mark.parametrize("distil", [TEACH, None])
-def test_one_reply_leaves_the_average_and_says_so(distil: co.Distil | None) -> None:
+def test_one_reply_leaves_the_average_and_says_so(distil: co.pooling.Distil | None) -> None:
     task, sites = tiny.classification()
     method = co.FedBE(INNER["fedavg"], distil=distil)
     server = Server(sites.inputs, None, Key(0), len(sites))
     state = method.init(task, server)
-    replies = co.Sequential(sites.train).gather(method, task, method.broadcast(state), [2], co.Turn(0, Key(3)))
+    replies = Sequential(sites.train).gather(method, task, method.broadcast(state), [2], Turn(0, Key(3)))
     with pytest.warns(UserWarning, match="Only one client replied"):
         new = method.aggregate(task, state, replies, server)
     assert torch.allclose(tree.ravel(new.posterior.params), tree.ravel(replies[0].payload.params))
@@ -234,7 +240,7 @@ def test_one_reply_leaves_the_average_and_says_so(distil: co.Distil | None) -> N
 
 def test_some_of_the_clients_suffice_and_one_is_reported() -> None:
     task, sites = tiny.classification()
-    method = co.FedBE(INNER["scaffold"], co.Ensemble(samples=3), distil=TEACH)
+    method = co.FedBE(INNER["scaffold"], co.pooling.Ensemble(samples=3), distil=TEACH)
     some = co.run(method, task, sites, rounds=2, participation=3)
     assert len(some.state.posteriors[0].params["0.weight"]) == 3 + 1 + 3 and not some.report["warnings"]
     single = co.run(method, task, sites, rounds=2, participation=1)
@@ -245,9 +251,9 @@ def test_some_of_the_clients_suffice_and_one_is_reported() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     for alpha in (0.0, -1.0, float("nan")):
         with pytest.raises(InputError, match="above 0"):
-            co.DirichletModels(alpha)
+            co.pooling.DirichletModels(alpha)
     with pytest.raises(InputError, match="needs members"):
-        co.Ensemble(samples=0, average=False, clients=False)
+        co.pooling.Ensemble(samples=0, average=False, clients=False)
     for inner in (co.Mixture(), co.Centralised(), co.FedBE()):
         with pytest.raises(InputError, match="many rounds"):
             co.FedBE(inner)
@@ -332,9 +338,13 @@ def test_batch_normalisation_is_sampled_distilled_and_agrees_between_engines() -
 def test_deep_networks_run_from_end_to_end(kind: str) -> None:
     network = {"resnet20": resnet(SHAPE, 4, 20, torch.nn.BatchNorm2d), "mobilenetv2": mobilenetv2(SHAPE, 4)}[kind]
     y = torch.arange(24) % 4
-    rows = co.Dataset("drawn", Key(0).uniform(24 * 192).reshape(24, *SHAPE), y, classes=4)
-    sites = rows.split(co.iid(), 2, test=0.2, calibration=0, inputs=4)
-    method = co.FedBE(co.FedAvg(QUICK), co.Ensemble(samples=2), distil=co.Distil(co.SWA(epochs=1, batch=4), wide=False))
+    rows = co.data.Dataset("drawn", Key(0).uniform(24 * 192).reshape(24, *SHAPE), y, classes=4)
+    sites = rows.split(co.splits.iid(), 2, test=0.2, calibration=0, inputs=4)
+    method = co.FedBE(
+        co.FedAvg(QUICK),
+        co.pooling.Ensemble(samples=2),
+        distil=co.pooling.Distil(SWA(epochs=1, batch=4), wide=False),
+    )
     result = co.run(method, co.classification(network), sites, rounds=1)
     assert 0 < result.metrics["nll"] < 50
 

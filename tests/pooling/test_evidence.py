@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import consilience as co
+from consilience.data import Data
+from consilience.engines import Sequential, Turn
+from consilience.inference import Inference
 from consilience.key import Key
 from consilience.methods.evidence import EvidenceState
 from consilience.parties import Client
@@ -25,6 +28,7 @@ from consilience.pooling.evidence import (
     solver,
     strengths,
 )
+from consilience.posterior import Gaussian, Point, Samples
 from consilience.task import label_counts, smooth
 
 CLASSES, FEATURES, ROWS = 4, 3, 60
@@ -160,7 +164,7 @@ def test_the_method_does_not_see_a_constant_added_to_a_sites_logits() -> None:
 
 
 def test_equal_frequencies_and_identical_sites_give_back_the_single_site() -> None:
-    task = co.classification(co.mlp(2, 3, hidden=(4,)))
+    task = co.classification(co.models.mlp(2, 3, hidden=(4,)))
     posterior = task.init(Key(1))
     x = Key(2).normal((20, 2))
     state = EvidenceState(posterior, (posterior,) * 3, torch.ones(3) / 3, torch.full((3, 3), 10.0))
@@ -191,7 +195,8 @@ def test_the_adjusted_likelihood_changes_the_target_only() -> None:
     prior = -task.prior.log_density(params) / data.size
     torch.testing.assert_close(adjusted.loss(params, data, data.size), own + prior)
     torch.testing.assert_close(
-        adjusted.predictive(co.Point(params))(data.x)[0], task.predictive(co.Point(params))(data.x)[0]
+        adjusted.predictive(Point(params))(data.x)[0],
+        task.predictive(Point(params))(data.x)[0],
     )
 
 
@@ -220,19 +225,19 @@ def test_sites_with_a_single_class_each_fall_back_to_the_penalty() -> None:
         co.CyclicalSGHMC(epochs=2, cycles=1, samples=2, keep=2, batch=16),
     ],
 )
-def test_works_from_any_posterior(inference: co.Inference) -> None:
+def test_works_from_any_posterior(inference: Inference) -> None:
     task, sites = tiny.classification()
     result = co.run(co.EvidencePooling(inference), task, sites)
     assert 0 < result.metrics["nll"] < 2
     gaussians = tuple(
-        co.moments(p) if isinstance(p, co.Samples) else co.Gaussian(p.params, {}) for p in result.state.posteriors
+        co.posterior.moments(p) if isinstance(p, Samples) else Gaussian(p.params, {}) for p in result.state.posteriors
     )
     p = result.method.predictive(task, result.state._replace(posteriors=gaussians))(sites.all_test.x)
     assert bool(torch.isfinite(p[0]).all())
 
 
 @pytest.mark.parametrize(("inference", "samples"), [(co.SGD(), 1), (co.CyclicalSGHMC(), 2)])
-def test_bytes_are_samples_and_counts(inference: co.Inference, samples: int) -> None:
+def test_bytes_are_samples_and_counts(inference: Inference, samples: int) -> None:
     task, sites = tiny.classification()
     result = co.run(tiny.shortened(co.EvidencePooling(inference)), task, sites)
     parameters = sum(v.numel() for v in task.like.values())
@@ -240,7 +245,7 @@ def test_bytes_are_samples_and_counts(inference: co.Inference, samples: int) -> 
 
 
 def test_counts_ignore_padding() -> None:
-    data = co.Data(torch.zeros(4, 1), torch.tensor([0, 1, 1, 0]), torch.tensor([1.0, 1, 1, 0]))
+    data = Data(torch.zeros(4, 1), torch.tensor([0, 1, 1, 0]), torch.tensor([1.0, 1, 1, 0]))
     assert label_counts(data, 3).tolist() == [1, 2, 0]
 
 
@@ -252,8 +257,8 @@ def test_regression_is_refused() -> None:
 
 def test_distilled() -> None:
     task, sites = tiny.classification()
-    method = dataclasses.replace(tiny.method("evidence"), distil=co.Distil(co.Adam(epochs=2)))  # type: ignore[call-arg]
-    assert isinstance(co.run(method, task, sites).state.posterior, co.Point)
+    method = dataclasses.replace(tiny.method("evidence"), distil=co.pooling.Distil(co.Adam(epochs=2)))  # type: ignore[call-arg]
+    assert isinstance(co.run(method, task, sites).state.posterior, Point)
 
 
 def test_label_shift_is_undone_where_it_is_all_that_differs() -> None:
@@ -263,8 +268,8 @@ def test_label_shift_is_undone_where_it_is_all_that_differs() -> None:
     for share in (0.9, 0.1):
         y = (torch.rand(4000, generator=g) < share).long()
         x = torch.randn(4000, 1, generator=g) + (2 * y - 1).float().unsqueeze(1)
-        data.append(co.Data.of(x, y))
-    task = co.classification(co.linear(1, 2))
+        data.append(Data.of(x, y))
+    task = co.classification(co.models.linear(1, 2))
     method = co.EvidencePooling(co.Adam(rate=0.02, epochs=20, batch=200))
     replies = [method.local(task, task.init(Key(0)), Client(d, (), Key(k))) for k, d in enumerate(data)]
     for reply in replies:
@@ -285,9 +290,9 @@ def test_tuning_by_the_sites_picks_the_best_of_the_grid() -> None:
     assert totals.shape == (len(PENALTIES) * len(TEMPERATURES),)
     assert result.state.chosen.tolist() == pytest.approx(GRID[int(totals.argmax())])
     # The first site's sum for the first candidate, by hand: its pool's log-score on the rows it set aside.
-    engine = co.Sequential(sites.train)
+    engine = Sequential(sites.train)
     first = method.init(task, result.server)
-    replies = engine.gather(method, task, method.broadcast(first), range(len(sites)), co.Turn(0, Key(0).fold(1)))
+    replies = engine.gather(method, task, method.broadcast(first), range(len(sites)), Turn(0, Key(0).fold(1)))
     aside = engine.memories[0] > 0
     assert int(aside.sum()) == round(0.2 * len(aside) + 0.49)
     state = method.aggregate(task, first, replies, result.server)

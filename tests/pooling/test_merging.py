@@ -79,7 +79,7 @@ def test_eq_8_is_not_the_posterior_unless_the_prior_is_divided_out() -> None:
     mean, var = cf(m, v, torch.tensor([0.5, 0.5]))
     assert (float(mean), float(var)) == pytest.approx((1.0, 0.25))
     factors = [Gaussian({"a": mk}, {"a": vk}) for mk, vk in zip(m, v, strict=True)]
-    exact = co.multiply(factors, Gaussian({"a": torch.zeros(1)}, {"a": torch.ones(1)}))
+    exact = co.pooling.multiply(factors, Gaussian({"a": torch.zeros(1)}, {"a": torch.ones(1)}))
     assert (float(exact.mean["a"]), float(exact.var["a"])) == pytest.approx((4 / 3, 1 / 3))
 
 
@@ -184,7 +184,10 @@ def test_clients_with_other_layers_are_refused() -> None:
 def test_an_all_point_model_is_refused() -> None:
     with pytest.raises(co.InputError, match="Every weight is a point"):
         merge([Gaussian({"a": torch.ones(2)}, {})] * 2, torch.ones(2), cf)
-    task, sites = co.classification(co.mlp(2, 2, hidden=(3,))), co.moons(60).split(co.iid(), 2, seed=0)
+    task, sites = (
+        co.classification(co.models.mlp(2, 2, hidden=(3,))),
+        co.datasets.moons(60).split(co.splits.iid(), 2, seed=0),
+    )
     with pytest.raises(co.InputError, match="gives single weights"):
         co.run(co.VariationalAveraging(co.SGD(epochs=1)), task, sites, rounds=1)
 

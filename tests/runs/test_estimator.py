@@ -75,8 +75,8 @@ def test_it_is_the_run_it_says_it_is() -> None:
     model = co.FederatedClassifier("fedavg", hidden=(4,), rounds=2, random_state=3).fit(x, y, groups=site)
 
     data = co.from_arrays(x, y, site, x_test=x[:0], y_test=y[:0], site_test=site[:0])
-    sites = data.split(co.natural(), calibration=0, seed=3)
-    task = co.classification(co.mlp(2, 3, hidden=(4,)))
+    sites = data.split(co.splits.natural(), calibration=0, seed=3)
+    task = co.classification(co.models.mlp(2, 3, hidden=(4,)))
     result = co.run(co.FedAvg(), task, sites, rounds=2, seed=3, scored=False)
 
     assert model.predict_proba(x) == pytest.approx(result.predict(np.float32(x)).probs.numpy(), abs=1e-6)

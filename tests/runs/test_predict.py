@@ -23,10 +23,10 @@ def test_prediction_says_where_its_uncertainty_comes_from() -> None:
 
 
 def test_regression_predicts_in_the_targets_units() -> None:
-    rows = co.sine(n_per_site=30)
+    rows = co.datasets.sine(n_per_site=30)
     scaled = co.from_arrays(rows.x.numpy(), 1000 + 50 * rows.y.numpy(), site=rows.site)
-    sites = scaled.split(co.natural(), calibration=10, seed=0)
-    task = co.regression(co.mlp(1, hidden=(5,)))
+    sites = scaled.split(co.splits.natural(), calibration=10, seed=0)
+    task = co.regression(co.models.mlp(1, hidden=(5,)))
 
     result = co.run(tiny.method("mixture"), task, sites)
     p = result.predict(rows.x[:5])
@@ -45,8 +45,8 @@ def test_each_site_alone_has_no_prediction_for_all() -> None:
 
 def of_two_features() -> co.Result:
     x = Key(0).normal((60, 2)) * 10 + 50
-    sites = co.from_arrays(x, x[:, 0]).split(co.iid(), 2)
-    return co.run(co.FedAvg(co.SGD(epochs=1)), co.regression(co.linear(2)), sites)
+    sites = co.from_arrays(x, x[:, 0]).split(co.splits.iid(), 2)
+    return co.run(co.FedAvg(co.SGD(epochs=1)), co.regression(co.models.linear(2)), sites)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,9 @@ def of_two_features() -> co.Result:
 def test_rows_the_model_was_not_made_for_are_refused(given: list[list[float]], told: str) -> None:
     x = Key(0).normal((60, 2)) * 10 + 50
     result = co.run(
-        co.FedAvg(co.SGD(epochs=1)), co.regression(co.linear(2)), co.from_arrays(x, x[:, 0]).split(co.iid(), 2)
+        co.FedAvg(co.SGD(epochs=1)),
+        co.regression(co.models.linear(2)),
+        co.from_arrays(x, x[:, 0]).split(co.splits.iid(), 2),
     )
     with pytest.raises(InputError, match=told):
         result.predict(given)  # type: ignore[arg-type]
@@ -70,7 +72,9 @@ def test_rows_the_model_was_not_made_for_are_refused(given: list[list[float]], t
 def test_integers_and_doubles_are_predicted_as_the_same_numbers() -> None:
     x = Key(0).normal((60, 2)) * 10 + 50
     result = co.run(
-        co.FedAvg(co.SGD(epochs=1)), co.regression(co.linear(2)), co.from_arrays(x, x[:, 0]).split(co.iid(), 2)
+        co.FedAvg(co.SGD(epochs=1)),
+        co.regression(co.models.linear(2)),
+        co.from_arrays(x, x[:, 0]).split(co.splits.iid(), 2),
     )
     wanted = result.predict(torch.tensor([[62.0, 41.0]])).mean
     for given in ([[62, 41]], torch.tensor([[62, 41]]), torch.tensor([[62.0, 41.0]]).double().numpy()):
@@ -79,9 +83,9 @@ def test_integers_and_doubles_are_predicted_as_the_same_numbers() -> None:
 
 def test_a_temperature_scales_a_variance_and_its_parts_alike() -> None:
     x = Key(0).normal((80, 2))
-    sites = co.from_arrays(x, x[:, 0] + Key(1).normal((80,))).split(co.iid(), 2, calibration=20)
+    sites = co.from_arrays(x, x[:, 0] + Key(1).normal((80,))).split(co.splits.iid(), 2, calibration=20)
     sampler = co.CyclicalSGHMC(epochs=4, cycles=1, samples=2)
-    result = co.run(co.Mixture(sampler), co.regression(co.mlp(2, hidden=(4,)), noise=0.1), sites)
+    result = co.run(co.Mixture(sampler), co.regression(co.models.mlp(2, hidden=(4,)), noise=0.1), sites)
     t = float(result.report["tempered"]["temperature"])
     assert abs(t - 1) > 0.1
     for part, scaled in zip(

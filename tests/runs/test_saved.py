@@ -20,9 +20,10 @@ from consilience.models.controlled import control
 from consilience.models.mobilenet import Inverted
 from consilience.models.resnet import Residual, resnet
 from consilience.models.seeded import Dropout
+from consilience.runs.result import Prediction
 
 
-def same(a: co.Prediction, b: co.Prediction) -> bool:
+def same(a: Prediction, b: Prediction) -> bool:
     return all((x is None and y is None) or torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
@@ -48,8 +49,8 @@ def test_scales_and_temperature_are_kept(tmp_path: Path) -> None:
     g = torch.Generator().manual_seed(0)
     x = 50 + 20 * torch.randn(120, 2, generator=g)
     y = 300 + 7 * x[:, 0] + torch.randn(120, generator=g)
-    sites = co.from_arrays(x, y, torch.arange(120) % 2).split(co.natural(), seed=0)  # standardised
-    result = co.run(tiny.method("mixture"), co.regression(co.linear(2)), sites)
+    sites = co.from_arrays(x, y, torch.arange(120) % 2).split(co.splits.natural(), seed=0)  # standardised
+    result = co.run(tiny.method("mixture"), co.regression(co.models.linear(2)), sites)
 
     result.save(tmp_path / "run")
     loaded = co.load(tmp_path / "run")

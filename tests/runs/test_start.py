@@ -59,7 +59,7 @@ def test_costs_add_up_along_a_line_of_runs(tmp_path: Path) -> None:
 def test_another_network_and_an_unfinished_run_are_refused(tmp_path: Path) -> None:
     task, sites = tiny.classification()
     co.run(short(), task, sites, rounds=1, out=tmp_path / "a")
-    wider = co.classification(co.mlp(sites.features, sites.classes, hidden=(6,)))
+    wider = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(6,)))
 
     with pytest.raises(InputError, match="27 parameters and this one 32"):  # 2·5+5+5·2+2 and 2·6+6+6·2+2
         co.run(short(), wider, sites, rounds=1, start=tmp_path / "a")

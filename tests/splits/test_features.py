@@ -27,8 +27,10 @@ def test_a_quarter_turn_moves_every_pixel_to_its_place() -> None:
 
 
 def test_only_the_sites_own_features_change() -> None:
-    plain = images().split(co.dirichlet(0.5), 3, inputs=20, validation=0.1, seed=1)
-    moved = images().split(co.shifted(co.dirichlet(0.5), co.Rotation(90)), 3, inputs=20, validation=0.1, seed=1)
+    plain = images().split(co.splits.dirichlet(0.5), 3, inputs=20, validation=0.1, seed=1)
+    moved = images().split(
+        co.splits.shifted(co.splits.dirichlet(0.5), co.splits.Rotation(90)), 3, inputs=20, validation=0.1, seed=1
+    )
 
     # Three sites: turned by −90, 0 and 90 degrees.
     for k, quarters in enumerate((-1, 0, 1)):
@@ -43,7 +45,7 @@ def test_only_the_sites_own_features_change() -> None:
 
 
 def test_noise_grows_from_site_to_site_and_repeats() -> None:
-    plain, split = images().split(co.iid(), 3, seed=2), co.shifted(co.iid(), co.Noise(0.6))
+    plain, split = images().split(co.splits.iid(), 3, seed=2), co.splits.shifted(co.splits.iid(), co.splits.Noise(0.6))
     first, again = (images().split(split, 3, seed=2) for _ in range(2))
     for k, deviation in enumerate((0.0, 0.3, 0.6)):
         added = first.train[k].x - plain.train[k].x
@@ -54,11 +56,11 @@ def test_noise_grows_from_site_to_site_and_repeats() -> None:
 
 
 def test_natural_sites_and_shared_rows_may_shift_too() -> None:
-    sites = co.sine().split(parse("natural+noise:0.1"), seed=0)
+    sites = co.datasets.sine().split(parse("natural+noise:0.1"), seed=0)
     assert len(sites) == 5
     assert len(images().split(parse("heterogeneous:0.5@hasan2023+noise:0.1"), 3)) == 3
 
 
 def test_a_table_cannot_turn() -> None:
     with pytest.raises(InputError, match="not square images"):
-        co.moons().split(parse("iid+rotate:30"))
+        co.datasets.moons().split(parse("iid+rotate:30"))

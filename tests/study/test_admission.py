@@ -13,11 +13,11 @@ import torch
 from doors import LIAR, Lie, by_files, by_flower
 
 import consilience as co
+from consilience.admission import gate
 from consilience.admission.gate import ARRIVAL, CONTENT, Arrival, Gate, Refused, Rules
 from consilience.errors import InputError
 from consilience.parties import Reply
-from consilience.posterior import Dense, Gaussian
-from consilience.study import gate
+from consilience.posterior import Dense, Gaussian, Point
 from consilience.study.admission import group_answers, may_leave
 from consilience.study.agreement import Study
 
@@ -95,7 +95,7 @@ TABLE: dict[Callable[..., None], dict[str, Lie]] = {
             change=params(lambda p: {**p, "more": torch.zeros(2)}),
         ),
         "another order": Lie("put together in another way", change=params(lambda p: dict(reversed(p.items())))),
-        "another kind": Lie("put together in another way", change=lambda v: {**v, "send": co.Point(v["send"].params)}),
+        "another kind": Lie("put together in another way", change=lambda v: {**v, "send": Point(v["send"].params)}),
         "more parts": Lie("it is not put together as replies are.", change=lambda v: {**v, "more": torch.zeros(1)}),
         "no size": Lie("it is not put together as replies are.", change=lambda v: {"send": v["send"]}),
         "another shape": Lie("'params.0.weight' has the shape (1, ", change=weight(lambda w: w[:1])),
@@ -229,7 +229,7 @@ def test_answers_that_came_differently_are_not_held_against_each_other() -> None
     ],
 )
 def test_a_site_refuses_by_the_same_rules_before_anything_leaves(rules: Rules, sentence: str) -> None:
-    reply = Reply(co.Point({"a": torch.zeros(2)}), torch.tensor(42.0))
+    reply = Reply(Point({"a": torch.zeros(2)}), torch.tensor(42.0))
 
     may_leave(reply, co.FedAvg(), Rules())
     with pytest.raises(InputError, match=f"The reply of fedavg stays here: {sentence}"):

@@ -17,7 +17,9 @@ from consilience.data.sites import Data, Sites
 from consilience.errors import InputError
 from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.formats.signature import new_key, read_key
+from consilience.key import Key
 from consilience.methods.beta import BETAS
+from consilience.posterior import Point, Samples
 from consilience.study.admission import gate_of
 from consilience.study.agreement import Study
 from consilience.study.choice import TEMPERATURES, log_scores
@@ -104,7 +106,7 @@ def test_a_bad_file_is_named_and_the_rest_go_on(tmp_path: Path) -> None:
     study = studies.study(tmp_path)
     north, south, west = replies(study, tmp_path)
     key = read_key(tmp_path / "west.key")
-    value = open_envelope(west).value({"Samples": co.Samples})
+    value = open_envelope(west).value({"Samples": Samples})
     header = open_envelope(west).header
     stranger = new_key(tmp_path / "stranger.key")
     nan = {**value, "send": value["send"]._replace(params={k: v * torch.nan for k, v in value["send"].params.items()})}
@@ -137,7 +139,7 @@ def test_a_bad_file_is_named_and_the_rest_go_on(tmp_path: Path) -> None:
 def test_a_site_answers_once(tmp_path: Path) -> None:
     study = studies.study(tmp_path)
     north, south, west = replies(study, tmp_path)
-    value, other = open_envelope(west).value({"Samples": co.Samples}), tmp_path / "other.reply"
+    value, other = open_envelope(west).value({"Samples": Samples}), tmp_path / "other.reply"
     changed = {**value, "size": value["size"] + 1}
     other.write_bytes(seal(changed, open_envelope(west).header, read_key(tmp_path / "west.key")))
 
@@ -177,23 +179,23 @@ def test_signed_nonsense_is_refused_too(tmp_path: Path) -> None:
     study = studies.study(tmp_path)
     north, south, west = replies(study, tmp_path)
     key, header = read_key(tmp_path / "west.key"), open_envelope(west).header
-    value = open_envelope(west).value({"Samples": co.Samples})
+    value = open_envelope(west).value({"Samples": Samples})
     params = value["send"].params
     nonsense: list[Any] = [
         (),
         torch.zeros(3),
         {"send": (), "size": ()},
         {"send": params, "size": value["size"]},
-        {"send": co.Point(params), "size": value["size"]},
+        {"send": Point(params), "size": value["size"]},
         {"send": value["send"], "size": torch.zeros(2)},
         {"send": value["send"], "size": value["size"] + 0.5},
         {"send": value["send"], "size": -value["size"]},
         {"send": value["send"], "size": value["size"] * 1e9},
-        {"send": co.Samples({k: v[:1] for k, v in params.items()}), "size": value["size"]},
-        {"send": co.Samples(dict(reversed(params.items()))), "size": value["size"]},
-        {"send": co.Samples({k: v.int() for k, v in params.items()}), "size": value["size"]},
-        {"send": co.Samples({k: 7 for k in params}), "size": value["size"]},  # type: ignore[misc]
-        {"send": co.Samples({k: v / 0 for k, v in params.items()}), "size": value["size"]},
+        {"send": Samples({k: v[:1] for k, v in params.items()}), "size": value["size"]},
+        {"send": Samples(dict(reversed(params.items()))), "size": value["size"]},
+        {"send": Samples({k: v.int() for k, v in params.items()}), "size": value["size"]},
+        {"send": Samples({k: 7 for k in params}), "size": value["size"]},  # type: ignore[misc]
+        {"send": Samples({k: v / 0 for k, v in params.items()}), "size": value["size"]},
         {"size": value["size"], "send": value["send"], "more": torch.zeros(1)},
     ]
     for content in nonsense:
@@ -345,7 +347,7 @@ def test_a_message_must_come_from_the_coordinator(tmp_path: Path) -> None:
     study = studies.study(tmp_path, method="fedavg", settings=("inference.epochs=1",), rounds=2)
     forged = tmp_path / "forged.message"
     header = Header("message", study.agreement.hash, "sepsis", "server", 1)
-    forged.write_bytes(seal(study.agreement.build_task().init(co.Key(0)), header, read_key(tmp_path / "north.key")))
+    forged.write_bytes(seal(study.agreement.build_task().init(Key(0)), header, read_key(tmp_path / "north.key")))
 
     with pytest.raises(InputError, match="not signed with the key of 'server'"):
         replies(study, tmp_path, forged)

@@ -10,12 +10,12 @@ import studies
 import torch
 from rounds import pooled_model, replies, rows, same_numbers, server_key, statistics_of
 
-import consilience as co
 from consilience.admission.form import leaves_of
 from consilience.errors import InputError
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import open_envelope, seal
 from consilience.formats.signature import read_key
+from consilience.key import Key
 from consilience.parties import Received
 from consilience.posterior import Point, Samples
 from consilience.study.admission import gate_of
@@ -128,7 +128,7 @@ def test_the_mixture_handed_out_has_no_names_and_predicts_the_same(tmp_path: Pat
 def test_the_mixture_handed_out_is_the_same_whoever_sent_what(tmp_path: Path) -> None:
     """So neither the order of samples nor that of names can be turned back into sites, whatever else one knows."""
     agreed = studies.agreement(tmp_path, hand_out="mixture")
-    start = agreed.build_task().init(co.Key(0))
+    start = agreed.build_task().init(Key(0))
     sent = tuple(
         Samples({k: v + torch.full((3, *v.shape), float(site)) for k, v in start.params.items()}) for site in range(3)
     )

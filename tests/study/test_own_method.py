@@ -19,11 +19,14 @@ from typing import ClassVar, NamedTuple
 import torch
 
 import consilience as co
+from consilience.inference import Inference
+from consilience.parties import Reply
+from consilience.posterior import Point
 from consilience.data.sites import Data  # imported, and still kept off the wire
 
 
 class Middle(NamedTuple):
-    posterior: co.Point
+    posterior: Point
     spread: torch.Tensor  # how far the clients' weights lie apart
 
 
@@ -37,14 +40,14 @@ class FedMedian(co.Method):
 
     one_shot: ClassVar[bool] = True
 
-    inference: co.Inference = co.SGD(epochs=2)  # how a client trains
+    inference: Inference = co.SGD(epochs=2)  # how a client trains
 
     def local(self, task, message, client):
-        return co.Reply(self.inference(task, message, client), client.data.size)  # 1
+        return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task, state, replies, server):
         stacked = {k: torch.stack([r.payload.params[k] for r in replies]) for k in task.like}
-        middle = co.Point({k: v.median(0).values for k, v in stacked.items()})  # 2
+        middle = Point({k: v.median(0).values for k, v in stacked.items()})  # 2
         return Middle(middle, torch.stack([v.std(0).mean() for v in stacked.values()]))
 '''
 

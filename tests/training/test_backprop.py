@@ -11,6 +11,7 @@ from torch import nn
 
 import consilience as co
 from consilience import tree
+from consilience.data import Data
 from consilience.key import Key
 from consilience.likelihood import Softmax
 from consilience.models.plain import perceptron
@@ -27,7 +28,7 @@ OFFSET = torch.tensor([0.1, -0.4, 0.3], dtype=torch.float64)
 
 
 def cases() -> dict[str, tuple[co.Task, torch.Tensor]]:
-    network = lambda outputs, hidden: co.mlp((2, 2), outputs, hidden=hidden).double()
+    network = lambda outputs, hidden: co.models.mlp((2, 2), outputs, hidden=hidden).double()
     moments = network(2, (6,))
     classes, numbers = co.classification(network(3, (6, 5))), co.regression(network(1, (6,)))
     return {
@@ -48,7 +49,7 @@ def cases() -> dict[str, tuple[co.Task, torch.Tensor]]:
     }
 
 
-def built_inside(task: co.Task, like: tree.Params) -> Callable[[torch.Tensor, co.Data], torch.Tensor]:
+def built_inside(task: co.Task, like: tree.Params) -> Callable[[torch.Tensor, Data], torch.Tensor]:
     gradient = perceptron_gradient(task, like)
     assert gradient is not None
     return gradient
@@ -58,7 +59,7 @@ def built_inside(task: co.Task, like: tree.Params) -> Callable[[torch.Tensor, co
 def test_equals_autograd(name: str) -> None:
     task, y = cases()[name]
     x = Key(0).normal((ROWS, 2, 2)).double()
-    batch = co.Data(x, y, torch.tensor([1.0, 1, 0, 1, 2, 1, 0], dtype=torch.float64))  # padding and weights
+    batch = Data(x, y, torch.tensor([1.0, 1, 0, 1, 2, 1, 0], dtype=torch.float64))  # padding and weights
     like = {k: v.double() for k, v in task.init(Key(1)).params.items()}
     vector = tree.ravel(like)
     gradient = built_inside(task, like)
@@ -75,19 +76,19 @@ def test_equals_autograd(name: str) -> None:
 
 
 def test_only_plain_perceptrons_are_written_out() -> None:
-    flat, images = perceptron(co.mlp(4, 2)), perceptron(co.mlp((2, 2), 2))
+    flat, images = perceptron(co.models.mlp(4, 2)), perceptron(co.models.mlp((2, 2), 2))
     assert flat is not None and flat.weights == ("0.weight", "2.weight", "4.weight") and not flat.flat
     assert images is not None and images.biases == ("1.bias", "3.bias", "5.bias") and images.flat
     others = [
         nn.Sequential(nn.Flatten(2), nn.Linear(4, 2)),
         nn.Sequential(nn.Linear(4, 3, bias=False), nn.ReLU(), nn.Linear(3, 2)),
-        co.mlp(4, 2, activation=nn.Tanh),
-        co.mlp(4, 2, norm=nn.LayerNorm),
+        co.models.mlp(4, 2, activation=nn.Tanh),
+        co.models.mlp(4, 2, norm=nn.LayerNorm),
         nn.Linear(4, 2),
         nn.Sequential(nn.ReLU()),
     ]
     assert all(perceptron(other) is None for other in others)
-    watched = co.mlp(4, 2)
+    watched = co.models.mlp(4, 2)
     watched[0].register_forward_hook(lambda *_: None)
     assert perceptron(watched) is None
 
@@ -99,7 +100,7 @@ def test_a_layer_without_bias_goes_the_general_way() -> None:
 
 @pytest.mark.parametrize("features", [4, (2, 2)])
 def test_a_written_out_pass_is_the_networks_own(features: int | tuple[int, int]) -> None:
-    model = co.mlp(features, 3)
+    model = co.models.mlp(features, 3)
     task = co.classification(model)
     x = Key(0).normal((5, 4)).reshape(5, *((features,) if isinstance(features, int) else features))
     torch.testing.assert_close(task.outputs(task.like, x), model(x), atol=0, rtol=0)

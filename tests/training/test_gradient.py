@@ -10,13 +10,15 @@ import torch
 
 import consilience as co
 from consilience import tree
+from consilience.data import Data
 from consilience.key import Key
+from consilience.prior import Flat
 from consilience.task import Task, grad
 from consilience.tilt import decay, linear, proximal, proximal_norm
 from consilience.training.gradient import gradient_of
 
 
-def tasks() -> dict[str, tuple[Task, co.Data]]:
+def tasks() -> dict[str, tuple[Task, Data]]:
     found = {}
     for problem in ("classification", "regression"):
         task, sites = tiny.PROBLEMS[problem](torch.float64)
@@ -27,7 +29,7 @@ def tasks() -> dict[str, tuple[Task, co.Data]]:
             task.tilted(linear(centre)).tilted(decay(0.1)).tilted(proximal_norm(centre, 0.2)),
             sites.train[0],
         )
-        found[f"{problem}, flat prior"] = task.with_prior(co.Flat()), sites.train[0]
+        found[f"{problem}, flat prior"] = task.with_prior(Flat()), sites.train[0]
     task, data = found["classification"]
     found["adjusted"] = task.adjusted(torch.tensor([0.2, -0.4], dtype=torch.float64)), data
     return found
@@ -70,7 +72,7 @@ def test_tied_weights_move_together() -> None:
             return out
 
     task = co.classification(Tied())
-    data = co.Data.of(torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3)
+    data = Data.of(torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3)
     like = task.init(Key(0)).params
     vector = tree.ravel(like)
     expected = grad(lambda v: task.loss(tree.unravel(v, like), data, data.size), vector)

@@ -8,8 +8,11 @@ from torch import nn
 
 import consilience as co
 from consilience import tree
+from consilience.data import Data
+from consilience.inference import SWA, Inference
 from consilience.key import Key
 from consilience.parties import Client
+from consilience.posterior import Samples
 from consilience.training.optimisers import AdamSteps
 
 
@@ -17,11 +20,11 @@ def furthest(a: object, b: object) -> float:
     return max(float((x - y).abs().max()) for x, y in zip(tree.leaves(a), tree.leaves(b), strict=True))
 
 
-WRITERS: dict[str, co.Inference] = {
+WRITERS: dict[str, Inference] = {
     "SGD": co.SGD(epochs=2, momentum=0.0),
     "SGDM": co.SGD(epochs=2),
     "Adam": co.Adam(epochs=2),
-    "SWA": co.SWA(epochs=2, begin=1, every=1),
+    "SWA": SWA(epochs=2, begin=1, every=1),
     "SGLD": co.SGLD(epochs=3, burn=0, every=1),
     "cSGHMC": co.CyclicalSGHMC(epochs=4, cycles=2, samples=2, keep=4),
     "mean field": co.MeanField(epochs=2),
@@ -33,8 +36,8 @@ WRITERS: dict[str, co.Inference] = {
 def test_steps_overwrite_nothing_but_their_own(name: str, network: str) -> None:
     """A chain may write over its vectors: never over its start, its rows or the samples it has kept."""
     activation = nn.ReLU if network == "perceptron" else nn.Tanh
-    task = co.classification(co.mlp(4, 3, hidden=(5,), activation=activation)).tilted(co.decay(1e-3))
-    start, client = task.init(Key(0)), Client(co.Data.of(Key(2).normal((60, 4)), torch.arange(60) % 3), (), Key(1))
+    task = co.classification(co.models.mlp(4, 3, hidden=(5,), activation=activation)).tilted(co.task.decay(1e-3))
+    start, client = task.init(Key(0)), Client(Data.of(Key(2).normal((60, 4)), torch.arange(60) % 3), (), Key(1))
     before = tree.map(torch.clone, (start, client.data))
 
     first = WRITERS[name](task, start, client)
@@ -43,7 +46,7 @@ def test_steps_overwrite_nothing_but_their_own(name: str, network: str) -> None:
 
     assert furthest((start, client.data), before) == 0
     assert furthest(first, kept) == 0 and furthest(first, again) == 0
-    if isinstance(first, co.Samples):
+    if isinstance(first, Samples):
         samples = tree.ravel(first.params, batch_dims=1)
         assert len(samples.unique(dim=0)) == len(samples) > 2
 

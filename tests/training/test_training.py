@@ -13,12 +13,17 @@ from torch import nn
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.engines import Parallel, Sequential, Turn, Vectorised
+from consilience.inference import SWA, CropAndFlip, Inference
 from consilience.key import Key
+from consilience.method import State
 from consilience.methods import METHODS
 from consilience.models.batchnorm import BatchNorm
 from consilience.models.resnet import resnet
 from consilience.models.seeded import Dropout, normals, seed_draws, uniforms
-from consilience.parties import Client, Server
+from consilience.parties import Client, Received, Reply, Server
+from consilience.posterior import Point
+from consilience.prior import Flat, Isotropic
 from consilience.training.chain import draw_epochs
 from consilience.training.gradient import pass_of
 
@@ -28,10 +33,10 @@ def rows(count: int, shape: tuple[int, ...] = (4,), classes: int = 3, seed: int 
     return Data.of(2 * torch.randn(count, *shape, generator=g) + 1, torch.randint(classes, (count,), generator=g))
 
 
-def gathered(engine: str, method: co.Method, task: co.Task, data: list[Data]) -> list[co.Received]:
-    where = {"sequential": co.Sequential, "vectorised": co.Vectorised, "parallel": co.Parallel}[engine](data)
+def gathered(engine: str, method: co.Method, task: co.Task, data: list[Data]) -> list[Received]:
+    where = {"sequential": Sequential, "vectorised": Vectorised, "parallel": Parallel}[engine](data)
     state = method.init(task, Server(None, None, Key(2), len(data)))
-    return where.gather(method, task, method.broadcast(state), range(len(data)), co.Turn(0, Key(3)))
+    return where.gather(method, task, method.broadcast(state), range(len(data)), Turn(0, Key(3)))
 
 
 def furthest(a: object, b: object) -> float:
@@ -73,7 +78,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("inference", [co.SGD(0.02, epochs=2, batch=16), co.CyclicalSGHMC(0.01, 0.1, 2, 1, 1, 1, 16)])
-def test_engines_agree_on_unequal_clients(name: str, inference: co.Inference) -> None:
+def test_engines_agree_on_unequal_clients(name: str, inference: Inference) -> None:
     network, shape = NETWORKS[name]
     data = [rows(n, shape, seed=n) for n in (33, 20, 16)]  # last batches of 1, 4 and 16 rows
     task, method = co.classification(network()), co.FedAvg(inference)
@@ -119,7 +124,7 @@ def test_dropout_draws_anew_at_every_step_and_in_every_layer() -> None:
     # The same p, one after the other: equal seeds would give equal masks, and 0.5² of the ones would come through.
     twice = co.classification(nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5), nn.Linear(400, 2, bias=False)))
     ones = Data.of(torch.ones(1, 400), torch.zeros(1, dtype=torch.int64))
-    found = pass_of(twice.with_prior(co.Flat()), twice.like, ones.size)(tree.ravel(twice.like), ones, Key(0), 0)[1]
+    found = pass_of(twice.with_prior(Flat()), twice.like, ones.size)(tree.ravel(twice.like), ones, Key(0), 0)[1]
     assert (found[:400] != 0).double().mean().item() == pytest.approx(0.25, abs=0.08)  # deviation √(¼·¾/400) = 0.022
 
 
@@ -147,9 +152,9 @@ def test_batch_normalisation_is_torchs() -> None:
 
 def test_running_statistics_are_those_of_torch_and_nothing_else_moves_them() -> None:
     network, data = batchnorm_mlp(), rows(32)
-    task = co.classification(network, prior=co.Isotropic(0.01)).tilted(co.decay(0.5))  # both would shrink them
+    task = co.classification(network, prior=Isotropic(0.01)).tilted(co.task.decay(0.5))  # both would shrink them
 
-    point = co.SGD(rate=1e-9, momentum=0.0, epochs=3, batch=100)(task, co.Point(task.like), Client(data, (), Key(0)))
+    point = co.SGD(rate=1e-9, momentum=0.0, epochs=3, batch=100)(task, Point(task.like), Client(data, (), Key(0)))
 
     # At a rate of nearly 0 the inputs of the layer never change: three passes of momentum 0.1 over one batch.
     inside = data.x @ network[0].weight.T.detach() + network[0].bias.detach()  # type: ignore[operator, union-attr]
@@ -180,8 +185,8 @@ def test_methods_that_move_statistics_do(name: str) -> None:
     assert all(torch.isfinite(torch.tensor(v)) for v in result.metrics.values())
     if name in ("fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "scaffold"):
         points = [r.payload[0] if name == "scaffold" else r.payload for r in result.replies]
-        shares = torch.ones(4) if name == "scaffold" else co.weights(result.replies)
-        mean = co.average(points, shares).params
+        shares = torch.ones(4) if name == "scaffold" else co.parties.weights(result.replies)
+        mean = co.pooling.average(points, shares).params
         for statistic in task.statistics:
             torch.testing.assert_close(result.state.posterior.params[statistic], mean[statistic])
             assert furthest(mean[statistic], task.like[statistic]) > 1e-3
@@ -236,7 +241,7 @@ def test_a_buffer_that_stands_still_until_the_weights_move_is_refused_too() -> N
 def test_the_users_network_stays_as_it_was() -> None:
     network = batchnorm_mlp()
     task = co.classification(network)
-    co.SGD(epochs=1)(task, co.Point(task.like), Client(rows(20), (), Key(0)))
+    co.SGD(epochs=1)(task, Point(task.like), Client(rows(20), (), Key(0)))
     assert network.training and isinstance(network[1], nn.BatchNorm1d)
     assert torch.equal(network[1].running_var, torch.ones(6))  # type: ignore[arg-type]
 
@@ -246,7 +251,7 @@ def test_the_users_network_stays_as_it_was() -> None:
 
 def test_crop_and_flip_gives_what_a_loop_over_images_gives() -> None:
     x, key = rows(200, (2, 5, 6)).x, Key(4)
-    found = co.CropAndFlip(padding=1)(x, key)
+    found = CropAndFlip(padding=1)(x, key)
     # Every image must be one of 3 · 3 crops of the padded one or its mirror image; all eighteen appear about equally.
     padded = nn.functional.pad(x, [1] * 4)
     seen = torch.zeros(200, 3, 3, 2, dtype=torch.bool)
@@ -261,11 +266,11 @@ def test_crop_and_flip_gives_what_a_loop_over_images_gives() -> None:
     assert abs(float(counts[..., 0].sum()) - 100) < 25  # deviation 7.1
 
 
-@pytest.mark.parametrize("inference", [co.SGD(0.02, 0.9, 2, 16), co.SWA(epochs=2, batch=16, begin=2, every=2)])
-def test_augmented_training_is_the_same_on_every_engine(inference: co.SGD | co.SWA) -> None:
+@pytest.mark.parametrize("inference", [co.SGD(0.02, 0.9, 2, 16), SWA(epochs=2, batch=16, begin=2, every=2)])
+def test_augmented_training_is_the_same_on_every_engine(inference: co.SGD | SWA) -> None:
     data = [rows(n, (1, 6, 6), seed=n) for n in (33, 20, 16)]
     task = co.classification(nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3)))
-    method = co.FedAvg(dataclasses.replace(inference, augment=co.CropAndFlip()))
+    method = co.FedAvg(dataclasses.replace(inference, augment=CropAndFlip()))
 
     alone, plain = gathered("sequential", method, task, data), gathered("sequential", co.FedAvg(inference), task, data)
 
@@ -277,7 +282,7 @@ def test_augmented_training_is_the_same_on_every_engine(inference: co.SGD | co.S
 
 def test_only_images_can_be_cropped() -> None:
     with pytest.raises(co.InputError, match="not images and cannot be cropped"):
-        co.CropAndFlip()(torch.zeros(3, 4), Key(0))
+        CropAndFlip()(torch.zeros(3, 4), Key(0))
 
 
 # --- Optimisers ---
@@ -285,12 +290,12 @@ def test_only_images_can_be_cropped() -> None:
 
 def quadratic(centre: float, count: int = 4) -> tuple[co.Task, Data]:
     """x = 1, y = centre, noise 1: the mean loss is (θ − centre)²/2 + const, its gradient θ − centre."""
-    task = co.regression(nn.Linear(1, 1, bias=False), noise=1.0, prior=co.Flat())
+    task = co.regression(nn.Linear(1, 1, bias=False), noise=1.0, prior=Flat())
     return task, Data.of(torch.ones(count, 1), torch.full((count,), centre))
 
 
-def at(value: float) -> co.Point:
-    return co.Point({"weight": torch.full((1, 1), value)})
+def at(value: float) -> Point:
+    return Point({"weight": torch.full((1, 1), value)})
 
 
 def test_weight_decay_is_torchs() -> None:
@@ -311,18 +316,18 @@ def test_weight_decay_is_torchs() -> None:
 
 def test_the_rate_falls_over_the_rounds() -> None:
     # Chen and Chao 2021, App. B.2: 1 if r < 0.3R, a tenth if r < 0.6R, else a hundredth; here R = 10.
-    factors = [float(co.stepwise(torch.tensor(r / 10, dtype=torch.float64))) for r in range(10)]
+    factors = [float(co.inference.stepwise(torch.tensor(r / 10, dtype=torch.float64))) for r in range(10)]
     assert factors == pytest.approx([1, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01, 0.01, 0.01])
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorised", "parallel"])
 def test_every_engine_tells_its_clients_how_far_the_run_is(engine: str) -> None:
     task, data = quadratic(1.0)
-    method = co.FedAvg(co.SGD(0.5, 0.0, 1, 10, decay=co.stepwise))
-    where = {"sequential": co.Sequential, "vectorised": co.Vectorised, "parallel": co.Parallel}[engine]([data] * 2)
+    method = co.FedAvg(co.SGD(0.5, 0.0, 1, 10, decay=co.inference.stepwise))
+    where = {"sequential": Sequential, "vectorised": Vectorised, "parallel": Parallel}[engine]([data] * 2)
     # One step of rate ½·factor from 0 towards 1.
     for progress, expected in ((0.0, 0.5), (0.3, 0.05), (0.6, 0.005)):
-        replies = where.gather(method, task, at(0.0), [0, 1], co.Turn(0, Key(0), progress))
+        replies = where.gather(method, task, at(0.0), [0, 1], Turn(0, Key(0), progress))
         assert [float(r.payload.params["weight"]) for r in replies] == pytest.approx([expected] * 2)
 
 
@@ -333,10 +338,10 @@ class Clock(co.Method):
     1   send it
     """
 
-    def local(self, task: co.Task, message: object, client: co.Client) -> co.Reply:
-        return co.Reply({"progress": client.progress}, client.data.size)
+    def local(self, task: co.Task, message: object, client: Client) -> Reply:
+        return Reply({"progress": client.progress}, client.data.size)
 
-    def aggregate(self, task: co.Task, state: co.State, replies: list[co.Received], server: co.Server) -> co.State:
+    def aggregate(self, task: co.Task, state: State, replies: list[Received], server: Server) -> State:
         return state
 
 
@@ -351,8 +356,12 @@ def test_passes_are_drawn_evenly_and_equal_on_every_engine() -> None:
     task, data = quadratic(1.0)
     method = co.FedAvg(co.SGD(0.5, 0.0, epochs=4, batch=10, fewest=2))
     cohort, found = range(40), {}
-    for name, where in (("sequential", co.Sequential), ("vectorised", co.Vectorised), ("parallel", co.Parallel)):
-        replies = where([data] * 40).gather(method, task, at(0.0), cohort, co.Turn(0, Key(0)))
+    for name, where in (
+        ("sequential", Sequential),
+        ("vectorised", Vectorised),
+        ("parallel", Parallel),
+    ):
+        replies = where([data] * 40).gather(method, task, at(0.0), cohort, Turn(0, Key(0)))
         found[name] = [float(r.payload.params["weight"]) for r in replies]
     # After e steps of rate ½ from 0 towards 1 stands 1 − ½ᵉ: ¾, ⅞ or 15⁄16; each in a third of 40 clients.
     counts = [found["sequential"].count(v) for v in (0.75, 0.875, 0.9375)]

@@ -11,8 +11,11 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
 import consilience as co
+from consilience.data import Data
 from consilience.datasets.synthetic import linear_gaussian
+from consilience.engines import Sequential, Turn
 from consilience.key import Key
+from consilience.method import State
 from consilience.parties import Server
 from consilience.posterior import Dense, Gaussian, draw, moments, multiply
 from consilience.predictive import (
@@ -29,6 +32,7 @@ from consilience.predictive import (
     shared,
     tempered,
 )
+from consilience.prior import Flat, Isotropic
 from consilience.runs.evaluate import uncertainty
 
 NOISE = 0.5
@@ -40,11 +44,11 @@ def conjugate(x: torch.Tensor, y: torch.Tensor, var: float) -> Dense:
     return Dense(torch.linalg.solve(precision, x.T @ y / NOISE**2), precision)
 
 
-@pytest.mark.parametrize("split", [co.iid()])
+@pytest.mark.parametrize("split", [co.splits.iid()])
 @pytest.mark.parametrize("clients", [1, 3, 7])
 def test_product_of_dense_posteriors_is_the_global_posterior(split: object, clients: int) -> None:
     sites = linear_gaussian(n=200, features=4, noise=NOISE, seed=1).split(
-        co.iid(), sites=clients, calibration=0, seed=2
+        co.splits.iid(), sites=clients, calibration=0, seed=2
     )
     sites = sites.to(torch.float64)
     var = 1.5
@@ -321,12 +325,12 @@ def test_vector_targets_end_to_end() -> None:
     x = torch.randn(200, 3, generator=g)
     first = x @ torch.tensor([1.0, -1.0, 0.5])
     y = torch.stack([first, -first], 1) + 0.3 * torch.randn(200, 2, generator=g)
-    parts = [co.Data.of(x[i : i + 40], y[i : i + 40]) for i in range(0, 160, 40)]
-    task = co.regression(co.mlp(3, 2, hidden=(8,)), full=True)
+    parts = [Data.of(x[i : i + 40], y[i : i + 40]) for i in range(0, 160, 40)]
+    task = co.regression(co.models.mlp(3, 2, hidden=(8,)), full=True)
     method = co.BCM(co.CyclicalSGHMC(rate=0.02, epochs=30, cycles=3, samples=4, keep=10, batch=20))
     server = Server(None, None, Key(0), 4)
-    replies = co.Sequential(parts).gather(method, task, task.init(Key(0)), range(4), co.Turn(0, Key(1)))
-    state = method.aggregate(task, co.State(task.init(Key(0))), replies, server)
+    replies = Sequential(parts).gather(method, task, task.init(Key(0)), range(4), Turn(0, Key(1)))
+    state = method.aggregate(task, State(task.init(Key(0))), replies, server)
     p = method.predictive(task, state)(x[160:])
     assert isinstance(p, Normal) and p.full
     assert p.var.shape == (40, 2, 2)
@@ -334,13 +338,13 @@ def test_vector_targets_end_to_end() -> None:
     assert bool(torch.isfinite(log_prob(p, y[160:])).all())
 
 
-@pytest.mark.parametrize("prior", [co.Isotropic(), co.Flat()])
+@pytest.mark.parametrize("prior", [Isotropic(), Flat()])
 @pytest.mark.parametrize("powers", [None, shared])
-def test_full_covariances_are_scored_and_their_doubt_adds_up(prior: co.Isotropic, powers: Powers | None) -> None:
+def test_full_covariances_are_scored_and_their_doubt_adds_up(prior: Isotropic, powers: Powers | None) -> None:
     x = Key(0).normal((120, 3))
     y = torch.stack([x[:, 0], x[:, 1] - x[:, 0]], 1) + 0.3 * Key(1).normal((120, 2))
-    sites = co.from_arrays(x, y).split(co.iid(), 3, calibration=10)
-    task = co.regression(co.mlp(3, 2, hidden=(8,)), full=True, prior=prior)
+    sites = co.from_arrays(x, y).split(co.splits.iid(), 3, calibration=10)
+    task = co.regression(co.models.mlp(3, 2, hidden=(8,)), full=True, prior=prior)
     result = co.run(co.BCM(co.CyclicalSGHMC(epochs=10, cycles=2, samples=3), powers=powers), task, sites)
     assert {"nll", "crps", "coverage95"} <= set(result.report["metrics"])
     doubt = uncertainty(result.method, task, result.state, sites.all_test.x)
