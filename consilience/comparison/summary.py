@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from consilience.comparison.cells import Cell, Json, Problem
 from consilience.comparison.pairing import pair
@@ -164,10 +164,23 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=WIDTH)
-        with console.capture() as capture:
-            console.print(comparison_table(self.to_json()))
-        return capture.get()
+        return plain_text(comparison_table(self.to_json()))
+
+
+def plain_text(table: RenderableType) -> str:
+    """Write a terminal's table as text.
+
+    Args:
+        table: The table.
+
+    Returns:
+        Lines of at most 120 columns, without colours.
+    """
+    console = Console(file=io.StringIO(), width=WIDTH, force_terminal=False, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    return "\n".join(lines).strip("\n")
 
 
 def title(rows: Sequence[Row], data: str) -> str:
@@ -205,9 +218,9 @@ def summarise_part(
     """
     summaries = []
     for r in rows:
-        own = {seed: by_row[r.word] for seed, by_row in cells.items() if r.word in by_row}
-        if own:
-            summaries.append(summarise_row(r, own))
+        by_seed = {seed: by_row[r.word] for seed, by_row in cells.items() if r.word in by_row}
+        if by_seed:
+            summaries.append(summarise_row(r, by_seed))
     reference = reference or next((r.word for r in rows if not r.method.bound), rows[0].word)
     summaries = pair(summaries, reference)
     every = [cell for by_row in cells.values() for cell in by_row.values()]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from consilience.comparison.cells import Json
 from consilience.comparison.grids import Grid
 from consilience.comparison.rows import as_text
 from consilience.comparison.running import as_seeds
 from consilience.comparison.search import Search, Trial, run_search, write_settings
-from consilience.comparison.summary import WIDTH
+from consilience.comparison.summary import plain_text
 from consilience.method import Method
 from consilience.report.table import trial_table
 from consilience.runs.recipe import Recipe
@@ -58,10 +55,8 @@ class Tuning:
         }
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=WIDTH)
-        with console.capture() as capture:
-            console.print(trial_table(self.name, [trial[:3] for trial in self.trials], self.score))
-        return capture.get()
+        trials = [(trial.point, trial.values, trial.mean) for trial in self.trials]
+        return plain_text(trial_table(self.name, trials, self.score))
 
 
 def tune(
