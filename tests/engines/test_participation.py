@@ -139,7 +139,7 @@ def test_too_few_replies_stop_the_run_and_nothing_is_lost(tmp_path: Path) -> Non
     sentence = (
         r"at least 3 must \(site \d: dropped out\); all rounds before it are kept: resume with a lower min_replies"
     )
-    with pytest.raises(co.InputError, match=why) as told:
+    with pytest.raises(co.InputError, match=sentence) as told:
         co.run(method, task, sites, rounds=30, participation=strict, out=out)
     stopped = json.loads((out / "run.json").read_text())
     last = max(f["round"] for f in stopped["failures"])
