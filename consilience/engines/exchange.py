@@ -74,9 +74,6 @@ def closing(engine: Any) -> Iterator[None]:
 
     Args:
         engine: Any engine; one without `close` has nothing to end.
-
-    Yields:
-        Nothing.
     """
     try:
         yield
@@ -92,9 +89,6 @@ def excuse(engine: Engine, k: int) -> Iterator[None]:
     Args:
         engine: Whose client it is; its `lost` says why a forgiven client is missing.
         k: The client.
-
-    Yields:
-        Nothing.
 
     Raises:
         Diverged: The client's numbers are not finite, and the engine is not forgiving.

@@ -135,9 +135,6 @@ def using_threads(count: int) -> Iterator[None]:
 
     Args:
         count: How many.
-
-    Yields:
-        Nothing.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(count)

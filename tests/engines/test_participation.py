@@ -136,10 +136,10 @@ def test_too_few_replies_stop_the_run_and_nothing_is_lost(tmp_path: Path) -> Non
     method, out = tiny.method("fedavg"), tmp_path / "r"
     strict = Participation(dropout=0.4, min_replies=3)
 
-    with pytest.raises(
-        co.InputError,
-        match=r"at least 3 must \(site \d: dropped out\); all rounds before it are kept: resume with a lower",
-    ) as told:
+    sentence = (
+        r"at least 3 must \(site \d: dropped out\); all rounds before it are kept: resume with a lower min_replies"
+    )
+    with pytest.raises(co.InputError, match=sentence) as told:
         co.run(method, task, sites, rounds=30, participation=strict, out=out)
     stopped = json.loads((out / "run.json").read_text())
     last = max(f["round"] for f in stopped["failures"])
