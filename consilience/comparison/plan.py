@@ -141,8 +141,10 @@ def _distinguish(rows: Sequence[Row]) -> list[Row]:
 
 
 def _bound(bound: str, rows: Sequence[Row], tuned: Mapping[str, Any] | None, common: Mapping[str, str]) -> Row:
-    """A bound infers as the first one-round row does, whose replies then serve both; the server's few rows need the
-    many passes they have by default, whatever is set for all rows."""
+    """Make a bound that infers as the first one-round row does, whose replies then serve both.
+
+    The server's few rows need the many passes they have by default, whatever is set for all rows.
+    """
     if METHODS[bound].needs is Needs.LABELS:
         return row(bound, tuned)
     first = next((r.method for r in rows if r.method.shares and r.rounds == 1), None)

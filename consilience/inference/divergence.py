@@ -18,9 +18,10 @@ from consilience.tree import Params
 
 @dataclass(frozen=True, eq=False)
 class Divergence:
-    """KL(q‖p) as a prior over (means, log-variances): −log p(θ) for points, and for Gaussian weights
+    """KL(q‖p) as a prior over (means, log-variances).
 
-    ½ σ² Λ − ½ (1 + log 2πσ²) − log p(μ), with Λ the precision of the Gaussian prior p; weighed by `weight`.
+    It is −log p(θ) for points, and for Gaussian weights ½ σ² Λ − ½ (1 + log 2πσ²) − log p(μ), with Λ the precision of
+    the Gaussian prior p; weighed by `weight`.
 
     Attributes:
         prior: p

@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from consilience.data.sites import Data, Sites
 from consilience.engines import Engine, choose_engine, threads_for
@@ -100,57 +102,44 @@ def run(
     if rounds is None:
         rounds = usual_rounds(method)
     compute = engine if isinstance(engine, Compute) else Compute(engine)
-    taking = part.participation(participation)
+    cohort = part.participation(participation)
     check(method, task, sites, rounds)
-    part.check(taking, method, len(sites))
-    place = named_device(compute.device)
-    placed_task, placed_sites = place_on(task, sites, place)
-    engine_name, clients = _engine(compute.engine, task, sites, placed_sites)
+    part.check(cohort, method, len(sites))
     store = _store(out, keep_replies, resume)
-    compiled = _prepare(clients, store, compute.compiled, method, task, rounds)
-    clients.forgiving = taking.min_replies is not None
-    fingerprint = identity(method, task, sites, seed, on(engine_name, compute.device), taking.fingerprint())
+    place = _place(compute, method, task, sites, rounds, store)
+    fingerprint = identity(method, task, sites, seed, on(place.engine_name, compute.device), cohort.fingerprint())
     key = Key(seed)
     server = server_view(key, len(sites), sites.inputs, sites.calibration)
     origin = None if start is None else start_from(start, task)
     checkpoint = new_checkpoint(_first_state(method, task, server, origin), fingerprint)
     spent = 0.0
     if store is not None and resume:
-        saved = _saved(store, method, fingerprint, rounds)
-        if saved is not None:
-            checkpoint = saved
-            spent = _seconds_spent(store)
-    threads = compute.threads or threads_for(task)
-    header: dict[str, Any] = {
-        "consilience": __version__,
-        "format": FORMAT,
-        **facts(method, task, sites, rounds, seed, engine_name, threads),
-        "compiled": compiled,
-        "device": compute.device,
-    }
-    if origin is not None:
-        header["started_from"] = origin.about
-    if taking.partial:
-        header["participation"] = dataclasses.asdict(taking)
-    header |= about or {}
+        checkpoint = _saved(store, method, fingerprint, rounds) or checkpoint
+        spent = _seconds_spent(store)
     if store is not None:
         store.write_json("task.json", {"format": FORMAT, **blueprint(task, sites)})
+    header = _header(method, task, sites, rounds, seed, place, compute.device)
+    if origin is not None:
+        header["started_from"] = origin.about
+    if cohort.partial:
+        header["participation"] = dataclasses.asdict(cohort)
     scorer = Scorer(method, task, sites)
+    place.engine.forgiving = cohort.min_replies is not None
     loop = Loop(
         method,
-        placed_task,
-        clients,
-        server._replace(inputs=placed_sites.inputs, calibration=placed_sites.calibration),
+        place.task,
+        place.engine,
+        server._replace(inputs=place.sites.inputs, calibration=place.sites.calibration),
         key,
         rounds,
         names=sites.names,
         sizes=[len(rows.w) for rows in sites.train],
         fingerprint=fingerprint,
-        header=header,
-        participation=taking,
+        header={**header, **(about or {})},
+        participation=cohort,
         folding=keep_replies == "none" and method.averages,
-        threads=threads,
-        device=place,
+        threads=place.threads,
+        device=place.device,
         store=store,
         score=scorer.history if scored else None,
         spent=spent,
@@ -160,6 +149,39 @@ def run(
         replies = store.replies(checkpoint.rounds, method)
     report = loop.finish(checkpoint, scorer.evaluate if scored else None)
     return Result(method, task, sites, checkpoint.state, replies, server, report, store, checkpoint)
+
+
+class _Place(NamedTuple):
+    """Where a run computes, and what lies there."""
+
+    device: torch.device
+    task: Task
+    sites: Sites
+    engine_name: str
+    engine: Engine
+    compiled: bool
+    threads: int
+
+
+def _place(compute: Compute, method: Method, task: Task, sites: Sites, rounds: int, store: Store | None) -> _Place:
+    device = named_device(compute.device)
+    placed_task, placed_sites = place_on(task, sites, device)
+    name, engine = _engine(compute.engine, task, sites, placed_sites)
+    compiled = _prepare(engine, store, compute.compiled, method, task, rounds)
+    return _Place(device, placed_task, placed_sites, name, engine, compiled, compute.threads or threads_for(task))
+
+
+def _header(
+    method: Method, task: Task, sites: Sites, rounds: int, seed: int, place: _Place, device: str
+) -> dict[str, Any]:
+    """What run.json says before there is a result."""
+    return {
+        "consilience": __version__,
+        "format": FORMAT,
+        **facts(method, task, sites, rounds, seed, place.engine_name, place.threads),
+        "compiled": place.compiled,
+        "device": device,
+    }
 
 
 def _engine(engine: str | EngineFactory, task: Task, sites: Sites, placed: Sites) -> tuple[str, Engine]:

@@ -94,7 +94,7 @@ def _parse_skewed(name: str, rest: str) -> Split:
 
 
 def _parse_shift(text: str) -> Shift:
-    """ "rotate:30" or "noise:0.3"."""
+    """Read a shift as "rotate:30" or "noise:0.3" has it."""
     name, _, number = (part.strip() for part in text.partition(":"))
     if name not in SHIFTS:
         raise unknown_name("shift", name, SHIFTS)
