@@ -12,6 +12,9 @@ is in namespaces:
 - `co.method`, `co.parties`, `co.posterior`, `co.predictive`: the vocabulary of a method's file.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from consilience import (
     data,
     datasets,
@@ -32,7 +35,6 @@ from consilience import (
     task,
     training,
 )
-from consilience.comparison import compare, tune
 from consilience.data import Sites, from_arrays, from_csv
 from consilience.engines.participation import Participation
 from consilience.errors import Diverged, InputError
@@ -66,6 +68,11 @@ from consilience.runs.run import Compute, load, run
 from consilience.task import Task, classification, regression
 from consilience.version import __version__
 
+if TYPE_CHECKING:
+    from consilience.comparison.running import compare
+    from consilience.comparison.tuning import tune
+    from consilience.runs.estimator import FederatedClassifier, FederatedRegressor
+
 __all__ = [
     "BCM", "DOSFL", "EPMCMC", "HMC", "PVI", "SGD", "SGLD", "SWAG", "Adam", "BetaPredictiveBayes", "Centralised",
     "Compute", "CoresetFL", "CyclicalSGHMC", "Diverged", "EvidenceLogits", "EvidencePooling", "EvidenceTuned",
@@ -78,9 +85,15 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> type:  # the two estimators: scikit-learn takes half a second that nothing else needs
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from consilience.runs.estimator import FederatedClassifier, FederatedRegressor
+_ON_FIRST_USE = {  # drawing and scikit-learn take a second that most programs need not wait for
+    "compare": "consilience.comparison",
+    "tune": "consilience.comparison",
+    "FederatedClassifier": "consilience.runs.estimator",
+    "FederatedRegressor": "consilience.runs.estimator",
+}
 
-    return {"FederatedClassifier": FederatedClassifier, "FederatedRegressor": FederatedRegressor}[name]
+
+def __getattr__(name: str) -> Any:
+    if name not in _ON_FIRST_USE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_ON_FIRST_USE[name]), name)

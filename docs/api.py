@@ -161,6 +161,8 @@ def name_line(name: str, value: Any) -> str:
 def namespace_line(name: str, module: Any) -> str:
     """Return a line of a table for a namespace such as `co.splits`, with the names in it."""
     page = module.__name__.split(".")[-1]
+    if page not in ROOMS:
+        page = ROOT
     names = ", ".join(f"`{n}`" for n in getattr(module, "__all__", ()) if not n.startswith("_"))
     return f"| [`co.{name}`]({page}.md) | {names or to_markdown(first_sentence(module))} |"
 

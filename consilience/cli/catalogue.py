@@ -75,7 +75,8 @@ def method_page(name: str) -> RenderableType:
         raise unknown_name("method", name, METHODS)
     kind = METHODS[name]
     title, paper = citation(kind)
-    box = Padding(Text(textwrap.dedent(inspect.getdoc(kind) or "")), (1, 2))
+    described, _, _ = (inspect.getdoc(kind) or "").partition("\n\nAttributes:\n")  # settings have their own table
+    box = Padding(Text(textwrap.dedent(described)), (1, 2))
     facts = Table.grid(padding=(0, 2))
     rounds = f"any number ({kind.usual_rounds} by default)"
     if kind.one_shot:

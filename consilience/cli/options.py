@@ -8,6 +8,8 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from consilience.version import __version__
+
 
 class Screen(TyperGroup):
     """Help that fits a screen, a narrow terminal and a pipe: one line per command, without frames."""
@@ -49,6 +51,21 @@ Examples:
   consilience compare evidence mixture "fedavg[rounds=10]" --seeds 0-9
   consilience COMMAND --help""",
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"consilience {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Bayesian federated learning: private sites, one round, one calibrated model."""
 
 
 def number_or_name(text: Any) -> float | str:

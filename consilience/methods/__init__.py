@@ -79,7 +79,10 @@ def _import(text: str) -> ModuleType:
         except ImportError as error:
             raise InputError(f"{VARIABLE} names the module '{text}', which cannot be imported: {error}.") from error
     path = Path(text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    known = sys.modules.get(path.stem)
+    if known is not None and known.__file__ == str(path.absolute()):
+        return known
+    spec = importlib.util.spec_from_file_location(path.stem, path.absolute())
     if not path.is_file() or spec is None or spec.loader is None:
         raise InputError(f"{VARIABLE} names the file '{text}', which does not exist: correct or unset it.")
     module = importlib.util.module_from_spec(spec)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from reports import classification, comparison, text
+from tiny import Invoke
 
 import consilience as co
 from consilience.cli.catalogue import dataset_table, method_table, model_table, settings_of
@@ -18,6 +19,7 @@ from consilience.inference import SWA, BPCfKL, CropAndFlip, Distillation, Newton
 from consilience.methods import METHODS
 from consilience.report.table import comparison_table, run_table
 from consilience.training import AdamSteps, Descent, Yogi
+from consilience.version import __version__
 
 
 def consilience(*words: str, **environment: str) -> str:
@@ -153,3 +155,12 @@ INFERENCES = (
 @pytest.mark.parametrize("kind", INFERENCES, ids=lambda kind: kind.__name__)
 def test_every_setting_of_an_inference_has_a_meaning(kind: type) -> None:
     assert all(meaning for _, _, meaning in settings_of(kind()))
+
+
+def test_the_version_is_printed_and_nothing_else(invoke: Invoke) -> None:
+    assert invoke("--version") == (0, f"consilience {__version__}\n", "")
+
+
+def test_a_methods_page_shows_its_settings_once(invoke: Invoke) -> None:
+    code, said, _ = invoke("methods", "mime")
+    assert code == 0 and "Attributes:" not in said and said.count("optimiser.momentum") == 1

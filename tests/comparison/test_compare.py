@@ -168,7 +168,7 @@ def test_a_row_whose_sites_all_diverge_is_told_too(tmp_path: Path) -> None:
     bad, good = found["rows"]
     assert bad["metrics"] == {} and good["metrics"]["nll"] > 0
     (warning,) = found["warnings"]
-    assert "0 of 3 sites replied and at least 1 must; training failed: Site 0, round 1" in warning
+    assert "0 of 3 sites replied, and at least 1 must; training failed: Site 0, round 1" in warning
 
 
 def test_json_csv_and_markdown_agree(tmp_path: Path) -> None:

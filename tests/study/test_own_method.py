@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import studies
 from places import COLUMNS
+from tiny import Invoke
+
+from consilience.methods import METHODS, VARIABLE
 
 OWN = '''"""Median of the clients' weights.  A user's own file."""
 
@@ -52,18 +55,24 @@ class FedMedian(co.Method):
 '''
 
 
-def test_a_users_own_method_from_study_new_to_predict(tmp_path: Path) -> None:
+@pytest.fixture
+def own_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The file, named to the command line, and forgotten afterwards."""
     (tmp_path / "fed_median.py").write_text(OWN)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "fed_median.py"))
+    yield
+    METHODS.pop("fedmedian", None)
+    sys.modules.pop("fed_median", None)
+
+
+@pytest.mark.usefixtures("own_method")
+def test_a_users_own_method_from_study_new_to_predict(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "columns.toml").write_text(COLUMNS)
-    environment = {**os.environ, "CONSILIENCE_METHODS": "fed_median.py"}
 
     def consilience(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "consilience.cli", *words],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        code, out, err = invoke(*words)
+        assert code == 0, err
+        return out
 
     assert "fedmedian" in consilience("methods")
     consilience("study", "new", "own", "--columns", "columns.toml", "--method", "fedmedian")
@@ -74,15 +83,21 @@ def test_a_users_own_method_from_study_new_to_predict(tmp_path: Path) -> None:
     for name in studies.NAMES:
         consilience("site", "fit", "own.toml", f"{name}.csv", "--key", f"{name}.key")
     said = consilience("study", "pool", "own.toml", *(f"{name}.reply" for name in studies.NAMES))
+    predicted = consilience("predict", "own.model", "north.csv", "--out", "p.csv")
 
     assert "Pooled from north, south, west" in said
     account = json.loads(next(tmp_path.glob("own*.json")).read_text())
     assert account["method"] == "fedmedian" and account["title"] == "Median of the clients' weights"
+    assert (tmp_path / "p.csv").exists() or predicted
 
 
-def test_without_the_file_the_method_is_unknown(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "consilience.cli", "methods", "fedmedian"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2 and "fedmedian" in done.stderr
+def test_without_the_file_the_method_is_unknown(invoke: Invoke) -> None:
+    code, _, said = invoke("methods", "fedmedian")
+    assert code == 2 and "fedmedian" in said
+
+
+@pytest.mark.parametrize("named", ["nowhere.py", "no_such_module"])
+def test_a_file_that_is_not_there_is_one_sentence(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    monkeypatch.setenv(VARIABLE, named)
+    code, _, said = invoke("methods")
+    assert code == 2 and named in said and "Traceback" not in said
