@@ -127,3 +127,13 @@ def test_nothing_is_pickled() -> None:
     for file in FILES:
         text = file.read_text()
         assert "pickle" not in text and "torch.load" not in text and "torch.save" not in text, file
+
+
+def test_no_test_imports_another() -> None:
+    """What tests share is in tests/helpers."""
+    tests = Path(__file__).parent
+    for file in tests.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not any(name.split(".")[-1].startswith("test_") for name in modules), file

@@ -40,6 +40,8 @@ def test_public_names_fit_on_two_screens() -> None:
     assert len(source) <= 120
     assert all(hasattr(co, name) for name in co.__all__)
     imported = {n for n, v in vars(co).items() if not n.startswith("_") and not isinstance(v, ModuleType)}
-    assert imported <= {*co.__all__, "annotations", "Any", "TYPE_CHECKING"}, "type checkers see only the names that are listed"
+    assert imported <= {*co.__all__, "annotations", "Any", "TYPE_CHECKING"}, (
+        "type checkers see only the names that are listed"
+    )
     names = [name for name in co.__all__ if not isinstance(getattr(co, name), ModuleType)]
     assert len(names) <= 60, "the rest belongs in namespaces"

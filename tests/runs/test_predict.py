@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import tiny
 import torch
@@ -92,3 +94,27 @@ def test_a_temperature_scales_a_variance_and_its_parts_alike() -> None:
         *(result.predict(sites.all_test.x, temper=soft)[2:] for soft in (False, True)), strict=True
     ):
         torch.testing.assert_close(scaled, t * part)
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_every_round_is_scored_once_the_last_too(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The history and the report of the last round are made from the same predictions of the test rows."""
+    task, sites = tiny.classification()
+    asked = []
+    predictive = co.FedAvg.predictive
+
+    def counted(self: co.FedAvg, task: co.Task, state: Any) -> Any:
+        model = predictive(self, task, state)
+
+        def predict(x: torch.Tensor) -> Any:
+            asked.append(len(x))
+            return model(x)
+
+        return predict
+
+    monkeypatch.setattr(co.FedAvg, "predictive", counted)
+    result = co.run(tiny.method("fedavg"), task, sites, rounds=rounds)
+
+    every = len(sites.all_test.x)
+    assert asked.count(every) == rounds
+    assert result.report["history"][-1]["nll"] == result.metrics["nll"]
