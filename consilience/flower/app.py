@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import io
 import json
@@ -47,7 +46,7 @@ def app_files(agreement: Agreement) -> dict[str, bytes]:
     Returns:
         Contents by name.
     """
-    text = json.dumps(dataclasses.asdict(agreement), sort_keys=True, ensure_ascii=False, indent=1)
+    text = json.dumps(agreement.fields, sort_keys=True, ensure_ascii=False, indent=1)
     return {
         "pyproject.toml": PROJECT.format(version=__version__, hash=agreement.hash).encode(),
         "agreement.json": text.encode(),

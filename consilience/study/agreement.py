@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +29,8 @@ from consilience.study.toml import check_column, convert, parse
 from consilience.task import Task, classification, regression
 from consilience.version import __version__
 
-FORMAT = 1
+FORMAT = 2
+FORMAT_1 = {"rows_per_parameter": 0.0, "fewest_sites": 1, "most_influence": 1.0}  # what agreements of format 1 lack
 HAND_OUTS = ("mixture", "student", "ensemble")
 SITES_BEGIN = "# Sites, written by "  # the rest of that line has been worded differently
 SITES = f"{SITES_BEGIN}`consilience study add` and `study leave`. Not part of what is signed.\n"
@@ -55,6 +57,9 @@ class Agreement:
         choose: Share of a site's rows that choose β, λ and temperature.
         test: Share of a site's rows that only score.
         smallest: The smallest count that may be shown.
+        rows_per_parameter: Training rows that a site needs for each parameter of the model; 0: no such rule.
+        fewest_sites: The fewest sites whose replies are pooled: with two, each can compute what the other sent.
+        most_influence: Share of the pooled model that one site may have before the coordinator is warned.
         leaves: The kinds of value that may leave a site.
         most_bytes: How large a reply may be.
         hand_out: What sites get back: `mixture`, `student` or `ensemble`.
@@ -77,15 +82,26 @@ class Agreement:
     choose: float = 0.1
     test: float = 0.2
     smallest: int = 10
+    rows_per_parameter: float = 3.0
+    fewest_sites: int = 3
+    most_influence: float = 0.5
     leaves: tuple[str, ...] = ()
     most_bytes: int = 1_000_000
     hand_out: str = "mixture"
     format: int = FORMAT
 
     @property
+    def fields(self) -> dict[str, Any]:
+        """What is agreed, by name, as plain values: what is hashed, and what `from_fields` reads."""
+        fields = dataclasses.asdict(self)
+        if self.format == 1:
+            return {name: value for name, value in fields.items() if name not in FORMAT_1}
+        return fields
+
+    @property
     def hash(self) -> str:
         """The same for the same content, however the file is laid out."""
-        value = json.dumps(dataclasses.asdict(self), sort_keys=True, ensure_ascii=False)
+        value = json.dumps(self.fields, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(value.encode()).hexdigest()
 
     @property
@@ -157,12 +173,26 @@ class Agreement:
                 f"choose = {self.choose:g} and test = {self.test:g} are shares of a site's rows: from 0, and together "
                 "below 1."
             )
+        self._check_disclosure()
         columns = (*self.columns, self.target.as_column())
         names = [column.name for column in columns]
         if len(set(names)) != len(names) or len(names) < 2:
             raise InputError("The study needs at least one column beside the target, and each column a different name.")
         for column in columns:
             check_column(column)
+
+    def _check_disclosure(self) -> None:
+        """Refuse rules about what may be shown that are no rules."""
+        if self.smallest < 1 or self.fewest_sites < 1:
+            raise InputError(
+                f"smallest = {self.smallest} and fewest_sites = {self.fewest_sites} are counts: write 1 or more."
+            )
+        if not 0 <= self.rows_per_parameter < math.inf:
+            raise InputError(f"rows_per_parameter = {self.rows_per_parameter:g}: write 0 (no such rule) or more.")
+        if not 0 < self.most_influence <= 1:
+            raise InputError(f"most_influence = {self.most_influence:g} is a share: write a number above 0, at most 1.")
+        if self.format == 1 and {name: getattr(self, name) for name in FORMAT_1} != FORMAT_1:
+            raise InputError(f"Format 1 has no {', '.join(FORMAT_1)}: make a new study.")
 
 
 @dataclass(frozen=True)
@@ -173,8 +203,9 @@ class Member:
         name: The site's name.
         number: Decides its random numbers; never given twice.
         key: Its public key.
-        signature: Its signature of the agreement's hash and the name.
+        signature: Its signature of the agreement's hash, the name and the rows.
         left: Whether it has left the study.
+        rows: The most rows it will ever say it has; 0 in studies of format 1, where no site committed to a number.
     """
 
     name: str
@@ -182,6 +213,7 @@ class Member:
     key: str
     signature: str
     left: bool = False
+    rows: int = 0
 
 
 class PooledModel(NamedTuple):
@@ -239,13 +271,14 @@ class Study:
         names = [site.name for site in self.active]
         raise unknown_name(f"site in the study '{self.agreement.name}'", name, names or ["none"])
 
-    def with_member(self, name: str, key: str, signature: str) -> Study:
+    def with_member(self, name: str, key: str, signature: str, rows: int = 0) -> Study:
         """Add a site, with a number of its own.
 
         Args:
             name: The site's name.
             key: Its public key.
-            signature: Its signature of the agreement and the name.
+            signature: Its signature of the agreement, the name and the rows.
+            rows: The number of rows it commits to.
 
         Returns:
             The study with the site.
@@ -259,7 +292,7 @@ class Study:
         if any(site.key == key and not site.left for site in self.sites):
             raise InputError(f"The key of '{name}' belongs to another site already: let it make one of its own.")
         number = max((site.number for site in self.sites), default=-1) + 1
-        member = Member(name, number, key, signature)
+        member = Member(name, number, key, signature, rows=rows)
         _check_signature(self.agreement, member)
         return replace(self, sites=(*self.sites, member))
 
@@ -296,21 +329,24 @@ class Study:
         return replace(self, models=(*others, PooledModel(checksum, tuple(names), superseded)))
 
 
-def signed_words(agreement_hash: str, name: str) -> bytes:
-    """Return what a site signs when it joins: the agreement, and the name it goes by.
+def signed_words(agreement: Agreement, name: str, rows: int) -> bytes:
+    """Return what a site signs when it joins: the agreement, the name it goes by, and how many rows it may speak for.
 
     Args:
-        agreement_hash: The agreement's hash.
+        agreement: The agreement.
         name: The site's name.
+        rows: The number of rows it commits to; not signed in format 1.
 
     Returns:
         The bytes to sign.
     """
-    return f"{agreement_hash} {name}".encode()
+    if agreement.format == 1:
+        return f"{agreement.hash} {name}".encode()
+    return f"{agreement.hash} {rows} {name}".encode()
 
 
 def _check_signature(agreement: Agreement, site: Member) -> None:
-    if not verifies(site.key, "agreement", signed_words(agreement.hash, site.name), site.signature):
+    if not verifies(site.key, "agreement", signed_words(agreement, site.name, site.rows), site.signature):
         raise InputError(
             f"The signature of '{site.name}' is not for this agreement and this name: one was changed after that site "
             "signed, an older version wrote it, or the key is wrong: let the coordinator delete the sites' part of the "
@@ -375,7 +411,7 @@ def from_toml(value: dict[str, Any], path: Path | str) -> Agreement:
 
 
 def from_fields(value: dict[str, Any], path: Path | str = "The study") -> Agreement:
-    """Make an agreement from its fields, the inverse of `dataclasses.asdict`, and check it.
+    """Make an agreement from its fields, the inverse of `Agreement.fields`, and check it.
 
     Args:
         value: The fields.
@@ -390,6 +426,8 @@ def from_fields(value: dict[str, Any], path: Path | str = "The study") -> Agreem
     try:
         target = Target(**convert(Target, value["target"]))
         columns = tuple(Column(**convert(Column, column)) for column in value["columns"])
+        if value["format"] == 1:
+            value = {**FORMAT_1, **value}
         agreement = Agreement(**convert(Agreement, {**value, "target": target, "columns": columns}))
     except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
         raise InputError(f"{path}: {error} is missing, unknown or of the wrong type: compare with a new one.") from None

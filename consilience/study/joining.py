@@ -21,13 +21,14 @@ from consilience.study.columns import Column, Inspection, sums
 from consilience.study.names import check_name
 
 
-def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey) -> str:
-    """Write what a site sends to take part: its name, its public key, and its signature of the agreement and the name.
+def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey, rows: int = 0) -> str:
+    """Write what a site sends to take part: its name, rows and public key, and its signature of these.
 
     Args:
         agreement: The study's agreement.
         name: The site's name.
         key: Its private key.
+        rows: The number of rows it commits to.
 
     Returns:
         The file's text, JSON.
@@ -36,13 +37,15 @@ def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey) -> str:
         InputError: The name cannot be a site's.
     """
     check_name(name)
-    fields = {
+    fields: dict[str, str | int] = {
         "study": agreement.name,
         "hash": agreement.hash,
         "site": name,
         "key": public(key),
-        "signature": sign(key, "agreement", signed_words(agreement.hash, name)),
+        "signature": sign(key, "agreement", signed_words(agreement, name, rows)),
     }
+    if agreement.format > 1:
+        fields["rows"] = rows
     return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -59,24 +62,26 @@ def add_member(study: Study, path: Path) -> Study:
     Raises:
         InputError: The file is not such a file, or is signed for another agreement.
     """
-    name, key, signature, signed_hash = _read_join(path)
+    (name, key, signature, signed_hash), rows = _read_join(path)
     own_hash = study.agreement.hash
     if signed_hash != own_hash:
         raise InputError(f"{path} was signed for another agreement ({signed_hash[:8]}) than this ({own_hash[:8]}).")
-    return study.with_member(name, key, signature)
+    return study.with_member(name, key, signature, rows)
 
 
-def _read_join(path: Path) -> list[str]:
-    """Name, key, signature and hash in a file of `consilience site join`."""
+def _read_join(path: Path) -> tuple[list[str], int]:
+    """Name, key, signature and hash in a file of `consilience site join`, and the rows."""
     content = bytes_of(path, most=100_000)
     try:
         value = json.loads(content)
         texts = [value[name] for name in ("site", "key", "signature", "hash")]
+        rows = value.get("rows", 0)
     except (ValueError, KeyError, TypeError, RecursionError):
         texts = [None]
-    if not all(isinstance(text, str) for text in texts):
+        rows = 0
+    if not all(isinstance(text, str) for text in texts) or type(rows) is not int or rows < 0:
         raise InputError(f"{path} is not what `consilience site join` writes: ask the site for it again.")
-    return texts
+    return texts, rows
 
 
 def draft_hash(agreement: Agreement) -> str:

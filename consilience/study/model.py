@@ -131,7 +131,7 @@ def model_file(model: Model, key: Ed25519PrivateKey) -> bytes:
     """
     agreement = model.agreement
     about = {
-        "agreement": dataclasses.asdict(agreement),
+        "agreement": agreement.fields,
         "facts": model.facts._asdict(),
         "settings": _settings(model.method, model.state),
     }

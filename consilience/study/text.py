@@ -11,7 +11,7 @@ from typing import Any
 from consilience.data.cells import Cell, is_empty, number, read_table
 from consilience.data.columns import MOST_CLASSES
 from consilience.errors import InputError, unknown_name
-from consilience.study.agreement import SITES, Agreement, Study
+from consilience.study.agreement import FORMAT_1, SITES, Agreement, Study
 from consilience.study.columns import Column, Target
 
 FEW = 5  # different whole numbers that look like categories, and odd texts that a column of numbers may have
@@ -52,6 +52,9 @@ rounds = {rounds}  # hand-overs; 1 for one-round methods
 choose = {choose}  # share that chooses β, λ and temperature; only sums of log-scores leave the site
 test = {test}  # share that only scores
 smallest = {smallest}  # the smallest count that may be shown, and the fewest rows a site may take part with
+rows_per_parameter = {rows_per_parameter}  # training rows a site needs for each parameter of the model; 0: no such rule
+fewest_sites = {fewest_sites}  # fewer are not pooled: of two sites, each can compute what the other sent
+most_influence = {most_influence}  # share of the pooled model that one site may have without a warning
 
 [leaving]  # what leaves a site: {sends}
 leaves = {leaves}  # nothing else may be in a reply, and no reply may be larger
@@ -76,7 +79,11 @@ def agreement_text(a: Agreement, sends: str) -> str:
     words = {f.name: toml(getattr(a, f.name)) for f in dataclasses.fields(a) if f.name not in apart}
     target = "\n".join(f"{k} = {toml(v)}" for k, v in _target_fields(a.target).items())
     columns = "\n".join(f"{_bare(c.name)} = {inline(_column_fields(c))}" for c in a.columns)
-    return AGREEMENT.format(**words, target=target, columns=columns, sends=sends, method_name=a.method)
+    template = AGREEMENT
+    if a.format == 1:
+        lines = AGREEMENT.splitlines(keepends=True)
+        template = "".join(line for line in lines if not line.startswith(tuple(FORMAT_1)))
+    return template.format(**words, target=target, columns=columns, sends=sends, method_name=a.method)
 
 
 def study_text(study: Study) -> str:
@@ -89,7 +96,8 @@ def study_text(study: Study) -> str:
     if study.sites:
         parts.append(SITES)
     for site in study.sites:
-        fields = {k: getattr(site, k) for k in ("name", "number", "key", "signature", "left")}
+        names = ("name", "number", "rows", "key", "signature", "left")
+        fields = {k: getattr(site, k) for k in names if k != "rows" or site.rows}
         parts.append("[[sites]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in fields.items()))
     for model in study.models:
         parts.append("[[models]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in model._asdict().items()))

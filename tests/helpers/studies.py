@@ -40,7 +40,7 @@ def study(folder: Path, names: tuple[str, ...] = NAMES, **changes: Any) -> Study
     for name in names:
         path = folder / f"{name}.key"
         key = read_key(path) if path.exists() else new_key(path)
-        made = made.with_member(name, public(key), sign(key, "agreement", signed_words(agreed.hash, name)))
+        made = made.with_member(name, public(key), sign(key, "agreement", signed_words(agreed, name, 0)))
     return made
 
 

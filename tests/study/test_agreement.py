@@ -44,7 +44,7 @@ def test_a_study_survives_its_file_and_its_layout(tmp_path: Path) -> None:
     ("before", "after", "said"),
     [
         ("seed = 0", "seed = 1", "signature of 'north' is not for this agreement"),
-        ("format = 1", "format = 2", "format 2"),
+        ("format = 2", "format = 3", "format 3"),
         ('method = "mixture"', 'method = "mixtur"', "Did you mean 'mixture'"),
         ('type = "number"', 'type = "numbers"', "Did you mean 'number'"),
         ("rounds = 1", "rounds = 2", "one-round method"),
@@ -68,7 +68,7 @@ def test_joining_and_leaving_keeps_numbers(tmp_path: Path) -> None:
 
     left = made.without("south")
     key = new_key(tmp_path / "east.key")
-    signed = sign(key, "agreement", signed_words(made.agreement.hash, "east"))
+    signed = sign(key, "agreement", signed_words(made.agreement, "east", 0))
     more = left.with_member("east", public(key), signed)
 
     assert [s.number for s in more.active] == [0, 2, 3]  # 1 is not given again
@@ -84,7 +84,7 @@ def test_joining_and_leaving_keeps_numbers(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not for this agreement and this name"):  # as older versions signed
         made.with_member("east", public(key), sign(key, "agreement", made.agreement.hash.encode()))
     with pytest.raises(InputError, match="not for this agreement"):
-        made.with_member("east", public(key), sign(key, "reply", signed_words(made.agreement.hash, "east")))
+        made.with_member("east", public(key), sign(key, "reply", signed_words(made.agreement, "east", 0)))
 
 
 NO_NAMES = [
@@ -108,7 +108,7 @@ def test_what_is_not_a_plain_name_is_no_name_of_a_site(tmp_path: Path, name: str
     study = studies.study(tmp_path)
     key = new_key(tmp_path / "east.key")
     fields = {"hash": study.agreement.hash, "key": public(key), "site": name}
-    signed = sign(key, "agreement", signed_words(study.agreement.hash, name))
+    signed = sign(key, "agreement", signed_words(study.agreement, name, 0))
     (tmp_path / "x.join").write_text(json.dumps({**fields, "signature": signed}))
     path = tmp_path / "sepsis.toml"
     path.write_text(study_text(study).replace('name = "north"', f"name = {json.dumps(name)}"), newline="")
