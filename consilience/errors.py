@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class InputError(ValueError):
@@ -30,3 +31,21 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     for nearest in difflib.get_close_matches(name, names, n=1, cutoff=0.5):
         hint = f"Did you mean '{nearest}'?"
     return InputError(f"There is no {kind} called '{name}'. {hint}")
+
+
+@contextmanager
+def refuse_damage(sentence: str) -> Iterator[None]:
+    """Take any error for damage while values are made from what a file holds: any byte of it may be anything.
+
+    Args:
+        sentence: What is wrong with the file, and what to do.
+
+    Raises:
+        InputError: Whatever went wrong; a sentence that was there already stays as it is.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(sentence) from error

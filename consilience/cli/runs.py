@@ -195,7 +195,7 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run, com
     pages = {"compare.json": comparison_page, "results.json": reproduction_page, "run.json": run_page}
     name = next((name for name in pages if (folder / name).exists()), "run.json")
     if name == "run.json":
-        content = store.read_report()
+        content = store.read_report(alone=True)
     else:
         content = store.read_json(name)
     store.write("report.html", pages[name](content).encode())
@@ -216,7 +216,7 @@ def demo(
     with progress(not as_json):
         comparison = compare(seed)
     store = Store(out_)
-    store.write_json("compare.json", comparison)
+    store.write_checked("compare.json", comparison)
     store.write("report.html", comparison_page(comparison).encode())
     print_report(comparison, comparison_table(comparison), f"Report: {out_ / 'report.html'}", as_json)
 
@@ -226,6 +226,6 @@ def finish(store: Store, report: dict[str, Any], as_json: bool) -> None:
     from consilience.report.run_page import run_page
     from consilience.report.table import run_table
 
-    store.write_json("run.json", report)
+    store.write_report(report)
     store.write("report.html", run_page(report).encode())
     print_report(report, run_table(report), f"Report: {store.folder / 'report.html'}", as_json)

@@ -235,7 +235,7 @@ def claim(store: Store, file: str, value: Json, what: str, begun: str) -> None:
     if store.exists:
         raise InputError(f"{store.folder} holds a run: choose another folder.")
     if not (store.folder / begun).exists():
-        store.write_json(file, value)
+        store.write_checked(file, value)
     elif store.read_json(file) != json.loads(json.dumps(value)):
         raise InputError(
             f"{store.folder} holds another {what}: repeat it as it was to continue, or choose another folder."

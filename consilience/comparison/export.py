@@ -26,7 +26,7 @@ def write_comparison(comparison: Comparison, folder: str | Path) -> None:
     """
     store = Store(folder)
     value = comparison.to_json()
-    store.write_json("compare.json", value)
+    store.write_checked("compare.json", value)
     store.write("compare.csv", csv_text(comparison).encode())
     store.write("curves.csv", curves_text(value).encode())
     store.write("compare.md", markdown(comparison).encode())

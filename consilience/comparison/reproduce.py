@@ -152,9 +152,9 @@ def reproduce(
         value: Json = {"format": FORMAT, "values": outcome}
         if isinstance(outcome, Diverged):
             value = {"format": FORMAT, "values": {}, "lost": str(outcome)}
-        store.write_json(_file(scale, column, seed), value)
+        store.write_checked(_file(scale, column, seed), value)
     results = collect(name, experiment, seeds, scale, out)
-    store.write_json("results.json", results)
+    store.write_checked("results.json", results)
     return results
 
 
@@ -242,8 +242,12 @@ def collect(name: str, experiment: Experiment, seeds: Sequence[int], scale: str,
 
 def _read_trials(out: Path, scale: str, column: str, seeds: Sequence[int]) -> dict[int, Json]:
     """The trials of a column that have ended, by seed."""
-    files = {seed: out / _file(scale, column, seed) for seed in seeds}
-    return {seed: json.loads(file.read_text()) for seed, file in files.items() if file.exists()}
+    files = {seed: _file(scale, column, seed) for seed in seeds}
+    trials = {seed: Store(out).read_json(file) for seed, file in files.items() if (out / file).exists()}
+    for seed, trial in trials.items():
+        if not isinstance(trial.get("values"), dict):
+            raise InputError(f"{out / files[seed]} is damaged: delete it, and the trial is run again.")
+    return trials
 
 
 def _column_cells(experiment: Experiment, column: str, trials: Sequence[Values]) -> Iterator[Json]:

@@ -255,7 +255,7 @@ def _fill(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Iter
     missing = [r for r in rows if r.word not in cells]
     for outcome in outcomes(missing, task, sites, recipe.seed, plan.engine, plan.participation):
         file = files[outcome.row.word]
-        store.write_json(file, Cell.from_outcome(outcome).to_json())
+        store.write_checked(file, Cell.from_outcome(outcome).to_json())
         cells = {**cells, outcome.row.word: Cell.from_json(store.read_json(file))}  # as a resumed comparison sees it
         yield problem, cells
 

@@ -236,7 +236,7 @@ def _try_point(
         file = f"{place}/{seed}.json"
         if not (store.folder / file).exists():
             scored = run_trial(r, task, sites, seed, search.engine)
-            store.write_json(file, {"format": FORMAT, "point": point, "seed": seed, **scored})
+            store.write_checked(file, {"format": FORMAT, "point": point, "seed": seed, **scored})
         saved = store.read_json(file)
         if not saved["failure"] and search.score not in saved["metrics"]:
             raise unknown_name("score for this problem", search.score, saved["metrics"])

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from consilience.data.sites import Sites
-from consilience.errors import InputError
-from consilience.formats.settings import describe, restore
+from consilience.errors import InputError, refuse_damage
+from consilience.formats.settings import PROBLEM, describe, restore
 from consilience.models.batchnorm import BatchNorm
 from consilience.models.controlled import control
 from consilience.models.mobilenet import Inverted
@@ -50,6 +50,9 @@ PLAIN = ("name", "split", "target_shift", "target_scale", "public")
 NAMES = ("names", "class_names", "feature_names")
 SCALES = ("feature_shift", "feature_scale")
 LAYER_OF = {kind.__name__: kind for kind in LAYERS}
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
+MOST_DRAWS = 100_000  # members that stand for a Gaussian
+DAMAGED = "The task in the file is damaged: restore it from a copy, or pass your own as task=."
 
 
 def describe_network(module: nn.Module) -> Any:
@@ -130,25 +133,42 @@ def blueprint(task: Task, sites: Sites) -> dict[str, Any]:
     return plan
 
 
-def task_from(plan: Json) -> Task:
+def task_from(plan: Json, most_parameters: int) -> Task:
     """Build a task from its blueprint.
 
     Args:
         plan: What `blueprint` wrote.
+        most_parameters: How many the network can have: a damaged file may claim any number.
 
     Returns:
         The task, its network's weights freshly drawn.
 
     Raises:
-        InputError: The network has layers of its own, which a blueprint does not hold.
+        InputError: The network has layers of its own, which a blueprint does not hold, or the blueprint is damaged.
     """
+    with refuse_damage(DAMAGED):
+        return _build_task(plan, most_parameters)
+
+
+def _build_task(plan: Json, most_parameters: int) -> Task:
     if plan["network"] is None:
         raise InputError(
             "The network has layers of its own, which a folder does not hold: pass the task, "
             "`co.load(folder, task=task)`."
         )
-    network = control(build_network(plan["network"])).to(getattr(torch, plan["dtype"]))
-    return Task(network, restore(plan["likelihood"]), restore(plan["prior"]), draws=plan["draws"])
+    likelihood = restore(plan["likelihood"])
+    prior = restore(plan["prior"])
+    draws = plan["draws"]
+    if not isinstance(likelihood, PROBLEM) or not isinstance(prior, PROBLEM) or type(draws) is not int:
+        raise InputError(DAMAGED)
+    if not 1 <= draws <= MOST_DRAWS:
+        raise InputError(f"The task in the file predicts with {draws} draws, and 1 to {MOST_DRAWS:,} can be: {DAMAGED}")
+    with torch.device("meta"):  # where nothing is allocated
+        parameters = sum(p.numel() for p in build_network(plan["network"]).parameters())
+    if parameters > most_parameters:
+        raise InputError(f"The file names a network of {parameters:,} weights, more than its state holds. {DAMAGED}")
+    network = control(build_network(plan["network"])).to(DTYPES[plan["dtype"]])
+    return Task(network, likelihood, prior, draws=draws)
 
 
 def sites_from(plan: Json) -> Sites:
@@ -159,7 +179,15 @@ def sites_from(plan: Json) -> Sites:
 
     Returns:
         Sites without rows.
+
+    Raises:
+        InputError: The blueprint is damaged.
     """
+    with refuse_damage(DAMAGED):
+        return _build_sites(plan)
+
+
+def _build_sites(plan: Json) -> Sites:
     fields: dict[str, Any] = {name: plan[name] for name in ("classes", *PLAIN)}
     fields["features"] = plan["features"]
     if not isinstance(plan["features"], int):

@@ -5,11 +5,13 @@ Only classes on an allow-list are rebuilt. Rows (`Data`) and what a party sees a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from consilience import method, payload, posterior
@@ -88,23 +90,55 @@ def decode(tensors: Mapping[str, Tensor], outline: str, types: Mapping[str, type
 
     Raises:
         InputError: The outline names a type that is not in `types`.
+        ValueError: The outline is not one that `encode` writes, or does not fit the tensors.
     """
+    used: set[str] = set()
 
     def build(node: Any) -> Tree:
-        if "tensor" in node:
-            return tensors[node["tensor"]]
-        if "dict" in node:
-            return {key: build(child) for key, child in node["dict"]}
-        if "type" in node:
-            items = [build(child) for child in node["items"]]
-            if node["type"] == "tuple":
-                return tuple(items)
-            if node["type"] not in types:
-                raise InputError(f"The file holds a '{node['type']}', which this method does not know.")
-            return types[node["type"]](*items)
-        return node["value"]
+        ((kind, content), *rest) = node.items()
+        if kind == "tensor" and not rest:
+            used.add(content)
+            return tensors[content]
+        if kind == "dict" and not rest:
+            children = {_check_name(name): build(child) for name, child in content}
+            if len(children) != len(content):
+                raise ValueError("a name stands twice")
+            return children
+        if kind == "type" and len(rest) == 1:
+            items = tuple(build(child) for child in node["items"])
+            if content == "tuple":
+                return items
+            if content not in types:
+                raise InputError(f"The file holds a '{content}', which this method does not know.")
+            return types[content](*items)
+        if kind == "value" and not rest and (content is None or isinstance(content, (bool, int, float, str))):
+            return content
+        raise ValueError(f"'{kind}' is not a part of an outline")
 
-    return build(json.loads(outline))
+    try:
+        value = build(json.loads(outline))
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("the outline is not one of a tree, or does not fit the tensors") from error
+    if used != set(tensors):
+        raise ValueError("there are tensors that the outline does not name")
+    return value
+
+
+def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """Hash a text and tensors: every name, type, shape and byte.
+
+    Args:
+        text: What is written beside the tensors.
+        tensors: The tensors by name.
+
+    Returns:
+        SHA-256, in hexadecimal digits.
+    """
+    hashed = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        hashed.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        hashed.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return hashed.hexdigest()
 
 
 def types_of(owner: method.Method) -> dict[str, type]:
@@ -146,3 +180,10 @@ def kept_types_of(owner: method.Method) -> dict[str, type]:
 
 def _is_named_tuple(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields")
+
+
+def _check_name(name: Any) -> str:
+    """The name of a dict's entry, which is a text: names of mixed types could not be sorted."""
+    if not isinstance(name, str):
+        raise ValueError(f"{name!r} is not a name")
+    return name

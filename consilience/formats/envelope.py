@@ -6,20 +6,18 @@ does not add up is refused in one sentence, whatever the bytes are. Nothing in a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.torch import load, save
 from torch import Tensor
 
-from consilience.errors import InputError
-from consilience.formats.codec import decode, encode
+from consilience.errors import InputError, refuse_damage
+from consilience.formats.codec import decode, digest, encode
 from consilience.formats.signature import public, sign, verifies
 from consilience.tree import Tree
 from consilience.version import __version__
@@ -95,12 +93,9 @@ class Envelope(NamedTuple):
         Raises:
             InputError: The file names another type, or its outline does not fit its tensors.
         """
-        try:
+        # a signer's own nonsense must not crash the reader
+        with refuse_damage(f"{self.path} does not hold what a {self.header.kind} holds: ask for it again."):
             return decode(self.tensors, self.outline, types)
-        except InputError:
-            raise
-        except Exception as error:  # a signer's own nonsense must not crash the reader
-            raise InputError(f"{self.path} does not hold what a {self.header.kind} holds: ask for it again.") from error
 
 
 def seal(value: Tree, header: Header, key: Ed25519PrivateKey) -> bytes:
@@ -116,7 +111,7 @@ def seal(value: Tree, header: Header, key: Ed25519PrivateKey) -> bytes:
     """
     tensors, outline = encode(value)
     head = {**header._asdict(), "format": FORMAT, "version": __version__, "outline": outline}
-    checksum = _checksum(head, tensors)
+    checksum = digest(_to_json(head), tensors)
     outer = {
         "header": head,
         "checksum": checksum,
@@ -146,7 +141,7 @@ def open_envelope(path: Path, kind: str | None = None, most: int = MOST_BYTES) -
         outer = json.loads(json.loads(raw[8 : 8 + length])["__metadata__"][KEY])
         head = dict(outer["header"])
         tensors = load(raw)
-        intact = _checksum(head, tensors) == outer["checksum"]
+        intact = digest(_to_json(head), tensors) == outer["checksum"]
         format_ = head.pop("format")
         version = head.pop("version")
         outline = head.pop("outline")
@@ -204,14 +199,6 @@ def _is_well_typed(envelope: Envelope) -> bool:
     texts: tuple[Any, ...] = (header.kind, header.study, header.study_name, header.sender)
     texts += (envelope.outline, envelope.checksum, envelope.key, envelope.signature)
     return all(isinstance(text, str) for text in texts) and type(header.round) is int and isinstance(header.about, dict)
-
-
-def _checksum(head: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(_to_json(head).encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _to_json(value: Any) -> str:

@@ -36,6 +36,8 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(merging.eaa, merging.gaa, merging.aalv, merging.ppa, merging.cf),
     )
 }
+# The types of plain settings as they are declared, and those of the values that they may have.
+PLAIN: dict[str, tuple[type, ...]] = {"float": (float, int), "int": (int,), "bool": (bool,), "str": (str,)}
 # What else a task is made of.
 PROBLEM = (likelihood.Softmax, likelihood.GaussianNoise, likelihood.Heteroscedastic, prior.Isotropic, prior.Flat)
 
@@ -107,12 +109,32 @@ def _restore_dataclass(value: dict[str, Any]) -> Any:
     kinds: dict[Any, Any] = dict(KNOWN)
     kinds.update({kind.__name__: kind for kind in (*METHODS.values(), *PROBLEM)})
     name = value.get("type")
-    if name not in kinds:
+    if not isinstance(name, str) or name not in kinds:
         raise InputError(f"'{name}' is not known here: pass your own method as method=, or your own task as task=.")
+    if not dataclasses.is_dataclass(kinds[name]):
+        raise InputError(f"'{name}' has no settings, and the file gives it some: it is damaged.")
     fields = {field.name for field in dataclasses.fields(kinds[name])}
     if not set(value) <= {"type", *fields}:
         raise InputError(f"'{name}' has other settings here: it was saved by another version of consilience.")
-    return kinds[name](**{key: restore(item) for key, item in value.items() if key != "type"})
+    restored = {key: restore(item) for key, item in value.items() if key != "type"}
+    for field in dataclasses.fields(kinds[name]):
+        if field.name in restored and not _fits(field, restored[field.name]):
+            raise InputError(f"'{name}' cannot have {field.name}={value[field.name]!r}: the file is damaged.")
+    return kinds[name](**restored)
+
+
+def _fits(field: dataclasses.Field[Any], value: Any) -> bool:
+    """Whether a value is of the type that a setting is declared with; of things by name, that it is such a thing."""
+    declared, _, rest = str(field.type).partition(" | ")
+    if value is None:
+        return rest == "None"
+    if declared in PLAIN:
+        return type(value) in PLAIN[declared]
+    if isinstance(field.default, Method):
+        return isinstance(value, Method)
+    if callable(field.default) or dataclasses.is_dataclass(field.default):
+        return callable(value) or dataclasses.is_dataclass(value)
+    return True
 
 
 def _replace(settings: T, path: list[str], text: str, change: str) -> T:

@@ -169,7 +169,7 @@ class Loop:
             "finished": True,
         }
         if self.store is not None:
-            self.store.write_json("run.json", report)
+            self.store.write_report(report)
         return report
 
     @property

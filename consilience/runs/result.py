@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -135,6 +136,17 @@ class Result:
             raise InputError("There are no calibration rows to fit a temperature on; use temper=False.")
         return float(known)
 
+    def check_predicts(self) -> None:
+        """Predict one invented row, so that a state that does not fit its task is noticed before it is used.
+
+        Raises:
+            Exception: Whatever goes wrong; not where the method has its own sentence for why it does not predict.
+        """
+        features = self.sites.features
+        shape = (features,) if isinstance(features, int) else tuple(features)
+        with suppress(InputError):
+            self.predict(torch.zeros(1, *shape))
+
     def save(self, folder: str | Path) -> Path:
         """Keep everything but the rows in a folder, with its report; `co.load(folder)` brings it back.
 
@@ -158,7 +170,7 @@ class Result:
         report = dict(self.report)
         if "bounds" in self.__dict__:  # trained already
             report["bounds"] = self.bounds
-        store.write_json("run.json", report)
+        store.write_report(report)
         store.write("report.html", run_page(report).encode())
         return store.folder
 

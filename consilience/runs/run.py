@@ -16,7 +16,7 @@ from consilience.engines import engine as named_engine
 from consilience.engines import participation as part
 from consilience.engines.participation import Participation
 from consilience.engines.round import server_view
-from consilience.errors import InputError
+from consilience.errors import InputError, refuse_damage
 from consilience.formats.blueprint import blueprint, sites_from, task_from
 from consilience.formats.settings import restore
 from consilience.key import Key
@@ -263,13 +263,13 @@ def load(
     if task is None or sites is None:
         plan = store.read_json("task.json")
     if method is None:
-        method = restore(report["settings"])
-    assert isinstance(method, Method)
-    if task is None:
-        task = task_from(plan)
+        method = _method_of(store, report)
     saved = store.load(method)
     if saved is None:
         raise InputError(f"{folder} holds no state: start the run again.")
+    if task is None:
+        state_bytes = (store.folder / "state.safetensors").stat().st_size
+        task = task_from(plan, most_parameters=state_bytes)
     if sites is None:
         sites = sites_from(plan)
     else:
@@ -277,8 +277,20 @@ def load(
             sites = sites.pooled()
         if saved.fingerprint != reported_identity(report, method, task, sites):
             raise InputError(f"{folder} was made with another method, model or data than these.")
-    server = server_view(Key(report["seed"]), len(sites.names), sites.inputs, sites.calibration)
     replies: Sequence[Received] = []
     if (store.folder / "replies").exists():
         replies = store.replies(saved.rounds, method)
-    return Result(method, task, sites, saved.state, replies, server, report, store, saved)
+    with refuse_damage(f"{folder} is damaged or was made with another network or method: restore it from a copy."):
+        server = server_view(Key(report["seed"]), len(sites.names), sites.inputs, sites.calibration)
+        result = Result(method, task, sites, saved.state, replies, server, report, store, saved)
+        result.check_predicts()
+    return result
+
+
+def _method_of(store: Store, report: dict[str, Any]) -> Method:
+    """The method that a report describes."""
+    with refuse_damage(f"{store.folder / 'run.json'} is damaged: restore it from a copy."):
+        method = restore(report["settings"])
+        if not isinstance(method, Method):
+            raise ValueError("not a method")
+        return method

@@ -2,31 +2,41 @@
 
 `state.safetensors` alone decides where a run stands: state, client memories, history and ledger in one file. The other
 files are made from it or before it, and can be made again.
+
+What was damaged is not believed: a checksum in every file of tensors covers all of it, one in JSON covers the rest of
+that file, and that of a finished run.json also the task and the state it belongs to. Folders of versions that wrote
+none are read without.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
+from torch import Tensor
 
-from consilience.engines.ledger import Ledger
-from consilience.errors import InputError
-from consilience.formats.codec import decode, encode, kept_types_of
+from consilience.engines.ledger import COLUMNS, Ledger
+from consilience.errors import InputError, refuse_damage
+from consilience.formats.codec import decode, digest, encode, kept_types_of
 from consilience.method import Method
 from consilience.parties import Received
 from consilience.tree import Tree
 
 FORMAT = 1
+BESIDE = ("task.json", "state.safetensors")  # what predicts, beside run.json
+STATE_FIELDS = ("rounds", "history", "ledger", "fingerprint", "failures", "warnings")
+REPLY_FIELDS = ("site", "round")
 
 
 class Checkpoint(NamedTuple):
@@ -115,17 +125,20 @@ class Store:
         path = self.folder / "state.safetensors"
         if not path.exists():
             return None
-        tree, extra = unpack(path, method)
-        return Checkpoint(
-            rounds=extra["rounds"],
-            state=tree["state"],
-            memories=dict(tree["memories"]),
-            history=extra["history"],
-            ledger=Ledger(extra["ledger"]),
-            fingerprint=extra["fingerprint"],
-            failures=tuple(extra.get("failures", ())),
-            warnings=tuple(extra.get("warnings", ())),
-        )
+        tree, extra = unpack(path, method, STATE_FIELDS)
+        with refuse_damage(_damaged(path)):
+            checkpoint = Checkpoint(
+                rounds=extra["rounds"],
+                state=tree["state"],
+                memories=dict(tree["memories"]),
+                history=extra["history"],
+                ledger=Ledger(extra["ledger"]),
+                fingerprint=extra["fingerprint"],
+                failures=tuple(extra.get("failures", ())),
+                warnings=tuple(extra.get("warnings", ())),
+            )
+            _check_fields(checkpoint)
+        return checkpoint
 
     def save_replies(self, rounds: int, replies: list[Received]) -> None:
         """Keep a round's replies, and forget older ones where only the last are kept.
@@ -166,8 +179,12 @@ class Store:
             raise InputError(f"{self.folder} holds no replies of round {rounds}; run again with keep_replies='last'.")
         replies = []
         for file in files:
-            tree, extra = unpack(file, method)
-            replies.append(Received(extra["site"], tree["size"], tree["payload"]))
+            tree, extra = unpack(file, method, REPLY_FIELDS)
+            with refuse_damage(_damaged(file)):
+                reply = Received(extra["site"], tree["size"], tree["payload"])
+                if file.name != f"site-{reply.client:04d}.safetensors" or extra["round"] != rounds:
+                    raise ValueError("the reply of another site or round")
+                replies.append(reply)
         return replies
 
     def write(self, name: str | Path, content: bytes) -> None:
@@ -208,6 +225,32 @@ class Store:
         """
         self.write(name, (as_json(value) + "\n").encode())
 
+    def write_checked(self, name: str, value: dict[str, Any]) -> None:
+        """Write a JSON file with a checksum of its content, which `read_json` compares.
+
+        Args:
+            name: The file's name in the folder.
+            value: What to write, as in `write_json`.
+
+        Raises:
+            InputError: The file cannot be written.
+        """
+        content = json.loads(as_json(value))
+        self.write_json(name, {**content, "checksum": _checksum(content)})
+
+    def write_report(self, report: dict[str, Any]) -> None:
+        """Write what a finished run says about itself, bound to the task and the state that it speaks of.
+
+        Args:
+            report: The content of `run.json`.
+
+        Raises:
+            InputError: The file cannot be written.
+        """
+        paths = [self.folder / name for name in BESIDE]
+        files = {path.name: _checksum_of_file(path) for path in paths if path.exists()}
+        self.write_checked("run.json", {**report, "files": files})
+
     def read_json(self, name: str = "run.json") -> dict[str, Any]:
         """Read a JSON file.
 
@@ -215,30 +258,34 @@ class Store:
             name: The file's name in the folder.
 
         Returns:
-            Its content.
+            Its content, without the checksum.
 
         Raises:
             InputError: There is no such file, or it is damaged, or another version wrote it.
         """
         path = self.folder / name
-        try:
-            value = json.loads(path.read_text())
-        except FileNotFoundError as error:
-            raise InputError(f"{self.folder} is not a run's folder: it holds no {name}.") from error
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} is damaged or not ours; restore it or start the run again.") from error
-        if not isinstance(value, dict) or value.get("format") != FORMAT:
+        if not path.exists():
+            raise InputError(f"{self.folder} is not a run's folder: it holds no {name}.")
+        with refuse_damage(f"{path} is damaged or not ours; restore it or start the run again."):
+            value = json.loads(path.read_text(encoding="utf-8"))
+            checksum = value.pop("checksum", None)
+            if checksum is not None and checksum != _checksum(value):
+                raise InputError(f"{path} is damaged, its checksum does not match: restore it or start the run again.")
+        if value.get("format") != FORMAT:
             raise InputError(f"{path} was not written by this version of consilience.")
-        return value
+        return dict(value)
 
-    def read_report(self) -> dict[str, Any]:
+    def read_report(self, alone: bool = False) -> dict[str, Any]:
         """Read what a finished run says about itself.
+
+        Args:
+            alone: Leave out to look at the task and the state that it speaks of, which are not used.
 
         Returns:
             The content of `run.json`.
 
         Raises:
-            InputError: The folder holds no run, or one that has not finished.
+            InputError: The folder holds no run, or one that has not finished, or a file is damaged.
         """
         report = self.read_json()
         if not report.get("finished"):
@@ -246,6 +293,14 @@ class Store:
             if "recipe" in report:
                 how = f"`consilience run --resume {self.folder}`"
             raise InputError(f"The run in {self.folder} has not finished: continue it with {how}.")
+        files = report.pop("files", {})
+        for name in BESIDE:
+            path = self.folder / name
+            if not alone and name in files and path.exists() and _checksum_of_file(path) != files[name]:
+                raise InputError(
+                    f"{path} is damaged or of another run than run.json: restore it from a copy, or start the run "
+                    "again in another folder."
+                )
         return report
 
 
@@ -283,16 +338,18 @@ def pack(value: Tree, extra: dict[str, Any]) -> bytes:
         The file's bytes.
     """
     tensors, outline = encode(value)
-    header = json.dumps({"format": FORMAT, "outline": outline, **extra})
-    return save(tensors, metadata={"consilience": header})
+    header = json.loads(json.dumps({"format": FORMAT, "outline": outline, **extra}))
+    header["checksum"] = digest(json.dumps(header, sort_keys=True), tensors)
+    return save(tensors, metadata={"consilience": json.dumps(header)})
 
 
-def unpack(path: Path, method: Method) -> tuple[Tree, dict[str, Any]]:
+def unpack(path: Path, method: Method, fields: Sequence[str]) -> tuple[Tree, dict[str, Any]]:
     """Read a tree from a safetensors file that `pack` wrote.
 
     Args:
         path: The file.
         method: The run's method, which says what types the tree may hold.
+        fields: The names of the JSON values that may lie beside the tree.
 
     Returns:
         The tree, and the JSON values beside it.
@@ -300,15 +357,54 @@ def unpack(path: Path, method: Method) -> tuple[Tree, dict[str, Any]]:
     Raises:
         InputError: The file is damaged, or another version wrote it.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})["consilience"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 — not a dict
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise InputError(f"{path} is damaged or not ours; delete the folder and start the run again.") from error
+    with refuse_damage(_damaged(path)):
+        header, tensors = _open(path)
     if header.get("format") != FORMAT:
         raise InputError(f"{path} was not written by this version of consilience.")
-    return decode(tensors, header["outline"], kept_types_of(method)), header
+    with refuse_damage(_damaged(path)):
+        checksum = header.pop("checksum", None)
+        if checksum is not None and checksum != digest(json.dumps(header, sort_keys=True), tensors):
+            raise ValueError("the checksum is another one")
+        if not header.keys() <= {"format", "outline", *fields}:  # "checksum" itself may be what was damaged
+            raise ValueError("something else lies beside the tree")
+        return decode(tensors, header["outline"], kept_types_of(method)), header
+
+
+def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header and the tensors of a file."""
+    with safe_open(path, framework="pt") as file:
+        header = json.loads(file.metadata()["consilience"])
+        return dict(header), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 — not a dict
+
+
+def _damaged(path: Path) -> str:
+    return f"{path} is damaged or not ours; delete the folder and start the run again."
+
+
+def _check_fields(checkpoint: Checkpoint) -> None:
+    """Raise an error where a field is of another type than its readers rely on."""
+    if type(checkpoint.rounds) is not int or checkpoint.rounds < 0 or not isinstance(checkpoint.fingerprint, str):
+        raise TypeError("rounds or fingerprint")
+    for entry in (*checkpoint.history, *checkpoint.failures, *checkpoint.ledger.entries):
+        if not isinstance(entry, dict):
+            raise TypeError("history, failures or ledger")
+    numbers = [entry[column] for entry in checkpoint.ledger.entries for column in ("round", "site", *COLUMNS)]
+    if any(type(number) is not int or number < 0 for number in numbers):
+        raise TypeError("ledger")
+    if not all(isinstance(client, int) for client in checkpoint.memories):
+        raise TypeError("memories")
+    if not all(isinstance(warning, str) for warning in checkpoint.warnings):
+        raise TypeError("warnings")
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    """SHA-256 of JSON; the same for the same values, however the file is laid out."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _checksum_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _csv(history: list[dict[str, Any]]) -> bytes:
