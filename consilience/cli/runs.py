@@ -31,9 +31,14 @@ from consilience.cli.options import (
 )
 from consilience.cli.screen import out, print_report, progress
 from consilience.engines.participation import Participation
-from consilience.errors import InputError
+from consilience.errors import InputError, refuse_damage
+from consilience.formats.settings import restore_fields
+from consilience.models import is_import_path
 from consilience.runs.recipe import Recipe, free_folder, run_folder
 from consilience.runs.store import Store
+
+
+RESUMED = {"rounds": int, "engine": str, "threads": int, "keep_replies": str}  # options that a folder remembers
 
 
 @app.command()
@@ -75,7 +80,7 @@ def run(
 ) -> None:
     """Run one method and write a report."""
     if resume is not None:
-        plan = _resume_plan(resume, data_dir, min_replies)
+        plan = _resume_plan(resume, model, data_dir, min_replies)
     elif method is None:
         raise InputError("Say which method to run; `consilience methods` lists them.")
     else:
@@ -139,29 +144,43 @@ def _execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
     return {**result.report, "bounds": bounds}
 
 
-def _resume_plan(folder: Path, data_dir: str | None, min_replies: int | None) -> RunPlan:
+def _resume_plan(folder: Path, model: str, data_dir: str | None, min_replies: int | None) -> RunPlan:
     """Read from a run's folder what it was made with."""
     saved = Store(folder).read_json()
-    recipe = _recipe(saved, data_dir)
-    participation = Participation(**saved.get("participation", {}))
-    options = {
-        "out": folder,
-        "start": saved.get("started_from", {}).get("folder"),
-        "device": saved.get("device", "cpu"),
-        "participation": dataclasses.replace(participation, min_replies=min_replies or participation.min_replies),
-    }
-    for name in ("rounds", "engine", "threads", "keep_replies"):
-        options[name] = saved[name]
-    return RunPlan(recipe, saved["with_bounds"], options)
+    recipe = _recipe(folder, saved, model, data_dir)
+    with refuse_damage(_damaged(folder)):
+        cohort = restore_fields(Participation, saved.get("participation", {}))
+        options = {
+            "out": folder,
+            "start": (saved.get("started_from") or {}).get("folder"),
+            "device": saved.get("device", "cpu"),
+            "participation": dataclasses.replace(cohort, min_replies=min_replies or cohort.min_replies),
+        }
+        for name, kind in RESUMED.items():
+            options[name] = saved[name]
+            if type(saved[name]) is not kind:
+                raise TypeError(name)
+        return RunPlan(recipe, bool(saved["with_bounds"]), options)
 
 
-def _recipe(saved: dict[str, Any], data_dir: str | None) -> Recipe:
-    """Read a run's recipe."""
+def _recipe(folder: Path, saved: dict[str, Any], model: str, data_dir: str | None) -> Recipe:
+    """Read a run's recipe. Code that the folder names is not imported unless the user names it too."""
     recipe = Recipe.from_json(saved.get("recipe", {"": ""}), data_dir)
+    if is_import_path(recipe.model) and recipe.model != model:
+        raise InputError(
+            f"The run in {folder} uses the model '{recipe.model}', which is not part of consilience and would be "
+            f"imported and called: if you trust that code, repeat the command with `--model {recipe.model}`."
+        )
     asked = recipe.split or recipe.sites
-    if asked and recipe.data.endswith(".csv") and saved["split"] == "natural":  # older runs took the files regardless
-        return dataclasses.replace(recipe, split="natural", sites=saved["sites"])
+    with refuse_damage(_damaged(folder)):
+        natural = asked and recipe.data.endswith(".csv") and saved["split"] == "natural"
+        if natural:  # older runs took the files regardless
+            return dataclasses.replace(recipe, split="natural", sites=int(saved["sites"]))
     return recipe
+
+
+def _damaged(folder: Path) -> str:
+    return f"{folder / 'run.json'} is damaged: restore it from a copy, or start the run again in another folder."
 
 
 @app.command(short_help="Pool a run's replies by another method, without training.")
@@ -170,6 +189,9 @@ def pool(
     method: Annotated[str, typer.Option(help="The method to pool its replies with.")],
     settings: Set_ = None,
     out_: Annotated[Path | None, typer.Option("--out", help="Folder for the new report.")] = None,
+    model: Annotated[
+        str, typer.Option(metavar="PACKAGE.MODULE:FACTORY", help="The run's model, if it is code of your own.")
+    ] = "",
     data_dir: DataDir_ = None,
     as_json: Json_ = False,
 ) -> None:
@@ -177,7 +199,7 @@ def pool(
     from consilience.runs.run import load
 
     saved = Store(folder).read_json()
-    recipe = _recipe(saved, data_dir)
+    recipe = _recipe(folder, saved, model, data_dir)
     result = load(folder, *recipe.build())
     other = dataclasses.replace(recipe, method=method, settings=tuple(settings or ())).build_method()
     pooled = result.pool(other)
@@ -198,7 +220,9 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run, com
         content = store.read_report(alone=True)
     else:
         content = store.read_json(name)
-    store.write("report.html", pages[name](content).encode())
+    with refuse_damage(f"{folder / name} is damaged: restore it from a copy."):
+        page = pages[name](content).encode()
+    store.write("report.html", page)
     out.print(f"Report: {folder / 'report.html'}")
 
 

@@ -82,6 +82,28 @@ def restore(value: Any) -> Any:
     return value
 
 
+def restore_fields(kind: type[T], value: Any) -> T:
+    """Make a dataclass of plain values from JSON.
+
+    Args:
+        kind: The dataclass.
+        value: The values by the names of its fields; fields may be missing.
+
+    Returns:
+        The dataclass.
+
+    Raises:
+        InputError: A value has another type than its field, or no field has its name.
+    """
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if not isinstance(value, dict):
+        raise InputError(f"There should be the settings of a {kind.__name__}, and there is {value!r}: restore the file.")
+    for name, item in value.items():
+        if name not in fields or not _fits(fields[name], item):
+            raise InputError(f"'{name} = {item!r}' is not a setting of a {kind.__name__}: the file is damaged.")
+    return kind(**value)
+
+
 def configure(settings: T, changes: Sequence[str]) -> T:
     """Apply changes in the form of text to a frozen dataclass.
 
@@ -125,11 +147,14 @@ def _restore_dataclass(value: dict[str, Any]) -> Any:
 
 def _fits(field: dataclasses.Field[Any], value: Any) -> bool:
     """Whether a value is of the type that a setting is declared with; of things by name, that it is such a thing."""
-    declared, _, rest = str(field.type).partition(" | ")
+    declared = str(field.type).split(" | ")
     if value is None:
-        return rest == "None"
-    if declared in PLAIN:
-        return type(value) in PLAIN[declared]
+        return field.default is None or "None" in declared
+    plain = [kind for name in declared for kind in PLAIN.get(name, ())]
+    if plain:
+        return type(value) in plain
+    if declared == ["tuple[str, ...]"]:
+        return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
     if isinstance(field.default, Method):
         return isinstance(value, Method)
     if callable(field.default) or dataclasses.is_dataclass(field.default):

@@ -37,6 +37,7 @@ __all__ = [
     "cnn_hasan",
     "cnn_hasan_released",
     "cnn_ozer",
+    "is_import_path",
     "linear",
     "mlp",
     "mlp_groupnorm",
@@ -89,12 +90,24 @@ def model(name: str, features: int | Sequence[int], outputs: int | None) -> nn.M
         return resnet(features, outputs, int(depth[1]), nn.BatchNorm2d)
     if depth:
         return resnet(features, outputs, int(depth[1]), group_norm)
-    if ":" not in name:
+    if not is_import_path(name):
         raise unknown_name("model", name, MODELS)
     network = _import_factory(name)(features, outputs)
     if not isinstance(network, nn.Module):
         raise InputError(f"'{name}' returned {type(network).__name__}; a factory must return a torch nn.Module.")
     return network
+
+
+def is_import_path(name: str) -> bool:
+    """Tell whether a network is named by code to be imported, and not by one of the package's own names.
+
+    Args:
+        name: The network's name.
+
+    Returns:
+        True for 'package.module:factory'.
+    """
+    return ":" in name
 
 
 def _import_factory(path: str) -> Factory:

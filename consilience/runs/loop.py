@@ -184,7 +184,7 @@ class Loop:
             known: What is known beside the header.
         """
         if self.store is not None:
-            self.store.write_json("run.json", {**self.header, **known, "seconds": self.seconds, "finished": False})
+            self.store.write_checked("run.json", {**self.header, **known, "seconds": self.seconds, "finished": False})
 
 
 def collect_warnings(before: Sequence[str], caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from consilience.engines.ledger import COLUMNS, Ledger
 from consilience.errors import InputError, refuse_damage
 from consilience.formats.codec import decode, digest, encode, kept_types_of
 from consilience.method import Method
+from consilience.models import is_import_path
 from consilience.parties import Received
 from consilience.tree import Tree
 
@@ -291,7 +292,7 @@ class Store:
         if not report.get("finished"):
             how = "`co.run(…, resume=True)`, as it was started from Python"
             if "recipe" in report:
-                how = f"`consilience run --resume {self.folder}`"
+                how = f"`consilience run --resume {self.folder}{_own_model(report['recipe'])}`"
             raise InputError(f"The run in {self.folder} has not finished: continue it with {how}.")
         files = report.pop("files", {})
         for name in BESIDE:
@@ -375,6 +376,16 @@ def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     with safe_open(path, framework="pt") as file:
         header = json.loads(file.metadata()["consilience"])
         return dict(header), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 — not a dict
+
+
+def _own_model(recipe: Any) -> str:
+    """The option that names a model of the user's own again: no code is imported because a folder names it."""
+    model = ""
+    if isinstance(recipe, dict):
+        model = str(recipe.get("model", ""))
+    if is_import_path(model):
+        return f" --model {model}"
+    return ""
 
 
 def _damaged(path: Path) -> str:
