@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from consilience.errors import InputError, unknown_name
+from consilience.formats.blueprint import MOST_DRAWS
 from consilience.formats.settings import configure
 from consilience.formats.signature import verifies
 from consilience.key import Key
@@ -173,6 +174,7 @@ class Agreement:
                 f"choose = {self.choose:g} and test = {self.test:g} are shares of a site's rows: from 0, and together "
                 "below 1."
             )
+        self._check_numbers()
         self._check_disclosure()
         columns = (*self.columns, self.target.as_column())
         names = [column.name for column in columns]
@@ -180,6 +182,20 @@ class Agreement:
             raise InputError("The study needs at least one column beside the target, and each column a different name.")
         for column in columns:
             check_column(column)
+
+    def _check_numbers(self) -> None:
+        """Refuse numbers with which no model can be fitted or predict."""
+        if not 0 < self.prior_var < math.inf or not 0 <= self.noise < math.inf:
+            raise InputError(
+                f"prior_var = {self.prior_var:g} and noise = {self.noise:g} are variances: write a number above 0, or "
+                "noise = 0 where it is learned."
+            )
+        if not 1 <= self.draws <= MOST_DRAWS:
+            raise InputError(f"draws = {self.draws}: write a number from 1 to {MOST_DRAWS:,}.")
+        if not 1 <= self.format <= FORMAT:
+            raise InputError(f"format = {self.format}: consilience {__version__} reads 1 to {FORMAT}.")
+        if self.most_bytes < 1:
+            raise InputError(f"most_bytes = {self.most_bytes}: write the size of the largest reply, in bytes.")
 
     def _check_disclosure(self) -> None:
         """Refuse rules about what may be shown that are no rules."""
@@ -375,8 +391,8 @@ def read(path: Path) -> Study:
     agreement = from_toml(value, path)
     try:
         sites = tuple(Member(**convert(Member, site)) for site in value.get("sites", ()))
-        models = tuple(PooledModel(m["checksum"], tuple(m["sites"]), m["superseded"]) for m in value.get("models", ()))
-    except (TypeError, KeyError, ValueError) as error:
+        models = tuple(_pooled_model(entry) for entry in value.get("models", ()))
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: the list of sites is damaged ({error}); restore it from a copy.") from error
     for site in sites:
         check_name(site.name)
@@ -385,6 +401,15 @@ def read(path: Path) -> Study:
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two of the sites have the same name; restore the list from a copy.")
     return Study(agreement, sites, models, text.split(SITES_BEGIN)[0].rstrip("\n") + "\n")
+
+
+def _pooled_model(entry: dict[str, Any]) -> PooledModel:
+    """A model of the list in a study's file."""
+    model = PooledModel(entry["checksum"], tuple(entry["sites"]), entry["superseded"])
+    texts = (model.checksum, *model.sites)
+    if not all(isinstance(text, str) for text in texts) or type(model.superseded) is not bool:
+        raise TypeError(f"{entry!r} is not a model")
+    return model
 
 
 def from_toml(value: dict[str, Any], path: Path | str) -> Agreement:
@@ -405,7 +430,7 @@ def from_toml(value: dict[str, Any], path: Path | str) -> Agreement:
         for part in ("model", "method", "rows", "leaving"):
             flat |= flat.pop(part)
         columns = [{"name": name, **column} for name, column in value["columns"].items()]
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: the part {error} is missing or not a table; compare with a new study.") from None
     return from_fields({**flat, "columns": columns}, path)
 
@@ -429,7 +454,7 @@ def from_fields(value: dict[str, Any], path: Path | str = "The study") -> Agreem
         if value["format"] == 1:
             value = {**FORMAT_1, **value}
         agreement = Agreement(**convert(Agreement, {**value, "target": target, "columns": columns}))
-    except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{path}: {error} is missing, unknown or of the wrong type: compare with a new one.") from None
     agreement.check()
     return agreement

@@ -12,6 +12,7 @@ from consilience.errors import InputError, unknown_name
 from consilience.study.columns import Column, Target
 
 TOML_TYPES = {"str": str, "float": float, "int": int, "bool": bool, "tuple[str, ...]": tuple}  # by annotation
+LARGEST = 2**63  # whole numbers from here on are counts or seeds of nothing
 
 
 def parse(path: Path) -> tuple[str, dict[str, Any]]:
@@ -31,7 +32,9 @@ def parse(path: Path) -> tuple[str, dict[str, Any]]:
         return text, tomllib.loads(text)
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}': check the name; `consilience study new` makes one.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except RecursionError:
+        raise InputError(f"{path} cannot be read as TOML: its values are nested too deeply.") from None
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as TOML: {error}.") from error
 
 
@@ -59,9 +62,13 @@ def convert(kind: type, values: dict[str, Any]) -> dict[str, Any]:
 def _convert_field(field: dataclasses.Field[Any], value: Any) -> Any:
     if isinstance(value, list):
         value = tuple(value)
-    if field.type == "float" and type(value) is int:
+    if field.type == "float" and type(value) is int and abs(value) < LARGEST:
         value = float(value)
+    if field.type == "int" and type(value) is int and abs(value) >= LARGEST:
+        raise ValueError(f"'{field.name}', a number of {len(hex(value))} digits,")
     if field.name == "range":
+        if not isinstance(value, tuple) or len(value) != 2 or not all(type(end) in (int, float) for end in value):
+            raise ValueError(f"'range = {value!r}'")
         value = (float(value[0]), float(value[1]))
     expected = TOML_TYPES.get(str(field.type))
     if expected is not None and type(value) is not expected:
@@ -88,7 +95,7 @@ def read_columns(path: Path) -> tuple[Target, tuple[Column, ...]]:
         tables = [{"name": name, **column} for name, column in value["columns"].items()]
         columns = tuple(Column(**convert(Column, table)) for table in tables)
         return Target(**convert(Target, value["target"])), columns
-    except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{path}: {error} is missing, unknown or of the wrong type: compare with a new one.") from None
 
 
