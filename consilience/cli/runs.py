@@ -32,11 +32,10 @@ from consilience.cli.options import (
 from consilience.cli.screen import out, print_report, progress
 from consilience.engines.participation import Participation
 from consilience.errors import InputError, refuse_damage
-from consilience.formats.settings import restore_fields
+from consilience.formats.typed import restore_fields
 from consilience.models import is_import_path
 from consilience.runs.recipe import Recipe, free_folder, run_folder
 from consilience.runs.store import Store
-
 
 RESUMED = {"rounds": int, "engine": str, "threads": int, "keep_replies": str}  # options that a folder remembers
 

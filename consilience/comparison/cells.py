@@ -12,6 +12,7 @@ from consilience.comparison.outcomes import Outcome
 from consilience.data.sites import Sites
 from consilience.errors import InputError
 from consilience.formats.settings import describe
+from consilience.formats.typed import restore_fields
 from consilience.method import group, name
 from consilience.metrics.communication import Curve, curve
 from consilience.runs.store import FORMAT, Store
@@ -111,9 +112,12 @@ class Cell:
 
         Returns:
             The cell.
+
+        Raises:
+            InputError: A value is of another type.
         """
         known = {f.name for f in dataclasses.fields(Cell)}
-        return Cell(**{key: entry for key, entry in value.items() if key in known})
+        return restore_fields(Cell, {key: entry for key, entry in value.items() if key in known})
 
     def to_json(self) -> Json:
         """Write the cell as JSON; a failed one leaves out what it does not have."""
@@ -192,8 +196,12 @@ class Problem:
 
         Returns:
             The problem.
+
+        Raises:
+            InputError: A value is missing or of another type.
         """
-        return Problem(**{f.name: value[f.name] for f in dataclasses.fields(Problem)})
+        known = {f.name for f in dataclasses.fields(Problem)}
+        return restore_fields(Problem, {key: entry for key, entry in value.items() if key in known})
 
     def to_json(self) -> Json:
         """Write the problem as JSON."""

@@ -7,7 +7,6 @@ one seed give the values of all rows, are saved as they finish, and are not run 
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
 import statistics
 import sys

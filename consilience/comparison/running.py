@@ -10,6 +10,7 @@ import dataclasses
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from consilience.engines import choose_engine
 from consilience.engines.participation import Participation
 from consilience.engines.participation import check as check_participation
 from consilience.engines.participation import participation as as_participation
-from consilience.errors import unknown_name
+from consilience.errors import refuse_damage, unknown_name
 from consilience.method import Method
 from consilience.models.remembered import remember_values
 from consilience.progress import track
@@ -177,8 +178,12 @@ def compare_plan(
     store = Store(folder)
     if reference is not None:
         reference = _known_reference(reference, [r.word for table in rows.values() for r in table])
+    resumed = (store.folder / "cells").exists()
     claim(store, "plan.json", plan.to_json(), "comparison", "cells")
     progress = _Progress(plan, rows, reference, _has_fixed_test(plan.recipe))
+    if resumed:  # cells of versions without checksums may hold anything
+        damage = f"A file in {store.folder / 'cells'} is damaged: delete that folder, and its rows are run again."
+        progress.reading = lambda: refuse_damage(damage)
     for split in track(plan.splits, "split"):
         for seed in track(plan.seeds, "seed"):
             recipe = dataclasses.replace(plan.recipe, split=split, seed=seed)
@@ -202,6 +207,7 @@ class _Progress:
         self.fixed_test = fixed_test
         self.cells: dict[str | None, dict[int, Cells]] = {split: {} for split in plan.splits}
         self.problems: dict[str | None, dict[int, Problem]] = {split: {} for split in plan.splits}
+        self.reading: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def add(self, split: str | None, seed: int, problem: Problem, cells: Cells) -> None:
         self.cells[split][seed] = cells
@@ -212,7 +218,8 @@ class _Progress:
         for split, cells in self.cells.items():
             if any(cells.values()):
                 problems = list(self.problems[split].values())
-                parts.append(summarise_part(self.rows[split], cells, problems, self.reference))
+                with self.reading():
+                    parts.append(summarise_part(self.rows[split], cells, problems, self.reference))
         return Comparison(
             title=title(self.rows[self.plan.splits[0]], parts[0].problem.data),
             model=self.plan.recipe.model,

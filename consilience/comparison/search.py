@@ -19,8 +19,9 @@ from consilience.comparison.grids import Grid, Point, check_grids, draw_points, 
 from consilience.comparison.plan import slug
 from consilience.comparison.rows import Row, as_text, assignments, changed_settings, has, method_row, parse_word, row
 from consilience.data.sites import Sites
-from consilience.errors import Diverged, InputError, unknown_name
+from consilience.errors import Diverged, InputError, refuse_damage, unknown_name
 from consilience.formats.settings import configure, describe
+from consilience.formats.typed import restore_fields
 from consilience.method import Method
 from consilience.method import name as method_name
 from consilience.metrics.scores import BETTER
@@ -237,16 +238,30 @@ def _try_point(
         if not (store.folder / file).exists():
             scored = run_trial(r, task, sites, seed, search.engine)
             store.write_checked(file, {"format": FORMAT, "point": point, "seed": seed, **scored})
-        saved = store.read_json(file)
-        if not saved["failure"] and search.score not in saved["metrics"]:
-            raise unknown_name("score for this problem", search.score, saved["metrics"])
-        values.append(saved["metrics"].get(search.score))
-        failure = failure or saved["failure"]
+        scores = _read_trial(store, file)
+        if not scores.failure and search.score not in scores.metrics:
+            raise unknown_name("score for this problem", search.score, scores.metrics)
+        values.append(scores.metrics.get(search.score))
+        failure = failure or scores.failure
     mean = None
     known = [value for value in values if value is not None]
     if len(known) == len(values):
         mean = statistics.fmean(known)
     return Trial(point, values, mean, failure)
+
+
+class _Scores(NamedTuple):
+    """What one point gave on one seed."""
+
+    metrics: dict[str, float | None]
+    failure: str
+
+
+def _read_trial(store: Store, file: str) -> _Scores:
+    """The scores of a trial in the folder."""
+    saved = store.read_json(file)
+    with refuse_damage(f"{store.folder / file} is damaged: delete it, and the trial is run again."):
+        return restore_fields(_Scores, {name: saved[name] for name in _Scores._fields})
 
 
 def run_trial(r: Row, task: Task, sites: Sites, seed: int, engine: str) -> Json:
@@ -312,7 +327,8 @@ def write_settings(search: Search, trials: Sequence[Trial], folder: str | Path) 
         )
     settings: Json = {}
     if (store.folder / "settings.json").exists():
-        settings = json.loads((store.folder / "settings.json").read_text())
+        with refuse_damage(f"{store.folder / 'settings.json'} is damaged: restore it from a copy, or delete it."):
+            settings = dict(json.loads((store.folder / "settings.json").read_text(encoding="utf-8")))
     settings[search.name] = search.settings(best.point)
     store.write_json("settings.json", settings)
     store.write("tune.csv", _trials_csv(search, trials, store.folder / "tune.csv").encode())
@@ -323,8 +339,9 @@ def _trials_csv(search: Search, trials: Sequence[Trial], table: Path) -> str:
     """The table with the trials of this search after those of other methods."""
     lines = [HEAD]
     if table.exists():
-        present = list(csv.reader(table.read_text().splitlines()))[1:]
-        lines += [line for line in present if line[0] != search.name]
+        with refuse_damage(f"{table} is damaged: restore it from a copy, or delete it."):
+            present = list(csv.reader(table.read_text(encoding="utf-8").splitlines()))[1:]
+            lines += [line for line in present if line[0] != search.name]
     for trial in trials:
         for seed, value in zip(search.seeds, trial.values, strict=True):
             text = ""

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from consilience.data.dataset import Dataset
+from consilience.data.npy import check_npz
 from consilience.datasets.columns import Column, as_circles, as_matrix, as_numbers, as_vector, read_columns
 from consilience.datasets.facts import Facts
 from consilience.datasets.folder import find
@@ -81,7 +82,9 @@ def beijing_air(data_dir: str | None = None, every: int = 25) -> Dataset:
     """
     if every < 1:
         raise InputError(f"every={every} is not a positive number of hours: try every=25.")
-    with np.load(find("beijing_air.npz", data_dir)) as archive:
+    path = find("beijing_air.npz", data_dir)
+    check_npz(path)
+    with np.load(path) as archive:
         values = archive["values"][:, :, ::every]  # [station, quantity, hour]
         wind = archive["wind_dir"][:, ::every]
         time = archive["time"][::every]

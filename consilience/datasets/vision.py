@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from consilience.data.dataset import Dataset
+from consilience.data.npy import check_npz
 from consilience.datasets.facts import Facts
 from consilience.datasets.folder import decode, find
 from consilience.errors import InputError
@@ -226,6 +227,7 @@ def _decode(path: Path) -> dict[str, Tensor]:
 def _members(path: Path, *parts: str) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of an archive that have one of the parts in their name."""
     try:
+        check_npz(path)
         with np.load(path) as archive:
             return {name: archive[name] for name in archive.files if any(part in name for part in parts)}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, LZMAError) as error:

@@ -17,9 +17,12 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.admission.gate import Refused, limit_bytes, refuse_errors
+from consilience.data.npy import read_npy
 from consilience.data.sites import Data
 from consilience.formats.codec import decode, encode
 from consilience.tree import Tree
+
+STYPE = "numpy.ndarray"  # how Flower names the format of an array
 
 
 def pack(value: Tree, types: Mapping[str, type]) -> tuple[ArrayRecord, str]:
@@ -200,7 +203,10 @@ def _as_numpy(tensor: Tensor) -> numpy.ndarray[Any, Any]:
 
 
 def _as_tensor(array: Array, half: bool) -> Tensor:
-    tensor = torch.from_numpy(array.numpy().copy())
+    values = read_npy(array.data)
+    if array.stype != STYPE or (array.dtype, tuple(array.shape)) != (str(values.dtype), values.shape):
+        raise Refused("an array is of another type or shape than it says.")
+    tensor = torch.from_numpy(values)
     if half:
         return tensor.view(torch.bfloat16)
     return tensor

@@ -13,7 +13,7 @@ from torch import nn
 
 from consilience.data.sites import Sites
 from consilience.errors import InputError, refuse_damage
-from consilience.formats.settings import PROBLEM, describe, restore
+from consilience.formats.settings import LIKELIHOODS, PRIORS, describe, restore
 from consilience.models.batchnorm import BatchNorm
 from consilience.models.controlled import control
 from consilience.models.mobilenet import Inverted
@@ -159,7 +159,7 @@ def _build_task(plan: Json, most_parameters: int) -> Task:
     likelihood = restore(plan["likelihood"])
     prior = restore(plan["prior"])
     draws = plan["draws"]
-    if not isinstance(likelihood, PROBLEM) or not isinstance(prior, PROBLEM) or type(draws) is not int:
+    if not isinstance(likelihood, LIKELIHOODS) or not isinstance(prior, PRIORS) or type(draws) is not int:
         raise InputError(DAMAGED)
     if not 1 <= draws <= MOST_DRAWS:
         raise InputError(f"The task in the file predicts with {draws} draws, and 1 to {MOST_DRAWS:,} can be: {DAMAGED}")

@@ -186,4 +186,5 @@ def _check_name(name: Any) -> str:
     """The name of a dict's entry, which is a text: names of mixed types could not be sorted."""
     if not isinstance(name, str):
         raise ValueError(f"{name!r} is not a name")
+    name.encode()  # an error for half of a surrogate pair, which could not be written again
     return name

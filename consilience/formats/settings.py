@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from consilience import inference, likelihood, posterior, predictive, prior
 from consilience.errors import InputError, unknown_name
+from consilience.formats.typed import declared_types, matches
 from consilience.inference.coreset import BPCfKL
 from consilience.inference.hmc import HMC
 from consilience.inference.unrolled import Distillation
@@ -36,10 +37,10 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(merging.eaa, merging.gaa, merging.aalv, merging.ppa, merging.cf),
     )
 }
-# The types of plain settings as they are declared, and those of the values that they may have.
-PLAIN: dict[str, tuple[type, ...]] = {"float": (float, int), "int": (int,), "bool": (bool,), "str": (str,)}
 # What else a task is made of.
-PROBLEM = (likelihood.Softmax, likelihood.GaussianNoise, likelihood.Heteroscedastic, prior.Isotropic, prior.Flat)
+LIKELIHOODS = (likelihood.Softmax, likelihood.GaussianNoise, likelihood.Heteroscedastic)
+PRIORS = (prior.Isotropic, prior.Flat)
+PROBLEM = (*LIKELIHOODS, *PRIORS)
 
 
 def describe(value: Any) -> Any:
@@ -82,28 +83,6 @@ def restore(value: Any) -> Any:
     return value
 
 
-def restore_fields(kind: type[T], value: Any) -> T:
-    """Make a dataclass of plain values from JSON.
-
-    Args:
-        kind: The dataclass.
-        value: The values by the names of its fields; fields may be missing.
-
-    Returns:
-        The dataclass.
-
-    Raises:
-        InputError: A value has another type than its field, or no field has its name.
-    """
-    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(value, dict):
-        raise InputError(f"There should be the settings of a {kind.__name__}, and there is {value!r}: restore the file.")
-    for name, item in value.items():
-        if name not in fields or not _fits(fields[name], item):
-            raise InputError(f"'{name} = {item!r}' is not a setting of a {kind.__name__}: the file is damaged.")
-    return kind(**value)
-
-
 def configure(settings: T, changes: Sequence[str]) -> T:
     """Apply changes in the form of text to a frozen dataclass.
 
@@ -139,27 +118,11 @@ def _restore_dataclass(value: dict[str, Any]) -> Any:
     if not set(value) <= {"type", *fields}:
         raise InputError(f"'{name}' has other settings here: it was saved by another version of consilience.")
     restored = {key: restore(item) for key, item in value.items() if key != "type"}
-    for field in dataclasses.fields(kinds[name]):
-        if field.name in restored and not _fits(field, restored[field.name]):
-            raise InputError(f"'{name}' cannot have {field.name}={value[field.name]!r}: the file is damaged.")
+    declared = declared_types(kinds[name])
+    for field, item in restored.items():
+        if not matches(declared.get(field), item):
+            raise InputError(f"'{name}' cannot have {field}={value[field]!r}: the file is damaged.")
     return kinds[name](**restored)
-
-
-def _fits(field: dataclasses.Field[Any], value: Any) -> bool:
-    """Whether a value is of the type that a setting is declared with; of things by name, that it is such a thing."""
-    declared = str(field.type).split(" | ")
-    if value is None:
-        return field.default is None or "None" in declared
-    plain = [kind for name in declared for kind in PLAIN.get(name, ())]
-    if plain:
-        return type(value) in plain
-    if declared == ["tuple[str, ...]"]:
-        return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
-    if isinstance(field.default, Method):
-        return isinstance(value, Method)
-    if callable(field.default) or dataclasses.is_dataclass(field.default):
-        return callable(value) or dataclasses.is_dataclass(value)
-    return True
 
 
 def _replace(settings: T, path: list[str], text: str, change: str) -> T:

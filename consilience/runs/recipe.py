@@ -12,7 +12,8 @@ from consilience.data.inputs import inputs_from
 from consilience.data.sites import Sites
 from consilience.data.tables import from_csv
 from consilience.errors import InputError
-from consilience.formats.settings import configure, restore_fields
+from consilience.formats.settings import configure
+from consilience.formats.typed import restore_fields
 from consilience.method import Method
 from consilience.methods import defaults, method
 from consilience.models import model
@@ -143,10 +144,7 @@ class Recipe:
             raise InputError(
                 "run.json does not say how this run was made: it was started from Python, resume it there."
             )
-        settings = value.get("settings", ())
-        if isinstance(settings, list):
-            settings = tuple(settings)
-        recipe = restore_fields(Recipe, {**value, "settings": settings, "data_dir": data_dir})
+        recipe = restore_fields(Recipe, {**value, "data_dir": data_dir})
         if recipe.data.endswith(".csv"):
             return recipe
         return dataclasses.replace(recipe, target=None)

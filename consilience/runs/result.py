@@ -144,8 +144,9 @@ class Result:
         """
         features = self.sites.features
         shape = (features,) if isinstance(features, int) else tuple(features)
+        loaded_alone = self.sites.calibration is None
         with suppress(InputError):
-            self.predict(torch.zeros(1, *shape))
+            self.predict(torch.zeros(1, *shape), temper=loaded_alone and bool(self.report.get("tempered")))
 
     def save(self, folder: str | Path) -> Path:
         """Keep everything but the rows in a folder, with its report; `co.load(folder)` brings it back.

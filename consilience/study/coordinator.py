@@ -12,7 +12,7 @@ from torch import Tensor
 
 from consilience.engines import threads_for, using_threads
 from consilience.engines.round import Round, play_round
-from consilience.errors import InputError
+from consilience.errors import InputError, refuse_damage
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import Header, seal
 from consilience.formats.signature import public
@@ -267,8 +267,12 @@ def senders(ledger: Mapping[str, Any]) -> dict[str, int]:
 def _read_state(study: Study, path: Path) -> _Before:
     """Where the last round ended."""
     envelope = open_file(study, path, "state", most=2**30)
-    state = envelope.value(types_of(study.agreement.build_method()))["state"]
-    return _Before(state, envelope.header.round, envelope.header.about.get("rows"))
+    with refuse_damage(f"{path} does not hold what a state holds: use another copy of it."):
+        state = envelope.value(types_of(study.agreement.build_method()))["state"]
+        rows = envelope.header.about.get("rows")
+        if rows is not None and any(type(count) is not int for count in rows.values()):
+            raise TypeError("rows")
+    return _Before(state, envelope.header.round, rows)
 
 
 def _notes(study: Study, rows: Mapping[str, int], names: Sequence[str], rounds: int) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,9 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from consilience import tree
-from consilience.errors import InputError
+from consilience.errors import InputError, refuse_damage
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import Header, open_envelope, seal
+from consilience.formats.typed import restore_fields
 from consilience.key import Key
 from consilience.method import Method, Pooled, name
 from consilience.methods import METHODS
@@ -93,6 +95,16 @@ class Model:
             return Normal(p.mean * scale + shift, p.var * scale**2, p.noise * scale**2)
         return p
 
+    def check_predicts(self) -> None:
+        """Predict one invented row, so that a state that does not fit its agreement is noticed before it is used.
+
+        Raises:
+            Exception: Whatever goes wrong.
+        """
+        row = torch.zeros(1, len(self.agreement.feature_names))
+        self(row)
+        self.uncertainty(row)
+
     def uncertainty(self, x: Tensor) -> dict[str, Tensor]:
         """Split the uncertainty of predictions. A temperature scales that of a number, and leaves that of classes.
 
@@ -155,11 +167,10 @@ def read_model(path: Path, study: Study | None = None) -> Model:
     envelope = open_envelope(path, "model")
     about: Any = envelope.header.about
     try:
-        tuples = {name: tuple(value) for name, value in about["facts"].items() if isinstance(value, list)}
-        facts = Facts(**{**about["facts"], **tuples})
+        facts = restore_fields(Facts, about["facts"])
         agreement = from_fields(about["agreement"], path)
         settings = {str(setting): _number(value) for setting, value in about["settings"].items()}
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise InputError(f"{path} is not a model that this version of consilience wrote.") from error
     if agreement.hash != envelope.header.study or not envelope.signed_by(agreement.server):
         raise InputError(f"{path} is not signed by the coordinator of '{agreement.name}': it is not used.")
@@ -168,9 +179,12 @@ def read_model(path: Path, study: Study | None = None) -> Model:
             f"{path} belongs to the study '{agreement.name}' ({agreement.hash[:8]}), not to '{study.agreement.name}' "
             f"({study.agreement.hash[:8]})."
         )
-    method = _method_of(agreement, facts, settings)
-    state = envelope.value(types_of(method))["state"]
-    return Model(agreement, facts, method, state, envelope.checksum)
+    with refuse_damage(f"{path} does not hold what a model holds: ask for it again."):
+        method = _method_of(agreement, facts, settings)
+        state = envelope.value(types_of(method))["state"]
+        model = Model(agreement, facts, method, state, envelope.checksum)
+        model.check_predicts()
+    return model
 
 
 def _method_of(agreement: Agreement, facts: Facts, settings: dict[str, float | None]) -> Method:
@@ -178,6 +192,8 @@ def _method_of(agreement: Agreement, facts: Facts, settings: dict[str, float | N
     method = agreement.build_method()
     if facts.method != agreement.method:
         method = METHODS[facts.method]()
+    if not 0 < facts.temperature < math.inf:
+        raise ValueError(f"a temperature of {facts.temperature}")
     fields = {field.name for field in dataclasses.fields(method)}  # type: ignore[arg-type]
     settings = {setting: value for setting, value in settings.items() if setting in fields}
     return dataclasses.replace(method, **settings)  # type: ignore[type-var]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -370,6 +371,23 @@ def test_every_type_and_shape_survives_the_wire(dtype: torch.dtype) -> None:
         value = {"a": torch.ones(shape, dtype=dtype), "b": (torch.zeros(2), ())}
         back = wire.unpack(*wire.pack(value, {}), {})
         assert back["a"].dtype == dtype and torch.equal(back["a"], value["a"]) and back["b"][1] == ()
+
+
+@pytest.mark.parametrize("shape", [(10**9,), (2,), (4, 1)])
+def test_an_array_whose_header_lies_is_refused_without_memory(shape: tuple[int, ...]) -> None:
+    """128 bytes that claim 4 GB, or another shape than the message says."""
+    _, outline = wire.pack({"a": torch.zeros(4)}, {})
+    file = io.BytesIO()
+    numpy.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    data = file.getvalue() + bytes(16)
+    lie = Array(dtype="float32", shape=shape[:1], stype="numpy.ndarray", data=data)
+    tracemalloc.start()
+
+    with pytest.raises(Refused):
+        wire.unpack(ArrayRecord({"tree.a": lie}), outline, {})
+
+    assert tracemalloc.get_traced_memory()[1] < 10**7
+    tracemalloc.stop()
 
 
 def test_a_dimension_that_depends_on_rows_is_free_and_others_are_not() -> None:

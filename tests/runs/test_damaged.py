@@ -206,7 +206,7 @@ RUN = ("run", "mixture", "--data", "moons", "--sites", "3", "--model", "linear",
 SHORT = ("--set", "inference.epochs=2", "--set", "inference.cycles=1", "--set", "inference.keep=2")
 
 
-@pytest.mark.parametrize("trials", [6, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("trials", [4, pytest.param(400, marks=pytest.mark.slow)])
 def test_commands_refuse_a_damaged_folder(trials: int, tmp_path: Path, invoke: Invoke) -> None:
     assert invoke(*RUN, *SHORT)[0] == 0
     draw = random.Random(5)
