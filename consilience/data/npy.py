@@ -12,7 +12,7 @@ import numpy as np
 
 from consilience.errors import InputError
 
-KINDS = "biuf"  # booleans, whole numbers and floats: no objects, which would be pickles
+KINDS = "biuf"  # booleans, whole numbers and floats: no objects, which would be code
 
 
 def read_npy(raw: bytes, kinds: str = KINDS) -> np.ndarray[Any, Any]:
