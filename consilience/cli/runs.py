@@ -30,6 +30,7 @@ from consilience.cli.options import (
     methods_like,
 )
 from consilience.cli.screen import out, print_report, progress
+from consilience.disk.locks import lock_folder
 from consilience.engines.participation import Participation
 from consilience.errors import InputError
 from consilience.runs.recipe import Recipe, free_folder, run_folder
@@ -104,8 +105,10 @@ def run(
             "participation": Participation(participation, dropout, deadline, min_replies),
         }
         plan = RunPlan(recipe, bounds, options)
-    report = _execute(plan, resume is not None, as_json)
-    finish(Store(plan.options["out"]), report, as_json)
+    folder = Path(plan.options["out"])
+    with lock_folder(folder):
+        report = _execute(plan, resume is not None, as_json)
+        finish(Store(folder), report, as_json)
 
 
 class RunPlan(NamedTuple):
@@ -182,7 +185,8 @@ def pool(
     other = dataclasses.replace(recipe, method=method, settings=tuple(settings or ())).build_method()
     pooled = result.pool(other)
     target = Store(out_ or free_folder(folder, f"pool-{method}"))
-    finish(target, {**pooled.report, "bounds": saved.get("bounds", {}), "pooled_from": folder.name}, as_json)
+    with lock_folder(target.folder):
+        finish(target, {**pooled.report, "bounds": saved.get("bounds", {}), "pooled_from": folder.name}, as_json)
 
 
 @app.command(short_help="Write a folder's report.html again.")
@@ -198,7 +202,8 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run, com
         content = store.read_report()
     else:
         content = store.read_json(name)
-    store.write("report.html", pages[name](content).encode())
+    with lock_folder(folder):
+        store.write("report.html", pages[name](content).encode())
     out.print(f"Report: {folder / 'report.html'}")
 
 
@@ -216,8 +221,9 @@ def demo(
     with progress(not as_json):
         comparison = compare(seed)
     store = Store(out_)
-    store.write_json("compare.json", comparison)
-    store.write("report.html", comparison_page(comparison).encode())
+    with lock_folder(out_):
+        store.write_json("compare.json", comparison)
+        store.write("report.html", comparison_page(comparison).encode())
     print_report(comparison, comparison_table(comparison), f"Report: {out_ / 'report.html'}", as_json)
 
 

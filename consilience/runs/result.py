@@ -15,6 +15,7 @@ from rich.console import Console
 from torch import Tensor
 
 from consilience.data.sites import Sites
+from consilience.disk.locks import locking
 from consilience.engines.ledger import Ledger
 from consilience.engines.round import play_round
 from consilience.errors import InputError
@@ -135,6 +136,7 @@ class Result:
             raise InputError("There are no calibration rows to fit a temperature on; use temper=False.")
         return float(known)
 
+    @locking("folder")
     def save(self, folder: str | Path) -> Path:
         """Keep everything but the rows in a folder, with its report; `co.load(folder)` brings it back.
 
