@@ -218,10 +218,10 @@ def demo(
     from consilience.report.run_page import comparison_page
     from consilience.report.table import comparison_table
 
-    with progress(not as_json):
-        comparison = compare(seed)
     store = Store(out_)
     with lock_folder(out_):
+        with progress(not as_json):
+            comparison = compare(seed)
         store.write_json("compare.json", comparison)
         store.write("report.html", comparison_page(comparison).encode())
     print_report(comparison, comparison_table(comparison), f"Report: {out_ / 'report.html'}", as_json)

@@ -56,12 +56,11 @@ else:
 
 
 @contextmanager
-def lock_file(path: Path, wait: float = FILE_WAIT) -> Iterator[None]:
+def lock_file(path: Path) -> Iterator[None]:
     """Have a file to oneself, from reading it to writing it again. A thread that has it may ask again.
 
     Args:
         path: The file; where its folder does not exist, there is nothing to lock.
-        wait: Seconds to wait for whoever has it.
 
     Yields:
         Nothing.
@@ -72,17 +71,16 @@ def lock_file(path: Path, wait: float = FILE_WAIT) -> Iterator[None]:
     if not path.parent.is_dir():
         yield
         return
-    with _lock(path.with_name(f".{path.name}.lock"), path, wait):
+    with _lock(path.with_name(f".{path.name}.lock"), path, FILE_WAIT):
         yield
 
 
 @contextmanager
-def lock_folder(folder: Path, wait: float = FOLDER_WAIT, private: bool = False) -> Iterator[None]:
+def lock_folder(folder: Path, private: bool = False) -> Iterator[None]:
     """Have a folder to oneself, as long as one writes into it. A thread that has it may ask again.
 
     Args:
         folder: The folder; it is made, and removed again if nothing was written.
-        wait: Seconds to wait for whoever has it.
         private: Whether only its owner may look into it, where it is made.
 
     Yields:
@@ -96,7 +94,7 @@ def lock_folder(folder: Path, wait: float = FOLDER_WAIT, private: bool = False) 
     except OSError as error:
         raise InputError(f"Cannot write {folder}: {error.strerror}. Choose another folder.") from error
     try:
-        with _lock(folder / ".lock", folder, wait):
+        with _lock(folder / ".lock", folder, FOLDER_WAIT):
             remove_parts(folder)
             yield
     finally:
