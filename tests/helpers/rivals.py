@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from multiprocessing import get_context
 from pathlib import Path
@@ -67,5 +68,8 @@ def _act(barrier: Any, tries: Sequence[Try], pipe: Any) -> None:
                 code = 0
             except SystemExit as end:
                 code = int(end.code or 0)
+            except Exception:  # the other must not wait for ever
+                code = 1
+                error.write(traceback.format_exc())
         outcomes.append((code, error.getvalue()))
     pipe.send(outcomes)
