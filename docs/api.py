@@ -45,6 +45,7 @@ ROOMS = {
     "methods": Room("Methods", "One class a method; [each has a page](../methods/index.md) with its settings."),
     "metrics": Room("Metrics", "Proper scores, calibration, uncertainty, paired differences and communication."),
     "privacy": Room("Privacy", "What a reply may reveal, and rules against it."),
+    "disk": Room("Disk", "Files written whole or not at all, and locks on files and folders."),
     "formats": Room("Formats", "How settings, networks, envelopes and signatures are written to files."),
     "engines": Room("Engines", "How the sites' work is carried out: in turn, in parallel, vectorised."),
     "runs": Room("Runs", "A run from start to result, its folder, its provenance, and the scikit-learn estimators."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -16,7 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Rooms, and the vocabulary at the root, from the ground up: each may import from itself and from those before it.
 ORDER = [
     *("errors", "version", "progress", "tree", "key"),
-    "models",
+    *("disk", "models"),
     *("predictive", "posterior", "payload"),
     *("splits", "data", "datasets"),
     *("parties", "prior", "likelihood", "tilt", "task"),
@@ -127,6 +128,14 @@ def test_nothing_is_pickled() -> None:
     for file in FILES:
         text = file.read_text()
         assert "pickle" not in text and "torch.load" not in text and "torch.save" not in text, file
+
+
+def test_files_are_written_in_one_place() -> None:
+    """Whole, synced and through no planted link: `disk/writing.py`."""
+    writes = re.compile(r"\.write_(bytes|text)\(|os\.(replace|rename|link)\(|open\([^()]*[\"'][wx]b?[\"']")
+    for file in FILES:
+        if file != PACKAGE / "disk" / "writing.py":
+            assert not writes.search(file.read_text()), file
 
 
 def test_no_test_imports_another() -> None:

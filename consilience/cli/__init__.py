@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+import warnings
+from typing import TextIO
 
 from rich.text import Text
 
@@ -14,11 +17,37 @@ from consilience.methods import register_plugins
 
 
 def main() -> None:
-    """Run a command; a user's mistake ends with one sentence and exit code 2."""
+    """Run a command; a user's mistake, or a file that cannot be used, ends with one sentence and exit code 2."""
     try:
-        register_plugins()
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            register_plugins()
+            app()
     except InputError as error:
-        message = Text.assemble(("Error: ", "bold red"), plain(str(error)))  # brackets are not markup here
-        err.print(message, soft_wrap=True)
+        _say("Error", "bold red", str(error))
         sys.exit(2)
+    except OSError as error:
+        if error.errno in (None, errno.EPIPE):  # nobody reads on
+            raise
+        place = ""
+        if error.filename is not None:
+            place = f"{error.filename}: "
+        _say("Error", "bold red", f"{place}{error.strerror}. Check that the path is right and that you may use it.")
+        sys.exit(2)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Say a warning as a sentence: where in the code it was raised helps nobody here."""
+    _say("Warning", "yellow", str(message))
+
+
+def _say(kind: str, style: str, sentence: str) -> None:
+    """Print a sentence to standard error."""
+    err.print(Text.assemble((f"{kind}: ", style), plain(sentence)), soft_wrap=True)  # brackets are not markup here

@@ -12,6 +12,7 @@ from consilience.cli.handed import Inputs_, Key_, Study_, Table_, say, server_ke
 from consilience.cli.screen import progress
 from consilience.cli.site import OneClass_, site_app
 from consilience.cli.study import describe, record, study_app, write_report
+from consilience.disk.locks import lock_folder
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ def deploy(
 
     study = read(study_file)
     target = folder or study_file.with_suffix(".deploy")
-    write_app(study.agreement, target / "app")
-    write_files(target / "README.md", guide(study, study_file.name), "How to start everything")
+    with lock_folder(target):
+        write_app(study.agreement, target / "app")
+        write_files(target / "README.md", guide(study, study_file.name), "How to start everything", shared=True)
     say(f"App: {target / 'app'}, with the hash {pin(study.agreement)}")
     say("It holds no code: server and sites run what they have installed, and a site refuses any other app.")
 
@@ -108,20 +110,21 @@ def serve_study(
     if calibration:
         labelled, _ = rows_of(study.agreement, calibration, True)
     address = (study.agreement, target / "flower", host, port, certificates, node_keys)
-    with progress(True), connect(*address, say, name) as grid:
-        result = rounds(
-            study,
-            signing_key,
-            grid,
-            target,
-            calibration=labelled,
-            inputs=inputs_from(study.agreement, inputs),
-            min_replies=min_replies,
-            wait=wait,
-            deadline=deadline,
-            resume=resume,
-        )
-    _write_result(study_file, target / "study.model", signing_key, result, labelled is not None)
+    with lock_folder(target, private=True):
+        with progress(True), connect(*address, say, name) as grid:
+            result = rounds(
+                study,
+                signing_key,
+                grid,
+                target,
+                calibration=labelled,
+                inputs=inputs_from(study.agreement, inputs),
+                min_replies=min_replies,
+                wait=wait,
+                deadline=deadline,
+                resume=resume,
+            )
+        _write_result(study_file, target / "study.model", signing_key, result, labelled is not None)
 
 
 def _server_credentials(
@@ -205,16 +208,17 @@ def serve_site(
     target = folder or Path(f"{member.name}.site")
     site = site_of(study, member, signing_key, table, target, one_class)
     try:
-        serve(
-            site,
-            study.agreement,
-            server,
-            target,
-            authority=credentials[0],
-            node_key=credentials[1],
-            patience=wait,
-            say=say,
-        )
+        with lock_folder(target, private=True):
+            serve(
+                site,
+                study.agreement,
+                server,
+                target,
+                authority=credentials[0],
+                node_key=credentials[1],
+                patience=wait,
+                say=say,
+            )
     except KeyboardInterrupt:
         say(f"Stopped. All messages are logged in {target / 'messages.jsonl'}.")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec
 
 import typer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from consilience.cli.screen import out, plain
+from consilience.disk.locks import lock_file
+from consilience.disk.writing import PRIVATE, SHARED, write_whole
 from consilience.errors import InputError
 from consilience.formats.signature import public, read_key
 from consilience.study.agreement import Agreement, Member, Study
@@ -25,24 +27,31 @@ Key_ = Annotated[Path | None, typer.Option("--key", help="Your private key; by d
 Inputs_ = Annotated[
     Path | None, typer.Option("--inputs", help="The coordinator's unlabelled rows, for a student model.")
 ]
+P = ParamSpec("P")
 
 
-def write_files(path: Path, content: bytes | str, what: str) -> None:
-    """Write a file whole or not at all, and say so."""
+def write_files(path: Path, content: bytes | str, what: str, shared: bool = False) -> None:
+    """Write a file whole or not at all, and say so; only its owner may read it unless it is shared."""
     raw = content
     if isinstance(raw, str):
         raw = raw.encode()
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.unlink(missing_ok=True)  # what lies there may be a link to somewhere else
-        with part.open("xb") as file:
-            file.write(raw)
-        os.replace(part, path)
-    except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror}. Choose another place with -o.") from error
+    mode = PRIVATE
+    if shared:
+        mode = SHARED
+    write_whole(path, raw, "Choose another place with -o.", mode)
     if what:
         say(f"{what}: {path} ({len(raw):,} bytes)")
+
+
+def locking_study(command: Callable[P, None]) -> Callable[P, None]:
+    """Let a command have its study file to itself, from reading it to writing it again."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **options: P.kwargs) -> None:
+        with lock_file(Path(str(options["study_file"]))):
+            command(*args, **options)
+
+    return run
 
 
 def site_identity(study: Study, path: Path | None) -> tuple[Member, Ed25519PrivateKey]:

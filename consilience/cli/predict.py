@@ -13,6 +13,7 @@ import typer
 
 from consilience.cli.handed import Model_, say, warn_unsigned, write_files
 from consilience.cli.options import app
+from consilience.data.cells import number
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from consilience.study.model import Model
 
 Z95 = 1.959964
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a formula of a spreadsheet may begin with
 
 
 class Predictions(NamedTuple):
@@ -129,8 +131,16 @@ def _csv(predictions: Predictions, parts: Mapping[str, Sequence[float]]) -> str:
         decision = predictions.decisions[i]
         if predictions.abstains[i]:
             decision = "abstain"
-        writer.writerow([i + 1, *row, *(f"{values[i]:.6f}" for values in parts.values()), decision])
+        uncertainty = (f"{values[i]:.6f}" for values in parts.values())
+        writer.writerow([i + 1, *row, *uncertainty, _inert(decision)])
     return text.getvalue()
+
+
+def _inert(text: str) -> str:
+    """A text that no spreadsheet takes for a formula: with a quote before it, which is not shown there."""
+    if text.startswith(FORMULA) and number(text) is None:
+        return f"'{text}"
+    return text
 
 
 def _summarise(predictions: Predictions, parts: Mapping[str, Sequence[float]], abstain: float | None) -> None:

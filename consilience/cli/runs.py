@@ -30,6 +30,7 @@ from consilience.cli.options import (
     methods_like,
 )
 from consilience.cli.screen import out, print_report, progress
+from consilience.disk.locks import lock_folder
 from consilience.engines.participation import Participation
 from consilience.errors import InputError, refuse_damage
 from consilience.formats.typed import restore_fields
@@ -108,8 +109,10 @@ def run(
             "participation": Participation(participation, dropout, deadline, min_replies),
         }
         plan = RunPlan(recipe, bounds, options)
-    report = _execute(plan, resume is not None, as_json)
-    finish(Store(plan.options["out"]), report, as_json)
+    folder = Path(plan.options["out"])
+    with lock_folder(folder):
+        report = _execute(plan, resume is not None, as_json)
+        finish(Store(folder), report, as_json)
 
 
 class RunPlan(NamedTuple):
@@ -203,7 +206,8 @@ def pool(
     other = dataclasses.replace(recipe, method=method, settings=tuple(settings or ())).build_method()
     pooled = result.pool(other)
     target = Store(out_ or free_folder(folder, f"pool-{method}"))
-    finish(target, {**pooled.report, "bounds": saved.get("bounds", {}), "pooled_from": folder.name}, as_json)
+    with lock_folder(target.folder):
+        finish(target, {**pooled.report, "bounds": saved.get("bounds", {}), "pooled_from": folder.name}, as_json)
 
 
 @app.command(short_help="Write a folder's report.html again.")
@@ -221,7 +225,8 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run, com
         content = store.read_json(name)
     with refuse_damage(f"{folder / name} is damaged: restore it from a copy."):
         page = pages[name](content).encode()
-    store.write("report.html", page)
+    with lock_folder(folder):
+        store.write("report.html", page)
     out.print(f"Report: {folder / 'report.html'}")
 
 
@@ -236,11 +241,12 @@ def demo(
     from consilience.report.run_page import comparison_page
     from consilience.report.table import comparison_table
 
-    with progress(not as_json):
-        comparison = compare(seed)
     store = Store(out_)
-    store.write_checked("compare.json", comparison)
-    store.write("report.html", comparison_page(comparison).encode())
+    with lock_folder(out_):
+        with progress(not as_json):
+            comparison = compare(seed)
+        store.write_checked("compare.json", comparison)
+        store.write("report.html", comparison_page(comparison).encode())
     print_report(comparison, comparison_table(comparison), f"Report: {out_ / 'report.html'}", as_json)
 
 

@@ -20,6 +20,7 @@ from consilience.cli.handed import (
 from consilience.cli.options import app
 from consilience.cli.screen import out, progress
 from consilience.cli.site_tables import brief, calibration_table, contents, score_table, show_rehearsal, show_table
+from consilience.disk.locks import lock_file
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def join(
     study = read(study_file)
     consistent(study.agreement)
     key = _site_key(name)
-    write_files(out_ or Path(f"{name}.join"), join_text(study.agreement, name, key), "For the coordinator")
+    write_files(out_ or Path(f"{name}.join"), join_text(study.agreement, name, key), "For the coordinator", shared=True)
     say(f"Your private key stays here and is never shared: {name}.key")
     say(f"You signed the agreement {study.agreement.hash[:12]} of '{study.agreement.name}'.")
 
@@ -135,10 +136,11 @@ def fit(
     rows = parts(study.agreement, member.number, data)
     path = out_ or Path(f"{member.name}.reply")
     memory_path = memory or Path(f"{member.name}.memory")
-    with progress(True):
-        fitted = fit_site(study, member, signing_key, rows, message, memory_path)
-    write_files(path, fitted.reply, "For the coordinator")
-    write_files(memory_path, fitted.memory, "Stays here")
+    with lock_file(memory_path):
+        with progress(True):
+            fitted = fit_site(study, member, signing_key, rows, message, memory_path)
+        write_files(path, fitted.reply, "For the coordinator")
+        write_files(memory_path, fitted.memory, "Stays here")
     train, aside, test = (f"{len(part.y):,}" for part in rows)
     say(f"Trained on {train} rows; {aside} are set aside for choosing, {test} for testing.")
     scores = {}

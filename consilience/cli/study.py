@@ -9,9 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from consilience.cli.handed import Inputs_, Key_, Listing, Model_, Study_, columns, say, server_key, write_files
+from consilience.cli.handed import (
+    Inputs_,
+    Key_,
+    Listing,
+    Model_,
+    Study_,
+    columns,
+    locking_study,
+    say,
+    server_key,
+    write_files,
+)
 from consilience.cli.options import Seed_, Set_, app
 from consilience.cli.screen import out, progress
+from consilience.disk.locks import lock_file
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,7 +90,7 @@ def new(
     )
     key = new_key(path.with_suffix(".key"))
     agreement = dataclasses.replace(draft, server=public(key))
-    write_files(path, agreement_text(agreement, agreement.build_method().sends), "Study")
+    write_files(path, agreement_text(agreement, agreement.build_method().sends), "Study", shared=True)
     say(f"Your private key, never to be shared: {path.with_suffix('.key')}")
     if like:
         say("Columns, types and ranges are guesses from one table: correct them before anybody signs.")
@@ -144,6 +156,7 @@ def _site_table(study: Study) -> Listing:
 
 
 @study_app.command()
+@locking_study
 def add(
     study_file: Study_, files: Annotated[list[Path], typer.Argument(help="The NAME.join files of the sites.")]
 ) -> None:
@@ -158,18 +171,19 @@ def add(
     for path in files:
         study = add_member(study, path)
         say(f"Added {study.sites[-1].name} (number {study.sites[-1].number}).")
-    write_files(study_file, study_text(study), "Study")
+    write_files(study_file, study_text(study), "Study", shared=True)
     say("Next: send the study file to all sites again, who run `consilience site fit`.")
 
 
 @study_app.command()
+@locking_study
 def leave(study_file: Study_, site: Annotated[str, typer.Argument(help="The site that leaves.")]) -> None:
     """Remove a site; pool the others' replies again for a model without it."""
     from consilience.study.agreement import read
     from consilience.study.text import study_text
 
     study = read(study_file).without(site)
-    write_files(study_file, study_text(study), "Study")
+    write_files(study_file, study_text(study), "Study", shared=True)
     for model in study.models:
         if site in model.sites:
             say(f"Model {model.checksum[:12]} still includes {site}: ask everyone who has a copy to delete it.")
@@ -178,6 +192,7 @@ def leave(study_file: Study_, site: Annotated[str, typer.Argument(help="The site
 
 
 @study_app.command()
+@locking_study
 def scale(study_file: Study_, files: Files_) -> None:
     """Compute the scaling constants from the sites' sums and write them into the study, before anybody signs it."""
     from consilience.study.agreement import read
@@ -188,7 +203,8 @@ def scale(study_file: Study_, files: Files_) -> None:
     if study.sites:
         raise InputError("Sites have already signed, and their signatures would not cover new constants.")
     agreement, names = with_scaling(study.agreement, files)
-    write_files(study_file, agreement_text(agreement, agreement.build_method().sends), "Study")
+    text = agreement_text(agreement, agreement.build_method().sends)
+    write_files(study_file, text, "Study", shared=True)
     say(f"Constants from {', '.join(names)}. Next: send the study to the sites, who sign it with `site join`.")
 
 
@@ -221,11 +237,14 @@ def pool(
     with progress(True):
         pooled = pool_replies(study, files, server_key(study_file, key), inputs_from(study.agreement, inputs), after)
     path = out_ or study_file.with_suffix(".model")
-    _write_model(study_file, path, pooled)
+    message_path = path.with_suffix(".message")
+    with lock_file(study_file):
+        _write_model(study_file, path, pooled)
+        if pooled.message and pooled.state:
+            write_files(message_path, pooled.message, "Message for the sites")
+            state_path = path.with_suffix(".state")  # may be that of --after
+            write_files(state_path, pooled.state, "Your state, for the next round")
     if pooled.message and pooled.state:
-        message_path = path.with_suffix(".message")
-        write_files(message_path, pooled.message, "Message for the sites")
-        write_files(path.with_suffix(".state"), pooled.state, "Your state, for the next round")  # may replace --after
         say(f"Next: sites run `consilience site fit {study_file.name} TABLE --message {message_path.name}`.")
     elif {*pooled.facts.sites} <= {site.name for site in study.active}:
         command = f"`consilience site statistics {study_file.name} {path.name} TABLE`"
@@ -254,10 +273,11 @@ def choose(
 def _write_model(study_file: Path, path: Path, content: PooledFiles | ChosenFiles) -> None:
     """Write a model, record it in the study, and say what is in it."""
     warn(content.refused)
-    write_files(path, content.model, "Model")
-    record(study_file, path, content.facts.sites)
-    describe(content.facts, content.account)
-    write_report(path, content.account)
+    with lock_file(study_file):
+        write_files(path, content.model, "Model")
+        record(study_file, path, content.facts.sites)
+        describe(content.facts, content.account)
+        write_report(path, content.account)
 
 
 def warn(refused: Any) -> None:
@@ -275,7 +295,8 @@ def record(study: Path, model: Path, sites: tuple[str, ...]) -> None:
     from consilience.study.text import study_text
 
     checksum = open_envelope(model, "model").checksum
-    write_files(study, study_text(read(study).recorded(checksum, sites)), "")
+    with lock_file(study):
+        write_files(study, study_text(read(study).recorded(checksum, sites)), "", shared=True)
 
 
 def write_report(model: Path, account: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ from consilience.cli.options import (
     app,
 )
 from consilience.cli.screen import live, out, print_report, progress, stoppable
+from consilience.disk.locks import lock_folder
 from consilience.engines.participation import Participation
 from consilience.runs.recipe import Recipe, run_folder
 from consilience.runs.store import Store
@@ -98,9 +99,10 @@ def compare(
     )
     plan.check()
     store = Store(out_ or run_folder("compare", data))
-    with stoppable(store.folder), live(not as_json) as show:
-        comparison = compare_plan(plan, store.folder, reference, lambda now: show(comparison_table(now.to_json())))
-    write_comparison(comparison, store.folder)
+    with lock_folder(store.folder):
+        with stoppable(store.folder), live(not as_json) as show:
+            comparison = compare_plan(plan, store.folder, reference, lambda now: show(comparison_table(now.to_json())))
+        write_comparison(comparison, store.folder)
     value = comparison.to_json()
     print_report(value, comparison_table(value), f"Report: {store.folder / 'report.html'}", as_json)
 
@@ -165,9 +167,10 @@ def tune(
     def show_trials(trials: list[Trial]) -> Any:
         return trial_table(method, [(t.point, t.values, t.mean) for t in trials], score)
 
-    with stoppable(folder), live(not as_json) as show:
-        trials = run_search(search, folder, lambda so_far: show(show_trials(so_far)))
-    chosen = write_settings(search, trials, folder)
+    with lock_folder(folder):
+        with stoppable(folder), live(not as_json) as show:
+            trials = run_search(search, folder, lambda so_far: show(show_trials(so_far)))
+        chosen = write_settings(search, trials, folder)
     closing = f"Settings: {folder / 'settings.json'}; use them with --settings."
     print_report(chosen, show_trials(trials), closing, as_json)
 
@@ -195,12 +198,13 @@ def reproduce(
         return
     experiment = experiments.load(name)
     folder = out_ or Path("runs") / name
-    with stoppable(folder), progress(True):
-        results = experiments.reproduce(name, parse_seeds(seeds), scale, folder, data_dir, workers)
-    draw = getattr(experiments.module(name), "draw", None)
-    if draw is not None:
-        draw(results, folder)
-    Store(folder).write("report.html", reproduction_page(results).encode())
+    with lock_folder(folder):
+        with stoppable(folder), progress(True):
+            results = experiments.reproduce(name, parse_seeds(seeds), scale, folder, data_dir, workers)
+        draw = getattr(experiments.module(name), "draw", None)
+        if draw is not None:
+            draw(results, folder)
+        Store(folder).write("report.html", reproduction_page(results).encode())
     out.print(experiments.results_table(results, experiment.digits))
     for sentence in results.get("lost") or []:
         out.print(f"Lost: {sentence}", style="yellow", soft_wrap=True, markup=False)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from consilience.comparison.row_summary import RowSummary, Scores
 from consilience.comparison.summary import Comparison
+from consilience.disk.locks import locking
 from consilience.findings import wording as words
 from consilience.metrics.communication import csv_text as curves_text
 from consilience.metrics.communication import sentence as communication_sentence
@@ -17,6 +18,7 @@ from consilience.report.comparison_page import comparison_page
 from consilience.runs.store import Store
 
 
+@locking("folder")
 def write_comparison(comparison: Comparison, folder: str | Path) -> None:
     """Write compare.json, compare.csv, curves.csv, compare.md and report.html.
 

@@ -23,6 +23,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from consilience.disk.locks import locking
 from consilience.engines.workers import share_cores
 from consilience.errors import Diverged, InputError, unknown_name
 from consilience.progress import track
@@ -118,6 +119,7 @@ def module(name: str) -> ModuleType:
     return loaded
 
 
+@locking("out")
 def reproduce(
     name: str, seeds: Sequence[int], scale: str | None, out: Path, data_dir: str | None, workers: int = 1
 ) -> Json:

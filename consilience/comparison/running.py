@@ -22,6 +22,7 @@ from consilience.comparison.plan import Plan, parse_seeds, slug
 from consilience.comparison.rows import Row, as_text
 from consilience.comparison.summary import Cells, Comparison, summarise_part, title
 from consilience.data.sites import Sites
+from consilience.disk.locks import locking
 from consilience.engines import choose_engine
 from consilience.engines.participation import Participation
 from consilience.engines.participation import check as check_participation
@@ -154,6 +155,7 @@ def as_seeds(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
     return parse_seeds(",".join(str(seed) for seed in seeds))
 
 
+@locking("folder")
 def compare_plan(
     plan: Plan,
     folder: str | Path,

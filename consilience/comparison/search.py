@@ -19,6 +19,7 @@ from consilience.comparison.grids import Grid, Point, check_grids, draw_points, 
 from consilience.comparison.plan import slug
 from consilience.comparison.rows import Row, as_text, assignments, changed_settings, has, method_row, parse_word, row
 from consilience.data.sites import Sites
+from consilience.disk.locks import locking
 from consilience.errors import Diverged, InputError, refuse_damage, unknown_name
 from consilience.formats.settings import configure, describe
 from consilience.formats.typed import restore_fields
@@ -163,6 +164,7 @@ def on_validation(sites: Sites) -> Sites:
     return dataclasses.replace(sites, test=sites.validation, validation=None)
 
 
+@locking("folder")
 def run_search(
     search: Search, folder: str | Path, on_trial: Callable[[list[Trial]], None] | None = None
 ) -> list[Trial]:
@@ -303,6 +305,7 @@ def rank(trials: Sequence[Trial], score: str) -> list[Trial]:
     return sorted(trials, key=loss)
 
 
+@locking("folder")
 def write_settings(search: Search, trials: Sequence[Trial], folder: str | Path) -> Json:
     """Add the best settings to the folder's settings.json, and every trial to its tune.csv.
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import hashlib
 import importlib.util
-import os
-from contextlib import suppress
+import io
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from consilience.datasets.vision import encode_delta
+from consilience.disk.writing import write_whole
 from consilience.errors import InputError
 
 Array = np.ndarray[Any, Any]
@@ -91,17 +91,7 @@ def download(name: str, folder: Path) -> Path:
             f"What OpenML sent for {name} is not the published file, so nothing was kept: put {source.file} into "
             f"'{folder}' yourself."
         )
-    partial = path.with_name(f"{os.getpid()}-{path.name}")  # renamed when complete
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(partial, source, x, y)
-        partial.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise InputError(
-            f"{path.name} cannot be written to '{folder}' ({error.strerror}): choose another folder with data_dir."
-        ) from None
+    write_whole(path, _content(source, x, y), "Choose another folder with data_dir.")
     return path
 
 
@@ -132,22 +122,22 @@ def _checksum(x: Array, y: Array) -> str:
     return digest.hexdigest()
 
 
-def _write(path: Path, source: Source, x: Array, y: Array) -> None:
+def _content(source: Source, x: Array, y: Array) -> bytes:
     if source.train:
-        _write_images(path, source, x, y)
-    else:
-        _write_table(path, x, y)
+        return _images(source, x, y)
+    return _table(x, y)
 
 
-def _write_table(path: Path, x: Array, y: Array) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, delimiter=";")
-        writer.writerow(WINE)
-        for row, label in zip(x, y, strict=True):
-            writer.writerow([f"{value:.15g}" for value in (*row, label)])
+def _table(x: Array, y: Array) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=";")
+    writer.writerow(WINE)
+    for row, label in zip(x, y, strict=True):
+        writer.writerow([f"{value:.15g}" for value in (*row, label)])
+    return text.getvalue().encode()
 
 
-def _write_images(path: Path, source: Source, x: Array, y: Array) -> None:
+def _images(source: Source, x: Array, y: Array) -> bytes:
     train = slice(source.train)
     test = slice(source.train, None)
     arrays: dict[str, Any] = {"y_train": y[train], "y_test": y[test]}
@@ -155,4 +145,6 @@ def _write_images(path: Path, source: Source, x: Array, y: Array) -> None:
         arrays |= {"x_train_delta": encode_delta(x[train]), "x_test_delta": encode_delta(x[test])}
     else:
         arrays |= {"x_train": x[train], "x_test": x[test]}
-    np.savez_compressed(path, **arrays)
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    return content.getvalue()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flwr.cli.build import build_fab_from_files
 
-from consilience.errors import InputError
+from consilience.disk.writing import write_whole
 from consilience.study.agreement import Agreement
 from consilience.version import __version__
 
@@ -99,10 +99,6 @@ def write_app(agreement: Agreement, folder: Path) -> Path:
     Raises:
         InputError: The folder cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in app_files(agreement).items():
-            (folder / name).write_bytes(content)
-    except OSError as error:
-        raise InputError(f"Cannot write {folder}: {error.strerror}.") from error
+    for name, content in app_files(agreement).items():
+        write_whole(folder / name, content, "Choose another folder with --out.")
     return folder

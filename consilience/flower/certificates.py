@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from consilience.disk.writing import write_new
 from consilience.errors import InputError
-from consilience.formats.signature import write_new
 
 DAYS = 30
 

@@ -33,6 +33,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
+from consilience.disk.writing import PRIVATE, write_whole
 from consilience.flower.app import content_hash
 
 logging.getLogger("flwr").setLevel(logging.ERROR)  # what matters is said by us
@@ -211,9 +212,10 @@ def new_secret(path: Path) -> bytes:
 
     Returns:
         The secret.
+
+    Raises:
+        InputError: The file cannot be written.
     """
     secret = os.urandom(32)
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(secret)
+    write_whole(path, secret, "Choose another folder with --out.", PRIVATE)
     return secret

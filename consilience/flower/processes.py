@@ -41,13 +41,14 @@ class Child:
         tie = None
         if sys.platform == "linux":
             tie = _end_with_parent
-        with log.open("ab") as file:
+        with open(log, "ab", opener=_open_private) as file:
             self.process = subprocess.Popen(
                 [find_program(program), *words],
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 env=environment(home),
+                umask=0o077,  # its database holds what sites sent
                 preexec_fn=tie,  # noqa: PLW1509 — a system call, no more
             )
 
@@ -69,6 +70,10 @@ class Child:
         """Read what it said at the end, for people who look for a reason."""
         lines = self.log.read_text(errors="replace").splitlines()
         return " ".join(line.strip() for line in lines[-12:] if line.strip())[-900:]
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _end_with_parent() -> None:

@@ -18,6 +18,7 @@ from flwr.supercore.constant import TaskType
 from torch import Tensor
 
 from consilience.data.sites import Data
+from consilience.disk.writing import PRIVATE, write_whole
 from consilience.engines import threads_for
 from consilience.engines.participation import Participation
 from consilience.engines.participation import check as check_participation
@@ -85,7 +86,6 @@ def connect(
     if certificates:
         check_current(certificates)
     home = folder.absolute()
-    home.mkdir(parents=True, exist_ok=True)
     secret = new_secret(home / "runtime.secret")
     address = f"{name or _own_address(host)}:{port}"
     words = [
@@ -97,7 +97,8 @@ def connect(
     child = Child("flower-superlink", words, home / "superlink.log", home)
     try:
         _wait_for(child, address, certificates)
-        (home / "config.toml").write_text(CONNECTION.format(address=address, security=_trust(certificates)))
+        connection = CONNECTION.format(address=address, security=_trust(certificates))
+        write_whole(home / "config.toml", connection.encode(), "Choose another folder with --out.", PRIVATE)
         if certificates:
             register(home, node_keys)
         output = command(home, "run", str(write_app(agreement, home / "app")), "study", "--format", "json")
@@ -197,7 +198,7 @@ def rounds(
     check_participation(participation, method, len(names))
     if Needs.INPUTS in needs(method) and inputs is None:
         raise InputError(f"{agreement.method} needs unlabelled rows at the coordinator: give them with --inputs.")
-    store = Store(out)
+    store = Store(out, private=True)
     begun = (out / "run.json").exists()
     if store.exists and not (resume and begun):
         raise InputError(f"{out} already holds a run; continue it with --resume, or choose another folder.")

@@ -19,6 +19,7 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 from flwr.supercore.constant import TaskType
 
+from consilience.disk.writing import PRIVATE, append_line, make_folder, write_whole
 from consilience.engines import threads_for
 from consilience.engines.exchange import Turn
 from consilience.errors import InputError
@@ -98,7 +99,7 @@ def serve(
     """
     reach(server, authority, patience)
     end = time.monotonic() + patience  # until then, the server may still be learning the sites' keys
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, private=True)
     pinned = pin(agreement)
     runtime = Runtime(f"127.0.0.1:{free_port()}", new_secret(folder / "runtime.secret"))
     words = _supernode_words(server, runtime.address, folder / "runtime.secret", authority, node_key)
@@ -206,10 +207,12 @@ def write_state(path: Path, state: RecordDict) -> None:
     Args:
         path: The file.
         state: What is remembered.
+
+    Raises:
+        InputError: The file cannot be written.
     """
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(recorddict_to_proto(state).SerializeToString())
-    part.replace(path)
+    content = recorddict_to_proto(state).SerializeToString()
+    write_whole(path, content, "Make room, and let the site answer again.", PRIVATE)
 
 
 def message_log(path: Path) -> Callable[[dict[str, Any]], None]:
@@ -223,8 +226,6 @@ def message_log(path: Path) -> Callable[[dict[str, Any]], None]:
     """
 
     def log(line: dict[str, Any]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        append_line(path, json.dumps(line, ensure_ascii=False))
 
     return log

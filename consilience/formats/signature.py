@@ -5,12 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import shlex
+import stat
+import warnings
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from consilience.disk.writing import PRIVATE, write_new
 from consilience.errors import InputError
 
 PREFIX = "ed25519:"
@@ -32,30 +36,8 @@ def new_key(path: Path) -> Ed25519PrivateKey:
     text = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    write_new(path, text, 0o600, "it may be the only copy of a key, choose another name")
+    write_new(path, text, PRIVATE, "it may be the only copy of a key, choose another name")
     return key
-
-
-def write_new(path: Path, content: bytes, mode: int, caution: str) -> None:
-    """Write a file that has its permissions from the start; one that exists is left as it is.
-
-    Args:
-        path: The file; its folder is made.
-        content: What to write.
-        mode: The permissions, such as 0o600.
-        caution: What to tell the user where the file exists.
-
-    Raises:
-        InputError: The file exists or cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
-    except FileExistsError:
-        raise InputError(f"{path} already exists: {caution}.") from None
-    except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror}.") from error
 
 
 def read_key(path: Path) -> Ed25519PrivateKey:
@@ -68,17 +50,38 @@ def read_key(path: Path) -> Ed25519PrivateKey:
         The key.
 
     Raises:
-        InputError: The file is missing or is not such a key.
+        InputError: The file is missing, empty or not such a key.
+
+    Warns:
+        UserWarning: Others on this machine can read the file.
     """
     try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        content = path.read_bytes()
+        if not content:
+            raise InputError(
+                f"{path} is empty, as a full disk may have left it: restore it from a copy; if it never held a key, "
+                "delete it and run the command again."
+            )
+        _warn_readable(path)
+        key = serialization.load_pem_private_key(content, password=None)
     except FileNotFoundError:
         raise InputError(f"There is no key file '{path}': give the path of the private key.") from None
+    except InputError:
+        raise
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{path} is not a private key of consilience: give the path of the private key.") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise InputError(f"{path} holds a key of another kind than Ed25519: make one with `consilience site join`.")
     return key
+
+
+def _warn_readable(path: Path) -> None:
+    """Warn of a key that is not its owner's alone."""
+    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
+        warnings.warn(
+            f"Others on this machine can read the private key {path}: run `chmod 600 {shlex.quote(str(path))}`.",
+            stacklevel=3,
+        )
 
 
 def public(key: Ed25519PrivateKey) -> str:

@@ -83,6 +83,8 @@ class Loop:
         gathering = Gathering(self.engine, self.participation, self.sizes, self.folding, self.rounds, self.key)
         replies = list[Received]()
         self.write_unfinished()
+        if self.store is not None and checkpoint.rounds:
+            self.store.write_history(checkpoint)
         with closing(self.engine), using_threads(self.threads), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for t in track(range(checkpoint.rounds, self.rounds), "round"):

@@ -16,6 +16,7 @@ from rich.console import Console
 from torch import Tensor
 
 from consilience.data.sites import Sites
+from consilience.disk.locks import locking
 from consilience.engines.ledger import Ledger
 from consilience.engines.round import play_round
 from consilience.errors import InputError
@@ -148,6 +149,7 @@ class Result:
         with suppress(InputError):
             self.predict(torch.zeros(1, *shape), temper=loaded_alone and bool(self.report.get("tempered")))
 
+    @locking("folder")
     def save(self, folder: str | Path) -> Path:
         """Keep everything but the rows in a folder, with its report; `co.load(folder)` brings it back.
 

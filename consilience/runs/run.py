@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from consilience.data.sites import Data, Sites
+from consilience.disk.locks import locking
 from consilience.engines import Engine, choose_engine, threads_for
 from consilience.engines import engine as named_engine
 from consilience.engines import participation as part
@@ -55,6 +56,7 @@ class Compute:
     device: str = "cpu"
 
 
+@locking("out")
 def run(
     method: Method,
     task: Task,

@@ -15,7 +15,6 @@ import hashlib
 import io
 import json
 import math
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from consilience.disk.writing import PRIVATE, SHARED, sync_folder, write_whole
 from consilience.engines.ledger import COLUMNS, Ledger
 from consilience.errors import InputError, refuse_damage
 from consilience.formats.codec import decode, digest, encode, kept_types_of
@@ -70,16 +70,18 @@ class Store:
     Args:
         folder: Where it is; it need not exist.
         keep_replies: Of which rounds replies are kept: `last`, `all` or `none`.
+        private: Whether only its owner may read what is written, as a study's.
 
     Raises:
         InputError: `keep_replies` is none of these.
     """
 
-    def __init__(self, folder: str | Path, keep_replies: str = "last") -> None:
+    def __init__(self, folder: str | Path, keep_replies: str = "last", private: bool = False) -> None:
         if keep_replies not in ("last", "all", "none"):
             raise InputError(f"keep_replies='{keep_replies}': it can be last, all or none.")
         self.folder = Path(folder)
         self.keep_replies = keep_replies
+        self.private = private
 
     @property
     def exists(self) -> bool:
@@ -109,6 +111,17 @@ class Store:
             extra["warnings"] = checkpoint.warnings
         memories = tuple(sorted(checkpoint.memories.items()))
         self.write("state.safetensors", pack({"state": checkpoint.state, "memories": memories}, extra))
+        self.write_history(checkpoint)
+
+    def write_history(self, checkpoint: Checkpoint) -> None:
+        """Write the scores of each round for people; again after a resume, as a kill may have come before it.
+
+        Args:
+            checkpoint: Where the run stands.
+
+        Raises:
+            InputError: The file cannot be written.
+        """
         self.write("history.csv", _csv(checkpoint.history))
 
     def load(self, method: Method) -> Checkpoint | None:
@@ -156,7 +169,10 @@ class Store:
         folder = Path("replies") / f"round-{rounds:04d}"
         for r in replies:
             value = {"payload": r.payload, "size": torch.as_tensor(r.size)}
-            self.write(folder / f"site-{r.client:04d}.safetensors", pack(value, {"site": r.client, "round": rounds}))
+            content = pack(value, {"site": r.client, "round": rounds})
+            self.write(folder / f"site-{r.client:04d}.safetensors", content, sync=False)
+        if replies:
+            sync_folder(self.folder / folder)  # once for all of them
         if self.keep_replies == "last":
             for old in (self.folder / "replies").glob("round-*"):
                 if old.name != folder.name:
@@ -188,31 +204,22 @@ class Store:
                 replies.append(reply)
         return replies
 
-    def write(self, name: str | Path, content: bytes) -> None:
-        """Write a file wholly or not at all: a temporary file beside the target, then a rename.
+    def write(self, name: str | Path, content: bytes, sync: bool = True) -> None:
+        """Write a file whole or not at all.
 
         Args:
             name: The file's name in the folder.
             content: Its bytes.
+            sync: Whether its name must survive a loss of power at once.
 
         Raises:
             InputError: The file cannot be written.
         """
-        path = self.folder / name
-        temporary = path.with_name(path.name + ".part")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise InputError(
-                f"Cannot write {path}: {error.strerror}. What was saved before is complete: make room or choose "
-                "another folder, then resume the run."
-            ) from error
+        remedy = "What was saved before is complete: make room or choose another folder, then resume the run."
+        mode = SHARED
+        if self.private:
+            mode = PRIVATE
+        write_whole(self.folder / name, content, remedy, mode, sync)
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file.

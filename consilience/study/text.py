@@ -114,7 +114,7 @@ def toml(value: Any) -> str:
         return "[" + ", ".join(toml(v) for v in value) + "]"
     if isinstance(value, float):
         return repr(value)
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # which JSON allows as it is
 
 
 def inline(fields: dict[str, Any]) -> str:

@@ -228,10 +228,11 @@ def test_a_model_is_old_when_a_site_of_an_earlier_round_has_left(place: Place) -
 def test_a_pool_that_cannot_write_its_message_can_be_run_again(place: Place) -> None:
     in_the_second_round(place, rounds="3")
     again = ("server", "study", "pool", "sepsis.toml", *place.files, "--after", "sepsis.state")
-    (place.root / "server" / "sepsis.message.part").mkdir()  # the message cannot be written
+    (place.root / "server" / "sepsis.message").unlink()
+    (place.root / "server" / "sepsis.message").mkdir()  # the message cannot be written
 
     code, _, err = place.tried(*again)
-    (place.root / "server" / "sepsis.message.part").rmdir()
+    (place.root / "server" / "sepsis.message").rmdir()
     place.at(*again)
 
     assert code == 2 and "Cannot write sepsis.message" in err
@@ -258,11 +259,12 @@ def test_a_lost_reply_is_made_again_by_the_same_command(place: Place) -> None:
     again = ("north", "site", "fit", "sepsis.toml", "data.csv", "--message", "sepsis.message")
     reply, memory = place.root / "north" / "north.reply", place.root / "north" / "north.memory"
     first = memory.read_bytes()
-    (place.root / "north" / "north.reply.part").mkdir()  # the reply cannot be written
+    reply.unlink()
+    reply.mkdir()  # the reply cannot be written
 
     code, _, err = place.tried(*again)
     assert code == 2 and "Cannot write north.reply" in err and memory.read_bytes() == first
-    (place.root / "north" / "north.reply.part").rmdir()
+    reply.rmdir()
     place.at(*again)
     made = reply.read_bytes(), memory.read_bytes()
     reply.unlink()

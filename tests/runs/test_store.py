@@ -15,7 +15,6 @@ import tiny
 from safetensors import safe_open
 
 import consilience as co
-from consilience.runs import store as store_module
 from consilience.runs.evaluate import Scorer
 
 RUN = ["scaffold", "--data", "digits", "--sites", "4", "--rounds", "3", "--no-bounds", "--model", "mortal:Net"]
@@ -155,7 +154,7 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path: Path, monkeypat
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(store_module.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(co.InputError, match="No space left on device"):
         co.run(tiny.method("fedavg"), task, sites, rounds=2, out=tmp_path / "run", resume=True)
 

@@ -1,0 +1,1 @@
+"""What every room does with the disk: files written whole or not at all, and folders that one process has to itself."""
