@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -10,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from consilience.data.cells import Cell, Table, read_table
+from consilience.data.cells import Cells, Table, read_table
 from consilience.data.columns import Column, read_feature, read_target
 from consilience.data.dataset import Dataset
 from consilience.data.sites import Sites, narrow
@@ -112,16 +113,15 @@ def _list_files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
     for path in paths:
         if not path.is_file():
             raise InputError(f"There is no file '{path}': check the name.")
-    stems = [path.stem for path in paths]
-    for stem in stems:
-        if stems.count(stem) > 1:
+    for stem, count in Counter(path.stem for path in paths).items():
+        if count > 1:
             raise InputError(f"Two files are called '{stem}': rename one, a site takes the name of its file.")
     return paths
 
 
 def _stack(
     tables: Sequence[Table], target: str, text: Sequence[str], drop: Sequence[str]
-) -> tuple[dict[str, list[Cell]], Tensor]:
+) -> tuple[dict[str, Cells], Tensor]:
     """The columns of all tables under each other, and which table each row is from."""
     known = tables[0].columns  # the other files must have the same
     for name in (target, *text, *drop):
@@ -134,12 +134,12 @@ def _stack(
     names = [name for name in known if name not in drop]
     if len(names) < 2:
         raise InputError(f"There is no column beside the target '{target}': give at least one to predict from.")
-    rows = {name: [cell for table in tables for cell in table.columns[name]] for name in names}
+    rows = {name: Cells.stack(table.columns[name] for table in tables) for name in names}
     sizes = torch.tensor([len(table) for table in tables])
     return rows, torch.arange(len(tables)).repeat_interleave(sizes)
 
 
-def _check_columns(table: Table, known: dict[str, list[Cell]]) -> None:
+def _check_columns(table: Table, known: dict[str, Cells]) -> None:
     """Every site has the same columns."""
     file = next(iter(table.columns.values()))[0].file
     for name in known:
