@@ -413,7 +413,8 @@ def _read_lines(path: Path, delimiter: str) -> Iterator[tuple[list[int], list[li
             f"{path.name} cannot be read as CSV from line {last + 1} on ({error}): close every quote there, or save "
             "the file again as 'CSV UTF-8'."
         ) from None
-    yield lines, rows
+    if rows:
+        yield lines, rows
 
 
 def _check_header(path: Path, header: Sequence[str]) -> None:

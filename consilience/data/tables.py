@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -69,28 +70,9 @@ def from_csv(
     """
     if missing not in ("refuse", "mean"):
         raise unknown_name("way with missing cells", missing, ["refuse", "mean"])
-    tables = [read_table(path, delimiter) for path in _list_files(pattern)]
-    site: Tensor | None
-    cells, site = _stack(tables, target, text, drop)
-    if split is None and len(tables) == 1 and (sites or 1) > 1:  # one file is handed out to several sites
-        site = None
-    columns = [read_feature(name, cells[name], missing, name in text) for name in cells if name != target]
-    y, class_names = read_target(target, cells[target], task)
-    classes = None
-    if class_names is not None:
-        classes = len(class_names)
-    x, feature_names, gaps = _join(columns)
-    data = Dataset(
-        name=target,
-        x=x,
-        y=y,
-        classes=classes,
-        site=site,
-        site_names=tuple(table.name for table in tables),
-        class_names=class_names,
-        feature_names=feature_names,
-        gaps=gaps,
-    )
+    data = _read_dataset(_list_files(pattern), target, task, missing, text, drop, delimiter)
+    if split is None and len(data.site_names or ()) == 1 and (sites or 1) > 1:  # one file is handed out to several
+        data = replace(data, site=None)
     return data.split(
         split or data.usual_split(),
         sites,
@@ -100,6 +82,40 @@ def from_csv(
         validation=validation,
         seed=seed,
         standardise=standardise,
+    )
+
+
+def _read_dataset(
+    paths: Sequence[Path],
+    target: str,
+    task: str | None,
+    missing: str,
+    text: Sequence[str],
+    drop: Sequence[str],
+    delimiter: str,
+) -> Dataset:
+    """The rows of all files; the text of a column is forgotten once its numbers are known."""
+    tables = [read_table(path, delimiter) for path in paths]
+    names = tuple(table.name for table in tables)
+    cells, site = _stack(tables, target, text, drop)
+    tables.clear()
+    features = [name for name in cells if name != target]
+    columns = [read_feature(name, cells.pop(name), missing, name in text) for name in features]
+    y, class_names = read_target(target, cells.pop(target), task)
+    classes = None
+    if class_names is not None:
+        classes = len(class_names)
+    x, feature_names, gaps = _join(columns)
+    return Dataset(
+        name=target,
+        x=x,
+        y=y,
+        classes=classes,
+        site=site,
+        site_names=names,
+        class_names=class_names,
+        feature_names=feature_names,
+        gaps=gaps,
     )
 
 
