@@ -141,12 +141,20 @@ class Task:
         Returns:
             Outputs [N, …].
         """
+        return self._pass()(params, x)
+
+    def _pass(self) -> Callable[[Params, Tensor], Tensor]:
+        """`outputs`, with the network's layers read once for all sets of weights."""
         net = perceptron(self.model)
         if net is not None:
-            return net.passed(params, x)[1]
-        weights = {k: v for k, v in params.items() if not k.startswith("likelihood.")}
-        out: Tensor = functional_call(self.model, weights, (x,))
-        return out
+            return lambda params, x: net.passed(params, x)[1]
+
+        def call(params: Params, x: Tensor) -> Tensor:
+            weights = {k: v for k, v in params.items() if not k.startswith("likelihood.")}
+            out: Tensor = functional_call(self.model, weights, (x,))
+            return out
+
+        return call
 
     def loss(self, params: Params, batch: Data, size: Tensor) -> Tensor:
         """Evaluate U(θ)/n, what optimisers step on.
@@ -236,17 +244,37 @@ class Task:
         weights = members(posterior, Key(0), self.draws, self.like)
 
         def outcome(x: Tensor) -> Distribution:
-            return self.likelihood.outcome(torch.stack([self.outputs(p, x) for p in weights]), weights)
+            outputs = self._pass()
+            return self.likelihood.outcome(torch.stack([outputs(p, x) for p in weights]), weights)
 
         @torch.no_grad()
         def predict(x: Tensor) -> Distribution:
-            size = CHUNK
-            if x.ndim != 2:
-                size = IMAGES
-            whole: Distribution = tree.concatenate(outcome(part) for part in x.split(size))
+            whole: Distribution = tree.concatenate(outcome(part) for part in x.split(_chunk(x)))
             return whole
 
         return lambda x: remember(lambda: predict(x), self.model, self.likelihood, *tree.leaves(posterior), x)
+
+    def member_predictions(self, posterior: Posterior, x: Tensor) -> list[Distribution]:
+        """Predict with each member of a posterior by itself.
+
+        Args:
+            posterior: What is known about the weights.
+            x: Inputs [N, …].
+
+        Returns:
+            A distribution for each member.
+        """
+
+        @torch.no_grad()
+        def predict() -> list[Distribution]:
+            outputs = self._pass()
+            parts = x.split(_chunk(x))
+            return [
+                tree.concatenate(self.likelihood.outcome(outputs(p, part).unsqueeze(0), [p]) for part in parts)
+                for p in members(posterior, Key(0), self.draws, self.like)
+            ]
+
+        return remember(predict, members, self.model, self.likelihood, *tree.leaves(posterior), x)
 
     def prior_predictive(self, x: Tensor) -> Distribution:
         """Predict before any data.
@@ -299,6 +327,13 @@ class Task:
             raise InputError(f"The model cannot take inputs of shape {shape}: {str(error).splitlines()[0]}.") from error
         self.likelihood.check(out, data.y[:2], classes)
         refuse_hidden_state(self.model, data.x[:8])
+
+
+def _chunk(x: Tensor) -> int:
+    """How many inputs are predicted at a time."""
+    if x.ndim != 2:
+        return IMAGES
+    return CHUNK
 
 
 def classification(model: nn.Module, prior: Prior | None = None) -> Task:

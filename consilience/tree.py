@@ -205,7 +205,10 @@ def concatenate(trees: Iterable[Tree]) -> Tree:
     Returns:
         One tree with the rows of all.
     """
-    return map(lambda *xs: torch.cat(xs), *trees)
+    parts = list(trees)
+    if len(parts) == 1:
+        return parts[0]
+    return map(lambda *xs: torch.cat(xs), *parts)
 
 
 def under_vmap() -> bool:

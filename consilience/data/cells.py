@@ -1,19 +1,32 @@
-"""A CSV file as named columns of cells, read without surprises."""
+"""A CSV file as named columns of cells, read without surprises.
+
+A column keeps the texts of some thousand rows as one long text: a cell becomes an object only while it is looked at.
+"""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, product
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from consilience.errors import InputError
 
 MISSING = {"", "na", "n/a", "nan", "null"}  # in small letters; 'none' is left to be a category
+_SPELLINGS = {"".join(t) for word in MISSING for t in product(*zip(word, word.upper(), strict=True))}
 FEWEST_ROWS = 5  # at a site
+BLOCK_ROWS = 8192  # whose cells are objects at a time
+MARK = "\x1f"  # between two texts of a block
 
-Line = tuple[int, list[str]]  # the number of a line in its file, from 1, and its cells
+Numbers: TypeAlias = npt.NDArray[np.float64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Cell(NamedTuple):
@@ -34,6 +47,189 @@ class Cell(NamedTuple):
         return f"{self.file}, line {self.line}"
 
 
+class Block(NamedTuple):
+    """Some rows of one column.
+
+    Attributes:
+        joined: Their texts, one after another; as they are where a text holds the mark between two.
+        file: The name of the file.
+        lines: The number of each row's line.
+    """
+
+    joined: str | tuple[str, ...]
+    file: str
+    lines: npt.NDArray[np.int64]
+
+    @staticmethod
+    def of(texts: Sequence[str], file: str, lines: npt.NDArray[np.int64]) -> Block:
+        """Pack texts.
+
+        Args:
+            texts: The texts of at least one cell.
+            file: The name of the file.
+            lines: The number of each row's line.
+
+        Returns:
+            The block.
+        """
+        joined = MARK.join(texts)
+        if joined.count(MARK) != len(texts) - 1:
+            return Block(tuple(texts), file, lines)
+        return Block(joined, file, lines)
+
+    def texts(self) -> Sequence[str]:
+        """Unpack the texts."""
+        if isinstance(self.joined, str):
+            return self.joined.split(MARK)
+        return self.joined
+
+
+class Cells(Sequence[Cell]):
+    """The cells of a column: a sequence of `Cell`, with what is asked of all of them answered block by block.
+
+    Attributes:
+        blocks: The rows in order.
+    """
+
+    def __init__(self, blocks: Iterable[Block]) -> None:
+        """Take a column's blocks.
+
+        Args:
+            blocks: The rows in order.
+        """
+        self.blocks = tuple(blocks)
+        self._ends = np.cumsum([len(block.lines) for block in self.blocks])
+
+    @staticmethod
+    def of(cells: Sequence[Cell]) -> Cells:
+        """Take any sequence of cells.
+
+        Args:
+            cells: The cells of a column.
+
+        Returns:
+            The same cells; themselves where they are a column already.
+        """
+        if isinstance(cells, Cells):
+            return cells
+        return Cells(Block.of([cell.text], cell.file, np.array([cell.line])) for cell in cells)
+
+    @staticmethod
+    def stack(columns: Iterable[Cells]) -> Cells:
+        """Put columns under each other.
+
+        Args:
+            columns: Columns of the same name from several tables.
+
+        Returns:
+            One column with the cells of all.
+        """
+        return Cells(chain.from_iterable(column.blocks for column in columns))
+
+    def __len__(self) -> int:
+        """How many cells there are."""
+        if not self.blocks:
+            return 0
+        return int(self._ends[-1])
+
+    @overload
+    def __getitem__(self, index: int) -> Cell: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Cell]: ...
+    def __getitem__(self, index: int | slice) -> Cell | list[Cell]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        place = index % len(self)
+        number_of_block = int(np.searchsorted(self._ends, place, side="right"))
+        block = self.blocks[number_of_block]
+        row = place - int(self._ends[number_of_block]) + len(block.lines)
+        return Cell(block.texts()[row], block.file, int(block.lines[row]))
+
+    def __iter__(self) -> Iterator[Cell]:
+        for block in self.blocks:
+            for text, line in zip(block.texts(), block.lines.tolist(), strict=True):
+                yield Cell(text, block.file, line)
+
+    def first(self, chosen: Mask) -> Cell:
+        """Find the first of some cells.
+
+        Args:
+            chosen: Which cells, at least one.
+
+        Returns:
+            The first of them.
+        """
+        return self[int(chosen.argmax())]
+
+    def distinct(self) -> set[str]:
+        """Collect the different texts."""
+        return set().union(*(block.texts() for block in self.blocks))
+
+    def where(self, test: Callable[[str], bool]) -> Mask:
+        """Ask something of every text; equal texts of a block are asked once.
+
+        Args:
+            test: The question.
+
+        Returns:
+            The answers [N].
+        """
+        parts = [np.zeros(0, dtype=np.bool_)]
+        for block in self.blocks:
+            texts = block.texts()
+            chosen = {text for text in set(texts) if test(text)}
+            part = np.zeros(len(texts), dtype=np.bool_)
+            if chosen:
+                part = np.fromiter(map(chosen.__contains__, texts), np.bool_, len(texts))
+            parts.append(part)
+        return np.concatenate(parts)
+
+    def codes(self, code: Callable[[str], int]) -> npt.NDArray[np.int64]:
+        """Give every text a whole number; equal texts of a block are asked for once.
+
+        Args:
+            code: The number of a text.
+
+        Returns:
+            The numbers [N].
+        """
+        parts = [np.zeros(0, dtype=np.int64)]
+        for block in self.blocks:
+            texts = block.texts()
+            known = {text: code(text) for text in set(texts)}
+            parts.append(np.fromiter(map(known.__getitem__, texts), np.int64, len(texts)))
+        return np.concatenate(parts)
+
+    def empty(self) -> Mask:
+        """Tell which values are missing, as `is_empty` does [N]."""
+        parts = [np.zeros(0, dtype=np.bool_)]
+        for block in self.blocks:
+            texts = block.texts()
+            part = np.zeros(len(texts), dtype=np.bool_)
+            if not _SPELLINGS.isdisjoint(texts):
+                part = np.fromiter(map(_SPELLINGS.__contains__, texts), np.bool_, len(texts))
+            parts.append(part)
+        return np.concatenate(parts)
+
+    def numbers(self) -> Numbers:
+        """Read every cell as a number, as `number` does; NaN where it holds none [N]."""
+        return np.concatenate([np.zeros(0), *(_read_block(block.texts()) for block in self.blocks)])
+
+
+def _read_block(texts: Sequence[str]) -> Numbers:
+    """The numbers of a block; text by text only where one of them is odd."""
+    try:
+        values = np.fromiter(map(float, texts), np.float64, len(texts))
+    except ValueError:
+        values = np.full(len(texts), math.nan)
+    if np.isfinite(values).all() and "_" not in "".join(texts):  # Python reads 1_000 as a number
+        return values
+    known = {text: number(text) for text in set(texts)}
+    return np.array([known[text] for text in texts], dtype=np.float64)  # None becomes NaN
+
+
 class Table(NamedTuple):
     """Named columns of cells, all of one length.
 
@@ -44,7 +240,7 @@ class Table(NamedTuple):
     """
 
     name: str
-    columns: dict[str, list[Cell]]
+    columns: dict[str, Cells]
     blank: int | None
 
     def __len__(self) -> int:
@@ -66,23 +262,87 @@ def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> T
     Raises:
         InputError: The file cannot be read, or is not a table with so many rows.
     """
-    all_lines = _read_lines(path, delimiter)
-    lines = [(line, row) for line, row in all_lines if any(row)]
-    if len(lines) <= fewest:
+    found = _Rows(path.name)
+    for lines, rows in _read_lines(path, delimiter):
+        found.add(lines, rows)
+    if found.count <= fewest:
         raise InputError(
-            f"{path.name} has {max(len(lines) - 1, 0)} rows under its header: a site needs at least {fewest}."
+            f"{path.name} has {max(found.count - 1, 0)} rows under its header: a site needs at least {fewest}."
         )
-    (first, header), *rows = lines
-    last = lines[-1][0]
-    _check_header(path, header)
-    for line, row in rows:
-        if len(row) != len(header):
-            raise InputError(
-                f"{path.name}, line {line} has {len(row)} cells and the header {len(header)}: give every row all cells."
-            )
-    cells = {name: [Cell(row[j], path.name, line) for line, row in rows] for j, name in enumerate(header)}
-    blank = next((line for line, row in all_lines if not any(row) and first < line < last), None)
-    return Table(path.stem, cells, blank)
+    _check_header(path, found.header)
+    if found.ragged is not None:
+        line, cells = found.ragged
+        raise InputError(
+            f"{path.name}, line {line} has {cells} cells and the header {len(found.header)}: give every row all cells."
+        )
+    blank = None
+    if found.blank is not None and found.blank < found.last:
+        blank = found.blank
+    columns = {name: Cells(blocks) for name, blocks in zip(found.header, found.blocks, strict=True)}
+    return Table(path.stem, columns, blank)
+
+
+@dataclass
+class _Rows:
+    """What was read of a file so far.
+
+    Attributes:
+        file: The name of the file.
+        header: The cells of the first line that is not blank.
+        blocks: The blocks of every column.
+        count: How many lines were not blank, the header included.
+        last: The number of the last of them.
+        blank: The number of the first blank line under the header.
+        ragged: Line and length of the first row that is not as long as the header.
+    """
+
+    file: str
+    header: list[str] = field(default_factory=list)
+    blocks: list[list[Block]] = field(default_factory=list)
+    count: int = 0
+    last: int = 0
+    blank: int | None = None
+    ragged: tuple[int, int] | None = None
+
+    def add(self, lines: list[int], rows: list[list[str]]) -> None:
+        """Take some further lines in.
+
+        Args:
+            lines: The number of each row's line.
+            rows: The cells of each.
+        """
+        width = len(self.header)
+        if width and all(len(row) == width and any(map(str.strip, row)) for row in rows):
+            self.count += len(rows)
+            self.last = lines[-1]
+        else:
+            lines, rows = self._sort_out(lines, rows)
+        if not rows:
+            return
+        numbers = np.array(lines, dtype=np.int64)
+        for blocks, texts in zip(self.blocks, zip(*rows, strict=True), strict=True):
+            blocks.append(Block.of(list(map(str.strip, texts)), self.file, numbers))
+
+    def _sort_out(self, lines: list[int], rows: list[list[str]]) -> tuple[list[int], list[list[str]]]:
+        """Line by line: the header, blank lines and rows of another length are noted and left out."""
+        sound_lines = []
+        sound_rows = []
+        for line, row in zip(lines, rows, strict=True):
+            if not any(map(str.strip, row)):
+                if self.header and self.blank is None:
+                    self.blank = line
+                continue
+            self.count += 1
+            self.last = line
+            if not self.header:
+                self.header = [cell.strip() for cell in row]
+                self.blocks = [[] for _ in row]
+            elif len(row) == len(self.header):
+                sound_lines.append(line)
+                sound_rows.append(row)
+            elif self.ragged is None:
+                self.ragged = (line, len(row))
+        return sound_lines, sound_rows
 
 
 def is_empty(cell: Cell) -> bool:
@@ -94,7 +354,19 @@ def is_empty(cell: Cell) -> bool:
     Returns:
         True for an empty cell, and for NA, NaN and the like.
     """
-    return cell.text.lower() in MISSING
+    return is_missing(cell.text)
+
+
+def is_missing(text: str) -> bool:
+    """Tell whether a text means that a value is missing.
+
+    Args:
+        text: The text of a cell.
+
+    Returns:
+        True for no text, and for NA, NaN and the like.
+    """
+    return text in _SPELLINGS
 
 
 def number(text: str) -> float | None:
@@ -115,14 +387,21 @@ def number(text: str) -> float | None:
     return value
 
 
-def _read_lines(path: Path, delimiter: str) -> list[Line]:
-    """Every line, blank ones too; the number of a row over several lines is that of its last."""
-    lines: list[Line] = []
+def _read_lines(path: Path, delimiter: str) -> Iterator[tuple[list[int], list[list[str]]]]:
+    """Every line, blank ones too, in blocks; the number of a row over several lines is that of its last."""
+    lines: list[int] = []
+    rows: list[list[str]] = []
+    last = 0
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, delimiter=delimiter, strict=True)
             for row in reader:
-                lines.append((reader.line_num, [cell.strip() for cell in row]))
+                last = reader.line_num
+                lines.append(last)
+                rows.append(row)
+                if len(rows) == BLOCK_ROWS:
+                    yield lines, rows
+                    lines, rows = [], []
     except UnicodeDecodeError:
         raise InputError(f"{path.name} is not UTF-8 text: save it as 'CSV UTF-8'.") from None
     except FileNotFoundError:
@@ -130,14 +409,12 @@ def _read_lines(path: Path, delimiter: str) -> list[Line]:
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.") from error
     except csv.Error as error:
-        first = 1
-        if lines:
-            first = lines[-1][0] + 1
         raise InputError(
-            f"{path.name} cannot be read as CSV from line {first} on ({error}): close every quote there, or save the "
-            "file again as 'CSV UTF-8'."
+            f"{path.name} cannot be read as CSV from line {last + 1} on ({error}): close every quote there, or save "
+            "the file again as 'CSV UTF-8'."
         ) from None
-    return lines
+    if rows:
+        yield lines, rows
 
 
 def _check_header(path: Path, header: Sequence[str]) -> None:
@@ -149,6 +426,7 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
                     f"{path.name} separates its columns with {delimiter!r}: save it with commas, or in Python pass "
                     f"delimiter={delimiter!r}."
                 )
+    counts = Counter(header)
     for name in header:
-        if not name or header.count(name) > 1:
+        if not name or counts[name] > 1:
             raise InputError(f"{path.name} has a column without a name of its own ('{name}'): name every column once.")

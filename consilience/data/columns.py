@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from consilience.data.cells import Cell, is_empty, number
+from consilience.data.cells import Cells, Mask, Numbers, is_missing, number
 from consilience.data.sites import narrow
 from consilience.errors import InputError, unknown_name
 
@@ -41,7 +43,7 @@ class Column(NamedTuple):
         return [f"{self.name}={category}" for category in self.categories]
 
 
-def read_feature(name: str, cells: Sequence[Cell], missing: str, as_text: bool) -> Column:
+def read_feature(name: str, cells: Cells, missing: str, as_text: bool) -> Column:
     """Read a column as numbers, or as categories where no cell is a number.
 
     Args:
@@ -56,23 +58,23 @@ def read_feature(name: str, cells: Sequence[Cell], missing: str, as_text: bool) 
     Raises:
         InputError: A cell is missing or not a number where it should not be, or there are too many categories.
     """
-    present = [cell for cell in cells if not is_empty(cell)]
-    if not present:
+    gaps = cells.empty()
+    if gaps.all():
         raise InputError(f"Column '{name}' is empty at every site: delete it, or in Python pass drop=[{name!r}].")
-    if missing == "refuse" and len(present) < len(cells):
-        gap = next(cell for cell in cells if is_empty(cell))
+    if missing == "refuse" and gaps.any():
         raise InputError(
-            f"{gap}: the cell in column '{name}' is missing; fill it in, delete the row or column, or in Python pass "
-            "missing='mean'."
+            f"{cells.first(gaps)}: the cell in column '{name}' is missing; fill it in, delete the row or column, or in "
+            "Python pass missing='mean'."
         )
-    if not as_text and any(number(cell.text) is not None for cell in present):
-        return _read_numbers(name, cells, present)
     if not as_text:
-        _check_commas(name, present)
-    return _read_categories(name, cells)
+        values = cells.numbers()
+        if not np.isnan(values).all():
+            return _read_numbers(name, cells, values, gaps)
+        _check_commas(name, cells)
+    return _read_categories(name, cells, gaps)
 
 
-def read_target(name: str, cells: Sequence[Cell], task: str | None) -> tuple[Tensor, tuple[str, ...] | None]:
+def read_target(name: str, cells: Cells, task: str | None) -> tuple[Tensor, tuple[str, ...] | None]:
     """Read the target's column as classes, or as the targets of a regression.
 
     Args:
@@ -88,43 +90,43 @@ def read_target(name: str, cells: Sequence[Cell], task: str | None) -> tuple[Ten
     """
     if task not in (None, "classification", "regression"):
         raise unknown_name("task", str(task), ["classification", "regression"])
-    for cell in cells:
-        if is_empty(cell):
-            raise InputError(f"{cell}: the target '{name}' is missing; remove the row or fill the cell in.")
+    gaps = cells.empty()
+    if gaps.any():
+        raise InputError(f"{cells.first(gaps)}: the target '{name}' is missing; remove the row or fill the cell in.")
     if task != "classification":
         _check_commas(name, cells)
+    values = cells.numbers()
     if task is None:
-        task = _choose_task(name, cells)
+        task = _choose_task(name, cells, values)
     if task == "regression":
-        return _read_targets(name, cells), None
-    return _read_classes(name, cells)
+        return _read_targets(name, cells, values), None
+    return _read_classes(name, cells, values)
 
 
-def _read_numbers(name: str, cells: Sequence[Cell], present: Sequence[Cell]) -> Column:
-    for cell in present:
-        if number(cell.text) is None:
-            raise InputError(
-                f"{cell}: '{cell.text}' in column '{name}' is not a finite number; correct it, or in Python "
-                f"pass text=[{name!r}] to read the column as categories."
-            )
-    gaps = torch.tensor([is_empty(cell) for cell in cells])
-    numbers = torch.tensor([float(cell.text) for cell in present], dtype=torch.float64)
-    values = numbers[:1].repeat(len(cells))
-    values[~gaps] = numbers
-    return Column(name, None, values.unsqueeze(1), gaps)
+def _read_numbers(name: str, cells: Cells, values: Numbers, gaps: Mask) -> Column:
+    texts = np.isnan(values) & ~gaps
+    if texts.any():
+        cell = cells.first(texts)
+        raise InputError(
+            f"{cell}: '{cell.text}' in column '{name}' is not a finite number; correct it, or in Python "
+            f"pass text=[{name!r}] to read the column as categories."
+        )
+    values[gaps] = values[int((~gaps).argmax())]
+    return Column(name, None, torch.from_numpy(values).unsqueeze(1), torch.from_numpy(gaps))
 
 
-def _read_categories(name: str, cells: Sequence[Cell]) -> Column:
-    gaps = [is_empty(cell) for cell in cells]
-    texts = [_normalise(cell.text) for cell in cells]
-    categories = sorted({text for text, gap in zip(texts, gaps, strict=True) if not gap})
+def _read_categories(name: str, cells: Cells, gaps: Mask) -> Column:
+    known = {text for text in cells.distinct() if not is_missing(text)}
+    categories = sorted({_normalise(text) for text in known})
     if len(categories) > MOST_CATEGORIES:
         raise InputError(
             f"Column '{name}' has {len(categories)} categories, more than {MOST_CATEGORIES}: delete it, or in Python "
             f"pass drop=[{name!r}]."
         )
-    indicators = [[float(text == category) for category in categories] for text in texts]
-    return Column(name, categories, torch.tensor(indicators, dtype=torch.float64), torch.tensor(gaps))
+    place = {category: i for i, category in enumerate(categories)}
+    codes = torch.from_numpy(cells.codes(lambda text: place.get(_normalise(text), len(categories))))
+    indicators = one_hot(codes, len(categories) + 1)[:, :-1].double()
+    return Column(name, categories, indicators, torch.from_numpy(gaps))
 
 
 def _normalise(text: str) -> str:
@@ -134,52 +136,55 @@ def _normalise(text: str) -> str:
     return text
 
 
-def _check_commas(name: str, cells: Sequence[Cell]) -> None:
+def _check_commas(name: str, cells: Cells) -> None:
     """Text that would be a number but for its comma, such as 37,1 or 1.234,5."""
-    for cell in cells:
-        if "," in cell.text and number(cell.text.replace(".", "").replace(",", ".")) is not None:
-            raise InputError(f"{cell}: '{cell.text}' in column '{name}' has a comma; write numbers like 1234.5.")
+    decimals = cells.where(lambda text: "," in text and number(text.replace(".", "").replace(",", ".")) is not None)
+    if decimals.any():
+        cell = cells.first(decimals)
+        raise InputError(f"{cell}: '{cell.text}' in column '{name}' has a comma; write numbers like 1234.5.")
 
 
-def _first_text(cells: Sequence[Cell]) -> Cell | None:
-    """The first cell that is not a number."""
-    return next((cell for cell in cells if number(cell.text) is None), None)
-
-
-def _choose_task(name: str, cells: Sequence[Cell]) -> str:
+def _choose_task(name: str, cells: Cells, values: Numbers) -> str:
     """Text, or a few different whole numbers, make a classification."""
-    few = len({cell.text for cell in cells}) <= MOST_CLASSES
-    text = _first_text(cells)
-    if text is not None:
+    few = len(cells.distinct()) <= MOST_CLASSES
+    texts = np.isnan(values)
+    if texts.any():
         if few:
             return "classification"
+        text = cells.first(texts)
         raise InputError(
             f"{text}: the target '{name}' is text with more than {MOST_CLASSES} different values, such as "
             f"'{text.text}'; correct it, or in Python pass task='classification'."
         )
-    if few and all(float(cell.text).is_integer() for cell in cells):
+    if few and bool((values == np.floor(values)).all()):
         return "classification"
     return "regression"
 
 
-def _read_targets(name: str, cells: Sequence[Cell]) -> Tensor:
-    text = _first_text(cells)
-    if text is not None:
+def _read_targets(name: str, cells: Cells, values: Numbers) -> Tensor:
+    texts = np.isnan(values)
+    if texts.any():
+        text = cells.first(texts)
         raise InputError(f"{text}: the target '{name}' is '{text.text}', not a finite number; correct it.")
-    return narrow(torch.tensor([float(cell.text) for cell in cells], dtype=torch.float64))
+    return narrow(torch.from_numpy(values))
 
 
-def _read_classes(name: str, cells: Sequence[Cell]) -> tuple[Tensor, tuple[str, ...]]:
-    labels = [cell.text for cell in cells]
+def _read_classes(name: str, cells: Cells, values: Numbers) -> tuple[Tensor, tuple[str, ...]]:
+    label: Callable[[str], str] = str
     order: Callable[[str], float] | None = None
-    if _first_text(cells) is None:
+    if not np.isnan(values).any():
         # One spelling for one number, so that 1 and 1.0 at two sites are one class; numbers sort as numbers.
-        labels = [f"{float(label):.15g}" for label in labels]
+        label = _spell
         order = float
-    names = sorted(set(labels), key=order)
+    names = sorted({label(text) for text in cells.distinct()}, key=order)
     if len(names) < 2:
         raise InputError(
             f"The target '{name}' is '{names[0]}' in every row: there is nothing to learn; check the column."
         )
     place = {label: c for c, label in enumerate(names)}
-    return torch.tensor([place[label] for label in labels]), tuple(names)
+    return torch.from_numpy(cells.codes(lambda text: place[label(text)])), tuple(names)
+
+
+def _spell(text: str) -> str:
+    """A number as everybody would write it."""
+    return f"{float(text):.15g}"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import glob
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from consilience.data.cells import Cell, Table, read_table
+from consilience.data.cells import Cells, Table, read_table
 from consilience.data.columns import Column, read_feature, read_target
 from consilience.data.dataset import Dataset
 from consilience.data.sites import Sites, narrow
@@ -68,28 +70,9 @@ def from_csv(
     """
     if missing not in ("refuse", "mean"):
         raise unknown_name("way with missing cells", missing, ["refuse", "mean"])
-    tables = [read_table(path, delimiter) for path in _list_files(pattern)]
-    site: Tensor | None
-    cells, site = _stack(tables, target, text, drop)
-    if split is None and len(tables) == 1 and (sites or 1) > 1:  # one file is handed out to several sites
-        site = None
-    columns = [read_feature(name, cells[name], missing, name in text) for name in cells if name != target]
-    y, class_names = read_target(target, cells[target], task)
-    classes = None
-    if class_names is not None:
-        classes = len(class_names)
-    x, feature_names, gaps = _join(columns)
-    data = Dataset(
-        name=target,
-        x=x,
-        y=y,
-        classes=classes,
-        site=site,
-        site_names=tuple(table.name for table in tables),
-        class_names=class_names,
-        feature_names=feature_names,
-        gaps=gaps,
-    )
+    data = _read_dataset(_list_files(pattern), target, task, missing, text, drop, delimiter)
+    if split is None and len(data.site_names or ()) == 1 and (sites or 1) > 1:  # one file is handed out to several
+        data = replace(data, site=None)
     return data.split(
         split or data.usual_split(),
         sites,
@@ -99,6 +82,40 @@ def from_csv(
         validation=validation,
         seed=seed,
         standardise=standardise,
+    )
+
+
+def _read_dataset(
+    paths: Sequence[Path],
+    target: str,
+    task: str | None,
+    missing: str,
+    text: Sequence[str],
+    drop: Sequence[str],
+    delimiter: str,
+) -> Dataset:
+    """The rows of all files; the text of a column is forgotten once its numbers are known."""
+    tables = [read_table(path, delimiter) for path in paths]
+    names = tuple(table.name for table in tables)
+    cells, site = _stack(tables, target, text, drop)
+    tables.clear()
+    features = [name for name in cells if name != target]
+    columns = [read_feature(name, cells.pop(name), missing, name in text) for name in features]
+    y, class_names = read_target(target, cells.pop(target), task)
+    classes = None
+    if class_names is not None:
+        classes = len(class_names)
+    x, feature_names, gaps = _join(columns)
+    return Dataset(
+        name=target,
+        x=x,
+        y=y,
+        classes=classes,
+        site=site,
+        site_names=names,
+        class_names=class_names,
+        feature_names=feature_names,
+        gaps=gaps,
     )
 
 
@@ -112,16 +129,15 @@ def _list_files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
     for path in paths:
         if not path.is_file():
             raise InputError(f"There is no file '{path}': check the name.")
-    stems = [path.stem for path in paths]
-    for stem in stems:
-        if stems.count(stem) > 1:
+    for stem, count in Counter(path.stem for path in paths).items():
+        if count > 1:
             raise InputError(f"Two files are called '{stem}': rename one, a site takes the name of its file.")
     return paths
 
 
 def _stack(
     tables: Sequence[Table], target: str, text: Sequence[str], drop: Sequence[str]
-) -> tuple[dict[str, list[Cell]], Tensor]:
+) -> tuple[dict[str, Cells], Tensor]:
     """The columns of all tables under each other, and which table each row is from."""
     known = tables[0].columns  # the other files must have the same
     for name in (target, *text, *drop):
@@ -134,12 +150,12 @@ def _stack(
     names = [name for name in known if name not in drop]
     if len(names) < 2:
         raise InputError(f"There is no column beside the target '{target}': give at least one to predict from.")
-    rows = {name: [cell for table in tables for cell in table.columns[name]] for name in names}
+    rows = {name: Cells.stack(table.columns[name] for table in tables) for name in names}
     sizes = torch.tensor([len(table) for table in tables])
     return rows, torch.arange(len(tables)).repeat_interleave(sizes)
 
 
-def _check_columns(table: Table, known: dict[str, list[Cell]]) -> None:
+def _check_columns(table: Table, known: dict[str, Cells]) -> None:
     """Every site has the same columns."""
     file = next(iter(table.columns.values()))[0].file
     for name in known:

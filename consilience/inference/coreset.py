@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Sequence
@@ -92,6 +93,11 @@ class BPCfKL:
     rate_y: float = 0.1
     spread: float = 1.0
     memory: float = 1e9
+
+    def abridge(self) -> BPCfKL:
+        """Take one step everywhere; see `consilience.method.abridge`."""
+        short = dataclasses.replace(self, trajectories=1, steps=1, interval=1, updates=1, draws=1)
+        return dataclasses.replace(short, data_steps=1, coreset_steps=1, noises=1)
 
     def __call__(self, task: Task, seed: Tensor, client: Client) -> Coreset:
         """Learn a coreset.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,10 @@ class Newton:
 
     steps: int = 15
     halvings: int = 8
+
+    def abridge(self) -> Newton:
+        """Take no step, and so compute no matrix; see `consilience.method.abridge`."""
+        return dataclasses.replace(self, steps=0)
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
         """Find the mode of U in double precision.

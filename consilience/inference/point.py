@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -47,6 +48,10 @@ class SGD:
     decay: Schedule = constant
     fewest: int | None = None
     augment: Augment | None = None
+
+    def abridge(self) -> SGD:
+        """Pass over the rows once; see `consilience.method.abridge`."""
+        return dataclasses.replace(self, epochs=self.fewest or 1)
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
         """Descend on U/n.
@@ -129,6 +134,10 @@ class Adam:
     decay: Schedule = constant
     fewest: int | None = None
     augment: Augment | None = None
+
+    def abridge(self) -> Adam:
+        """Pass over the rows once; see `consilience.method.abridge`."""
+        return dataclasses.replace(self, epochs=self.fewest or 1)
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
         """Optimise U/n.

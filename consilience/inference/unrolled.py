@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,6 +63,10 @@ class Distillation:
     rate_y: float = 0.1
     rate_rate: float = 0.0
     spread: float = 1.0
+
+    def abridge(self) -> Distillation:
+        """Make one update; see `consilience.method.abridge`."""
+        return dataclasses.replace(self, epochs=1, updates=1)
 
     def __call__(self, task: Task, seed: Tensor, client: Client) -> Lessons:
         """Learn the lessons.

@@ -136,13 +136,12 @@ def gaps(views: Sequence[View], y: Tensor, counts: Tensor) -> tuple[Tensor, Tens
     """
     plain, debiased = torch.zeros(2, counts.shape[1], dtype=torch.float64)
     for view in views:
-        members = _members(view)
         hit = (y == view.label).double()
-        n = members @ counts
+        n, hits, excess = _sum_bins(view, (torch.ones_like(hit), hit, view.confidence - hit), counts)
         share = n / counts.sum(0)
         per_row = 1 / n.clamp(min=1)  # an empty bin's sums are zero
-        accuracy = ((members * hit) @ counts) * per_row
-        gap = (((members * (view.confidence - hit)) @ counts) * per_row).abs()
+        accuracy = hits * per_row
+        gap = (excess * per_row).abs()
         sd = (accuracy * (1 - accuracy) * per_row).clamp(min=1e-24).sqrt()
         folded = sd * math.sqrt(2 / math.pi) * torch.exp(-0.5 * (gap / sd) ** 2) + gap * torch.erf(gap / sd / 2**0.5)
         plain += (share * gap).sum(0) / len(views)
@@ -209,6 +208,16 @@ def once(y: Tensor) -> Tensor:
         Counts [N, 1].
     """
     return torch.ones(len(y), 1, dtype=torch.float64)
+
+
+def _sum_bins(view: View, values: Sequence[Tensor], counts: Tensor) -> list[Tensor]:
+    """The sums of each value [N] over the rows of a bin [M, B]; without a matrix of rows where there is no resample."""
+    if counts.shape[1] > 1:
+        members = _members(view)
+        return [(members * value) @ counts for value in values]
+    where = torch.bucketize(view.confidence, view.edges)
+    bins = len(view.edges) + 1
+    return [torch.bincount(where, value * counts[:, 0], bins).unsqueeze(1) for value in values]
 
 
 def _members(view: View) -> Tensor:

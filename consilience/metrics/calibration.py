@@ -302,15 +302,17 @@ def _logistic_slope(x: Array, y: Array) -> tuple[float, float]:
     def loss(b: Array) -> float:
         return float(np.logaddexp(0, design @ b).sum() - y @ design @ b)
 
+    least = loss(b)
     for _ in range(100):
         probs = scipy.special.expit(design @ b)
         precision = (design.T * (probs * (1 - probs))) @ design
         step = np.linalg.solve(precision, design.T @ (y - probs))
-        while loss(b + step) > loss(b) and np.abs(step).max() > 1e-10:
+        while np.abs(step).max() > 1e-10 and (value := loss(b + step)) > least:
             step = step / 2
         b = b + step
         if np.abs(step).max() <= 1e-10:
             break
+        least = value
     return float(b[1]), float(np.linalg.inv(precision)[1, 1])
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from consilience.data.sites import Data, Sites
-from consilience.key import Key
 from consilience.method import Method
 from consilience.metrics.calibration import coverage_curve, expected_ece_if_calibrated, reliability
 from consilience.metrics.scores import intervals, scores
 from consilience.metrics.uncertainty import Uncertainty, decompose
-from consilience.posterior import Point, members
 from consilience.predictive import Categorical, Distribution, Normal, Predictive, temperature, tempered
 from consilience.task import Task
 from consilience.tree import Tree
@@ -26,6 +25,20 @@ SPLIT_ROWS = 1000  # test rows whose uncertainty is split: every member predicts
 PREDICTED_BINS = 10
 SHOWN_EXAMPLES = 5  # of a kind, and only of public rows
 SHOWN_POINTS = 300
+
+
+class Judgement(NamedTuple):
+    """A model of a state, and what its one pass over the test rows gave.
+
+    Attributes:
+        model: The model.
+        metrics: Its scores over all test rows.
+        p: What it predicts, in the target's own unit: for all test rows, or those of its own site where each has one.
+    """
+
+    model: Predictive
+    metrics: dict[str, float]
+    p: Distribution
 
 
 class Scorer:
@@ -41,7 +54,7 @@ class Scorer:
         self.method = method
         self.task = task
         self.sites = sites
-        self._last: tuple[Tree, list[tuple[Predictive, Distribution, Tensor]]] | None = None
+        self._last: tuple[Tree, list[Judgement]] | None = None
 
     def history(self, state: Tree) -> dict[str, float]:
         """Score a state for the history of the rounds.
@@ -52,11 +65,11 @@ class Scorer:
         Returns:
             The scores over all test rows, and over the validation rows where there are any.
         """
-        predictions = self._predictions(state)
-        metrics = _mean([scores(p, y) for _, p, y in predictions])
+        judgements = self._judge(state)
+        metrics = _mean([judgement.metrics for judgement in judgements])
         if self.sites.validation is not None:
             rows = self.sites.all_validation
-            validation = _mean([scores(*in_units(model(rows.x), rows, self.sites)) for model, _, _ in predictions])
+            validation = _mean([scores(*in_units(j.model(rows.x), rows, self.sites)) for j in judgements])
             metrics |= {f"validation_{name}": value for name, value in validation.items()}
         rows = self.sites.all_test
         for name, model in self.method.monitored(self.task, state).items():
@@ -73,12 +86,13 @@ class Scorer:
         Returns:
             Values by the names of `run.json`.
         """
-        predictions = self._predictions(state)
+        judgements = self._judge(state)
         if self.method.personal(self.task, state) is not None:
-            return self._evaluate_personal(predictions)
-        ((model, p, y),) = predictions
+            return self._evaluate_personal(judgements)
+        ((model, metrics, p),) = judgements
         sites = self.sites
-        report: dict[str, Any] = {"metrics": scores(p, y), "intervals": _lists(intervals(p, y)), "tempered": None}
+        y = in_own_unit(sites.all_test.y, sites)
+        report: dict[str, Any] = {"metrics": metrics, "intervals": _lists(intervals(p, y)), "tempered": None}
         if isinstance(p, Categorical):
             report["reliability"] = [_bin(b._asdict()) for b in reliability(p, y)]
             report["ece_if_calibrated"] = expected_ece_if_calibrated(p)
@@ -99,32 +113,40 @@ class Scorer:
             report["predicted"] = predicted_bins(p, y, sites.public)
         elif sites.public:
             report["examples"] = examples(p, y, sites)
-        return {**report, **per_site([model] * len(sites), sites)}
+        return {**report, **per_site([cut(p, rows) for rows in site_rows(sites)], sites)}
 
-    def _evaluate_personal(self, predictions: list[tuple[Predictive, Distribution, Tensor]]) -> dict[str, Any]:
+    def _evaluate_personal(self, judgements: Sequence[Judgement]) -> dict[str, Any]:
         """The average of the sites' own models, and the best of them."""
-        models = [model for model, _, _ in predictions]
-        each = [scores(p, y) for _, p, y in predictions]
+        each = [judgement.metrics for judgement in judgements]
         scaled = None
         if self.sites.calibration is not None and self.method.tempers:
-            scaled = _each_tempered(models, self.sites)
+            scaled = _each_tempered([judgement.model for judgement in judgements], self.sites)
         return {
             "metrics": _mean(each),
             "intervals": {},
             "best": min(each, key=lambda metrics: metrics["nll"]),
             "tempered": scaled,
-            **per_site(models, self.sites),
+            **per_site([judgement.p for judgement in judgements], self.sites),
         }
 
-    def _predictions(self, state: Tree) -> list[tuple[Predictive, Distribution, Tensor]]:
-        """Every model of a state, what it predicts for the test rows, and the truth; remembered for the last state."""
+    def _judge(self, state: Tree) -> list[Judgement]:
+        """One pass over the test rows with every model of a state; remembered for the last state."""
         if self._last is not None and self._last[0] is state:
             return self._last[1]
+        personal = self.method.personal(self.task, state)
+        if personal is None:
+            judgements = [self._judge_model(self.method.predictive(self.task, state), slice(None))]
+        else:
+            own = zip(personal, site_rows(self.sites), strict=True)
+            judgements = [self._judge_model(model, rows) for model, rows in own]
+        self._last = (state, judgements)
+        return judgements
+
+    def _judge_model(self, model: Predictive, kept: slice) -> Judgement:
+        """Score a model on all test rows, and keep what it predicts for some."""
         rows = self.sites.all_test
-        models = self.method.personal(self.task, state) or [self.method.predictive(self.task, state)]
-        predictions = [(model, *in_units(model(rows.x), rows, self.sites)) for model in models]
-        self._last = (state, predictions)
-        return predictions
+        p, y = in_units(model(rows.x), rows, self.sites)
+        return Judgement(model, scores(p, y), cut(p, kept))
 
 
 def uncertainty(method: Method, task: Task, state: Tree, inputs: Tensor) -> Uncertainty:
@@ -142,11 +164,7 @@ def uncertainty(method: Method, task: Task, state: Tree, inputs: Tensor) -> Unce
     posteriors, weights = method.members(state)
     if getattr(task.likelihood, "latent", True) is False:  # a member's noise is not uncertainty of the weights
         task = dataclasses.replace(task, likelihood=dataclasses.replace(task.likelihood, latent=True))  # type: ignore[type-var]
-    each = [
-        [task.predictive(Point(m))(inputs) for m in members(posterior, Key(0), task.draws, task.like)]
-        for posterior in posteriors
-    ]
-    return decompose(each, weights)
+    return decompose([task.member_predictions(posterior, inputs) for posterior in posteriors], weights)
 
 
 def split_uncertainty(
@@ -305,11 +323,40 @@ def fitted_temperature(model: Predictive, sites: Sites) -> float:
     return temperature(model(sites.calibration.x), sites.calibration.y)
 
 
-def per_site(models: Sequence[Predictive], sites: Sites) -> dict[str, Any]:
-    """Score each site's model on its own test rows.
+def site_rows(sites: Sites) -> list[slice]:
+    """Find where each site's rows stand among all test rows.
 
     Args:
-        models: One for each site; the same, where there is one for all.
+        sites: Everybody's rows.
+
+    Returns:
+        A slice for each site.
+    """
+    ends = list(itertools.accumulate(len(test.x) for test in sites.test))
+    return [slice(end - len(test.x), end) for end, test in zip(ends, sites.test, strict=True)]
+
+
+def cut(p: Distribution, rows: slice) -> Distribution:
+    """Take what is predicted for some rows, and let go of the rest.
+
+    Args:
+        p: What a model predicts for all test rows.
+        rows: Which of them.
+
+    Returns:
+        The predictions for these rows.
+    """
+    if isinstance(p, Categorical):
+        return Categorical(p.log_probs[rows].clone())
+    noise = p.noise.expand_as(p.mean)
+    return Normal(p.mean[rows].clone(), p.var[rows].clone(), noise[rows].clone())
+
+
+def per_site(predictions: Sequence[Distribution], sites: Sites) -> dict[str, Any]:
+    """Score what was predicted for each site's test rows.
+
+    Args:
+        predictions: For each site, what is predicted for its own test rows, in the target's own unit.
         sites: Everybody's rows.
 
     Returns:
@@ -319,10 +366,10 @@ def per_site(models: Sequence[Predictive], sites: Sites) -> dict[str, Any]:
     if sites.classes:
         labels = [[int(count) for count in counts] for counts in sites.label_counts()]
     entries: list[dict[str, Any]] = []
-    for k, (model, train, test) in enumerate(zip(models, sites.train, sites.test, strict=True)):
+    for k, (p, train, test) in enumerate(zip(predictions, sites.train, sites.test, strict=True)):
         metrics: dict[str, float] = {}
         if len(test.x):
-            metrics = scores(*in_units(model(test.x), test, sites))
+            metrics = scores(p, in_own_unit(test.y, sites))
         entries.append(
             {
                 "site": sites.names[k],
@@ -355,11 +402,26 @@ def in_units(p: Distribution, rows: Data, sites: Sites) -> tuple[Distribution, T
     Returns:
         The predictions and the truth.
     """
+    y = in_own_unit(rows.y, sites)
     if isinstance(p, Categorical):
-        return p, rows.y
+        return p, y
     scale = sites.target_scale
-    shift = sites.target_shift
-    return Normal(p.mean * scale + shift, p.var * scale**2, p.noise * scale**2), rows.y * scale + shift
+    return Normal(p.mean * scale + sites.target_shift, p.var * scale**2, p.noise * scale**2), y
+
+
+def in_own_unit(y: Tensor, sites: Sites) -> Tensor:
+    """Convert targets to their own unit; labels stay.
+
+    Args:
+        y: Labels, or targets on the scale that the network sees.
+        sites: Everybody's rows, which know the target's scale.
+
+    Returns:
+        Labels, or targets in their own unit.
+    """
+    if sites.classes is not None:
+        return y
+    return y * sites.target_scale + sites.target_shift
 
 
 def _mean(each: list[dict[str, float]]) -> dict[str, float]:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from consilience.data.cells import Cell, is_empty, number, read_table
+from consilience.data.cells import Cell, Cells, Mask, is_empty, number, read_table
 from consilience.data.sites import Data
 from consilience.errors import InputError
 
@@ -63,29 +65,52 @@ class Column:
         """
         return is_empty(cell) or _index(cell.text, self.unknown) is not None
 
-    def strange(self, cell: Cell) -> bool:
-        """Tell whether a cell is neither missing nor plausible.
+    def gaps(self, cells: Cells) -> Mask:
+        """Tell which cells are missing, as `empty` does.
 
         Args:
-            cell: A cell of this column.
-        """
-        if self.empty(cell):
-            return False
-        if self.type == "category":
-            return self.level(cell) is None
-        value = number(cell.text)
-        return value is None or not self.range[0] <= value <= self.range[1]
-
-    def level(self, cell: Cell) -> int | None:
-        """Find the level of a cell; 1 and 1.0 are one.
-
-        Args:
-            cell: A cell of this column.
+            cells: Cells of this column.
 
         Returns:
-            Its index among the levels, or None if it is none of them.
+            [N].
         """
-        return _index(cell.text, self.levels)
+        gaps = cells.empty()
+        if self.unknown:
+            gaps = gaps | cells.where(lambda text: _index(text, self.unknown) is not None)
+        return gaps
+
+    def strange(self, cells: Cells) -> Mask:
+        """Tell which cells are neither missing nor plausible.
+
+        Args:
+            cells: Cells of this column.
+
+        Returns:
+            [N].
+        """
+        if self.type == "category":
+            return ~self.gaps(cells) & (self.codes(cells) == len(self.levels))
+        values = cells.numbers()
+        plausible = (values >= self.range[0]) & (values <= self.range[1])  # NaN, where there is no number, is not
+        return ~self.gaps(cells) & ~plausible
+
+    def codes(self, cells: Cells) -> NDArray[np.int64]:
+        """Find the levels of cells; 1 and 1.0 are one.
+
+        Args:
+            cells: Cells of this column.
+
+        Returns:
+            Their indices among the levels, and one beyond the last for cells that are none of them [N].
+        """
+
+        def code(text: str) -> int:
+            place = _index(text, self.levels)
+            if place is None:
+                return len(self.levels)
+            return place
+
+        return cells.codes(code)
 
     def features(self, cells: Sequence[Cell]) -> Tensor:
         """Turn cells into what the network sees.
@@ -96,27 +121,16 @@ class Column:
         Returns:
             [N, features].
         """
+        column = Cells.of(cells)
+        gaps = self.gaps(column)
         if self.type == "category":
-            codes = torch.tensor([self._code(cell) for cell in cells])
+            codes = torch.from_numpy(np.where(gaps, len(self.levels), self.codes(column)))
             return torch.nn.functional.one_hot(codes, len(self.levels) + 1)[:, :-1].double()
-        values = torch.tensor([self._number(cell) for cell in cells], dtype=torch.float64)
+        values = torch.from_numpy(np.where(gaps, self.fill, column.numbers()))
         scaled = ((values - self.centre) / self.spread).unsqueeze(1)
         if self.missing != "mark":
             return scaled
-        gaps = torch.tensor([self.empty(cell) for cell in cells]).double().unsqueeze(1)
-        return torch.cat([scaled, gaps], 1)
-
-    def _code(self, cell: Cell) -> int | None:
-        """The level of a cell, or one beyond the last where it is missing."""
-        if self.empty(cell):
-            return len(self.levels)
-        return self.level(cell)
-
-    def _number(self, cell: Cell) -> float:
-        """The number in a cell, or what stands for a missing one."""
-        if self.empty(cell):
-            return self.fill
-        return float(cell.text)
+        return torch.cat([scaled, torch.from_numpy(gaps).double().unsqueeze(1)], 1)
 
 
 @dataclass(frozen=True)
@@ -181,7 +195,7 @@ class Inspection(NamedTuple):
     classes: dict[str, int]
     extra: tuple[str, ...]
     problems: tuple[str, ...]
-    cells: dict[str, list[Cell]]
+    cells: dict[str, Cells]
     blank: int | None
 
     def sound(self) -> Inspection:
@@ -225,7 +239,7 @@ def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimi
             problems.append(_absence(path, column, cells))
             continue
         problems += _problems(column, cells[column.name])
-        missing[column.name] = sum(column.empty(cell) for cell in cells[column.name])
+        missing[column.name] = int(column.gaps(cells[column.name]).sum())
     names = {column.name for column in agreed}
     extra = tuple(name for name in cells if name not in names)
     classes = _count_classes(target, cells)
@@ -241,12 +255,11 @@ def _absence(path: Path, column: Column, cells: Iterable[str]) -> str:
     return f"{path.name} has no column '{column.name}'{hint}: add it as the study describes it."
 
 
-def _count_classes(target: Target | None, cells: Mapping[str, Sequence[Cell]]) -> dict[str, int]:
+def _count_classes(target: Target | None, cells: Mapping[str, Cells]) -> dict[str, int]:
     """Rows of each class; empty where a number is predicted, or nothing is known."""
     if target is None or target.name not in cells:
         return {}
-    column = target.as_column()
-    levels = Counter(column.level(cell) for cell in cells[target.name])
+    levels = Counter(target.as_column().codes(cells[target.name]).tolist())
     return {label: levels[i] for i, label in enumerate(target.classes)}
 
 
@@ -259,40 +272,41 @@ def _index(text: str, texts: Sequence[str]) -> int | None:
     return next((i for i, other in enumerate(texts) if number(other) == value), None)
 
 
-def _problems(column: Column, cells: Sequence[Cell]) -> list[str]:
+def _problems(column: Column, cells: Cells) -> list[str]:
     """A sentence for each thing that is wrong with a column."""
     problems = []
-    gaps = [cell for cell in cells if column.empty(cell)]
-    if gaps and column.missing == "refuse":
+    gaps = column.gaps(cells)
+    if gaps.any() and column.missing == "refuse":
         problems.append(
-            f"Column '{column.name}' is missing in {len(gaps)} of {len(cells)} rows (first: {gaps[0]}) and the study "
-            "refuses gaps: fill them in or leave those rows out."
+            f"Column '{column.name}' is missing in {gaps.sum()} of {len(cells)} rows (first: {cells.first(gaps)}) and "
+            "the study refuses gaps: fill them in or leave those rows out."
         )
-    strange = [cell for cell in cells if column.strange(cell)]
-    if strange:
+    strange = column.strange(cells)
+    if strange.any():
         problems.append(_strangeness(column, cells, strange))
     return problems
 
 
-def _strangeness(column: Column, cells: Sequence[Cell], strange: Sequence[Cell]) -> str:
+def _strangeness(column: Column, cells: Cells, strange: Mask) -> str:
     """The sentence for values that are not plausible, with a few of them."""
-    examples = ", ".join(dict.fromkeys(f"'{cell.text}'" for cell in strange[:50]))
+    few = [cells[int(i)] for i in np.flatnonzero(strange)[:50]]
+    examples = ", ".join(dict.fromkeys(f"'{cell.text}'" for cell in few))
     examples = ", ".join(examples.split(", ")[:EXAMPLES])
-    count = f"{len(strange)} of {len(cells)} values"
+    count = f"{strange.sum()} of {len(cells)} values"
     if column.type == "category":
         return (
             f"Column '{column.name}': {count} are none of the agreed {', '.join(column.levels)} (such as {examples}, "
-            f"{strange[0]}): correct or recode them."
+            f"{few[0]}): correct or recode them."
         )
-    if all(number(cell.text) is None for cell in strange):
+    if np.isnan(cells.numbers()[strange]).all():
         return (
-            f"Column '{column.name}': {count} are not numbers (such as {examples}, {strange[0]}): correct them, with a "
+            f"Column '{column.name}': {count} are not numbers (such as {examples}, {few[0]}): correct them, with a "
             "point for decimals."
         )
     low, high = column.range
     plausible = f"{low:g} to {high:g} {column.unit}".rstrip()
     return (
-        f"Column '{column.name}': {count} lie outside {plausible} (such as {examples}, {strange[0]}): is this another "
+        f"Column '{column.name}': {count} lie outside {plausible} (such as {examples}, {few[0]}): is this another "
         "unit? Convert or correct them."
     )
 
@@ -349,11 +363,12 @@ def sums(columns: Sequence[Column], target: Target, inspection: Inspection, smal
     )
 
 
-def _sum(column: Column, cells: Sequence[Cell], smallest: int) -> Tensor:
+def _sum(column: Column, cells: Cells, smallest: int) -> Tensor:
     """Count, sum and sum of squares of one column, [3]."""
-    known = [cell for cell in cells if column.type == "number" and not column.empty(cell)]
-    if len(known) < smallest:
+    values = torch.zeros(0, dtype=torch.float64)
+    if column.type == "number":
+        values = torch.from_numpy(cells.numbers()[~column.gaps(cells)])
+    if len(values) < smallest:
         return torch.zeros(3, dtype=torch.float64)
-    values = torch.tensor([float(cell.text) for cell in known], dtype=torch.float64)
-    count = torch.tensor(float(len(known))).double()
+    count = torch.tensor(float(len(values))).double()
     return torch.stack([count, values.sum(), (values**2).sum()])

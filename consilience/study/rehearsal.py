@@ -11,7 +11,7 @@ from consilience.admission.form import Form, counts_of, form_of, kinds_of, merge
 from consilience.data.sites import Data
 from consilience.engines.round import server_view
 from consilience.key import Key, Stream
-from consilience.method import Method
+from consilience.method import Method, abridge
 from consilience.parties import Client, Received, Reply, Server
 from consilience.payload import nbytes
 from consilience.study.agreement import Agreement
@@ -19,6 +19,7 @@ from consilience.task import Task
 from consilience.tree import Tree
 
 INVENTED = 32  # rows that show a person what would leave
+MANY_WEIGHTS = 5000  # of a network, from where on a matrix of all pairs is not made in a rehearsal
 
 
 def server_of(agreement: Agreement, clients: int, inputs: Tensor | None = None) -> Server:
@@ -125,6 +126,7 @@ class Rehearsal:
         Returns:
             Its reply.
         """
+        method = abridge(method)
         rows = self._invent(task, count)
         if message is None or (round > 1 and count not in self.memories):
             pretended, self.memories[count] = self._pretend(method, task, rows, round)
@@ -135,6 +137,32 @@ class Rehearsal:
         reply = _answer(method, task, message, rows, self.memories[count])
         self.memories[count] = reply.keep
         return reply
+
+    @torch.no_grad()
+    def outline(self, method: Method, task: Task, round: int, count: int) -> Reply:
+        """Find the names, types and shapes of an invented site's answer, without its numbers where that saves much.
+
+        Args:
+            method: The method that sites run.
+            task: The problem they run it on.
+            round: The round, from 1 on.
+            count: How many rows the site has.
+
+        Returns:
+            A reply whose tensors may hold no numbers.
+        """
+        if sum(leaf.numel() for leaf in task.like.values()) < MANY_WEIGHTS:
+            return self.reply(method, task, None, round, count)
+        from torch._subclasses.fake_tensor import FakeTensorMode  # here, because it takes a second to import
+
+        short = abridge(method)
+        rows = self._invent(task, count)
+        message, memory = self._pretend(short, task, rows, round)
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                return _answer(short, task, message, rows, memory)
+        except Exception:  # most methods look at numbers, and may fail in any way where there are none
+            return _answer(short, task, message, rows, memory)
 
     def _pretend(self, method: Method, task: Task, rows: Data, round: int) -> tuple[Tree, Tree]:
         """Message and memory at the beginning of a round; before a later one, the first is pretended."""
@@ -205,6 +233,9 @@ def would_leave(agreement: Agreement) -> tuple[tuple[str, ...], int]:
     Returns:
         The kinds of value, and the bytes of the largest reply's numbers.
     """
-    sent = [rehearse(agreement, round=t).send for t in range(1, min(agreement.rounds, 2) + 1)]
+    method = agreement.build_method()
+    task = agreement.build_task()
+    rounds = range(1, min(agreement.rounds, 2) + 1)
+    sent = [rehearsal_of(agreement).outline(method, task, t, INVENTED).send for t in rounds]
     kinds = {kind for send in sent for kind in kinds_of(send)}
     return tuple(sorted(kinds)), max(map(nbytes, sent))

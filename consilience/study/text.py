@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from consilience.data.cells import Cell, is_empty, number, read_table
+import numpy as np
+
+from consilience.data.cells import Cells, Numbers, is_missing, number, read_table
 from consilience.data.columns import MOST_CLASSES
 from consilience.errors import InputError, unknown_name
 from consilience.study.agreement import FORMAT_1, SITES, Agreement, Study
@@ -177,31 +179,34 @@ def propose_columns(path: Path, target: str) -> tuple[Target, tuple[Column, ...]
     return Target(target, c.levels, "", c.range, c.centre, c.spread), tuple(columns.values())
 
 
-def _propose(name: str, cells: Sequence[Cell], is_target: bool) -> Column:
+def _propose(name: str, cells: Cells, is_target: bool) -> Column:
     """One column as its cells suggest it."""
-    known = [cell.text for cell in cells if not is_empty(cell)]
-    numbers = [value for value in map(number, known) if value is not None]
-    texts = sorted(set(known), key=lambda t: (number(t) is None, number(t) or 0.0, t))
-    odd = tuple(t for t in texts if number(t) is None)
-    gaps = len(known) < len(cells)
-    if _looks_like_category(texts, odd, numbers, len(known), is_target):
+    empty = cells.empty()
+    known = len(cells) - int(empty.sum())
+    values = cells.numbers()
+    numbers = values[~np.isnan(values)]
+    texts = {text for text in cells.distinct() if not is_missing(text)}
+    odd = tuple(sorted(text for text in texts if number(text) is None))
+    if _looks_like_category(texts, odd, numbers, known, is_target):
         if odd and not is_target:
-            _check_levels(name, len(texts), len(known))
-        return Column(name, "category", levels=tuple(texts), missing=_treat(gaps))
-    low, high = _outwards(min(numbers), max(numbers))
+            _check_levels(name, len(texts), known)
+        levels = sorted(texts, key=lambda t: (number(t) is None, number(t) or 0.0, t))
+        return Column(name, "category", levels=tuple(levels), missing=_treat(known < len(cells)))
+    low, high = _outwards(float(numbers.min()), float(numbers.max()))
     centre = (low + high) / 2
     spread = (high - low) / 4
-    return Column(name, "number", "", (low, high), centre, spread, (), _treat(gaps or bool(odd)), centre, odd)
+    gaps = known < len(cells) or bool(odd)
+    return Column(name, "number", "", (low, high), centre, spread, (), _treat(gaps), centre, odd)
 
 
 def _looks_like_category(
-    texts: Sequence[str], odd: Sequence[str], numbers: Sequence[float], known: int, is_target: bool
+    texts: Collection[str], odd: Sequence[str], numbers: Numbers, known: int, is_target: bool
 ) -> bool:
     """Few different whole numbers, many odd texts, or more texts than numbers."""
     most = FEW
     if is_target:
         most = MOST_CLASSES
-    few = len(texts) <= most and all(value.is_integer() for value in numbers)
+    few = len(texts) <= most and bool((numbers == np.floor(numbers)).all())
     return few or len(odd) > FEW or 2 * len(numbers) <= known
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from consilience.data import cells
 from consilience.data.tables import from_csv
 from consilience.errors import InputError
 from consilience.splits.features import Noise, shifted
@@ -250,3 +251,60 @@ def test_one_number_is_one_category_however_it_is_spelt(tmp_path: Path) -> None:
     sites = from_csv(pattern, "t", text=["code"], calibration=0)
 
     assert sites.feature_names == ("code=0.5", "code=007", "code=10", "code=7")
+
+
+ODD = (
+    "\ufeffid, size ,note,y\n"
+    "1,1.5,plain,no\n"
+    '2,2,"two\nlines",yes\n'
+    "\n"
+    '3,٣,"with ""quotes"", and a comma",no\n'
+    " , , , \n"
+    "4,NA,mark\x1finside,yes\n"
+    "5,1e3,  blanks  ,no\n"
+    "6,-0.25,zwölf,yes\n"
+)
+
+
+@pytest.mark.parametrize("rows_at_a_time", [1, 2, 3, 8192])
+def test_a_table_reads_the_same_in_blocks_of_any_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_a_time: int
+) -> None:
+    monkeypatch.setattr(cells, "BLOCK_ROWS", rows_at_a_time)
+    path = tmp_path / "odd.csv"
+    path.write_text(ODD, encoding="utf-8")
+    table = cells.read_table(path, fewest=1)
+    notes = ["plain", "two\nlines", 'with "quotes", and a comma', "mark\x1finside", "blanks", "zwölf"]
+    assert [cell.text for cell in table.columns["note"]] == notes
+    assert [cell.line for cell in table.columns["note"]] == [2, 4, 6, 8, 9, 10]
+    assert table.columns["note"][-1] == cells.Cell("zwölf", "odd.csv", 10)
+    assert table.blank == 5
+    sizes = table.columns["size"]
+    assert sizes.empty().tolist() == [False, False, False, True, False, False]
+    assert [cells.number(cell.text) for cell in sizes] == [1.5, 2.0, 3.0, None, 1000.0, -0.25]
+    assert sizes.numbers()[[0, 1, 2, 4, 5]].tolist() == [1.5, 2.0, 3.0, 1000.0, -0.25]
+    assert str(sizes.first(sizes.empty())) == "odd.csv, line 8"
+
+
+@pytest.mark.parametrize("text", ["1_000", "inf", "nan", "1e999", "0x10", "1,5"])
+def test_a_block_of_numbers_reads_what_a_cell_does(text: str) -> None:
+    texts = ["1", text, "2.5"]
+    column = cells.Cells.of([cells.Cell(each, "a.csv", 2) for each in texts])
+    block = cells.Cells([cells.Block.of(texts, "a.csv", column.blocks[0].lines.repeat(3))])
+    for values in (column.numbers(), block.numbers()):
+        assert values[[0, 2]].tolist() == [1.0, 2.5]
+        assert bool(values[1] != values[1])  # not a number
+
+
+@pytest.mark.parametrize("rows_at_a_time", [2, 8192])
+def test_a_short_row_and_an_open_quote_are_named_by_their_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_a_time: int
+) -> None:
+    monkeypatch.setattr(cells, "BLOCK_ROWS", rows_at_a_time)
+    path = tmp_path / "odd.csv"
+    path.write_text("a,b\n1,2\n1,2\n1,2\n1\n1,2,3\n")
+    with pytest.raises(InputError, match="line 5 has 1 cells and the header 2"):
+        cells.read_table(path)
+    path.write_text('a,b\n1,2\n1\n1,2\n"1,2\n')
+    with pytest.raises(InputError, match="cannot be read as CSV from line 5 on"):
+        cells.read_table(path)
