@@ -137,8 +137,8 @@ def fit(
     memory_path = memory or Path(f"{member.name}.memory")
     with progress(True):
         fitted = fit_site(study, member, signing_key, rows, message, memory_path)
+    write_files(memory_path, fitted.memory, "Stays here")  # first, so that nothing is handed over unremembered
     write_files(path, fitted.reply, "For the coordinator")
-    write_files(memory_path, fitted.memory, "Stays here")
     train, aside, test = (f"{len(part.y):,}" for part in rows)
     say(f"Trained on {train} rows; {aside} are set aside for choosing, {test} for testing.")
     scores = {}
