@@ -101,7 +101,7 @@ class _Table:
         rows = self.some[:, self.telling]
         for parts in _parts(numbers, self.x.shape[1]):
             part = parts[:, self.telling]
-            if self.telling.sum() >= MANY and _near(_standardised(part), _standardised(rows), ROUNDED):
+            if self.telling.sum() >= MANY and _same_way(_standardised(part), _standardised(rows)):
                 return True
             if _near(part / rows.std(0), rows / rows.std(0), EXACT):
                 return True
@@ -140,6 +140,11 @@ def _standardised(rows: Tensor) -> Tensor:
 def _alike(first: Tensor, second: Tensor) -> bool:
     """Whether two profiles are the same, or one is the other's mirror image: numbers scaled by less than 0."""
     return _near(first, second, ROUNDED) or _near(-first.flip(1), second, ROUNDED)
+
+
+def _same_way(first: Tensor, second: Tensor) -> bool:
+    """Whether a row of the one is a row of the other, or its negative."""
+    return _near(first, second, ROUNDED) or _near(-first, second, ROUNDED)
 
 
 def _near(first: Tensor, second: Tensor, tolerance: float) -> bool:
