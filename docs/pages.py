@@ -30,6 +30,7 @@ def write(folder: Path) -> None:
     texts["parts/situations.md"] = situations()
     texts["parts/regression.md"] = numbers()
     texts["parts/traffic.md"] = traffic()
+    texts["parts/sends.md"] = sends()
     texts |= copies(folder.parent)
     texts |= api.write()
     for name, text in texts.items():
@@ -163,6 +164,21 @@ def method_table(link: str) -> str:
             title += " (bound)"
         rows.append(line([label, title, kind.sends, *("✓" * tick for tick in ticks)]))
     return "\n".join(rows)
+
+
+def sends() -> str:
+    """What leaves a site under each method, and what the coordinator chooses of where it starts."""
+    rows = [line(["method", "a site sends", "the coordinator chooses"]), line(["---"] * 3)]
+    for name, kind in ordered():
+        if kind.bound:
+            continue
+        chosen = "every message from the second round on"
+        if kind.one_shot:
+            chosen = "nothing"
+        if kind.needs is Needs.INPUTS:
+            chosen = "the inputs that are scored"
+        rows.append(line([f"[`{name}`](methods/{name}.md)", kind.sends, chosen]))
+    return "\n".join(rows) + "\n"
 
 
 class Situation(NamedTuple):

@@ -55,6 +55,7 @@ class Arrival(NamedTuple):
         signed: Whether its signature is the sender's; True where nobody signs, as in a simulation.
         nbytes: Its size on the way.
         answers: How many different answers the sender gave to the question.
+        message: The hash of the message that it says it answers; empty where nobody says.
     """
 
     sender: str | int | None
@@ -63,6 +64,7 @@ class Arrival(NamedTuple):
     signed: bool = True
     nbytes: int = 0
     answers: int = 1
+    message: str = ""
 
 
 class Gate(NamedTuple):
@@ -72,11 +74,13 @@ class Gate(NamedTuple):
         rules: What may leave a site.
         form: What a reply looks like, by a rehearsal; None where invented rows do not do.
         round: The round that is collected, from 1 on.
+        message: The hash of the message that is to be answered; empty where any is.
     """
 
     rules: Rules
     form: Form | None
     round: int
+    message: str = ""
 
     def check_arrival(self, arrival: Arrival) -> None:
         """Judge how a reply came.
@@ -205,6 +209,17 @@ def check_once(arrival: Arrival, gate: Gate) -> None:
         raise Refused(f"there are {arrival.answers} different answers of this site: keep the right one.")
 
 
+def check_message(arrival: Arrival, gate: Gate) -> None:
+    """Refuse a reply to another message.
+
+    Args:
+        arrival: How the reply came.
+        gate: What is expected.
+    """
+    if gate.message and arrival.message != gate.message:
+        raise Refused(f"it answers another message than the coordinator's of round {gate.round}: let it answer that.")
+
+
 def check_form(reply: Reply, gate: Gate) -> None:
     """Refuse other names, types, shapes or another structure than the method's replies have.
 
@@ -224,7 +239,7 @@ def check_form(reply: Reply, gate: Gate) -> None:
         if not expected.fits(leaf):
             raise Refused(f"'{path}' has the shape {leaf}; {expected} is expected.")
     if form.outline != gate.form.outline:
-        raise Refused("it is put together in another way than this method's replies.")
+        raise Refused("it is put together in another way than this method does.")
 
 
 def check_finite(reply: Reply, gate: Gate) -> None:
@@ -325,6 +340,7 @@ ARRIVAL: tuple[Callable[[Arrival, Gate], None], ...] = (
     check_signature,
     check_round,
     check_once,
+    check_message,
 )
 CONTENT: tuple[Callable[[Reply, Gate], None], ...] = (
     check_form,

@@ -139,8 +139,8 @@ def fit(
     with lock_file(memory_path):
         with progress(True):
             fitted = fit_site(study, member, signing_key, rows, message, memory_path)
+        write_files(memory_path, fitted.memory, "Stays here")  # first, so that nothing is handed over unremembered
         write_files(path, fitted.reply, "For the coordinator")
-        write_files(memory_path, fitted.memory, "Stays here")
     train, aside, test = (f"{len(part.y):,}" for part in rows)
     say(f"Trained on {train} rows; {aside} are set aside for choosing, {test} for testing.")
     scores = {}

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,11 +18,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from consilience.admission.gate import Refused, Rules, limit_bytes
+from consilience.admission.message import check_first, check_message, limit_weights
 from consilience.data.sites import Data
 from consilience.engines.exchange import Turn, alone, client_view
 from consilience.errors import InputError
 from consilience.flower.wire import (
-    check_leaves_rows_behind,
     digest,
     open_record,
     pack,
@@ -37,7 +38,9 @@ from consilience.key import Key
 from consilience.method import Method
 from consilience.method import name as name_of
 from consilience.parties import Reply
+from consilience.privacy.rows import holds_rows
 from consilience.study.admission import may_leave
+from consilience.study.rehearsal import Broadcasts
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__
@@ -63,6 +66,7 @@ class Site:
         sign: Signs a message for a purpose.
         verify: Tells whether the coordinator signed a message for a purpose.
         simulated: Whether it hands its memory over, so that a simulation can be resumed.
+        first: What the first round begins with, by the site's own account; None where the coordinator begins it.
     """
 
     number: int
@@ -77,6 +81,12 @@ class Site:
     sign: Callable[[str, bytes], str] | None = None
     verify: Callable[[str, bytes, str], bool] | None = None
     simulated: bool = False
+    first: Tree | None = None
+
+    @cached_property
+    def broadcasts(self) -> Broadcasts:
+        """What the method's messages look like; tried out once."""
+        return Broadcasts(self.method, self.task, self.data)
 
 
 def client_app(site_of: Callable[[Context], Site]) -> ClientApp:
@@ -167,16 +177,39 @@ def reply_to(site: Site, content: RecordDict, context: Context) -> RecordDict:
         raise Refused("the request is not signed by the study's coordinator, or was changed on its way.")
     check_new(site, context, turn.round, question)
     request = unpack(arrays, outline, types_of(site.method))
-    if not isinstance(request, dict) or set(request) - {"message", "memory"}:
+    if not isinstance(request, dict) or "message" not in request or set(request) - {"message", "memory"}:
         raise Refused("the request is not put together as ours are.")
+    if not site.simulated:
+        check_start(site, request["message"], turn.round)
     reply = _run(site, request, context, turn)
-    check_leaves_rows_behind(reply.send, site.data)
+    if holds_rows(reply.send, site.data):
+        raise Refused("the reply holds rows of this site, which never leave it.")
+    limit_weights(reply.send, site.task)
     may_leave(reply, site.method, site.rules)
     remember(site, context, turn.round, reply.keep)
     sealed = _seal(site, reply, turn.round, question)
     if site.turns:
         context.state["answered"] = ConfigRecord({"round": turn.round, "digest": question})
     return sealed
+
+
+def check_start(site: Site, message: Tree, t: int) -> None:
+    """Refuse a message that the method does not send, or that no site should start from.
+
+    Args:
+        site: The site that is asked.
+        message: What it would start from.
+        t: The round, from 0 on.
+
+    Raises:
+        Refused: The message is not used.
+    """
+    try:
+        check_message(message, site.broadcasts.until(t + 1), site.task)
+        if t == 0 and site.first is not None:
+            check_first(message, site.first)
+    except Refused as error:
+        raise Refused(f"the message is not used: {error}") from error
 
 
 def _run(site: Site, request: dict[str, Tree], context: Context, turn: Turn) -> Reply:
@@ -195,7 +228,8 @@ def _seal(site: Site, reply: Reply, t: int, question: str) -> RecordDict:
     value = {"send": reply.send, "size": reply.size}
     if site.simulated and reply.keep != ():
         value["memory"] = reply.keep
-    content = record(*pack(value, types_of(site.method)), {"round": t, "site": site.number})
+    about = {"round": t, "site": site.number, "message": question}
+    content = record(*pack(value, types_of(site.method)), about)
     if site.sign is not None:
         signature = site.sign("reply", signed_text(site.study, question, digest(content)))
         content.config_records["header"]["signature"] = signature

@@ -231,6 +231,7 @@ class Flower:
         Raises:
             Refused: The reply breaks a rule.
         """
+        gate = gate._replace(message=self._questions[k])
         answers = []
         problems = []
         for reply in replies:
@@ -263,7 +264,8 @@ class Flower:
         if self.roster.verify is not None:
             text = signed_text(self.roster.study, self._questions[k], digest(reply.content))
             signed = self.roster.verify(k, "reply", text, signature_in(reply.content))
-        return Arrival(sender, _whole(about.get("site")), _whole(about.get("round")) + 1, signed, nbytes)
+        number, round = _whole(about.get("site")), _whole(about.get("round")) + 1
+        return Arrival(sender, number, round, signed, nbytes, message=str(about.get("message", "")))
 
     def _read(self, method: Method, reply: Message, memory: list[Tree]) -> Tree:
         """A reply's value; a simulated site's memory is put aside."""

@@ -29,9 +29,9 @@ from consilience.flower.executor import Runtime, answer, new_secret, tasks
 from consilience.flower.processes import Child, free_port, reach, split_address
 from consilience.formats.signature import sign, verifies
 from consilience.key import Stream
-from consilience.study.admission import rules_of
+from consilience.study.admission import begins_alone, rules_of
 from consilience.study.agreement import Agreement, Member, Study
-from consilience.study.site import parts, rows_of
+from consilience.study.site import first_message, parts, rows_of
 
 PAUSE = 3.0  # seconds between two attempts to connect
 
@@ -55,6 +55,9 @@ def site_of(
     agreement = study.agreement
     data, _ = rows_of(agreement, table, one_class)
     local = agreement.key.fold(Stream.LOCAL)
+    first = None
+    if begins_alone(agreement, 1):
+        first = first_message(study)
     return Site(
         number=member.number,
         name=member.name,
@@ -67,6 +70,7 @@ def site_of(
         log=message_log(folder / "messages.jsonl"),
         sign=lambda purpose, message: sign(key, purpose, message),
         verify=lambda purpose, message, signature: verifies(agreement.server, purpose, message, signature),
+        first=first,
     )
 
 

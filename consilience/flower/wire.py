@@ -1,6 +1,7 @@
 """What crosses a network: a tree as one ArrayRecord and a JSON outline.
 
-Only types on a method's allow-list can be packed or rebuilt: rows (`Data`) are on none, so no message can hold them.
+Only types on a method's allow-list can be packed or rebuilt, and the type of rows (`Data`) is on none. What a method's
+tensors hold is another matter: `holds_rows` finds cheap disguises, and what methods send is reviewed.
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from consilience import tree
 from consilience.admission.gate import Refused, limit_bytes, refuse_errors
 from consilience.data.npy import read_npy
-from consilience.data.sites import Data
 from consilience.formats.codec import decode, encode
 from consilience.tree import Tree
 
@@ -162,23 +161,6 @@ def signed_text(study: str, *digests: str) -> bytes:
         digests: Of the question, and of the answer.
     """
     return " ".join((study, *digests)).encode()
-
-
-def check_leaves_rows_behind(value: Tree, data: Data) -> None:
-    """Refuse to send a tensor that is a site's rows, or a part of them.
-
-    Args:
-        value: What would be sent.
-        data: The site's rows.
-
-    Raises:
-        Refused: Rows are inside.
-    """
-    storages = {t.untyped_storage().data_ptr() for t in data if t.numel()}
-    for leaf in tree.leaves(value):
-        alike = [t for t in data if t.ndim > 1 and t.shape == leaf.shape and t.dtype == leaf.dtype]
-        if leaf.untyped_storage().data_ptr() in storages or any(torch.equal(t, leaf) for t in alike):
-            raise Refused("the reply holds the site's own rows, which never leave it.")
 
 
 def _check_types(value: Tree, types: Mapping[str, type]) -> None:

@@ -1,8 +1,10 @@
 """What sites show of their rows, and what keeps it from being seen.
 
 exposure: how near a coreset's pseudo-rows come to single rows, `nearness`
+rows: whether a value holds rows, as they are or in a cheap disguise, `holds_rows`
 """
 
 from consilience.privacy.exposure import Nearness, exposure_warning, nearness
+from consilience.privacy.rows import holds_rows
 
-__all__ = ["Nearness", "exposure_warning", "nearness"]
+__all__ = ["Nearness", "exposure_warning", "holds_rows", "nearness"]

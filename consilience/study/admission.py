@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -23,7 +24,8 @@ from consilience.admission.gate import (
     refuse_errors,
 )
 from consilience.errors import InputError
-from consilience.method import Method
+from consilience.formats.codec import encode
+from consilience.method import Method, Needs
 from consilience.method import name as name_of
 from consilience.parties import Reply
 from consilience.study.agreement import Agreement
@@ -74,7 +76,44 @@ def gate_of(agreement: Agreement, message: Tree = None, round: int = 1, inputs: 
     """
     rehearsal = rehearsal_of(agreement, inputs)
     form = rehearsal.form(agreement.build_method(), agreement.build_task(), message, round)
-    return Gate(rules_of(agreement), form, round)
+    asked = ""
+    if message is not None or begins_alone(agreement, round):
+        asked = message_hash(agreement, message, round)
+    return Gate(rules_of(agreement), form, round, asked)
+
+
+def begins_alone(agreement: Agreement, round: int) -> bool:
+    """Tell whether a round begins with what every site computes for itself.
+
+    Args:
+        agreement: The study's agreement.
+        round: The round, from 1 on.
+    """
+    return round == 1 and agreement.build_method().needs is not Needs.INPUTS
+
+
+def message_hash(agreement: Agreement, message: Tree, round: int) -> str:
+    """Hash a message, so that a reply can say which one it answers.
+
+    Args:
+        agreement: The study's agreement.
+        message: What the coordinator sends.
+        round: The round that answers it, from 1 on.
+
+    Returns:
+        The hash of its numbers and names; the agreement's, of which it follows, where sites begin by themselves; empty
+        in studies of format 1, where replies do not say.
+    """
+    if agreement.format == 1:
+        return ""
+    if begins_alone(agreement, round):
+        return agreement.hash
+    tensors, outline = encode(message)
+    digest = hashlib.sha256(f"{agreement.hash} {round} {outline}".encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def may_leave(reply: Reply, method: Method, rules: Rules) -> None:

@@ -174,7 +174,8 @@ def _arrival(study: Study, envelope: Envelope) -> Arrival:
     owners = [site.name for site in study.active if site.key == envelope.key]
     sender = next(iter(owners), claimed)  # nobody's key: the signature will not fit
     signed = envelope.signed_by(_key_of(study, claimed))
-    return Arrival(sender, claimed, envelope.header.round, signed, envelope.nbytes)
+    message = str(envelope.header.about.get("message", ""))
+    return Arrival(sender, claimed, envelope.header.round, signed, envelope.nbytes, message=message)
 
 
 def _open_from_site(study: Study, path: Path, kind: str, most: int) -> Envelope:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from consilience.admission.form import Form, counts_of, form_of, kinds_of, merge_forms
+from consilience.admission.message import Broadcast, broadcast_of
 from consilience.data.sites import Data
 from consilience.engines.round import server_view
+from consilience.errors import InputError
 from consilience.key import Key, Stream
 from consilience.method import Method, abridge
 from consilience.parties import Client, Received, Reply, Server
@@ -127,7 +130,7 @@ class Rehearsal:
             Its reply.
         """
         method = abridge(method)
-        rows = self._invent(task, count)
+        rows = self.invent(task, count)
         if message is None or (round > 1 and count not in self.memories):
             pretended, self.memories[count] = self._pretend(method, task, rows, round)
             if message is None:
@@ -179,8 +182,13 @@ class Rehearsal:
         state = method.aggregate(task, state, [Received(0, first.size, first.send)], server)
         return method.broadcast(state), first.keep
 
-    def _invent(self, task: Task, count: int) -> Data:
-        """Rows like the one shown."""
+    def invent(self, task: Task, count: int) -> Data:
+        """Invent rows like the one shown.
+
+        Args:
+            task: The problem.
+            count: How many rows.
+        """
         classes = 0
         if not self.row.y.is_floating_point():
             classes = task.classes(self.row.x)
@@ -196,6 +204,64 @@ def _form_of(reply: Reply) -> Form:
     """The form of what is sent, and whether class counts are those of all rows."""
     everyone = all(float(counts.sum()) == float(reply.size) for counts in counts_of(reply.send))
     return form_of(reply.send)._replace(counts_everyone=everyone)
+
+
+class Broadcasts:
+    """What a method's messages look like in the rounds up to one, tried out on invented rows as far as asked.
+
+    The round is played by one site and by two, with 8 and 9 rows at the server: what differs between them is free.
+    """
+
+    MOST = 4  # rounds that are tried out: messages of later ones look like these
+
+    def __init__(self, method: Method, task: Task, row: Data) -> None:
+        """Prepare.
+
+        Args:
+            method: The method that sites run.
+            task: The problem they run it on.
+            row: Rows for the shapes and types of `x` and `y` alone.
+        """
+        self.known: list[Broadcast | None] = []
+        self._next = _play_invented(method, task, Rehearsal(row))
+
+    def until(self, round: int) -> Iterator[Broadcast | None]:
+        """Look at the rounds one by one.
+
+        Args:
+            round: The last one, from 1 on.
+
+        Yields:
+            What a message of the first round, the second and so on looks like; None where invented rows do not do.
+        """
+        for r in range(min(round, self.MOST)):
+            if r == len(self.known):
+                with torch.no_grad(), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # they are about invented rows
+                    self.known.append(next(self._next, None))
+            yield self.known[r]
+
+
+def _play_invented(method: Method, task: Task, rehearsal: Rehearsal) -> Iterator[Broadcast | None]:
+    """The looks of one message after another."""
+    rows = rehearsal.invent(task, INVENTED)
+    one = Server(rows.x[:8], None, rehearsal.key, 1)
+    servers = [one, one._replace(inputs=rows.x[:9], clients=2)]
+    try:
+        states = [method.init(task, server) for server in servers]
+        memory = method.memory(method.broadcast(states[0]))
+        while True:
+            messages = [method.broadcast(state) for state in states]
+            yield broadcast_of(*messages)
+            reply = _answer(method, task, messages[0], rows, memory)
+            memory = reply.keep
+            replies = [Received(k, reply.size, reply.send) for k in (0, 1)]
+            states = [
+                method.aggregate(task, state, replies[: server.clients], server)
+                for state, server in zip(states, servers, strict=True)
+            ]
+    except (RuntimeError, ValueError, TypeError, AssertionError, IndexError, InputError):
+        return
 
 
 def rehearse(agreement: Agreement, message: Tree = None, round: int = 1, inputs: Tensor | None = None) -> Reply:

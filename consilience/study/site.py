@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,23 +11,25 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.admission.gate import Refused, limit_bytes
+from consilience.admission.message import check_first, check_message, limit_weights
 from consilience.data.sites import Data
 from consilience.engines import threads_for, using_threads
 from consilience.engines.exchange import Turn, alone, client_view
 from consilience.errors import InputError
 from consilience.formats.codec import kept_types_of, types_of
-from consilience.formats.envelope import Header, seal
+from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.key import Stream
 from consilience.method import Method, Needs
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
-from consilience.study.admission import may_leave, rules_of
+from consilience.privacy.rows import holds_rows
+from consilience.study.admission import begins_alone, may_leave, message_hash, rules_of
 from consilience.study.agreement import Agreement, Member, Study
 from consilience.study.choice import knob_of, log_scores
 from consilience.study.columns import Inspection, inspect, labelled_rows
 from consilience.study.files import open_file
-from consilience.study.rehearsal import server_of
+from consilience.study.rehearsal import Broadcasts, invent_rows, server_of
 from consilience.tree import Tree
 
 
@@ -148,7 +151,7 @@ def first_message(study: Study) -> Tree:
 
 
 def read_message(study: Study, path: Path | None) -> tuple[Tree, int]:
-    """Read the coordinator's message.
+    """Read the coordinator's message, and check that it is one to start from.
 
     Args:
         study: The study.
@@ -158,14 +161,27 @@ def read_message(study: Study, path: Path | None) -> tuple[Tree, int]:
         The message and its round, from 1 on.
 
     Raises:
-        InputError: The file is not a message of the study's coordinator.
+        InputError: The file is not a message of the study's coordinator, or not one that the method sends.
     """
     if path is None:
         return first_message(study), 1
+    agreement = study.agreement
     envelope = open_file(study, path, "message")
+    round_ = envelope.header.round
     if envelope.header.sender != "server":
         raise InputError(f"{path} is not used: it does not come from the coordinator.")
-    return envelope.value(types_of(study.agreement.build_method())), envelope.header.round
+    if not 1 <= round_ <= agreement.rounds:
+        raise InputError(f"This message is for round {round_} and the study has {agreement.rounds}.")
+    method = agreement.build_method()
+    task = agreement.build_task()
+    message = envelope.value(types_of(method))
+    try:
+        check_message(message, Broadcasts(method, task, invent_rows(agreement)).until(round_), task)
+        if begins_alone(agreement, round_):
+            check_first(message, first_message(study))
+    except Refused as error:
+        raise InputError(f"{path} is not used: {error}") from error
+    return message, round_
 
 
 def fit(
@@ -195,12 +211,16 @@ def fit(
     agreement = study.agreement
     method = agreement.build_method()
     content, round_ = read_message(study, message)
-    if round_ > agreement.rounds:
-        raise InputError(f"This message is for round {round_} and the study has {agreement.rounds}.")
+    asked = message_hash(agreement, content, round_)
+    answered = _answered(study, member, memory, rows)
+    check_once(answered, round_, asked, memory)
     memories = _memories(study, member, memory, round_, rows)
     reply = _reply(agreement, member, content, round_, rows.train, memories)
+    check_reply(agreement, reply, rows.train)
     may_leave(reply, method, rules_of(agreement))
     header = Header("reply", agreement.hash, agreement.name, member.name, round_)
+    if asked:
+        header = header._replace(about={"message": asked})
     sealed = seal({"send": reply.send, "size": reply.size}, header, key)
     try:
         limit_bytes(len(sealed), agreement.most_bytes)
@@ -209,8 +229,64 @@ def fit(
     kept = {str(round_): reply.keep}
     if memories:
         kept = {str(round_ - 1): memories[member.number], **kept}  # so that a lost reply can be made again
-    about = {"rows": fingerprint(rows.train), "rounds": [int(number) for number in kept]}
+    about: dict[str, Any] = {"rows": fingerprint(rows.train), "rounds": [int(number) for number in kept]}
+    if asked:
+        about["answered"] = {**answered, str(round_): asked}
     return Fitted(sealed, seal(kept, header._replace(kind="memory", about=about), key), reply.send)
+
+
+def check_once(answered: Mapping[str, str], round: int, message: str, memory: Path | None) -> None:
+    """Refuse a round that was answered to another message; the same may be answered again, should the reply be lost.
+
+    Args:
+        answered: The hashes of the messages that this site has answered, by round.
+        round: The round, from 1 on.
+        message: The hash of its message.
+        memory: The file that says so.
+
+    Raises:
+        InputError: The site has answered.
+    """
+    if answered.get(str(round), message) != message:
+        raise InputError(
+            f"This site has answered round {round} to another message, and a second answer would show more of its "
+            f"rows: give the first message again, or move {memory} away to take part in a second run."
+        )
+
+
+def check_reply(agreement: Agreement, reply: Reply, data: Data) -> None:
+    """Refuse to send rows, and weights that a message could only have forced.
+
+    Args:
+        agreement: The study's agreement.
+        reply: What the method would send.
+        data: The rows it was trained on.
+
+    Raises:
+        InputError: The reply stays here.
+    """
+    if holds_rows(reply.send, data):
+        raise InputError("The reply stays here: it holds rows of this site, which never leave it.")
+    try:
+        limit_weights(reply.send, agreement.build_task())
+    except Refused as error:
+        raise InputError(f"The reply stays here: {error}") from error
+
+
+def _answered(study: Study, member: Member, path: Path | None, rows: Parts) -> dict[str, str]:
+    """The hashes of the messages that were answered, by round; none in studies of format 1."""
+    if path is None or not path.exists() or study.agreement.format == 1:
+        return {}
+    header = open_envelope(path, "memory").header
+    if header.study != study.agreement.hash or header.sender != member.name:
+        return {}  # somebody else's: a first round writes over it, a later one refuses it
+    about = open_file(study, path, "memory").header.about
+    if about.get("rows") != fingerprint(rows.train):
+        raise InputError(
+            "The rows are not those that this site has answered with, and two replies show where they differ: use the "
+            f"same table, or move {path} away if the reply was never handed over."
+        )
+    return dict(about.get("answered", {}))
 
 
 def _reply(

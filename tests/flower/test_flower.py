@@ -199,7 +199,7 @@ class SendsRows(co.Method):
     """A method whose file knows `Data` and whose clients send a changed copy of their rows under that name."""
 
     def local(self, task: Any, message: Any, client: Client) -> Reply:
-        return Reply(Data(client.data.x + 1, client.data.y + 1, client.data.w + 1), client.data.size)
+        return Reply(Data(client.data.x**3, client.data.y * 0, client.data.w + 1), client.data.size)
 
     def aggregate(self, task: Any, state: Any, replies: Any, server: Any) -> Any:
         return state
@@ -343,7 +343,7 @@ def test_a_method_that_replies_with_rows_is_refused_at_the_site() -> None:
     assert reply.error.reason == "a 'Data' may not leave a site."
 
 
-def test_rows_cannot_be_packed_or_rebuilt() -> None:
+def test_the_type_of_rows_cannot_be_packed_or_rebuilt() -> None:
     _, sites, _ = problem()
     types = types_of(METHOD)
 
@@ -358,9 +358,37 @@ def test_rows_cannot_be_packed_or_rebuilt() -> None:
 
 @pytest.mark.parametrize("part", [lambda d: d.x, lambda d: d.x[:2], lambda d: d.x.clone(), lambda d: d.y])
 def test_a_method_that_sends_rows_is_stopped_at_the_site(part: Callable[[Data], Tensor]) -> None:
-    _, sites, _ = problem()
-    with pytest.raises(Refused, match="own rows"):
-        wire.check_leaves_rows_behind({"weights": part(sites.train[0])}, sites.train[0])
+    class Sends(co.FedAvg):
+        def local(self, task: co.Task, message: Any, client: Client) -> Reply:
+            return Reply({"weights": part(client.data)}, client.data.size)
+
+    one, message, context = site(Sends())
+
+    assert answer(one, message, context).error.reason == "the reply holds rows of this site, which never leave it."
+
+
+STARTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "not finite": (lambda w: w * torch.nan, "the message is not used: it holds numbers that are not finite"),
+    "another shape": (lambda w: w[:1], "the message is not used: 'params.0.weight' has the shape"),
+    "another type": (lambda w: w.double(), "of float32 is expected"),
+    "weights of 3000": (lambda w: 0 * w + 3000, "the message is not used: it has a weight of 3e+03"),
+    "a chosen start": (lambda w: w + 0.1, "it is not what this study begins with"),
+}
+
+
+@pytest.mark.parametrize("what", STARTS)
+def test_a_site_starts_from_no_message_that_the_method_does_not_send(what: str) -> None:
+    change, sentence = STARTS[what]
+    task, sites, start = problem()
+    one = Site(1, "b", METHOD, task, sites.train[1], first=start)
+    engine = loopback.flower(METHOD, task, sites.train)
+    engine.roster.nodes = {1: 101}
+    chosen = Point({**start.params, "0.weight": change(start.params["0.weight"])})
+    good, bad = (engine.requests(METHOD, message, [1], TURN)[1] for message in (start, chosen))
+    context = Context(1, 101, {}, RecordDict(), {})
+
+    assert sentence in answer(one, bad, context).error.reason
+    assert answer(one, good, context).has_content()
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ class Lie(NamedTuple):
     round: int = 1  # the round it says it answers
     signature: str = "own"  # or none, or forged
     honest: str = ""  # whether the honest answer comes too: before or after the lie
+    message: str = ""  # the hash of the message it says it answers, where that is another
 
 
 class Outcome(NamedTuple):
@@ -62,7 +63,10 @@ def by_files(study: Study, home: Path, folder: Path, lie: Lie | None) -> Outcome
 def _lying_file(study: Study, home: Path, folder: Path, own: Path, lie: Lie) -> bytes:
     envelope = open_envelope(own)
     value = lie.change(envelope.value(types_of(study.agreement.build_method())))
-    header = envelope.header._replace(sender=lie.site, round=lie.round)
+    about = envelope.header.about
+    if lie.message:
+        about = {**about, "message": lie.message}
+    header = envelope.header._replace(sender=lie.site, round=lie.round, about=about)
     if lie.signature == "none":
         with mock.patch("consilience.formats.envelope.sign", return_value=""):
             return seal(value, header, _key(home, folder, lie))
@@ -104,6 +108,7 @@ def by_flower(study: Study, home: Path, folder: Path, lie: Lie | None) -> Outcom
         arrays, outline, about = open_record(reply.content, 2**30)
         value = lie.change(unpack(arrays, outline, types))
         about |= {"site": study.member(lie.site).number, "round": lie.round - 1}
+        about["message"] = lie.message or about["message"]
         content = record(*pack(value, types), about)
         text = signed_text(study.agreement.hash, digest(question.content), digest(content))
         if lie.signature != "none":

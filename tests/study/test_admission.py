@@ -162,6 +162,9 @@ TABLE: dict[Callable[..., None], dict[str, Lie]] = {
             "there are 2 different answers of this site", change=size(lambda n: n + 1), honest="before"
         ),
     },
+    gate.check_message: {
+        "another message": Lie("it answers another message than the coordinator's of round 1", message="0" * 64),
+    },
 }
 LIES = {name: lie for lies in TABLE.values() for name, lie in lies.items()}
 
@@ -199,6 +202,7 @@ HARMLESS = {
     "a copy": Lie("", honest="before"),
     "a forged answer first": Lie("signature", change=size(lambda n: n + 1), signature="forged", honest="after"),
     "a forged answer later": Lie("signature", change=size(lambda n: n + 1), signature="forged", honest="before"),
+    "an answer to another message": Lie("", change=size(lambda n: n + 1), message="0" * 64, honest="after"),
     "an old answer first": Lie("another round", change=size(lambda n: n + 1), round=2, honest="after"),
 }
 

@@ -21,7 +21,7 @@ from consilience.key import Key
 from consilience.methods.beta import BETAS
 from consilience.posterior import Point, Samples
 from consilience.study.admission import gate_of
-from consilience.study.agreement import Study
+from consilience.study.agreement import FORMAT_1, Study
 from consilience.study.choice import TEMPERATURES, log_scores
 from consilience.study.coordinator import choose, pool
 from consilience.study.files import collect
@@ -329,7 +329,8 @@ def test_what_another_study_kept_is_not_taken_for_a_changed_table(tmp_path: Path
 
 def test_what_an_older_version_kept_can_be_gone_on_from(tmp_path: Path) -> None:
     """Then a memory was one round's and nothing around it."""
-    study = studies.study(tmp_path, method="scaffold", settings=("inference.epochs=1",), rounds=2)
+    settings = {"method": "scaffold", "settings": ("inference.epochs=1",), "rounds": 2, "format": 1, **FORMAT_1}
+    study = studies.study(tmp_path, **settings)
     first = pool(study, replies(study, tmp_path), server_key(tmp_path))
     message, memory = tmp_path / "one.message", tmp_path / "north.memory"
     message.write_bytes(first.message or b"")
