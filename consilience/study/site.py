@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +22,11 @@ from consilience.method import Method, Needs
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
+from consilience.privacy.disclosure import guard
 from consilience.study.admission import may_leave, rules_of
 from consilience.study.agreement import Agreement, Member, Study
 from consilience.study.choice import knob_of, log_scores
-from consilience.study.columns import Inspection, inspect, labelled_rows
+from consilience.study.columns import Inspection, inspect, labelled_rows, spans
 from consilience.study.files import open_file
 from consilience.study.rehearsal import server_of
 from consilience.tree import Tree
@@ -44,6 +46,18 @@ class Parts(NamedTuple):
     test: Data
 
 
+class Training(NamedTuple):
+    """Rows that a reply may be made from.
+
+    Attributes:
+        data: The rows, rare values merged.
+        notes: A sentence for each value that was merged and each combination that was left out; they stay here.
+    """
+
+    data: Data
+    notes: tuple[str, ...]
+
+
 class Fitted(NamedTuple):
     """What a site made of a message.
 
@@ -52,11 +66,13 @@ class Fitted(NamedTuple):
         memory: The file that stays: the method's memory after this round and the one before, and which rows were
             trained on.
         send: What is in the reply.
+        training: The rows it was made from.
     """
 
     reply: bytes
     memory: bytes
     send: Tree
+    training: Training
 
 
 def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[Data, Inspection]:
@@ -117,6 +133,71 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
             f"{len(by_role.train.y)} rows are left to train on; the study asks for at least {agreement.smallest}."
         )
     return by_role
+
+
+def training_rows(agreement: Agreement, data: Data) -> Training:
+    """Keep single patients out of what is sent: the one guard before every fit, by files and over Flower.
+
+    Args:
+        agreement: The study's agreement.
+        data: The site's rows to train on.
+
+    Returns:
+        The rows that may be fitted; in studies of format 1, which agreed on no guard, all of them as they are.
+
+    Raises:
+        InputError: The study refuses rare values and there are some, or too few rows are left for the model.
+    """
+    guarded = guard(data.x, spans(agreement.columns), agreement.smallest)
+    notes = (*guarded.merged, *guarded.apart)
+    if agreement.format == 1:
+        return Training(data, tuple(_unguarded(notes)))
+    if notes and agreement.rare == "refuse":
+        raise InputError(_refusal(agreement, guarded.merged, guarded.apart))
+    rows = guarded.rows
+    left = Data(guarded.x[rows], data.y[rows], data.w[rows])
+    if len(left.y) < agreement.fewest_rows:
+        raise InputError(
+            f"{len(left.y)} rows are left to train on and the model has {agreement.parameters:,} parameters: the study "
+            f"asks for {agreement.fewest_rows:,} rows. Agree on a smaller model or on another rows_per_parameter "
+            f"({agreement.rows_per_parameter:g}), or take part with more rows."
+        )
+    if len(left.y) < len(data.y):
+        notes = (*notes, f"Of {len(data.y):,} rows to train on, {len(left.y):,} are used.")
+    return Training(left, (*notes, *_rare_classes(agreement, left)))
+
+
+def _unguarded(notes: Sequence[str]) -> Iterator[str]:
+    """A warning where a study was agreed on before rare values were guarded."""
+    if notes:
+        yield (
+            f"This study is of format 1, which does not guard rare values ({len(notes)} here, such as: {notes[0]} Here "
+            "they do not): its replies can show single patients. Make a new study."
+        )
+
+
+def _refusal(agreement: Agreement, merged: Sequence[str], apart: Sequence[str]) -> str:
+    """The sentence for rows that a reply would show."""
+    first, *others = (*merged, *apart)
+    more = ""
+    if others:
+        more = f" {len(others)} more: see `consilience site check`."
+    shown = first.split(";")[0].split(", which")[0]
+    return f'{shown}, and a reply would show them: recode them in the table, or agree on rare = "merge".{more}'
+
+
+def _rare_classes(agreement: Agreement, data: Data) -> Iterator[str]:
+    """A warning for each class that few rows are of: merging classes would falsify them."""
+    if not agreement.target.classes:
+        return
+    for label, count in zip(
+        agreement.target.classes, data.y.bincount(minlength=len(agreement.target.classes)).tolist()
+    ):
+        if 0 < count < agreement.smallest:
+            yield (
+                f"Fewer than {agreement.smallest} rows are of the class '{label}': the reply tells roughly what they "
+                "have in common."
+            )
 
 
 def fingerprint(data: Data) -> str:
@@ -198,7 +279,8 @@ def fit(
     if round_ > agreement.rounds:
         raise InputError(f"This message is for round {round_} and the study has {agreement.rounds}.")
     memories = _memories(study, member, memory, round_, rows)
-    reply = _reply(agreement, member, content, round_, rows.train, memories)
+    training = training_rows(agreement, rows.train)
+    reply = _reply(agreement, member, content, round_, training.data, memories)
     may_leave(reply, method, rules_of(agreement))
     header = Header("reply", agreement.hash, agreement.name, member.name, round_)
     sealed = seal({"send": reply.send, "size": reply.size}, header, key)
@@ -210,7 +292,7 @@ def fit(
     if memories:
         kept = {str(round_ - 1): memories[member.number], **kept}  # so that a lost reply can be made again
     about = {"rows": fingerprint(rows.train), "rounds": [int(number) for number in kept]}
-    return Fitted(sealed, seal(kept, header._replace(kind="memory", about=about), key), reply.send)
+    return Fitted(sealed, seal(kept, header._replace(kind="memory", about=about), key), reply.send, training)
 
 
 def _reply(
