@@ -102,10 +102,8 @@ def new(
     say(f"Your private key, never to be shared: {path.with_suffix('.key')}")
     if like:
         say("Columns, types and ranges are guesses from one table: correct them before anybody signs.")
-    say(
-        f"The model has {draft.parameters:,} parameters: every site needs {draft.fewest_rows:,} training rows, or agree on "
-        "another rows_per_parameter."
-    )
+    needed = f"every site needs {draft.fewest_rows:,} training rows"
+    say(f"The model has {draft.parameters:,} parameters: {needed}, or agree on another rows_per_parameter.")
     say(f"Next: read {path}, correct it, and send it to the sites, who run `consilience site join {path.name} NAME`.")
 
 

@@ -34,20 +34,33 @@ class Span(NamedTuple):
     fill: float = 0.0
 
 
+class Finding(NamedTuple):
+    """Few rows that features set apart, and what becomes of them.
+
+    Attributes:
+        what: Which rows, for people; without a count.
+        then: What they count as from now on, or that they are left out.
+    """
+
+    what: str
+    then: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.then}."
+
+
 class Guarded(NamedTuple):
     """Rows in which no group is small.
 
     Attributes:
         x: All rows' features, rare values merged, [N, D].
         rows: Which of them may be summed up, [N].
-        merged: A sentence for each value that was merged into a larger group.
-        apart: A sentence for each combination of values whose rows are left out.
+        findings: What was merged or left out.
     """
 
     x: Tensor
     rows: Tensor
-    merged: tuple[str, ...]
-    apart: tuple[str, ...]
+    findings: tuple[Finding, ...]
 
 
 class Group(NamedTuple):
@@ -75,22 +88,21 @@ def guard(x: Tensor, spans: Sequence[Span], smallest: int) -> Guarded:
     """
     x = x.clone()
     rows = torch.ones(len(x), dtype=torch.bool)
-    merged: dict[str, None] = {}
-    apart: dict[str, None] = {}
+    findings: dict[Finding, None] = {}  # without repetitions, in order
     while rows.any():
         part = x[rows]
         for span in spans:
-            merged |= dict.fromkeys(merge_column(part, span, smallest))
+            findings |= dict.fromkeys(merge_column(part, span, smallest))
         x[rows] = part
         found = find_apart(part, spans, smallest)
         if found is None:
             break
-        apart[found.name] = None
+        findings[Finding(found.name, "they are left out")] = None
         rows[rows.nonzero().flatten()[found.rows]] = False
-    return Guarded(x, rows, tuple(merged), tuple(apart))
+    return Guarded(x, rows, tuple(findings))
 
 
-def merge_column(x: Tensor, span: Span, smallest: int) -> list[str]:
+def merge_column(x: Tensor, span: Span, smallest: int) -> list[Finding]:
     """Merge a column's rare values into larger groups, in place.
 
     Args:
@@ -99,14 +111,14 @@ def merge_column(x: Tensor, span: Span, smallest: int) -> list[str]:
         smallest: The fewest rows that a group may have.
 
     Returns:
-        A sentence for each value that was rare.
+        What was rare.
     """
     if span.levels:
         return _merge_levels(x[:, span.first : span.first + len(span.levels)], span, smallest)
     return _merge_numbers(x, span, smallest)
 
 
-def _merge_levels(x: Tensor, span: Span, smallest: int) -> list[str]:
+def _merge_levels(x: Tensor, span: Span, smallest: int) -> list[Finding]:
     """Rare levels become none of the levels where that makes a group large enough, else the commonest level."""
     none = len(span.levels)
     codes = torch.where(x.any(1), x.argmax(1), none)
@@ -124,14 +136,13 @@ def _merge_levels(x: Tensor, span: Span, smallest: int) -> list[str]:
         host = f"'{span.levels[commonest]}', its commonest level"
         rare = [code for code in rare if code != commonest]
     names = [*(f"level '{level}'" for level in span.levels), "a missing value"]
-    return [
-        f"Column '{span.name}': fewer than {smallest} rows have {names[code]}; they count as {host}." for code in rare
-    ]
+    few_rows = f"Column '{span.name}': fewer than {smallest} rows have"
+    return [Finding(f"{few_rows} {names[code]}", f"they count as {host}") for code in rare]
 
 
-def _merge_numbers(x: Tensor, span: Span, smallest: int) -> list[str]:
+def _merge_numbers(x: Tensor, span: Span, smallest: int) -> list[Finding]:
     """Few missing numbers count as known, few known ones as missing, and few that differ from the commonest as that."""
-    told = []
+    findings = []
     few = f"Column '{span.name}': fewer than {smallest} rows"
     known = torch.ones(len(x), dtype=torch.bool)
     if span.marked:
@@ -139,19 +150,19 @@ def _merge_numbers(x: Tensor, span: Span, smallest: int) -> list[str]:
         missing = int(mark.sum())
         if 0 < missing < smallest:
             mark[:] = 0
-            told.append(f"{few} lack it; what stands for a missing value counts as known there.")
+            findings.append(Finding(f"{few} lack it", "what stands for a missing value counts as known there"))
         elif 0 < len(x) - missing < smallest:
             mark[:] = 1
             x[:, span.first] = span.fill
-            told.append(f"{few} have it; they count as missing.")
+            findings.append(Finding(f"{few} have it", "they count as missing"))
         known = mark == 0
     values = x[known, span.first]
     if len(values):
         common = values.mode().values
         if 0 < int((values != common).sum()) < smallest:
             x[known, span.first] = common
-            told.append(f"{few} differ from its commonest value; they count as that.")
-    return told
+            findings.append(Finding(f"{few} differ from its commonest value", "they count as that"))
+    return findings
 
 
 def find_apart(x: Tensor, spans: Sequence[Span], smallest: int) -> Group | None:
@@ -199,8 +210,8 @@ def _pair(groups: Sequence[Group], inside: Tensor, smallest: int) -> Group | Non
     """Rows in which two groups differ, or agree, if they are few."""
     counts = inside.sum(0)
     unlike = counts.unsqueeze(0) + counts.unsqueeze(1) - 2 * inside.T @ inside
-    for fewest, differ in ((unlike, True), (len(inside) - unlike, False)):
-        fewest = fewest.triu(1)
+    alike = len(inside) - unlike
+    for fewest, differ in ((unlike.triu(1), True), (alike.triu(1), False)):
         pairs = ((fewest > 0) & (fewest < smallest)).nonzero()
         if not len(pairs):
             continue
@@ -208,7 +219,7 @@ def _pair(groups: Sequence[Group], inside: Tensor, smallest: int) -> Group | Non
         word = "together make up all but"
         if differ:
             word = "differ in"
-        name = f"'{groups[i].name}' and '{groups[j].name}' {word} fewer than {smallest} rows, which are left out."
+        name = f"'{groups[i].name}' and '{groups[j].name}' {word} fewer than {smallest} rows"
         return Group(name, (inside[:, i] != inside[:, j]) == differ)
     return None
 
@@ -222,5 +233,4 @@ def _profile(inside: Tensor, smallest: int) -> Group | None:
     alone = ((basis**2).sum(1) > ALONE) & (counts < smallest)
     if not alone.any():
         return None
-    name = f"Several levels and marks together single out fewer than {smallest} rows at a time, which are left out."
-    return Group(name, alone[which])
+    return Group(f"Several levels and marks together single out fewer than {smallest} rows", alone[which])

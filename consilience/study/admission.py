@@ -115,8 +115,8 @@ def pooling_rules(agreement: Agreement) -> list[str]:
     rules = [f"Fewer than {fewest} replies are not pooled: with two sites, each could compute what the other sent."]
     if agreement.hand_out != "ensemble":
         rules.append(
-            f"A model whose sites differ from an earlier model's by fewer than {fewest} is made only if the coordinator "
-            "accepts by name what it shows: old less new is what those sites sent."
+            f"A model whose sites differ from an earlier model's by fewer than {fewest} is made only if the "
+            "coordinator accepts what the two show together: old less new is what those sites sent."
         )
     return rules
 
@@ -147,8 +147,8 @@ def check_release(
     fewest = agreement.fewest_sites
     if len(replies) < fewest:
         raise InputError(
-            f"{len(replies)} replies can be used, and the study pools no fewer than {fewest}: with two sites, each could "
-            f"compute what the other sent. {' '.join(refused) or 'Wait for more replies.'}"
+            f"{len(replies)} replies can be used, and the study pools no fewer than {fewest}: with two sites, each "
+            f"could compute what the other sent. {' '.join(refused) or 'Wait for more replies.'}"
         )
     if agreement.hand_out == "ensemble":  # by name, so that there is nothing left to subtract
         return []

@@ -22,7 +22,7 @@ from consilience.method import Method, Needs
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
-from consilience.privacy.disclosure import guard
+from consilience.privacy.disclosure import Finding, guard
 from consilience.study.admission import may_leave, rules_of
 from consilience.study.agreement import Agreement, Member, Study
 from consilience.study.choice import knob_of, log_scores
@@ -149,11 +149,14 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
         InputError: The study refuses rare values and there are some, or too few rows are left for the model.
     """
     guarded = guard(data.x, spans(agreement.columns), agreement.smallest)
-    notes = (*guarded.merged, *guarded.apart)
+    findings = guarded.findings
+    if findings and agreement.format == 1:
+        return Training(data, (_warning(findings),))
     if agreement.format == 1:
-        return Training(data, tuple(_unguarded(notes)))
-    if notes and agreement.rare == "refuse":
-        raise InputError(_refusal(agreement, guarded.merged, guarded.apart))
+        return Training(data, ())
+    if findings and agreement.rare == "refuse":
+        raise InputError(_refusal(findings))
+    notes = [str(finding) for finding in findings]
     rows = guarded.rows
     left = Data(guarded.x[rows], data.y[rows], data.w[rows])
     if len(left.y) < agreement.fewest_rows:
@@ -163,37 +166,31 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
             f"({agreement.rows_per_parameter:g}), or take part with more rows."
         )
     if len(left.y) < len(data.y):
-        notes = (*notes, f"Of {len(data.y):,} rows to train on, {len(left.y):,} are used.")
+        notes.append(f"Of {len(data.y):,} rows to train on, {len(left.y):,} are used.")
     return Training(left, (*notes, *_rare_classes(agreement, left)))
 
 
-def _unguarded(notes: Sequence[str]) -> Iterator[str]:
-    """A warning where a study was agreed on before rare values were guarded."""
-    if notes:
-        yield (
-            f"This study is of format 1, which does not guard rare values ({len(notes)} here, such as: {notes[0]} Here "
-            "they do not): its replies can show single patients. Make a new study."
-        )
+def _warning(findings: Sequence[Finding]) -> str:
+    """The sentence for a study that was agreed on before rare values were guarded."""
+    more = ""
+    if len(findings) > 1:
+        more = f", and {len(findings) - 1} more like that"
+    return f"{findings[0].what}{more}, and this study, of format 1, shows them in its replies: make a new study."
 
 
-def _refusal(agreement: Agreement, merged: Sequence[str], apart: Sequence[str]) -> str:
-    """The sentence for rows that a reply would show."""
-    first, *others = (*merged, *apart)
+def _refusal(findings: Sequence[Finding]) -> str:
+    """The sentence for rare values that a study refuses."""
+    first, *others = findings
     more = ""
     if others:
-        more = f" {len(others)} more: see `consilience site check`."
-    shown = first.split(";")[0].split(", which")[0]
-    return f'{shown}, and a reply would show them: recode them in the table, or agree on rare = "merge".{more}'
+        more = f" Also: {'. '.join(finding.what for finding in others)}."
+    return f'{first.what}, and a reply would show them: recode them in the table, or agree on rare = "merge".{more}'
 
 
 def _rare_classes(agreement: Agreement, data: Data) -> Iterator[str]:
     """A warning for each class that few rows are of: merging classes would falsify them."""
-    if not agreement.target.classes:
-        return
-    for label, count in zip(
-        agreement.target.classes, data.y.bincount(minlength=len(agreement.target.classes)).tolist()
-    ):
-        if 0 < count < agreement.smallest:
+    for code, label in enumerate(agreement.target.classes):
+        if 0 < int((data.y == code).sum()) < agreement.smallest:
             yield (
                 f"Fewer than {agreement.smallest} rows are of the class '{label}': the reply tells roughly what they "
                 "have in common."

@@ -54,7 +54,7 @@ test = {test}  # share that only scores
 smallest = {smallest}  # the smallest count that may be shown, and the fewest rows a site may take part with
 rare = {rare}  # levels, marks and numbers of fewer rows show their patients: merge them at each site, or refuse
 rows_per_parameter = {rows_per_parameter}  # training rows a site needs for each parameter of the model; 0: no such rule
-fewest_sites = {fewest_sites}  # fewer are not pooled, and no two models differ by fewer: old less new shows their replies
+fewest_sites = {fewest_sites}  # fewer are not pooled, nor do models differ by fewer: old less new is what a site sent
 most_influence = {most_influence}  # share of the pooled model that one site may have without a warning
 
 [leaving]  # what leaves a site: {sends}
