@@ -177,7 +177,7 @@ def _is_possible(column: Column, count: float, first: float, second: float, smal
         count.is_integer()
         and smallest <= count <= Rules().largest_site
         and count * low - rounding <= first <= count * high + rounding
-        and first**2 / count <= second + rounding * largest
+        and first * first / count <= second * (1 + 1e-9)
         and second <= (low + high) * first - count * low * high + rounding * largest  # Σ (v − low) (high − v) ≥ 0
     )
 
