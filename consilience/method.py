@@ -161,6 +161,7 @@ class Method(ABC):
         moves_statistics: Batch normalisation's statistics are averaged or kept whole.
         shares: A first reply is the inference's posterior on the untouched task, which other methods can pool.
         by_site: The pool must know whose posterior is whose, so it cannot be handed out as unnamed samples.
+        sums: The model is made of a sum over the clients, so that two models less one another show who is in one alone.
         multiplies: Densities or predictions are multiplied, so that the errors of overconfident clients multiply too.
         carries: Named tuples of other files that its messages, replies or states hold.
         bound: Not a federated method, but what to compare one with.
@@ -181,6 +182,7 @@ class Method(ABC):
     moves_statistics: ClassVar[bool] = False
     shares: ClassVar[bool] = False
     by_site: ClassVar[bool] = False
+    sums: ClassVar[bool] = False
     multiplies: ClassVar[bool] = False
     carries: ClassVar[tuple[type, ...]] = ()
     bound: ClassVar[bool] = False

@@ -11,7 +11,7 @@ import typer
 from consilience.cli.handed import Inputs_, Key_, Study_, Table_, say, server_key, site_identity, write_files
 from consilience.cli.screen import progress
 from consilience.cli.site import OneClass_, site_app
-from consilience.cli.study import describe, record, study_app, write_report
+from consilience.cli.study import AcceptDifference_, describe, record, study_app, write_report
 from consilience.disk.locks import lock_folder
 from consilience.errors import InputError
 
@@ -91,10 +91,12 @@ def serve_study(
     wait: Annotated[float, typer.Option(help="Seconds to wait for sites to connect.")] = 600.0,
     deadline: Annotated[float, typer.Option(help="Seconds a round may take; a crash shows after 70.")] = 3600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue after the last complete round.")] = False,
+    accept_difference: AcceptDifference_ = False,
 ) -> None:
     """Run the study's rounds with connected sites, and write the model."""
     needs_flower()
     from consilience.flower.server import connect, rounds
+    from consilience.study.admission import check_release
     from consilience.study.agreement import read
     from consilience.study.coordinator import inputs_from, own_key
     from consilience.study.site import rows_of
@@ -105,6 +107,8 @@ def serve_study(
     own_key(study.agreement, signing_key)
     if not study.active:
         raise InputError("No site has joined this study yet: `consilience site join`, then `consilience study add`.")
+    names = [site.name for site in study.active]
+    check_release(study, names, names, accept_difference)  # before anybody trains
     certificates, node_keys = _server_credentials(study, host, certs_, insecure)
     labelled = None
     if calibration:
@@ -124,7 +128,7 @@ def serve_study(
                 deadline=deadline,
                 resume=resume,
             )
-        _write_result(study_file, target / "study.model", signing_key, result, labelled is not None)
+        _write_result(study_file, target / "study.model", signing_key, result, labelled is not None, accept_difference)
 
 
 def _server_credentials(
@@ -145,10 +149,16 @@ def _server_credentials(
 
 
 def _write_result(
-    study_file: Path, path: Path, signing_key: Ed25519PrivateKey, result: Deployed, has_labels: bool
+    study_file: Path,
+    path: Path,
+    signing_key: Ed25519PrivateKey,
+    result: Deployed,
+    has_labels: bool,
+    accept_difference: bool,
 ) -> None:
     """Write the model of all rounds and its report, record it in the study, and say which replies were lost."""
     from consilience.study.account import account
+    from consilience.study.admission import check_release
     from consilience.study.agreement import read
     from consilience.study.coordinator import rows_heard, senders, write_model
 
@@ -156,6 +166,7 @@ def _write_result(
     replies = {study.active[reply.client].name: reply for reply in result.replies}
     ledger = result.report["ledger"]
     rows = rows_heard(study, senders(ledger), replies)
+    accepted = check_release(study, replies, rows, accept_difference)
     model, facts = write_model(
         study, result.method, result.state, rows, [*replies], study.agreement.rounds, signing_key, has_labels
     )
@@ -163,7 +174,7 @@ def _write_result(
         f"Round {failure['round']} went on without {failure['site']}: {failure['why']}"
         for failure in result.report.get("failures", [])
     ]
-    report = account(study, facts, rows, replies, ledger, losses)
+    report = account(study, facts, rows, replies, ledger, [*losses, *accepted])
     write_files(path, model, "Model")
     record(study_file, path, facts.sites)
     describe(facts, report)
@@ -206,7 +217,7 @@ def serve_site(
     node_key = node_key or Path(f"{member.name}.node")
     credentials = _site_credentials(member.name, server, authority, node_key, insecure)
     target = folder or Path(f"{member.name}.site")
-    site = site_of(study, member, signing_key, table, target, one_class)
+    site = site_of(study, member, signing_key, table, target, one_class, say)
     try:
         with lock_folder(target, private=True):
             serve(

@@ -71,6 +71,15 @@ def site_identity(study: Study, path: Path | None) -> tuple[Member, Ed25519Priva
     raise InputError(f"This folder holds the keys of {names}: choose one with --key.")
 
 
+def own_number(study: Study) -> int:
+    """Return the number of the site whose key is at hand, or the number that the next site to join will have."""
+    keys = {public(read_key(path)) for path in Path().glob("*.key")}
+    own = [site.number for site in study.active if site.key in keys]
+    if len(own) == 1:
+        return own[0]
+    return study.next_number
+
+
 def _no_match(study: Study, path: Path | None) -> str:
     names = ", ".join(site.name for site in study.active) or "none yet"
     if path:

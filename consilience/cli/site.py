@@ -12,6 +12,7 @@ from consilience.cli.handed import (
     Model_,
     Study_,
     Table_,
+    own_number,
     say,
     site_identity,
     warn_unsigned,
@@ -19,7 +20,15 @@ from consilience.cli.handed import (
 )
 from consilience.cli.options import app
 from consilience.cli.screen import out, progress
-from consilience.cli.site_tables import brief, calibration_table, contents, score_table, show_rehearsal, show_table
+from consilience.cli.site_tables import (
+    brief,
+    calibration_table,
+    contents,
+    score_table,
+    show_rehearsal,
+    show_table,
+    show_training,
+)
 from consilience.disk.locks import lock_file
 from consilience.errors import InputError
 
@@ -101,7 +110,8 @@ def check(study_file: Study_, table: Table_) -> None:
     from consilience.study.columns import inspect
     from consilience.study.proposal import consistent
 
-    agreement = read(study_file).agreement
+    study = read(study_file)
+    agreement = study.agreement
     consistent(agreement)
     inspection = inspect(table, agreement.columns, agreement.target)
     show_table(agreement, inspection)
@@ -112,6 +122,7 @@ def check(study_file: Study_, table: Table_) -> None:
         raise InputError(
             f"{inspection.path} has fewer than {agreement.smallest} rows, the smallest number the study allows."
         )
+    show_training(study, table, own_number(study))
     say("The table fits the study. Nothing was sent or written.")
 
 
@@ -141,8 +152,10 @@ def fit(
             fitted = fit_site(study, member, signing_key, rows, message, memory_path)
         write_files(memory_path, fitted.memory, "Stays here")  # first, so that nothing is handed over unremembered
         write_files(path, fitted.reply, "For the coordinator")
-    train, aside, test = (f"{len(part.y):,}" for part in rows)
-    say(f"Trained on {train} rows; {aside} are set aside for choosing, {test} for testing.")
+    for note in fitted.training.notes:
+        say(note, "yellow")
+    used, aside, test = (f"{len(part.y):,}" for part in (fitted.training.data, rows.choose, rows.test))
+    say(f"Trained on {used} rows; {aside} are set aside for choosing, {test} for testing.")
     scores = {}
     if len(rows.test.y):
         scores = own_scores(study.agreement, fitted.send, rows.test)

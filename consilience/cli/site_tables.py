@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consilience.cli.handed import Listing, columns, say
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from consilience.predictive import Categorical
-    from consilience.study.agreement import Agreement
+    from consilience.study.agreement import Agreement, Study
     from consilience.study.columns import Inspection
 
 
@@ -51,6 +52,25 @@ def show_rehearsal(agreement: Agreement) -> None:
         elif len(sent) > 1:
             say(f"In round {number}:")
         contents(value, invented=True)
+
+
+def show_training(study: Study, path: Path, number: int) -> None:
+    """Show how rare values would be merged before anything is fitted, and by which rules replies are pooled."""
+    from consilience.study.admission import pooling_rules
+    from consilience.study.site import parts, rows_of, training_rows
+
+    agreement = study.agreement
+    data, _ = rows_of(agreement, path, one_class=True)
+    training = training_rows(agreement, parts(agreement, number, data).train)
+    say("What keeps single patients out of it", "bold")
+    for note in training.notes:
+        say(note, "yellow")
+    if not training.notes:
+        say(f"No level, mark or combination of them has fewer than {agreement.smallest} training rows.")
+    rows = f"{len(training.data.y):,} training rows for {agreement.parameters:,} parameters"
+    say(f"{rows}; which rows train is drawn by the number that a site gets when it joins.")
+    for sentence in pooling_rules(agreement):
+        say(sentence)
 
 
 def score_table(scores: Mapping[str, float], intervals: Mapping[str, tuple[float, float]]) -> Listing:

@@ -38,6 +38,10 @@ app.add_typer(study_app, name="study")
 Files_ = Annotated[list[Path], typer.Argument(help="Files received from the sites.")]
 Out_ = Annotated[Path | None, typer.Option("--out", "-o", help="Where to write; beside the study file by default.")]
 
+AcceptDifference_ = Annotated[
+    bool, typer.Option("--accept-difference", help="Pool although the model less an earlier one shows a site's reply.")
+]
+
 
 @study_app.command()
 def new(
@@ -62,6 +66,14 @@ def new(
         str, typer.Option(help="agreed, or sums: found by a first exchange of sums and counts.")
     ] = "agreed",
     hand_out: Annotated[str | None, typer.Option(help="What sites get back: mixture, student or ensemble.")] = None,
+    rare: Annotated[str, typer.Option(help="Levels and marks of few rows: merge, or refuse.")] = "merge",
+    rows_per_parameter: Annotated[
+        float, typer.Option(help="Training rows that a site needs for each parameter of the model; 0: no such rule.")
+    ] = 3.0,
+    fewest_sites: Annotated[int, typer.Option(help="The fewest sites whose replies are pooled.")] = 3,
+    most_influence: Annotated[
+        float, typer.Option(help="Share of the model that one site may have without a warning.")
+    ] = 0.5,
     folder: Annotated[Path, typer.Option("--folder", help="Folder for NAME.toml and NAME.key.")] = Path(),
 ) -> None:
     """Write a study file, to be read, corrected and then signed by every site."""
@@ -88,12 +100,22 @@ def new(
         scaling,
         hand_out,
     )
+    draft = dataclasses.replace(
+        draft,
+        rare=rare,
+        rows_per_parameter=rows_per_parameter,
+        fewest_sites=fewest_sites,
+        most_influence=most_influence,
+    )
+    draft.check()
     key = new_key(path.with_suffix(".key"))
     agreement = dataclasses.replace(draft, server=public(key))
     write_files(path, agreement_text(agreement, agreement.build_method().sends), "Study", shared=True)
     say(f"Your private key, never to be shared: {path.with_suffix('.key')}")
     if like:
         say("Columns, types and ranges are guesses from one table: correct them before anybody signs.")
+    needed = f"every site needs {draft.fewest_rows:,} training rows"
+    say(f"The model has {draft.parameters:,} parameters: {needed}, or agree on another rows_per_parameter.")
     say(f"Next: read {path}, correct it, and send it to the sites, who run `consilience site join {path.name} NAME`.")
 
 
@@ -195,17 +217,23 @@ def leave(study_file: Study_, site: Annotated[str, typer.Argument(help="The site
 @locking_study
 def scale(study_file: Study_, files: Files_) -> None:
     """Compute the scaling constants from the sites' sums and write them into the study, before anybody signs it."""
-    from consilience.study.agreement import read
+    from consilience.study.agreement import Study, read
     from consilience.study.joining import with_scaling
-    from consilience.study.text import agreement_text
+    from consilience.study.text import agreement_text, study_text
 
     study = read(study_file)
     if study.sites:
         raise InputError("Sites have already signed, and their signatures would not cover new constants.")
-    agreement, names = with_scaling(study.agreement, files)
+    agreement, senders = with_scaling(study.agreement, files)
     text = agreement_text(agreement, agreement.build_method().sends)
-    write_files(study_file, text, "Study", shared=True)
-    say(f"Constants from {', '.join(names)}. Next: send the study to the sites, who sign it with `site join`.")
+    scaled = Study(agreement, text=text)
+    if agreement.format > 1:
+        scaled = Study(agreement, sums=senders, text=text)
+    write_files(study_file, study_text(scaled), "Study", shared=True)
+    for sender in senders:
+        say(f"Sums of {sender.name}, signed with the key {sender.key[8:20]}…")
+    say("Ask these sites whether the keys are theirs: under these names, only these keys can join.")
+    say("Next: send the study to the sites, who sign it with `site join`.")
 
 
 @study_app.command()
@@ -227,6 +255,7 @@ def pool(
     key: Key_ = None,
     inputs: Inputs_ = None,
     after: Annotated[Path | None, typer.Option(help="The state written by the previous round.")] = None,
+    accept_difference: AcceptDifference_ = False,
 ) -> None:
     """Check the sites' replies one by one and pool the valid ones into one model."""
     from consilience.study.agreement import read
@@ -235,7 +264,14 @@ def pool(
 
     study = read(study_file)
     with progress(True):
-        pooled = pool_replies(study, files, server_key(study_file, key), inputs_from(study.agreement, inputs), after)
+        pooled = pool_replies(
+            study,
+            files,
+            server_key(study_file, key),
+            inputs_from(study.agreement, inputs),
+            after,
+            accept_difference,
+        )
     path = out_ or study_file.with_suffix(".model")
     message_path = path.with_suffix(".message")
     with lock_file(study_file):

@@ -196,6 +196,7 @@ def rounds(
     names = tuple(site.name for site in study.active)
     participation = Participation(min_replies=min_replies)
     check_participation(participation, method, len(names))
+    _check_fewest(agreement, len(names), min_replies)
     if Needs.INPUTS in needs(method) and inputs is None:
         raise InputError(f"{agreement.method} needs unlabelled rows at the coordinator: give them with --inputs.")
     store = Store(out, private=True)
@@ -227,6 +228,16 @@ def rounds(
     if not replies:
         replies = store.replies(checkpoint.rounds, method)
     return Deployed(method, checkpoint.state, replies, loop.finish(checkpoint, None))
+
+
+def _check_fewest(agreement: Agreement, sites: int, min_replies: int | None) -> None:
+    """Refuse rounds of fewer sites than agreed, in which what a site sent could be found by subtraction."""
+    fewest = agreement.fewest_sites
+    if sites < fewest or (min_replies is not None and min_replies < fewest):
+        raise InputError(
+            f"The study pools no fewer than {fewest} replies and has {sites} sites: min_replies must be {fewest} or "
+            "more."
+        )
 
 
 def _engine(study: Study, key: Ed25519PrivateKey, grid: Grid, wait: float, deadline: float) -> Flower:

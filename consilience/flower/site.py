@@ -31,13 +31,19 @@ from consilience.formats.signature import sign, verifies
 from consilience.key import Stream
 from consilience.study.admission import begins_alone, rules_of
 from consilience.study.agreement import Agreement, Member, Study
-from consilience.study.site import first_message, parts, rows_of
+from consilience.study.site import first_message, parts, rows_of, training_rows
 
 PAUSE = 3.0  # seconds between two attempts to connect
 
 
 def site_of(
-    study: Study, member: Member, key: Ed25519PrivateKey, table: Path, folder: Path, one_class: bool = False
+    study: Study,
+    member: Member,
+    key: Ed25519PrivateKey,
+    table: Path,
+    folder: Path,
+    one_class: bool = False,
+    say: Callable[[str], None] = print,
 ) -> Site:
     """Make a site as the study knows it: its training rows, and what it agreed to.
 
@@ -48,12 +54,16 @@ def site_of(
         table: Its rows, a CSV file.
         folder: Where it keeps its log.
         one_class: Whether all rows may be of one class.
+        say: Is given a sentence for each rare value that was merged.
 
     Raises:
-        InputError: The table does not fit the study.
+        InputError: The table does not fit the study, or too few rows are left to train on.
     """
     agreement = study.agreement
     data, _ = rows_of(agreement, table, one_class)
+    training = training_rows(agreement, parts(agreement, member.number, data).train)
+    for note in training.notes:
+        say(note)
     local = agreement.key.fold(Stream.LOCAL)
     first = None
     if begins_alone(agreement, 1):
@@ -63,7 +73,7 @@ def site_of(
         name=member.name,
         method=agreement.build_method(),
         task=agreement.build_task(),
-        data=parts(agreement, member.number, data).train,
+        data=training.data,
         study=agreement.hash,
         turns=[Turn(t, local, t / agreement.rounds) for t in range(agreement.rounds)],
         rules=rules_of(agreement),

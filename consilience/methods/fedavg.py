@@ -31,6 +31,7 @@ class FedAvg(Method):
 
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    sums: ClassVar[bool] = True
 
     inference: Inference = SGD()
     equal: bool = False

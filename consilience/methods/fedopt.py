@@ -38,6 +38,7 @@ class FedAdam(Method):
     source: ClassVar[str] = "Reddi et al., ICLR 2021, Algorithm 2."
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    sums: ClassVar[bool] = True
 
     inference: Inference = SGD()
     rate: float = 0.1
@@ -85,6 +86,7 @@ class FedAvgM(Method):
     source: ClassVar[str] = "Hsu et al., 2019; Chen and Chao, ICLR 2021, §5."
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    sums: ClassVar[bool] = True
 
     inference: Inference = SGD()
     rate: float = 1.0
@@ -133,6 +135,7 @@ class FedYogi(Method):
     source: ClassVar[str] = "Reddi et al., ICLR 2021, Algorithm 2."
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    sums: ClassVar[bool] = True
 
     inference: Inference = SGD()
     rate: float = 0.1

@@ -37,6 +37,7 @@ class FedPA(Method):
     """
 
     sends: ClassVar[str] = "one vector as long as its weights"
+    sums: ClassVar[bool] = True
 
     inference: Inference = CyclicalSGHMC()
     rho: float = 0.4

@@ -30,6 +30,7 @@ class FedProx(Method):
     """
 
     moves_statistics: ClassVar[bool] = True
+    sums: ClassVar[bool] = True
 
     inference: Inference = SGD()
     mu: float = 0.01

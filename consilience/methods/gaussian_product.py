@@ -30,6 +30,7 @@ class GaussianProduct(Method):
     moves_statistics: ClassVar[bool] = True
     sends: ClassVar[str] = "a Gaussian over its weights: variances, or a whole precision matrix"
     one_shot: ClassVar[bool] = True
+    sums: ClassVar[bool] = True
 
     inference: Inference = Laplace()
 

@@ -56,6 +56,7 @@ class Mime(Method):
     sends: ClassVar[str] = "its gradient where the round began, then its weights"
     usual_rounds: ClassVar[int] = 20
     moves_statistics: ClassVar[bool] = True
+    sums: ClassVar[bool] = True
 
     optimiser: Optimiser = Descent(rate=0.01, momentum=0.9)
     epochs: int = 10
@@ -111,6 +112,7 @@ class MimeLite(Method):
     name: ClassVar[str] = "mimelite"
     sends: ClassVar[str] = "its weights and its gradient where the round began"
     moves_statistics: ClassVar[bool] = True
+    sums: ClassVar[bool] = True
 
     optimiser: Optimiser = Descent(rate=0.01, momentum=0.9)
     epochs: int = 10

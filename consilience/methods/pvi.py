@@ -55,6 +55,7 @@ class PVI(Method):
     name: ClassVar[str] = "pvi"
     moves_statistics: ClassVar[bool] = True
     sends: ClassVar[str] = "the change of its factor: two numbers for every weight"
+    sums: ClassVar[bool] = True
 
     inference: Inference = MeanField()
     damping: float | None = None

@@ -49,6 +49,7 @@ class Scaffold(Method):
 
     sends: ClassVar[str] = "its weights and the change of its control variate"
     moves_statistics: ClassVar[bool] = True
+    sums: ClassVar[bool] = True
 
     inference: SGD = SGD(momentum=0.0)
     rate: float = 1.0

@@ -54,6 +54,7 @@ class VariationalAveraging(Method):
     name: ClassVar[str] = "variational"
     moves_statistics: ClassVar[bool] = True
     sends: ClassVar[str] = "a mean and a variance for every weight"
+    sums: ClassVar[bool] = True
 
     inference: Inference = MeanField()
     rule: Rule = aalv

@@ -2,9 +2,11 @@
 
 exposure: how near a coreset's pseudo-rows come to single rows, `nearness`
 rows: whether a value holds rows, as they are or in a cheap disguise, `holds_rows`
+disclosure: rows that sums over a table would show, merged or left out, `guard`
 """
 
+from consilience.privacy.disclosure import Finding, Guarded, Span, guard
 from consilience.privacy.exposure import Nearness, exposure_warning, nearness
 from consilience.privacy.rows import holds_rows
 
-__all__ = ["Nearness", "exposure_warning", "holds_rows", "nearness"]
+__all__ = ["Finding", "Guarded", "Nearness", "Span", "exposure_warning", "guard", "holds_rows", "nearness"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
 import torch
@@ -28,7 +28,7 @@ from consilience.formats.codec import encode
 from consilience.method import Method, Needs
 from consilience.method import name as name_of
 from consilience.parties import Reply
-from consilience.study.agreement import Agreement
+from consilience.study.agreement import Agreement, Study
 from consilience.study.rehearsal import rehearsal_of
 from consilience.tree import Tree
 
@@ -137,6 +137,71 @@ def may_leave(reply: Reply, method: Method, rules: Rules) -> None:
     except Refused as error:
         remedy = "Agree on a smaller count or on another method."
         raise InputError(f"The reply of {name_of(method)} stays here: {error} {remedy}") from error
+
+
+def pooling_rules(agreement: Agreement) -> list[str]:
+    """Say by which rules replies are pooled, so that nobody's can be found by subtraction.
+
+    Args:
+        agreement: The study's agreement.
+
+    Returns:
+        Sentences.
+    """
+    fewest = agreement.fewest_sites
+    if fewest == 1:
+        return ["Any number of replies is pooled: with two sites, each can compute what the other sent."]
+    rules = [f"Fewer than {fewest} replies are not pooled: with two sites, each could compute what the other sent."]
+    if agreement.hand_out != "ensemble":
+        rules.append(
+            f"A model whose sites differ from an earlier model's by fewer than {fewest} is made only if the "
+            "coordinator accepts what the two show together: old less new is what those sites sent."
+        )
+    return rules
+
+
+def check_release(
+    study: Study,
+    replies: Collection[str],
+    sites: Collection[str],
+    accept: bool = False,
+    refused: Sequence[str] = (),
+) -> list[str]:
+    """Refuse a model that shows by subtraction what single sites sent.
+
+    Args:
+        study: The study, with the models that were made before.
+        replies: Who replied in this round.
+        sites: Whose replies of any round are in the model.
+        accept: Whether the coordinator accepts what the model and an earlier one show together.
+        refused: A sentence for each reply that was left out.
+
+    Returns:
+        For the account, what was accepted.
+
+    Raises:
+        InputError: Too few sites replied, or the model differs from an earlier one by too few.
+    """
+    agreement = study.agreement
+    fewest = agreement.fewest_sites
+    if len(replies) < fewest:
+        raise InputError(
+            f"{len(replies)} replies can be used, and the study pools no fewer than {fewest}: with two sites, each "
+            f"could compute what the other sent. {' '.join(refused) or 'Wait for more replies.'}"
+        )
+    if agreement.hand_out == "ensemble":  # by name, so that there is nothing left to subtract
+        return []
+    differences = {tuple(sorted({*model.sites} ^ {*sites})) for model in study.models}
+    near = sorted({name for names in differences for name in names if len(names) < fewest})
+    if not near:
+        return []
+    what = "which part of them came from"
+    if agreement.build_method().sums:
+        what = "what was sent by"
+    shown = f"whoever has this model and an earlier one can compute {what} {', '.join(near)}"
+    if not accept:
+        raise InputError(f"W{shown[1:]}: ask these sites and, if they agree, pool with accept_difference.")
+    return [f"Accepted by the coordinator: {shown}."]
 
 
 def admit(value: Tree, expected: Tree, where: str) -> None:

@@ -31,7 +31,13 @@ from consilience.task import Task, classification, regression
 from consilience.version import __version__
 
 FORMAT = 2
-FORMAT_1 = {"rows_per_parameter": 0.0, "fewest_sites": 1, "most_influence": 1.0}  # what agreements of format 1 lack
+FORMAT_1 = {  # what agreements of format 1 lack
+    "rare": "keep",
+    "rows_per_parameter": 0.0,
+    "fewest_sites": 1,
+    "most_influence": 1.0,
+}
+RARE = ("merge", "refuse")
 HAND_OUTS = ("mixture", "student", "ensemble")
 SITES_BEGIN = "# Sites, written by "  # the rest of that line has been worded differently
 SITES = f"{SITES_BEGIN}`consilience study add` and `study leave`. Not part of what is signed.\n"
@@ -58,6 +64,7 @@ class Agreement:
         choose: Share of a site's rows that choose β, λ and temperature.
         test: Share of a site's rows that only score.
         smallest: The smallest count that may be shown.
+        rare: What becomes of levels, marks and numbers that fewer training rows have: `merge` or `refuse`.
         rows_per_parameter: Training rows that a site needs for each parameter of the model; 0: no such rule.
         fewest_sites: The fewest sites whose replies are pooled: with two, each can compute what the other sent.
         most_influence: Share of the pooled model that one site may have before the coordinator is warned.
@@ -83,6 +90,7 @@ class Agreement:
     choose: float = 0.1
     test: float = 0.2
     smallest: int = 10
+    rare: str = "merge"
     rows_per_parameter: float = 3.0
     fewest_sites: int = 3
     most_influence: float = 0.5
@@ -116,6 +124,17 @@ class Agreement:
         if self.target.classes:
             return "classification"
         return "regression"
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters the network has."""
+        task = self.build_task()
+        return sum(weight.numel() for weight in task.weights(task.like).values())
+
+    @property
+    def fewest_rows(self) -> int:
+        """The fewest training rows that a site may fit the network to."""
+        return max(self.smallest, math.ceil(self.rows_per_parameter * self.parameters))
 
     def build_method(self) -> Method:
         """Make the method with the agreed settings.
@@ -203,6 +222,8 @@ class Agreement:
             raise InputError(
                 f"smallest = {self.smallest} and fewest_sites = {self.fewest_sites} are counts: write 1 or more."
             )
+        if self.format > 1 and self.rare not in RARE:
+            raise unknown_name("way with rare values", self.rare, RARE)
         if not 0 <= self.rows_per_parameter < math.inf:
             raise InputError(f"rows_per_parameter = {self.rows_per_parameter:g}: write 0 (no such rule) or more.")
         if not 0 < self.most_influence <= 1:
@@ -232,6 +253,18 @@ class Member:
     rows: int = 0
 
 
+class Sender(NamedTuple):
+    """Who gave sums for the scaling, before anybody signed.
+
+    Attributes:
+        name: The site's name.
+        key: Its public key.
+    """
+
+    name: str
+    key: str
+
+
 class PooledModel(NamedTuple):
     """A model that was pooled, so that it can be marked when a site leaves.
 
@@ -254,18 +287,25 @@ class Study:
         agreement: What was signed.
         sites: Every site that ever signed, those that left included.
         models: The models that were pooled.
+        sums: Who gave sums for the scaling; a site of such a name joins with the same key.
         text: The agreement as people wrote it.
     """
 
     agreement: Agreement
     sites: tuple[Member, ...] = ()
     models: tuple[PooledModel, ...] = ()
+    sums: tuple[Sender, ...] = ()
     text: str = field(default="", compare=False)
 
     @property
     def active(self) -> tuple[Member, ...]:
         """The sites that have not left."""
         return tuple(site for site in self.sites if not site.left)
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next site to join."""
+        return max((site.number for site in self.sites), default=-1) + 1
 
     def member(self, name: str) -> Member:
         """Find a site of the study.
@@ -307,8 +347,9 @@ class Study:
             raise InputError(f"The site '{name}' is in the study already: a second one needs another name.")
         if any(site.key == key and not site.left for site in self.sites):
             raise InputError(f"The key of '{name}' belongs to another site already: let it make one of its own.")
-        number = max((site.number for site in self.sites), default=-1) + 1
-        member = Member(name, number, key, signature, rows=rows)
+        if any(giver.name.casefold() == name.casefold() and giver.key != key for giver in self.sums):
+            raise InputError(f"The sums of '{name}' were signed with another key: ask the site which key is its own.")
+        member = Member(name, self.next_number, key, signature, rows=rows)
         _check_signature(self.agreement, member)
         return replace(self, sites=(*self.sites, member))
 
@@ -392,6 +433,7 @@ def read(path: Path) -> Study:
     try:
         sites = tuple(Member(**convert(Member, site)) for site in value.get("sites", ()))
         models = tuple(_pooled_model(entry) for entry in value.get("models", ()))
+        sums = tuple(Sender(str(giver["name"]), str(giver["key"])) for giver in value.get("sums", ()))
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: the list of sites is damaged ({error}); restore it from a copy.") from error
     for site in sites:
@@ -400,7 +442,7 @@ def read(path: Path) -> Study:
     names = [site.name.casefold() for site in sites if not site.left]
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two of the sites have the same name; restore the list from a copy.")
-    return Study(agreement, sites, models, text.split(SITES_BEGIN)[0].rstrip("\n") + "\n")
+    return Study(agreement, sites, models, sums, text.split(SITES_BEGIN)[0].rstrip("\n") + "\n")
 
 
 def _pooled_model(entry: dict[str, Any]) -> PooledModel:
@@ -426,7 +468,7 @@ def from_toml(value: dict[str, Any], path: Path | str) -> Agreement:
         InputError: A part is missing or wrong.
     """
     try:
-        flat = {k: v for k, v in value.items() if k not in ("sites", "models")}
+        flat = {k: v for k, v in value.items() if k not in ("sites", "models", "sums")}
         for part in ("model", "method", "rows", "leaving"):
             flat |= flat.pop(part)
         columns = [{"name": name, **column} for name, column in value["columns"].items()]

@@ -16,6 +16,7 @@ from torch import Tensor
 from consilience.data.cells import Cell, Cells, Mask, is_empty, number, read_table
 from consilience.data.sites import Data
 from consilience.errors import InputError
+from consilience.privacy.disclosure import Span
 
 EXAMPLES = 3  # of bad values in a sentence
 
@@ -326,6 +327,25 @@ def features(columns: Sequence[Column], inspection: Inspection) -> Tensor:
     """
     inspection.sound()
     return torch.cat([column.features(inspection.cells[column.name]) for column in columns], 1).float()
+
+
+def spans(columns: Sequence[Column]) -> list[Span]:
+    """Say where columns lie among the features, for the guard of rare values.
+
+    Args:
+        columns: The agreed columns.
+
+    Returns:
+        A place for each column.
+    """
+    places = []
+    first = 0
+    for column in columns:
+        marked = column.type == "number" and column.missing == "mark"
+        fill = (column.fill - column.centre) / column.spread
+        places.append(Span(column.name, first, column.levels, marked, fill))
+        first += len(column.names)
+    return places
 
 
 def labelled_rows(columns: Sequence[Column], target: Target, inspection: Inspection) -> Data:

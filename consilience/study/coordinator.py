@@ -21,7 +21,7 @@ from consilience.method import Method, Needs
 from consilience.parties import Received, Server
 from consilience.pooling.distil import distil_pool
 from consilience.study.account import account, bytes_crossed, chosen_account
-from consilience.study.admission import gate_of
+from consilience.study.admission import check_release, gate_of
 from consilience.study.agreement import Agreement, Study
 from consilience.study.choice import choose_value, knob_of, without_student
 from consilience.study.columns import features, inspect
@@ -108,7 +108,12 @@ def start(study: Study, key: Ed25519PrivateKey, inputs: Tensor | None) -> bytes:
 
 
 def pool(
-    study: Study, paths: Sequence[Path], key: Ed25519PrivateKey, inputs: Tensor | None = None, after: Path | None = None
+    study: Study,
+    paths: Sequence[Path],
+    key: Ed25519PrivateKey,
+    inputs: Tensor | None = None,
+    after: Path | None = None,
+    accept_difference: bool = False,
 ) -> PooledFiles:
     """Play one round: check every reply, aggregate those that are sound, and write what the study lets out.
 
@@ -118,12 +123,14 @@ def pool(
         key: The coordinator's key.
         inputs: The coordinator's unlabelled rows.
         after: The state that the round before left; None for the first round.
+        accept_difference: Whether what this model and an earlier one show together of single sites is accepted.
 
     Returns:
         The files to keep and to hand out.
 
     Raises:
-        InputError: The key is not the coordinator's, no reply can be used, or all rounds are done.
+        InputError: The key is not the coordinator's, too few replies can be used, all rounds are done, or the model
+            would show by subtraction what a site sent.
     """
     agreement = study.agreement
     own_key(agreement, key)
@@ -134,6 +141,7 @@ def pool(
     number = before.done + 1
     replies = dict(zip(collected.names, collected.received, strict=True))
     rows = rows_heard(study, before.rows or {}, replies)
+    accepted = check_release(study, collected.names, rows, accept_difference, collected.refused)
     about = {}
     remarks = []
     if before.rows is None:
@@ -151,7 +159,7 @@ def pool(
     if before.done or method.needs is Needs.INPUTS:
         carried = played.message
     ledger = bytes_crossed(collected.received, collected.names, carried, number)
-    report = account(study, facts, rows, replies, ledger, left_out(collected.refused))
+    report = account(study, facts, rows, replies, ledger, [*left_out(collected.refused), *accepted])
     return PooledFiles(model, state_bytes, next_message, facts, collected.refused, report)
 
 

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from torch import Tensor
 
+from consilience.admission.gate import Rules
 from consilience.errors import InputError
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Header, bytes_of, open_envelope, seal
 from consilience.formats.signature import public, sign
 from consilience.study.admission import admit
-from consilience.study.agreement import Agreement, Study, signed_words
+from consilience.study.agreement import Agreement, Sender, Study, signed_words
 from consilience.study.columns import Column, Inspection, sums
 from consilience.study.names import check_name
 
@@ -95,7 +97,7 @@ def draft_hash(agreement: Agreement) -> str:
     return dataclasses.replace(agreement, columns=columns, target=target).hash
 
 
-def with_scaling(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement, tuple[str, ...]]:
+def with_scaling(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement, tuple[Sender, ...]]:
     """Find the constants that columns are scaled by from the sites' sums.
 
     Args:
@@ -106,7 +108,7 @@ def with_scaling(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement
         The agreement with the constants, and the sites they came from.
 
     Raises:
-        InputError: The constants are agreed in advance, or a file cannot be used.
+        InputError: The constants are agreed in advance, a file cannot be used, or there are too few.
     """
     if agreement.scaling != "sums":
         raise InputError(
@@ -114,22 +116,70 @@ def with_scaling(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement
         )
     columns = (*agreement.columns, agreement.target.as_column())
     total = torch.zeros(len(columns), 3, dtype=torch.float64)
-    names: list[str] = []
+    senders: list[Sender] = []
     for path in paths:
         envelope = open_envelope(path, "sums", most=10_000_000)
         name = envelope.header.sender
         if envelope.header.study != draft_hash(agreement):
             raise InputError(f"{path} belongs to another study ('{envelope.header.study_name}').")
-        if not envelope.signed_by(envelope.key) or name in names:
+        again = any(name.casefold() == other.name.casefold() or envelope.key == other.key for other in senders)
+        if not envelope.signed_by(envelope.key) or again:
             raise InputError(f"{path} is not signed by its sender, or a second file of '{name}': ask for it again.")
         check_name(name)
         value = envelope.value(TYPES)
         admit(value, total, str(path))
+        check_sums(columns, value, agreement.smallest, str(path))
         total = total + value
-        names.append(name)
+        senders.append(Sender(name, envelope.key))
+    if len(senders) < agreement.fewest_sites:
+        raise InputError(
+            f"Sums of {len(senders)} sites are here and the study asks for {agreement.fewest_sites} or more: with two, "
+            "each could compute the other's."
+        )
     *scaled, last = (_scale(column, *row) for column, row in zip(columns, total.tolist(), strict=True))
     target = dataclasses.replace(agreement.target, centre=last.centre, spread=last.spread)
-    return dataclasses.replace(agreement, columns=tuple(scaled), target=target), tuple(names)
+    scaling = dataclasses.replace(agreement, columns=tuple(scaled), target=target)
+    scaling.check()
+    return scaling, tuple(senders)
+
+
+def check_sums(columns: Sequence[Column], sums: Tensor, smallest: int, where: str) -> None:
+    """Refuse sums that no table of the agreed columns can have.
+
+    Args:
+        columns: The agreed columns and the target.
+        sums: Count, sum and sum of squares of each, [columns, 3].
+        smallest: The fewest values that are summed up.
+        where: Where they are from, such as a file.
+
+    Raises:
+        InputError: They cannot be sums of such columns; the sentence names the first.
+    """
+    for column, (count, first, second) in zip(columns, sums.tolist(), strict=True):
+        if not _is_possible(column, count, first, second, smallest):
+            raise InputError(
+                f"{where} is not used: {count:g} values of '{column.name}' within {column.range[0]:g} to "
+                f"{column.range[1]:g} cannot have the sum {first:g} and the sum of squares {second:g}."
+            )
+    whole = [int(row[0]) for row, column in zip(sums, columns, strict=True) if column.missing == "refuse" and row[0]]
+    if whole and (len({*whole}) > 1 or float(sums[:, 0].max()) > whole[0]):
+        raise InputError(f"{where} is not used: its columns do not have the same number of rows.")
+
+
+def _is_possible(column: Column, count: float, first: float, second: float, smallest: int) -> bool:
+    """Whether so many numbers within the column's range can have such a sum and sum of squares."""
+    if count == 0 or column.type == "category":
+        return count == first == second == 0
+    low, high = column.range
+    largest = max(abs(low), abs(high), 1.0)
+    rounding = 1e-9 * count * largest
+    return (
+        count.is_integer()
+        and smallest <= count <= Rules().largest_site
+        and count * low - rounding <= first <= count * high + rounding
+        and first * first / count <= second * (1 + 1e-9)
+        and second <= (low + high) * first - count * low * high + rounding * largest  # Σ (v − low) (high − v) ≥ 0
+    )
 
 
 def _scale(column: Column, count: float, first: float, second: float) -> Column:

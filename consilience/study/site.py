@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +23,12 @@ from consilience.method import Method, Needs
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
+from consilience.privacy.disclosure import Finding, guard
 from consilience.privacy.rows import holds_rows
 from consilience.study.admission import begins_alone, may_leave, message_hash, rules_of
 from consilience.study.agreement import Agreement, Member, Study
 from consilience.study.choice import knob_of, log_scores
-from consilience.study.columns import Inspection, inspect, labelled_rows
+from consilience.study.columns import Inspection, inspect, labelled_rows, spans
 from consilience.study.files import open_file
 from consilience.study.rehearsal import Broadcasts, invent_rows, server_of
 from consilience.tree import Tree
@@ -47,6 +48,18 @@ class Parts(NamedTuple):
     test: Data
 
 
+class Training(NamedTuple):
+    """Rows that a reply may be made from.
+
+    Attributes:
+        data: The rows, rare values merged.
+        notes: A sentence for each value that was merged and each combination that was left out; they stay here.
+    """
+
+    data: Data
+    notes: tuple[str, ...]
+
+
 class Fitted(NamedTuple):
     """What a site made of a message.
 
@@ -55,11 +68,13 @@ class Fitted(NamedTuple):
         memory: The file that stays: the method's memory after this round and the one before, and which rows were
             trained on.
         send: What is in the reply.
+        training: The rows it was made from.
     """
 
     reply: bytes
     memory: bytes
     send: Tree
+    training: Training
 
 
 def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[Data, Inspection]:
@@ -120,6 +135,68 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
             f"{len(by_role.train.y)} rows are left to train on; the study asks for at least {agreement.smallest}."
         )
     return by_role
+
+
+def training_rows(agreement: Agreement, data: Data) -> Training:
+    """Keep single patients out of what is sent: the one guard before every fit, by files and over Flower.
+
+    Args:
+        agreement: The study's agreement.
+        data: The site's rows to train on.
+
+    Returns:
+        The rows that may be fitted; in studies of format 1, which agreed on no guard, all of them as they are.
+
+    Raises:
+        InputError: The study refuses rare values and there are some, or too few rows are left for the model.
+    """
+    guarded = guard(data.x, spans(agreement.columns), agreement.smallest)
+    findings = guarded.findings
+    if findings and agreement.format == 1:
+        return Training(data, (_warning(findings),))
+    if agreement.format == 1:
+        return Training(data, ())
+    if findings and agreement.rare == "refuse":
+        raise InputError(_refusal(findings))
+    notes = [str(finding) for finding in findings]
+    rows = guarded.rows
+    left = Data(guarded.x[rows], data.y[rows], data.w[rows])
+    if len(left.y) < agreement.fewest_rows:
+        raise InputError(
+            f"{len(left.y)} rows are left to train on and the model has {agreement.parameters:,} parameters: the study "
+            f"asks for {agreement.fewest_rows:,} rows. Agree on a smaller model or on another rows_per_parameter "
+            f"({agreement.rows_per_parameter:g}), or take part with more rows."
+        )
+    if len(left.y) < len(data.y):
+        notes.append(f"Of {len(data.y):,} rows to train on, {len(left.y):,} are used.")
+    return Training(left, (*notes, *_rare_classes(agreement, left)))
+
+
+def _warning(findings: Sequence[Finding]) -> str:
+    """The sentence for a study that was agreed on before rare values were guarded."""
+    more = ""
+    if len(findings) > 1:
+        more = f", and {len(findings) - 1} more like that"
+    return f"{findings[0].what}{more}, and this study, of format 1, shows them in its replies: make a new study."
+
+
+def _refusal(findings: Sequence[Finding]) -> str:
+    """The sentence for rare values that a study refuses."""
+    first, *others = findings
+    more = ""
+    if others:
+        more = f" Also: {'. '.join(finding.what for finding in others)}."
+    return f'{first.what}, and a reply would show them: recode them in the table, or agree on rare = "merge".{more}'
+
+
+def _rare_classes(agreement: Agreement, data: Data) -> Iterator[str]:
+    """A warning for each class that few rows are of: merging classes would falsify them."""
+    for code, label in enumerate(agreement.target.classes):
+        if 0 < int((data.y == code).sum()) < agreement.smallest:
+            yield (
+                f"Fewer than {agreement.smallest} rows are of the class '{label}': the reply tells roughly what they "
+                "have in common."
+            )
 
 
 def fingerprint(data: Data) -> str:
@@ -215,8 +292,9 @@ def fit(
     answered = _answered(study, member, memory, rows)
     check_once(answered, round_, asked, memory)
     memories = _memories(study, member, memory, round_, rows)
-    reply = _reply(agreement, member, content, round_, rows.train, memories)
-    check_reply(agreement, reply, rows.train)
+    training = training_rows(agreement, rows.train)
+    reply = _reply(agreement, member, content, round_, training.data, memories)
+    check_reply(agreement, reply, training.data)
     may_leave(reply, method, rules_of(agreement))
     header = Header("reply", agreement.hash, agreement.name, member.name, round_)
     if asked:
@@ -232,7 +310,7 @@ def fit(
     about: dict[str, Any] = {"rows": fingerprint(rows.train), "rounds": [int(number) for number in kept]}
     if asked:
         about["answered"] = {**answered, str(round_): asked}
-    return Fitted(sealed, seal(kept, header._replace(kind="memory", about=about), key), reply.send)
+    return Fitted(sealed, seal(kept, header._replace(kind="memory", about=about), key), reply.send, training)
 
 
 def check_once(answered: Mapping[str, str], round: int, message: str, memory: Path | None) -> None:

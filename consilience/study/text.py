@@ -54,8 +54,9 @@ rounds = {rounds}  # hand-overs; 1 for one-round methods
 choose = {choose}  # share that chooses β, λ and temperature; only sums of log-scores leave the site
 test = {test}  # share that only scores
 smallest = {smallest}  # the smallest count that may be shown, and the fewest rows a site may take part with
+rare = {rare}  # levels, marks and numbers of fewer rows show their patients: merge them at each site, or refuse
 rows_per_parameter = {rows_per_parameter}  # training rows a site needs for each parameter of the model; 0: no such rule
-fewest_sites = {fewest_sites}  # fewer are not pooled: of two sites, each can compute what the other sent
+fewest_sites = {fewest_sites}  # fewer are not pooled, nor do models differ by fewer: old less new is what a site sent
 most_influence = {most_influence}  # share of the pooled model that one site may have without a warning
 
 [leaving]  # what leaves a site: {sends}
@@ -95,8 +96,10 @@ def study_text(study: Study) -> str:
         study: The study.
     """
     parts = [study.text.rstrip("\n") + "\n"]
-    if study.sites:
+    if study.sites or study.sums:
         parts.append(SITES)
+    for giver in study.sums:
+        parts.append("[[sums]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in giver._asdict().items()))
     for site in study.sites:
         names = ("name", "number", "rows", "key", "signature", "left")
         fields = {k: getattr(site, k) for k in names if k != "rows" or site.rows}

@@ -22,7 +22,7 @@ from consilience.flower.processes import free_port
 from consilience.parties import Server
 from consilience.study.agreement import Study
 from consilience.study.columns import Column, Target
-from consilience.study.site import parts, rows_of
+from consilience.study.site import parts, rows_of, training_rows
 from consilience.study.text import study_text
 
 PIXELS = [f"p{i}" for i in range(64)]
@@ -116,7 +116,8 @@ class Deployment:
         a = self.study.agreement
         method, task = a.build_method(), a.build_task()
         members = [self.study.member(name) for name in names]
-        rows = {m.number: parts(a, m.number, rows_of(a, self.folder / f"{m.name}.csv")[0]).train for m in members}
+        tables = {m.number: rows_of(a, self.folder / f"{m.name}.csv")[0] for m in members}
+        rows = {k: training_rows(a, parts(a, k, table).train).data for k, table in tables.items()}
         labelled = rows_of(a, self.folder / "calibration.csv", True)[0] if calibration else None
         server = Server(None, labelled, a.key.fold(0), len(self.names))
         engine = Sequential([rows.get(k, next(iter(rows.values()))) for k in range(len(self.names))])

@@ -21,13 +21,14 @@ COLUMNS = (
 )
 SHORT = ("inference.epochs=2", "inference.cycles=1", "inference.keep=2", "inference.batch=16")
 NAMES = ("north", "south", "west")
+FREE: dict[str, Any] = {"rows_per_parameter": 0.0, "fewest_sites": 1}  # networks on few rows, pools of one or two sites
 
 
 def agreement(folder: Path, **changes: Any) -> Agreement:
     """Who made it: the server's key in the folder."""
     path = folder / "server.key"
     key = read_key(path) if path.exists() else new_key(path)
-    words = {"method": "mixture", "settings": SHORT, **changes}
+    words = {"method": "mixture", "settings": SHORT, **FREE, **changes}
     target = words.pop("target", Target("died", ("no", "yes")))
     made = Agreement("sepsis", public(key), target, words.pop("columns", COLUMNS), **words)
     return dataclasses.replace(made, leaves=made.leaves or would_leave(made)[0])

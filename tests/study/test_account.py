@@ -93,7 +93,7 @@ def test_the_commands_write_a_report_beside_the_model(
     tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = Place(tmp_path, invoke, monkeypatch)
-    place.begun(*SHORT)
+    place.begun(*SHORT, "--fewest-sites", "2")
     place.fitted()
     (tmp_path / "server" / "west.reply").write_bytes(b"nonsense")
     said = place.at("server", "study", "pool", "sepsis.toml", *place.files)

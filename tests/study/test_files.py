@@ -26,13 +26,14 @@ from consilience.study.choice import TEMPERATURES, log_scores
 from consilience.study.coordinator import choose, pool
 from consilience.study.files import collect
 from consilience.study.model import Model, read_model, select_hand_out
-from consilience.study.site import check_unseen, fit, parts, rows_of
+from consilience.study.site import check_unseen, fit, parts, rows_of, training_rows
 
 
 def sites(study: Study, folder: Path) -> Sites:
     """The same rows in one place, for the engines of a simulation."""
     each = list(rows(study, folder).values())
-    train, test = tuple(p.train for p in each), tuple(p.test for p in each)
+    train = tuple(training_rows(study.agreement, p.train).data for p in each)
+    test = tuple(p.test for p in each)
     names = tuple(site.name for site in study.sites)
     classes = len(study.agreement.target.classes) or None
     return Sites(train, test, None, None, None, classes, train[0].x.shape[1], "sepsis", "natural", names)

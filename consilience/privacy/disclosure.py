@@ -1,0 +1,236 @@
+"""Which rows a sum over a table would show, and how they are kept out of it: merged into larger groups, or left out.
+
+A linear model's precision is Λ = Σ w x xᵀ. A level that one row holds makes Λ's line of that level this row, and so
+does every combination of features that is 0 in all other rows: "all but one", "one missing mark less another". What
+combines features linearly is therefore looked at here, and not single columns alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+ALONE = 1 - 1e-7  # share of a group's own indicator that features can combine to: 1 but for rounding
+
+
+class Span(NamedTuple):
+    """Where a column lies among the features.
+
+    Attributes:
+        name: The column's name.
+        first: Its first feature.
+        levels: The levels of a category, one feature each; none of a number.
+        marked: Whether a number has a second feature that is 1 where it is missing.
+        fill: What stands for a missing number, as the model sees it.
+    """
+
+    name: str
+    first: int
+    levels: tuple[str, ...] = ()
+    marked: bool = False
+    fill: float = 0.0
+
+
+class Finding(NamedTuple):
+    """Few rows that features set apart, and what becomes of them.
+
+    Attributes:
+        what: Which rows, for people; without a count.
+        then: What they count as from now on, or that they are left out.
+    """
+
+    what: str
+    then: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.then}."
+
+
+class Guarded(NamedTuple):
+    """Rows in which no group is small.
+
+    Attributes:
+        x: All rows' features, rare values merged, [N, D].
+        rows: Which of them may be summed up, [N].
+        findings: What was merged or left out.
+    """
+
+    x: Tensor
+    rows: Tensor
+    findings: tuple[Finding, ...]
+
+
+class Group(NamedTuple):
+    """Rows that features set apart.
+
+    Attributes:
+        name: What they have in common, for people.
+        rows: Which they are, [N].
+    """
+
+    name: str
+    rows: Tensor
+
+
+def guard(x: Tensor, spans: Sequence[Span], smallest: int) -> Guarded:
+    """Merge rare values, and leave rows out that features could still be combined to show.
+
+    Args:
+        x: Features, [N, D].
+        spans: Where the columns lie among them.
+        smallest: The fewest rows that a group may have.
+
+    Returns:
+        The rows after that; every group has no row or at least `smallest`.
+    """
+    x = x.clone()
+    rows = torch.ones(len(x), dtype=torch.bool)
+    findings: dict[Finding, None] = {}  # without repetitions, in order
+    while rows.any():
+        part = x[rows]
+        for span in spans:
+            findings |= dict.fromkeys(merge_column(part, span, smallest))
+        x[rows] = part
+        found = find_apart(part, spans, smallest)
+        if found is None:
+            break
+        findings[Finding(found.name, "they are left out")] = None
+        rows[rows.nonzero().flatten()[found.rows]] = False
+    return Guarded(x, rows, tuple(findings))
+
+
+def merge_column(x: Tensor, span: Span, smallest: int) -> list[Finding]:
+    """Merge a column's rare values into larger groups, in place.
+
+    Args:
+        x: Features, [N, D].
+        span: Where the column lies.
+        smallest: The fewest rows that a group may have.
+
+    Returns:
+        What was rare.
+    """
+    if span.levels:
+        return _merge_levels(x[:, span.first : span.first + len(span.levels)], span, smallest)
+    return _merge_numbers(x, span, smallest)
+
+
+def _merge_levels(x: Tensor, span: Span, smallest: int) -> list[Finding]:
+    """Rare levels become none of the levels where that makes a group large enough, else the commonest level."""
+    none = len(span.levels)
+    codes = torch.where(x.any(1), x.argmax(1), none)
+    counts = codes.bincount(minlength=none + 1)
+    rare = [code for code, count in enumerate(counts.tolist()) if 0 < count < smallest]
+    if not rare:
+        return []
+    few = torch.isin(codes, torch.tensor(rare))
+    together = int(few.sum()) + int(counts[none]) * (none not in rare)
+    x[few] = 0
+    host = "none of its levels"
+    if together < smallest:
+        commonest = int(counts[:none].argmax())
+        x[few, commonest] = 1
+        host = f"'{span.levels[commonest]}', its commonest level"
+        rare = [code for code in rare if code != commonest]
+    names = [*(f"level '{level}'" for level in span.levels), "a missing value"]
+    few_rows = f"Column '{span.name}': fewer than {smallest} rows have"
+    return [Finding(f"{few_rows} {names[code]}", f"they count as {host}") for code in rare]
+
+
+def _merge_numbers(x: Tensor, span: Span, smallest: int) -> list[Finding]:
+    """Few missing numbers count as known, few known ones as missing, and few that differ from the commonest as that."""
+    findings = []
+    few = f"Column '{span.name}': fewer than {smallest} rows"
+    known = torch.ones(len(x), dtype=torch.bool)
+    if span.marked:
+        mark = x[:, span.first + 1]
+        missing = int(mark.sum())
+        if 0 < missing < smallest:
+            mark[:] = 0
+            findings.append(Finding(f"{few} lack it", "what stands for a missing value counts as known there"))
+        elif 0 < len(x) - missing < smallest:
+            mark[:] = 1
+            x[:, span.first] = span.fill
+            findings.append(Finding(f"{few} have it", "they count as missing"))
+        known = mark == 0
+    values = x[known, span.first]
+    if len(values):
+        common = values.mode().values
+        if 0 < int((values != common).sum()) < smallest:
+            x[known, span.first] = common
+            findings.append(Finding(f"{few} differ from its commonest value", "they count as that"))
+    return findings
+
+
+def find_apart(x: Tensor, spans: Sequence[Span], smallest: int) -> Group | None:
+    """Find a few rows that a combination of levels and marks sets apart from all others.
+
+    Two groups that differ in few rows show these: one feature less the other is 0 everywhere else. So do groups that
+    together make up all but a few. Of combinations of more than two, those are found that single out rows which are
+    alike in all levels and marks.
+
+    Args:
+        x: Features, [N, D].
+        spans: Where the columns lie.
+        smallest: The fewest rows that a group may have.
+
+    Returns:
+        The rows, fewer than `smallest`; None where there are none.
+    """
+    groups = [group for span in spans for group in _groups(x, span) if 0 < int(group.rows.sum()) < len(x)]
+    if not groups:
+        return None
+    inside = torch.stack([group.rows for group in groups], 1).double()
+    return _pair(groups, inside, smallest) or _profile(inside, smallest)
+
+
+def _groups(x: Tensor, span: Span) -> Iterator[Group]:
+    """The groups of rows whose indicator is a sum of one column's features and a constant."""
+    if span.levels:
+        own = x[:, span.first : span.first + len(span.levels)]
+        for i, level in enumerate(span.levels):
+            yield Group(f"{span.name}={level}", own[:, i] != 0)
+        yield Group(f"{span.name} missing", ~own.any(1))
+        return
+    known = torch.ones(len(x), dtype=torch.bool)
+    if span.marked:
+        known = x[:, span.first + 1] == 0
+        yield Group(f"{span.name} missing", ~known)
+    values = x[:, span.first]
+    different = values[known].unique()
+    if len(different) == 2:
+        for which, value in zip(("the lower", "the higher"), different, strict=True):
+            yield Group(f"{which} value of {span.name}", known & (values == value))
+
+
+def _pair(groups: Sequence[Group], inside: Tensor, smallest: int) -> Group | None:
+    """Rows in which two groups differ, or agree, if they are few."""
+    counts = inside.sum(0)
+    unlike = counts.unsqueeze(0) + counts.unsqueeze(1) - 2 * inside.T @ inside
+    alike = len(inside) - unlike
+    for fewest, differ in ((unlike.triu(1), True), (alike.triu(1), False)):
+        pairs = ((fewest > 0) & (fewest < smallest)).nonzero()
+        if not len(pairs):
+            continue
+        i, j = pairs[fewest[pairs[:, 0], pairs[:, 1]].argmin()].tolist()
+        word = "together make up all but"
+        if differ:
+            word = "differ in"
+        name = f"'{groups[i].name}' and '{groups[j].name}' {word} fewer than {smallest} rows"
+        return Group(name, (inside[:, i] != inside[:, j]) == differ)
+    return None
+
+
+def _profile(inside: Tensor, smallest: int) -> Group | None:
+    """Rows that are alike in all groups, and that a combination of groups singles out, if they are few."""
+    profiles, which, counts = inside.unique(dim=0, return_inverse=True, return_counts=True)
+    design = torch.cat([torch.ones(len(profiles), 1, dtype=torch.float64), profiles], 1)
+    basis, sizes, _ = torch.linalg.svd(design, full_matrices=False)
+    basis = basis[:, sizes > 1e-9 * sizes[0]]
+    alone = ((basis**2).sum(1) > ALONE) & (counts < smallest)
+    if not alone.any():
+        return None
+    return Group(f"Several levels and marks together single out fewer than {smallest} rows", alone[which])
