@@ -251,6 +251,21 @@ def tempered(p: Distribution, t: float) -> Distribution:
     return Normal(p.mean, p.var * t, p.noise * t)
 
 
+def finite_rows(p: Distribution) -> Tensor:
+    """Find the rows whose prediction can be used; a probability of 0 can, a log of 0 or not.
+
+    Args:
+        p: A distribution.
+
+    Returns:
+        Whether every number of a row is finite, and no variance negative [N].
+    """
+    if isinstance(p, Categorical):
+        return torch.isfinite(p.probs).all(-1)
+    fine = torch.isfinite(p.mean) & torch.isfinite(p.total) & (p.total >= 0)
+    return fine.reshape(len(fine), -1).all(-1)
+
+
 def absorb_noise(p: Normal) -> Normal:
     """Count the noise as part of the function, as the papers' pools do.
 

@@ -145,7 +145,7 @@ def _write_result(
     study_file: Path, path: Path, signing_key: Ed25519PrivateKey, result: Deployed, has_labels: bool
 ) -> None:
     """Write the model of all rounds and its report, record it in the study, and say which replies were lost."""
-    from consilience.study.account import account
+    from consilience.study.account import account, influence_warnings
     from consilience.study.agreement import read
     from consilience.study.coordinator import rows_heard, senders, write_model
 
@@ -160,13 +160,15 @@ def _write_result(
         f"Round {failure['round']} went on without {failure['site']}: {failure['why']}"
         for failure in result.report.get("failures", [])
     ]
-    report = account(study, facts, rows, replies, ledger, losses)
+    influence = result.report.get("influence") or {"shares": {}, "unknown": ""}
+    remarks = influence_warnings(study.agreement, influence["shares"], influence["unknown"])
+    report = account(study, facts, rows, replies, ledger, [*losses, *remarks], influence["shares"])
     write_files(path, model, "Model")
     record(study_file, path, facts.sites)
     describe(facts, report)
     write_report(path, report)
-    for loss in losses:
-        say(loss, "yellow")
+    for warning in (*losses, *remarks):
+        say(warning, "yellow")
 
 
 @site_app.command("nodekey")

@@ -55,7 +55,9 @@ def predict(
     columns = pooled.agreement.columns
     x = features(columns, _read_rows(table, columns))
     parts = {name: values.tolist() for name, values in pooled.uncertainty(x).items()}
-    predictions = _predict(pooled(x), pooled.agreement.target, abstain)
+    predicted = pooled(x)
+    _check_finite(predicted, model)
+    predictions = _predict(predicted, pooled.agreement.target, abstain)
     path = out_ or table.with_name(f"{table.stem}.predictions.csv")
     write_files(path, _csv(predictions, parts), "Predictions")
     _summarise(predictions, parts, abstain)
@@ -92,6 +94,18 @@ def _read_rows(table: Path, columns: Sequence[Column]) -> Inspection:
     return rows
 
 
+def _check_finite(p: Distribution, path: Path) -> None:
+    """Refuse to write predictions that are not finite."""
+    from consilience.predictive import finite_rows
+
+    bad = (~finite_rows(p)).nonzero().flatten().tolist()
+    if bad:
+        raise InputError(
+            f"{path} predicts numbers that are not finite for {len(bad):,} of {len(p[0]):,} rows (first: row "
+            f"{bad[0] + 1}): nothing is written. Use another model, or look for a site that spoils this one."
+        )
+
+
 def _predict(p: Distribution, target: Target, abstain: float | None) -> Predictions:
     from consilience.predictive import Categorical
 
@@ -101,15 +115,15 @@ def _predict(p: Distribution, target: Target, abstain: float | None) -> Predicti
 
 
 def _class_predictions(p: Categorical, target: Target, smallest: float | None) -> Predictions:
-    """Probabilities of all classes; abstains below the smallest probability."""
+    """Probabilities of all classes; abstains unless one of them reaches the smallest probability."""
     top, label = p.probs.max(-1)
     rows = [[f"{v:.6f}" for v in row] for row in p.probs.tolist()]
     decisions = [target.classes[i] for i in label.tolist()]
-    return Predictions([f"p({c})" for c in target.classes], rows, decisions, (top < (smallest or 0)).tolist())
+    return Predictions([f"p({c})" for c in target.classes], rows, decisions, (~(top >= (smallest or 0))).tolist())
 
 
 def _number_predictions(p: Normal, target: Target, widest: float | None) -> Predictions:
-    """Means with 95 % intervals; abstains where an interval is wider than the widest."""
+    """Means with 95 % intervals; abstains unless an interval is at most as wide as the widest."""
     if widest is None:
         widest = math.inf
     reach = Z95 * p.total.sqrt()
@@ -117,7 +131,7 @@ def _number_predictions(p: Normal, target: Target, widest: float | None) -> Pred
     mean = "mean"
     if target.unit:
         mean = f"mean ({target.unit})"
-    return Predictions([mean, "low95", "high95"], rows, [row[0] for row in rows], (2 * reach > widest).tolist())
+    return Predictions([mean, "low95", "high95"], rows, [row[0] for row in rows], (~(2 * reach <= widest)).tolist())
 
 
 def _csv(predictions: Predictions, parts: Mapping[str, Sequence[float]]) -> str:

@@ -222,6 +222,8 @@ def pool(
         pooled = pool_replies(study, files, server_key(study_file, key), inputs_from(study.agreement, inputs), after)
     path = out_ or study_file.with_suffix(".model")
     _write_model(study_file, path, pooled)
+    for remark in pooled.remarks:
+        say(remark, "yellow")
     if pooled.message and pooled.state:
         message_path = path.with_suffix(".message")
         write_files(message_path, pooled.message, "Message for the sites")
@@ -301,5 +303,19 @@ def describe(facts: Facts, account: Mapping[str, Any]) -> None:
             symbol = account.get("knob_symbol") or facts.knob
             values = f"{symbol} = {facts.value:g} and {values}"
         say(f"Chosen by statistics of {', '.join(facts.statistics_from)}: {values}.")
+    _show_influence(account)
     for note in facts.notes:
         say(note)
+
+
+def _show_influence(account: Mapping[str, Any]) -> None:
+    """Print how much of a model is each site's, where that was measured."""
+    from consilience.findings.wording import count, percent
+
+    sites = [site for site in account["per_site"] if "influence" in site]
+    if not sites:
+        return
+    table = columns(("site", "rows", "influence"), right=("rows", "influence"))
+    for site in sites:
+        table.add_row(site["site"], count(site["train"]), percent(site["influence"]))
+    out.print(table)

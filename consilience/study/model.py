@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from consilience import tree
-from consilience.errors import InputError
+from consilience.engines.soundness import holds_finite, quietly
+from consilience.errors import Diverged, InputError
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.key import Key
@@ -21,8 +22,9 @@ from consilience.method import Method, Pooled, name
 from consilience.methods import METHODS
 from consilience.metrics.uncertainty import decompose
 from consilience.posterior import Point, Posterior, Samples, members
-from consilience.predictive import Distribution, Normal, tempered
+from consilience.predictive import Distribution, Normal, finite_rows, tempered
 from consilience.study.agreement import Agreement, Study, from_fields
+from consilience.study.rehearsal import probe_rows
 from consilience.tree import Tree
 
 NEEDS_NAMES = (
@@ -128,7 +130,11 @@ def model_file(model: Model, key: Ed25519PrivateKey) -> bytes:
 
     Returns:
         The file's bytes.
+
+    Raises:
+        Diverged: The model predicts numbers that are not finite.
     """
+    check_predictions(model, "The model is not written")
     agreement = model.agreement
     about = {
         "agreement": agreement.fields,
@@ -151,6 +157,7 @@ def read_model(path: Path, study: Study | None = None) -> Model:
 
     Raises:
         InputError: The file is not a model's, is not signed by the coordinator, or belongs to another study.
+        Diverged: The model predicts numbers that are not finite.
     """
     envelope = open_envelope(path, "model")
     about: Any = envelope.header.about
@@ -170,7 +177,27 @@ def read_model(path: Path, study: Study | None = None) -> Model:
         )
     method = _method_of(agreement, facts, settings)
     state = envelope.value(types_of(method))["state"]
-    return Model(agreement, facts, method, state, envelope.checksum)
+    model = Model(agreement, facts, method, state, envelope.checksum)
+    check_predictions(model, f"{path} is not used")
+    return model
+
+
+def check_predictions(model: Model, what: str) -> None:
+    """Refuse a model that predicts numbers that are not finite, tried on rows that are plausible by its agreement.
+
+    Args:
+        model: The model.
+        what: What is not done with it, the beginning of a sentence.
+
+    Raises:
+        Diverged: It does.
+    """
+    if holds_finite(model.state):
+        with quietly():
+            predictions = model(probe_rows(model.agreement))
+        if bool(finite_rows(predictions).all()):
+            return
+    raise Diverged(f"{what}: it predicts numbers that are not finite. Pool again without the site that spoils it.")
 
 
 def _method_of(agreement: Agreement, facts: Facts, settings: dict[str, float | None]) -> Method:
