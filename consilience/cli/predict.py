@@ -49,6 +49,7 @@ def predict(
     ] = None,
 ) -> None:
     """Write probabilities, or means and intervals, with the parts of their uncertainty."""
+    from consilience.predictive import check_finite
     from consilience.study.columns import features
 
     pooled = _read_model(model, study)
@@ -56,7 +57,7 @@ def predict(
     x = features(columns, _read_rows(table, columns))
     parts = {name: values.tolist() for name, values in pooled.uncertainty(x).items()}
     predicted = pooled(x)
-    _check_finite(predicted, model)
+    check_finite(predicted)
     predictions = _predict(predicted, pooled.agreement.target, abstain)
     path = out_ or table.with_name(f"{table.stem}.predictions.csv")
     write_files(path, _csv(predictions, parts), "Predictions")
@@ -92,18 +93,6 @@ def _read_rows(table: Path, columns: Sequence[Column]) -> Inspection:
             "so that every prediction can be matched to its row."
         )
     return rows
-
-
-def _check_finite(p: Distribution, path: Path) -> None:
-    """Refuse to write predictions that are not finite."""
-    from consilience.predictive import finite_rows
-
-    bad = (~finite_rows(p)).nonzero().flatten().tolist()
-    if bad:
-        raise InputError(
-            f"{path} predicts numbers that are not finite for {len(bad):,} of {len(p[0]):,} rows (first: row "
-            f"{bad[0] + 1}): nothing is written. Use another model, or look for a site that spoils this one."
-        )
 
 
 def _predict(p: Distribution, target: Target, abstain: float | None) -> Predictions:

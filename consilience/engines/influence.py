@@ -26,7 +26,7 @@ from consilience.predictive import Categorical, Distribution
 from consilience.task import Task
 from consilience.tree import Tree
 
-TINY = 1e-9  # predictions that differ by less are the same
+TINY = 1e-5  # predictions that differ by less are the same, but for rounding
 
 
 class Influence(NamedTuple):

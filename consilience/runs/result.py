@@ -23,7 +23,7 @@ from consilience.key import Key
 from consilience.method import Method, name
 from consilience.parties import Received, Server
 from consilience.posterior import Dense, Gaussian, Point, Samples
-from consilience.predictive import Categorical, Normal, tempered
+from consilience.predictive import Categorical, Normal, check_finite, tempered
 from consilience.report.table import run_table
 from consilience.runs.evaluate import Scorer, fitted_temperature, uncertainty
 from consilience.runs.provenance import check, facts, reported_identity
@@ -101,11 +101,13 @@ class Result:
 
         Raises:
             InputError: The rows are not what the network takes, or there are no calibration rows.
+            Diverged: The predictions are not finite.
         """
         inputs = self._inputs(x)
         model = self.method.predictive(self.task, self.state)
         t = self._temperature() if temper else 1.0
         p = tempered(model(inputs), t) if temper else model(inputs)
+        check_finite(p)
         u = uncertainty(self.method, self.task, self.state, inputs)
         if isinstance(p, Categorical):
             return Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from consilience.engines.ledger import Ledger
+from consilience.engines.soundness import holds_finite
 from consilience.errors import InputError
 from consilience.formats.codec import decode, encode, kept_types_of
 from consilience.method import Method
@@ -110,12 +111,14 @@ class Store:
             Where the run stands, or None before the first round.
 
         Raises:
-            InputError: The file is damaged.
+            InputError: The file is damaged, or holds numbers that are not finite.
         """
         path = self.folder / "state.safetensors"
         if not path.exists():
             return None
         tree, extra = unpack(path, method)
+        if not holds_finite(tree["state"]):
+            raise InputError(f"The state in {path} is not finite and cannot be used: start the run in a new folder.")
         return Checkpoint(
             rounds=extra["rounds"],
             state=tree["state"],
