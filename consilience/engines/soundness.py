@@ -44,17 +44,18 @@ class Sifted(NamedTuple):
     left_out: tuple[int, ...] = ()
 
 
-def draw_probes(key: Key, like: Tensor) -> Tensor:
+def draw_probes(key: Key, like: Tensor, count: int = PROBES) -> Tensor:
     """Draw rows to try a model on, where nobody has said what is plausible.
 
     Args:
         key: The run's key.
         like: Rows that give the shape and type of one; their values are not looked at.
+        count: How many rows.
 
     Returns:
-        Standard normals, or zeros where rows hold no fractions, [PROBES, …].
+        Standard normals, or zeros where rows hold no fractions, [count, …].
     """
-    shape = (PROBES, *like.shape[1:])
+    shape = (count, *like.shape[1:])
     if not like.is_floating_point():
         return torch.zeros(shape, dtype=like.dtype, device=like.device)
     return key.fold(Stream.PROBE).normal(shape, like)

@@ -15,8 +15,10 @@ from rich.console import Console
 from torch import Tensor
 
 from consilience.data.sites import Sites
+from consilience.engines.influence import measure_influence
 from consilience.engines.ledger import Ledger
-from consilience.engines.round import play_round
+from consilience.engines.round import play_round, server_in_round
+from consilience.engines.soundness import draw_probes
 from consilience.errors import InputError
 from consilience.formats.blueprint import blueprint
 from consilience.key import Key
@@ -34,6 +36,7 @@ from consilience.tree import Tree
 # what stays true of a run however its replies are pooled
 OF_THE_RUN = {"consilience", "format", "model", "compiled", "device", "started_from", "participation"}
 OF_THE_RUN |= {"ledger", "failures"}
+INFLUENCE = 64  # rows on which models with and without a site are compared
 
 
 class Prediction(NamedTuple):
@@ -220,6 +223,28 @@ class Result:
         if self.checkpoint is None:
             return list(self.report.get("warnings", []))
         return list(self.checkpoint.warnings)
+
+    @cached_property
+    def influence(self) -> dict[str, float]:
+        """How much of the model is each site's, from 0 to 1: see `consilience.engines.influence`.
+
+        Measured for runs of one round that kept their replies, on rows drawn from the run's key.
+
+        Raises:
+            InputError: It cannot be measured; the sentence says why.
+        """
+        if self.report["rounds"] > 1 or not self.replies:
+            raise InputError("Influence is measured after one round whose replies are at hand: run with rounds=1.")
+        key = Key(self.report["seed"])
+        features = self.sites.features
+        shape = (features,) if isinstance(features, int) else tuple(features)
+        x = draw_probes(key, torch.empty((0, *shape), dtype=next(iter(self.task.like.values())).dtype), INFLUENCE)
+        server = server_in_round(self.server, key, 0)
+        start = self.method.init(self.task, self.server)
+        influence = measure_influence(self.method, self.task, start, server, self.replies, x)
+        if influence.unknown:
+            raise InputError(f"The sites' influence cannot be measured: {influence.unknown}")
+        return {self.sites.names[k]: share for k, share in influence.shares.items()}
 
     @cached_property
     def bounds(self) -> dict[str, Any]:

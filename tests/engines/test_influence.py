@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import tiny
@@ -13,6 +14,7 @@ import consilience as co
 from consilience.engines.influence import Influence, distance, measure_influence
 from consilience.engines.round import server_in_round
 from consilience.engines.soundness import MOST
+from consilience.errors import InputError
 from consilience.key import Key
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.parties import Received, Server
@@ -102,3 +104,15 @@ def test_distances() -> None:
     assert distance(p, q) == pytest.approx(0.4)
     assert distance(p, p) == distance(one, one) == 0
     assert distance(one, two) == pytest.approx(2.0)
+
+
+def test_a_run_of_one_round_tells_it(tmp_path: Path) -> None:
+    task, sites = tiny.classification()
+    sizes = [len(rows.y) for rows in sites.train]
+    result = co.run(tiny.method("mixture"), task, sites, engine="sequential", out=tmp_path / "run")
+
+    expected = {name: n / sum(sizes) for name, n in zip(sites.names, sizes, strict=True)}
+    assert result.influence == pytest.approx(expected, abs=1e-5)
+    assert co.load(tmp_path / "run").influence == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(InputError, match="Influence is measured after one round"):
+        _ = co.run(tiny.method("fedavg"), task, sites, rounds=2, engine="sequential").influence
