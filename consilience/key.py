@@ -52,6 +52,7 @@ class Stream(enum.IntEnum):
         AGGREGATE: The server's work, folded by round.
         PARTICIPATION: Who takes part, folded by round.
         ROLES: Which row of a study's site trains, chooses or tests; a study draws no participation.
+        PROBE: Rows that a model is tried on before it is kept.
     """
 
     INIT = 0
@@ -59,6 +60,7 @@ class Stream(enum.IntEnum):
     AGGREGATE = 2
     PARTICIPATION = 3
     ROLES = 3
+    PROBE = 4
 
 
 class Key(NamedTuple):

@@ -14,6 +14,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.errors import InputError
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.pooling.resistant import Average
 from consilience.posterior import Point, Posterior, average
 from consilience.predictive import Distribution, Predictive
 from consilience.task import Task
@@ -81,7 +82,21 @@ class Knob(NamedTuple):
     value: float | None
 
 
-def server_step(task: Task, state: Stepped, optimiser: Optimiser, replies: Sequence[Received]) -> Stepped:
+def added(default: Any) -> Any:
+    """Declare a setting that came after runs had been kept: at its default it is no part of what identifies a run.
+
+    Args:
+        default: Its default, with which a method does what it did before.
+
+    Returns:
+        The field of a dataclass.
+    """
+    return dataclasses.field(default=default, metadata={"added": True})
+
+
+def server_step(
+    task: Task, state: Stepped, optimiser: Optimiser, replies: Sequence[Received], rule: Average = average
+) -> Stepped:
     """Take one step of the server's optimiser along θ − Σₖ (nₖ/n) θₖ, the clients' average step as a gradient.
 
     Args:
@@ -89,12 +104,13 @@ def server_step(task: Task, state: Stepped, optimiser: Optimiser, replies: Seque
         state: The server's state before the step.
         optimiser: Whose step is taken.
         replies: The clients' weights.
+        rule: What takes the place of the weighted mean.
 
     Returns:
         The state after the step.
     """
     before = state.posterior.params
-    mean = average(payloads(replies), weights(replies))
+    mean = rule(payloads(replies), weights(replies))
     theta = tree.ravel(before)
     theta, memory = optimiser.step(theta, theta - tree.ravel(mean.params), state.optimiser, optimiser.rate)
     return Stepped(with_statistics(task, Point(tree.unravel(theta, before)), mean), memory)

@@ -15,6 +15,7 @@ import scipy  # its parts are imported when they are used
 import torch
 from torch import Tensor
 
+from consilience.errors import Diverged
 from consilience.models.softmax import log_softmax
 
 
@@ -249,6 +250,38 @@ def tempered(p: Distribution, t: float) -> Distribution:
     if isinstance(p, Categorical):
         return Categorical(log_softmax(p.log_probs / t))
     return Normal(p.mean, p.var * t, p.noise * t)
+
+
+def finite_rows(p: Distribution) -> Tensor:
+    """Find the rows whose prediction can be used; a probability of 0 can, a log of 0 or not.
+
+    Args:
+        p: A distribution.
+
+    Returns:
+        Whether every number of a row is finite, and no variance negative [N].
+    """
+    if isinstance(p, Categorical):
+        return torch.isfinite(p.probs).all(-1)
+    fine = torch.isfinite(p.mean) & torch.isfinite(p.total) & (p.total >= 0)
+    return fine.reshape(len(fine), -1).all(-1)
+
+
+def check_finite(p: Distribution) -> None:
+    """Refuse predictions that are not finite.
+
+    Args:
+        p: Predictions of N rows.
+
+    Raises:
+        Diverged: A row's is not; the sentence says how many are, and which is the first, from 1.
+    """
+    bad = (~finite_rows(p)).nonzero().flatten().tolist()
+    if bad:
+        raise Diverged(
+            f"The model predicts numbers that are not finite for {len(bad):,} of {len(p[0]):,} rows (first: row "
+            f"{bad[0] + 1}): use another model, or look for the site that spoils this one."
+        )
 
 
 def absorb_noise(p: Normal) -> Normal:

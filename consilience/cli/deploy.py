@@ -157,7 +157,7 @@ def _write_result(
     accept_difference: bool,
 ) -> None:
     """Write the model of all rounds and its report, record it in the study, and say which replies were lost."""
-    from consilience.study.account import account
+    from consilience.study.account import account, influence_warnings
     from consilience.study.admission import check_release
     from consilience.study.agreement import read
     from consilience.study.coordinator import rows_heard, senders, write_model
@@ -174,13 +174,15 @@ def _write_result(
         f"Round {failure['round']} went on without {failure['site']}: {failure['why']}"
         for failure in result.report.get("failures", [])
     ]
-    report = account(study, facts, rows, replies, ledger, [*losses, *accepted])
+    influence = result.report.get("influence") or {"shares": {}, "unknown": ""}
+    remarks = influence_warnings(study.agreement, influence["shares"], influence["unknown"])
+    report = account(study, facts, rows, replies, ledger, [*losses, *accepted, *remarks], influence["shares"])
     write_files(path, model, "Model")
     record(study_file, path, facts.sites)
     describe(facts, report)
     write_report(path, report)
-    for loss in losses:
-        say(loss, "yellow")
+    for warning in (*losses, *remarks):
+        say(warning, "yellow")
 
 
 @site_app.command("nodekey")

@@ -51,13 +51,16 @@ def predict(
     ] = None,
 ) -> None:
     """Write probabilities, or means and intervals, with the parts of their uncertainty."""
+    from consilience.predictive import check_finite
     from consilience.study.columns import features
 
     pooled = _read_model(model, study)
     columns = pooled.agreement.columns
     x = features(columns, _read_rows(table, columns))
     parts = {name: values.tolist() for name, values in pooled.uncertainty(x).items()}
-    predictions = _predict(pooled(x), pooled.agreement.target, abstain)
+    predicted = pooled(x)
+    check_finite(predicted)
+    predictions = _predict(predicted, pooled.agreement.target, abstain)
     path = out_ or table.with_name(f"{table.stem}.predictions.csv")
     write_files(path, _csv(predictions, parts), "Predictions")
     _summarise(predictions, parts, abstain)
@@ -103,15 +106,15 @@ def _predict(p: Distribution, target: Target, abstain: float | None) -> Predicti
 
 
 def _class_predictions(p: Categorical, target: Target, smallest: float | None) -> Predictions:
-    """Probabilities of all classes; abstains below the smallest probability."""
+    """Probabilities of all classes; abstains unless one of them reaches the smallest probability."""
     top, label = p.probs.max(-1)
     rows = [[f"{v:.6f}" for v in row] for row in p.probs.tolist()]
     decisions = [target.classes[i] for i in label.tolist()]
-    return Predictions([f"p({c})" for c in target.classes], rows, decisions, (top < (smallest or 0)).tolist())
+    return Predictions([f"p({c})" for c in target.classes], rows, decisions, (~(top >= (smallest or 0))).tolist())
 
 
 def _number_predictions(p: Normal, target: Target, widest: float | None) -> Predictions:
-    """Means with 95 % intervals; abstains where an interval is wider than the widest."""
+    """Means with 95 % intervals; abstains unless an interval is at most as wide as the widest."""
     if widest is None:
         widest = math.inf
     reach = Z95 * p.total.sqrt()
@@ -119,7 +122,7 @@ def _number_predictions(p: Normal, target: Target, widest: float | None) -> Pred
     mean = "mean"
     if target.unit:
         mean = f"mean ({target.unit})"
-    return Predictions([mean, "low95", "high95"], rows, [row[0] for row in rows], (2 * reach > widest).tolist())
+    return Predictions([mean, "low95", "high95"], rows, [row[0] for row in rows], (~(2 * reach <= widest)).tolist())
 
 
 def _csv(predictions: Predictions, parts: Mapping[str, Sequence[float]]) -> str:

@@ -280,6 +280,8 @@ def pool(
             write_files(message_path, pooled.message, "Message for the sites")
             state_path = path.with_suffix(".state")  # may be that of --after
             write_files(state_path, pooled.state, "Your state, for the next round")
+    for remark in pooled.remarks:
+        say(remark, "yellow")
     if pooled.message and pooled.state:
         say(f"Next: sites run `consilience site fit {study_file.name} TABLE --message {message_path.name}`.")
     elif {*pooled.facts.sites} <= {site.name for site in study.active}:
@@ -358,5 +360,19 @@ def describe(facts: Facts, account: Mapping[str, Any]) -> None:
             symbol = account.get("knob_symbol") or facts.knob
             values = f"{symbol} = {facts.value:g} and {values}"
         say(f"Chosen by statistics of {', '.join(facts.statistics_from)}: {values}.")
+    _show_influence(account)
     for note in facts.notes:
         say(note)
+
+
+def _show_influence(account: Mapping[str, Any]) -> None:
+    """Print how much of a model is each site's, where that was measured."""
+    from consilience.findings.wording import count, percent
+
+    sites = [site for site in account["per_site"] if "influence" in site]
+    if not sites:
+        return
+    table = columns(("site", "rows", "influence"), right=("rows", "influence"))
+    for site in sites:
+        table.add_row(site["site"], count(site["train"]), percent(site["influence"]))
+    out.print(table)

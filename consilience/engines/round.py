@@ -8,6 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from consilience.data.sites import Data
+from consilience.engines.soundness import sift
 from consilience.key import Key, Stream
 from consilience.method import Method
 from consilience.parties import Received, Server
@@ -22,13 +23,15 @@ class Round(NamedTuple):
 
     Attributes:
         message: What was sent to the clients.
-        replies: What was admitted of what they replied.
+        replies: What was admitted of what they replied, and pooled.
         state: What the server made of it.
+        left_out: The clients whose replies were admitted, and would have made a model that cannot be used.
     """
 
     message: Tree
     replies: Sequence[Received]
     state: Tree
+    left_out: tuple[int, ...] = ()
 
 
 def server_view(key: Key, clients: int, inputs: Tensor | None = None, calibration: Data | None = None) -> Server:
@@ -46,7 +49,30 @@ def server_view(key: Key, clients: int, inputs: Tensor | None = None, calibratio
     return Server(inputs, calibration, key.fold(Stream.INIT), clients)
 
 
-def play_round(method: Method, task: Task, state: Tree, server: Server, key: Key, round: int, gather: Gather) -> Round:
+def server_in_round(server: Server, key: Key, round: int) -> Server:
+    """Give the server the key of a round.
+
+    Args:
+        server: What the server sees before the first round.
+        key: The run's key.
+        round: The number of the round, from 0.
+
+    Returns:
+        The same rows, with the key that the round's aggregate draws from.
+    """
+    return server._replace(key=key.fold(Stream.AGGREGATE).fold(round))
+
+
+def play_round(
+    method: Method,
+    task: Task,
+    state: Tree,
+    server: Server,
+    key: Key,
+    round: int,
+    gather: Gather,
+    is_sound: Callable[[Tree], bool] | None = None,
+) -> Round:
     """Broadcast, gather what is admitted, aggregate.
 
     Args:
@@ -57,11 +83,22 @@ def play_round(method: Method, task: Task, state: Tree, server: Server, key: Key
         key: The run's key.
         round: The number of the round, from 0.
         gather: Asks the clients, and returns the replies that were admitted.
+        is_sound: Tells whether a state can be used; those to blame for one that cannot are left out. None: any can.
 
     Returns:
         The round.
+
+    Raises:
+        NotFinite: No state can be used, whoever is left out.
     """
     message = method.broadcast(state)
     replies = gather(message)
-    drawing = server._replace(key=key.fold(Stream.AGGREGATE).fold(round))
-    return Round(message, replies, method.aggregate(task, state, replies, drawing))
+    drawing = server_in_round(server, key, round)
+
+    def pool(received: Sequence[Received]) -> Tree:
+        return method.aggregate(task, state, received, drawing)
+
+    if is_sound is None:
+        return Round(message, replies, pool(replies))
+    sifted = sift(replies, pool, is_sound)
+    return Round(message, sifted.replies, sifted.state, sifted.left_out)

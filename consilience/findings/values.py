@@ -151,6 +151,7 @@ class Site:
         test: How many rows its scores are over.
         labels: How many training rows of each class it has; None within the list is a small count.
         scores: The scores over its rows.
+        influence: Its share of the pooled model, from 0 to 1; None where that was not measured.
     """
 
     name: str
@@ -158,6 +159,7 @@ class Site:
     test: int | None
     labels: Sequence[int | None] | None
     scores: Scores
+    influence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -291,7 +293,7 @@ def read_site(site: Json, number: int) -> Site:
         The site and its scores.
     """
     name = str(site.get("site", number))
-    return Site(name, site.get("train"), site.get("test"), site.get("labels"), read_scores(site))
+    return Site(name, site.get("train"), site.get("test"), site.get("labels"), read_scores(site), site.get("influence"))
 
 
 def read_weakest(site: Json | None) -> WeakestSite | None:

@@ -38,7 +38,7 @@ from consilience.runs.provenance import citation, versions
 from consilience.runs.store import FORMAT, Checkpoint, Store
 from consilience.study.admission import rules_of
 from consilience.study.agreement import Agreement, Study
-from consilience.study.rehearsal import invent_rows
+from consilience.study.rehearsal import invent_rows, probe_rows
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__
@@ -223,6 +223,8 @@ def rounds(
         participation=participation,
         threads=threads,
         store=store,
+        probes=probe_rows(agreement),
+        measures=agreement.format > 1,
     )
     checkpoint, replies = loop(checkpoint)
     if not replies:

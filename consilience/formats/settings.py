@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from consilience.inference.hmc import HMC
 from consilience.inference.unrolled import Distillation
 from consilience.method import Method
 from consilience.methods import METHODS
-from consilience.pooling import distil, ensembles, merging
+from consilience.pooling import distil, ensembles, merging, resistant
 from consilience.training import optimisers
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(ensembles.Ensemble, ensembles.GaussianModels, ensembles.DirichletModels),
         *(predictive.shared, predictive.robust, posterior.moments, posterior.dense_moments),
         *(merging.eaa, merging.gaa, merging.aalv, merging.ppa, merging.cf),
+        *(posterior.average, resistant.median, resistant.trimmed),
     )
 }
 # What else a task is made of.
@@ -53,13 +55,18 @@ def describe(value: Any) -> Any:
         A dataclass as its type's name and its fields, a function as its name, anything else as it is.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"type": type(value).__name__, **fields}
+        fields = [field for field in dataclasses.fields(value) if not _is_as_before(value, field)]
+        return {"type": type(value).__name__, **{field.name: describe(getattr(value, field.name)) for field in fields}}
     if isinstance(value, (tuple, list)):
         return [describe(item) for item in value]
     if callable(value):
         return value.__name__
     return value
+
+
+def _is_as_before(settings: Any, field: dataclasses.Field[Any]) -> bool:
+    """Whether a field that older runs lack has the default with which nothing changed."""
+    return bool(field.metadata.get("added")) and getattr(settings, field.name) == field.default
 
 
 def restore(value: Any) -> Any:
@@ -150,7 +157,12 @@ def _parse(text: str, old: Any, change: str) -> Any:
         return METHODS[text]()
     if text in KNOWN:
         named = KNOWN[text]
-        return named() if isinstance(named, type) else named
+        if isinstance(named, type):
+            return named()
+        if inspect.isfunction(old) and not _is_alike(named, old):
+            alike = [name for name, function in KNOWN.items() if _is_alike(function, old)]
+            raise InputError(f"The value in `{change}` should be one of {', '.join(sorted(alike))}.")
+        return named
     value = _parse_literal(text)
     if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
@@ -160,6 +172,11 @@ def _parse(text: str, old: Any, change: str) -> Any:
             kind = f"one of {', '.join(sorted(KNOWN))}"
         raise InputError(f"The value in `{change}` should be {kind}.")
     return value
+
+
+def _is_alike(named: Callable[..., Any], old: Callable[..., Any]) -> bool:
+    """Whether a function takes what another takes."""
+    return inspect.isfunction(named) and [*inspect.signature(named).parameters] == [*inspect.signature(old).parameters]
 
 
 def _parse_literal(text: str) -> Any:

@@ -9,8 +9,9 @@ from typing import ClassVar
 import torch
 
 from consilience.inference import SGD, Inference
-from consilience.method import Method, State
+from consilience.method import Method, State, added
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.pooling.resistant import Average
 from consilience.posterior import Posterior, average
 from consilience.task import Task
 
@@ -27,6 +28,7 @@ class FedAvg(Method):
     Attributes:
         inference: How a client trains.
         equal: Whether every client counts the same.
+        rule: How weights become one: `average`; or `median` or `trimmed`, which no single client decides.
     """
 
     shares: ClassVar[bool] = True
@@ -35,6 +37,7 @@ class FedAvg(Method):
 
     inference: Inference = SGD()
     equal: bool = False
+    rule: Average = added(average)
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         return Reply(self.inference(task, message, client), client.data.size)  # 1
@@ -43,8 +46,8 @@ class FedAvg(Method):
         shares = weights(replies)
         if self.equal:
             shares = torch.ones(len(replies))
-        return State(average(payloads(replies), shares))  # 2
+        return State(self.rule(payloads(replies), shares))  # 2
 
     @property
     def averages(self) -> bool:
-        return not self.equal
+        return not self.equal and self.rule is average

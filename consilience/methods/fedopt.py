@@ -8,9 +8,10 @@ from typing import ClassVar
 
 from consilience import tree
 from consilience.inference import SGD, Inference
-from consilience.method import Method, Stepped, server_step
+from consilience.method import Method, Stepped, added, server_step
 from consilience.parties import Client, Received, Reply, Server
-from consilience.posterior import Point
+from consilience.pooling.resistant import Average
+from consilience.posterior import Point, average
 from consilience.task import Task
 from consilience.training.optimisers import Descent, FederatedAdam, Yogi
 
@@ -32,6 +33,7 @@ class FedAdam(Method):
         beta1: β₁, the memory of m.
         beta2: β₂, the memory of v.
         tau: τ, the adaptivity.
+        rule: How weights become one: `average`; or `median` or `trimmed`, which no single client decides.
     """
 
     title: ClassVar[str] = "FedAdam"
@@ -45,6 +47,7 @@ class FedAdam(Method):
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-2
+    rule: Average = added(average)
 
     def init(self, task: Task, server: Server) -> Stepped:
         start = task.init(server.key)
@@ -54,11 +57,11 @@ class FedAdam(Method):
         return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
-        return server_step(task, state, self.adam, replies)  # 2, 3, 4
+        return server_step(task, state, self.adam, replies, self.rule)  # 2, 3, 4
 
     @property
     def averages(self) -> bool:
-        return True
+        return self.rule is average
 
     @property
     def adam(self) -> FederatedAdam:
@@ -80,6 +83,7 @@ class FedAvgM(Method):
         inference: How a client trains.
         rate: η, the server's step.
         momentum: m, how much of the last step is kept.
+        rule: How weights become one: `average`; or `median` or `trimmed`, which no single client decides.
     """
 
     title: ClassVar[str] = "FedAvgM, server momentum"
@@ -91,6 +95,7 @@ class FedAvgM(Method):
     inference: Inference = SGD()
     rate: float = 1.0
     momentum: float = 0.9
+    rule: Average = added(average)
 
     def init(self, task: Task, server: Server) -> Stepped:
         start = task.init(server.key)
@@ -100,11 +105,11 @@ class FedAvgM(Method):
         return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
-        return server_step(task, state, self.descent, replies)  # 2, 3
+        return server_step(task, state, self.descent, replies, self.rule)  # 2, 3
 
     @property
     def averages(self) -> bool:
-        return True
+        return self.rule is average
 
     @property
     def descent(self) -> Descent:
@@ -129,6 +134,7 @@ class FedYogi(Method):
         beta1: β₁, the memory of m.
         beta2: β₂, the memory of v.
         tau: τ, the adaptivity.
+        rule: How weights become one: `average`; or `median` or `trimmed`, which no single client decides.
     """
 
     title: ClassVar[str] = "FedYogi, called AdaptFL in Hasan 2023"
@@ -142,6 +148,7 @@ class FedYogi(Method):
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-2
+    rule: Average = added(average)
 
     def init(self, task: Task, server: Server) -> Stepped:
         start = task.init(server.key)
@@ -151,11 +158,11 @@ class FedYogi(Method):
         return Reply(self.inference(task, message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: Stepped, replies: Sequence[Received], server: Server) -> Stepped:
-        return server_step(task, state, self.yogi, replies)  # 2, 3, 4
+        return server_step(task, state, self.yogi, replies, self.rule)  # 2, 3, 4
 
     @property
     def averages(self) -> bool:
-        return True
+        return self.rule is average
 
     @property
     def yogi(self) -> Yogi:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from consilience.inference import SGD, Inference
-from consilience.method import Method, State
+from consilience.method import Method, State, added
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.pooling.resistant import Average
 from consilience.posterior import Point, average
 from consilience.task import Task
 from consilience.tilt import Tilt, proximal, proximal_norm
@@ -27,6 +28,7 @@ class FedProx(Method):
         inference: How a client trains.
         mu: μ, the strength of the penalty.
         squared: Whether the distance is squared; False: μ‖θₖ − θ‖, as Hasan 2023 prints it.
+        rule: How weights become one: `average`; or `median` or `trimmed`, which no single client decides.
     """
 
     moves_statistics: ClassVar[bool] = True
@@ -35,6 +37,7 @@ class FedProx(Method):
     inference: Inference = SGD()
     mu: float = 0.01
     squared: bool = True
+    rule: Average = added(average)
 
     def local(self, task: Task, message: Point, client: Client) -> Reply:
         penalty: Tilt = proximal(message.params, self.mu)
@@ -43,8 +46,8 @@ class FedProx(Method):
         return Reply(self.inference(task.tilted(penalty), message, client), client.data.size)  # 1
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
-        return State(average(payloads(replies), weights(replies)))  # 2
+        return State(self.rule(payloads(replies), weights(replies)))  # 2
 
     @property
     def averages(self) -> bool:
-        return True
+        return self.rule is average

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from consilience.errors import InputError
 from consilience.inference import Inference, Laplace
-from consilience.method import Method, State
+from consilience.method import Method, State, added
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.pooling.merging import as_gaussian
+from consilience.pooling.resistant import cap_evidence
 from consilience.posterior import Dense, Posterior, multiply
 from consilience.task import Task
 
@@ -24,6 +26,8 @@ class GaussianProduct(Method):
 
     Attributes:
         inference: How a client fits; Laplace(dense=True) sends full precisions.
+        cap: How many times the median client's claim a client may claim to know, above which its likelihood is
+            tempered; 0: no cap.
     """
 
     name: ClassVar[str] = "gaussian_product"
@@ -33,6 +37,12 @@ class GaussianProduct(Method):
     sums: ClassVar[bool] = True
 
     inference: Inference = Laplace()
+    cap: float = added(0.0)
+
+    def init(self, task: Task, server: Server) -> State:
+        if self.cap and not self.cap >= 1:
+            raise InputError(f"cap={self.cap:g} would temper the median client too: give 1 or more, or 0 for no cap.")
+        return State(task.init(server.key))
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         posterior = self.inference(task, message, client)
@@ -42,7 +52,9 @@ class GaussianProduct(Method):
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
         factors: Any = payloads(replies)
-        prior: Any = task.prior.gaussian
+        prior: Any = task.prior.gaussian(task.like)
         if isinstance(factors[0], Dense):
-            prior = task.prior.dense
-        return State(multiply(factors, prior(task.like)))  # 2
+            prior = task.prior.dense(task.like)
+        if self.cap:
+            factors = cap_evidence(factors, prior, self.cap)
+        return State(multiply(factors, prior))  # 2

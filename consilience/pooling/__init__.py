@@ -3,7 +3,7 @@
 Of predictions (`consilience.predictive`):
     `mixture`, `product` with the powers `shared` or `robust`, `geometric` between two, `tempered`
 Of posteriors (`consilience.posterior`):
-    `average` of weights, `multiply` of Gaussians
+    `average`, `median` and `trimmed` mean of weights; `multiply` of Gaussians, `cap_evidence` before it
 Of Gaussians weight by weight (`merging`):
     `merge` by one of the rules `eaa`, `gaa`, `aalv`, `ppa`, `cf`; `spread` of the outcome
 Of models into ensembles (`ensembles`):
@@ -17,6 +17,7 @@ Of any teacher into one student (`distil`):
 from consilience.pooling.distil import Distil, at_average, at_client, at_random
 from consilience.pooling.ensembles import DirichletModels, Ensemble, GaussianModels
 from consilience.pooling.merging import aalv, cf, eaa, gaa, merge, ppa, spread
+from consilience.pooling.resistant import cap_evidence, median, trimmed
 from consilience.posterior import average, multiply
 from consilience.predictive import geometric, mixture, product, robust, shared, tempered
 
@@ -30,10 +31,12 @@ __all__ = [
     "at_client",
     "at_random",
     "average",
+    "cap_evidence",
     "cf",
     "eaa",
     "gaa",
     "geometric",
+    "median",
     "merge",
     "mixture",
     "multiply",
@@ -43,4 +46,5 @@ __all__ = [
     "shared",
     "spread",
     "tempered",
+    "trimmed",
 ]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from consilience.findings.values import Scores, Site, Traffic
-from consilience.findings.wording import count, human_bytes, metric, score
+from consilience.findings.wording import count, human_bytes, metric, percent, score
 from consilience.report.drawing import (
     ACCENT,
     BYTES,
@@ -118,6 +118,33 @@ def site_rows(sites: Sequence[Site]) -> str:
 
     listed = "; ".join(f"site {site.name}: {describe(site)}" for site in sites[:MOST_IN_WORDS])
     return svg("rows", f"Training rows per site. {listed}.", site_height(len(names)), draw)
+
+
+def site_influence(sites: Sequence[Site], most: float | None = None) -> str:
+    """Draw how much of the pooled model is each site's.
+
+    Args:
+        sites: The sites; one whose influence was not measured has no bar.
+        most: The influence that was agreed on, a dashed line; None: nothing was.
+
+    Returns:
+        One `<svg>` element.
+    """
+    names = [site.name for site in sites]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.barh(range(len(names)), [site.influence or 0 for site in sites], 0.5, color=ACCENT)
+        if most is not None:
+            axes.axvline(most, color=MUTED, linewidth=0.8, linestyle=DASHED)
+        site_axis(axes, names)
+        axes.set_xlim(0, 1)
+        axes.xaxis.set_major_formatter(PercentFormatter(1))
+        axes.set_xlabel("influence on the pooled model")
+        axes.grid(True, axis="x")
+
+    listed = "; ".join(f"site {site.name}: {percent(site.influence)}" for site in sites[:MOST_IN_WORDS])
+    return svg("influence", f"Influence per site. {listed}.", site_height(len(names)), draw)
 
 
 def _draw_scores(axes: Axes, sites: Sequence[Site], key: str, weakest: str | None) -> None:

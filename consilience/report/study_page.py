@@ -11,7 +11,17 @@ from consilience.findings.numbers import temperature
 from consilience.findings.run_findings import RunReport, read_run
 from consilience.findings.values import Scores, read_scores
 from consilience.findings.warnings import doubts
-from consilience.findings.wording import Json, count, human_bytes, metric, number, order, score, temperature_name
+from consilience.findings.wording import (
+    Json,
+    count,
+    human_bytes,
+    metric,
+    number,
+    order,
+    percent,
+    score,
+    temperature_name,
+)
 from consilience.report import by_site
 from consilience.report.page import (
     Facts,
@@ -155,6 +165,8 @@ def _pictures(run: RunReport) -> list[Picture]:
         pictures.append(labels_picture(labels, names, run.class_names, smallest=run.smallest_count))
     elif any(site.train for site in run.per_site):
         pictures.append(_training_rows(run))
+    if any(site.influence is not None for site in run.per_site):
+        pictures.append(_influence(run))
     if run.ledger and run.ledger.per_site:
         when = ""
         if run.ledger.round and run.content["of"] > 1:
@@ -183,3 +195,18 @@ def _training_rows(run: RunReport) -> Picture:
     rows = [[site.name, count(site.train)] for site in run.per_site]
     drawing = Markup(by_site.site_rows(run.per_site))
     return Picture("Training rows by site", drawing, caption, ["Site", "Training rows"], rows)
+
+
+def _influence(run: RunReport) -> Picture:
+    """How much of the pool is each site's, beside what was agreed."""
+    most = run.content.get("most_influence")
+    caption = (
+        "How far the pooled model moves without a site, as a share of this way and of the way to the site's own model; "
+        "where models are averaged it is the site's weight. Above 50 % the pool is nearer to this site than to all "
+        "others together."
+    )
+    if most is not None:
+        caption += f" The dashed line is what the sites agreed to: {percent(most)}."
+    rows = [[site.name, percent(site.influence)] for site in run.per_site]
+    drawing = Markup(by_site.site_influence(run.per_site, most))
+    return Picture("Influence by site", drawing, caption, ["Site", "Influence"], rows)

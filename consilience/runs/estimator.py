@@ -20,7 +20,7 @@ from consilience.method import Method, name
 from consilience.methods import defaults
 from consilience.methods import method as method_from_name
 from consilience.models.mlp import mlp
-from consilience.predictive import Categorical, Distribution, Normal
+from consilience.predictive import Categorical, Distribution, Normal, check_finite
 from consilience.runs.result import Result
 from consilience.runs.run import run
 from consilience.splits.labels import natural
@@ -91,7 +91,9 @@ class _Federated(BaseEstimator):
         check_is_fitted(self)
         rows = torch.from_numpy(validate_data(self, x, reset=False, dtype=np.float64, order="C", copy=True))
         result = self.result_
-        return result.method.predictive(result.task, result.state)(result.sites.scaled(rows).float())
+        p = result.method.predictive(result.task, result.state)(result.sites.scaled(rows).float())
+        check_finite(p)
+        return p
 
 
 class FederatedClassifier(ClassifierMixin, _Federated):

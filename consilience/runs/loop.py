@@ -9,14 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from consilience.engines.exchange import Engine, closing
 from consilience.engines.gathering import Gathering
+from consilience.engines.influence import Influence, measure_influence
 from consilience.engines.ledger import Ledger
-from consilience.engines.participation import Participation
-from consilience.engines.round import play_round
+from consilience.engines.participation import Participation, shortfall
+from consilience.engines.round import Round, play_round, server_in_round
+from consilience.engines.soundness import UNSOUND, NotFinite, predicts_finite
 from consilience.engines.workers import using_threads
-from consilience.errors import InputError
+from consilience.errors import Diverged, InputError
 from consilience.key import Key
 from consilience.method import Method
 from consilience.parties import Received, Server
@@ -48,7 +51,10 @@ class Loop:
         device: Where tensors lie while the run computes.
         store: The run's folder, if it has one.
         score: Scores a state for the history; None: nobody can.
+        probes: Rows that a round's model is tried on before it is kept; None: only its own numbers are looked at.
+        measures: Whether the sites' influence on the last round's model is measured.
         spent: Seconds of the run before it was resumed.
+        influence: What was measured.
     """
 
     method: Method
@@ -67,8 +73,11 @@ class Loop:
     device: torch.device = CPU
     store: Store | None = None
     score: Callable[[Tree], dict[str, float]] | None = None
+    probes: Tensor | None = None
+    measures: bool = False
     spent: float = 0.0
     started: float = field(default_factory=time.perf_counter)
+    influence: Influence = Influence({})
 
     def __call__(self, checkpoint: Checkpoint) -> tuple[Checkpoint, list[Received]]:
         """Play the rounds that are left.
@@ -106,6 +115,9 @@ class Loop:
 
         Returns:
             Where the run stands after it, and its replies.
+
+        Raises:
+            Diverged: The round's model predicts numbers that are not finite; it is not kept.
         """
         ledger = before.ledger
 
@@ -117,7 +129,15 @@ class Loop:
                 raise
 
         state = move(before.state, self.device)
-        played = play_round(self.method, self.task, state, self.server, self.key, t, gather)
+        try:
+            played = play_round(self.method, self.task, state, self.server, self.key, t, gather, self.is_sound)
+        except NotFinite as error:
+            raise Diverged(f"Round {t + 1}: {error} {self._last_saved(t)}") from error
+        self._leave_out(played, before, gathering, t)
+        if self.measures and self.probes is not None and t + 1 == self.rounds:
+            drawing = server_in_round(self.server, self.key, t)
+            probes = move(self.probes, self.device)
+            self.influence = measure_influence(self.method, self.task, state, drawing, played.replies, probes)
         state, replies, memories = move((played.state, played.replies, self.engine.memories), CPU)
         scores = {} if self.score is None else self.score(state)
         after = Checkpoint(
@@ -134,6 +154,40 @@ class Loop:
             self.store.save(after, replies)
             self.write_unfinished()
         return after, replies
+
+    def is_sound(self, state: Tree) -> bool:
+        """Tell whether a round's model can be kept.
+
+        Args:
+            state: The state after the round, on the run's device.
+        """
+        return predicts_finite(self.method, self.task, state, move(self.probes, self.device))
+
+    def _leave_out(self, played: Round, before: Checkpoint, gathering: Gathering, t: int) -> None:
+        """Go on without those to blame for a model that cannot be used, as without those who did not reply."""
+        if not played.left_out:
+            return
+        gathering.lost |= dict.fromkeys(played.left_out, UNSOUND)
+        asked = len(played.replies) + len(gathering.lost)
+        stop: InputError | None = shortfall(self.participation, gathering.lost, asked, t)
+        sites = ", ".join(self.names[k] for k in played.left_out)
+        if not self.engine.forgiving:
+            stop = Diverged(f"Round {t + 1}, site {sites}: {UNSOUND} {self._last_saved(t)}")
+        if stop is not None:
+            self.write_unfinished(failures=(*before.failures, *self.failures(gathering.lost, t)))
+            raise stop
+        warnings.warn(f"Round {t + 1} was pooled without {sites}: {UNSOUND}", stacklevel=2)
+        for k in played.left_out:  # they remember what they remembered before, as the lost do
+            self.engine.memories.pop(k, None)
+            if k in before.memories:
+                self.engine.memories[k] = move(before.memories[k], self.device)
+
+    def _last_saved(self, t: int) -> str:
+        """Where to go on after a round whose model cannot be kept."""
+        saved = "Nothing is saved yet: start again"
+        if self.store is not None and t:
+            saved = f"Round {t} is saved: go on with resume=True"
+        return f"{saved} when this is put right, or with min_replies to do without a site."
 
     def failures(self, lost: dict[int, str], round: int) -> list[dict[str, Any]]:
         """Say who was lost, when and why.
@@ -170,6 +224,9 @@ class Loop:
             "seconds": self.seconds,
             "finished": True,
         }
+        if self.measures:
+            shares = {self.names[k]: share for k, share in self.influence.shares.items()}
+            report["influence"] = {"shares": shares, "unknown": self.influence.unknown}
         if self.store is not None:
             self.store.write_report(report)
         return report

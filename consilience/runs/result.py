@@ -17,15 +17,17 @@ from torch import Tensor
 
 from consilience.data.sites import Sites
 from consilience.disk.locks import locking
+from consilience.engines.influence import measure_influence
 from consilience.engines.ledger import Ledger
-from consilience.engines.round import play_round
+from consilience.engines.round import play_round, server_in_round
+from consilience.engines.soundness import draw_probes
 from consilience.errors import InputError
 from consilience.formats.blueprint import blueprint
 from consilience.key import Key
 from consilience.method import Method, name
 from consilience.parties import Received, Server
 from consilience.posterior import Dense, Gaussian, Point, Samples
-from consilience.predictive import Categorical, Normal, tempered
+from consilience.predictive import Categorical, Normal, check_finite, tempered
 from consilience.report.table import run_table
 from consilience.runs.evaluate import Scorer, fitted_temperature, uncertainty
 from consilience.runs.provenance import check, facts, reported_identity
@@ -36,6 +38,7 @@ from consilience.tree import Tree
 # what stays true of a run however its replies are pooled
 OF_THE_RUN = {"consilience", "format", "model", "compiled", "device", "started_from", "participation"}
 OF_THE_RUN |= {"ledger", "failures"}
+INFLUENCE = 64  # rows on which models with and without a site are compared
 
 
 class Prediction(NamedTuple):
@@ -103,11 +106,13 @@ class Result:
 
         Raises:
             InputError: The rows are not what the network takes, or there are no calibration rows.
+            Diverged: The predictions are not finite.
         """
         inputs = self._inputs(x)
         model = self.method.predictive(self.task, self.state)
         t = self._temperature() if temper else 1.0
         p = tempered(model(inputs), t) if temper else model(inputs)
+        check_finite(p)
         u = uncertainty(self.method, self.task, self.state, inputs)
         if isinstance(p, Categorical):
             return Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)
@@ -233,6 +238,28 @@ class Result:
         if self.checkpoint is None:
             return list(self.report.get("warnings", []))
         return list(self.checkpoint.warnings)
+
+    @cached_property
+    def influence(self) -> dict[str, float]:
+        """How much of the model is each site's, from 0 to 1: see `consilience.engines.influence`.
+
+        Measured for runs of one round that kept their replies, on rows drawn from the run's key.
+
+        Raises:
+            InputError: It cannot be measured; the sentence says why.
+        """
+        if self.report["rounds"] > 1 or not self.replies:
+            raise InputError("Influence is measured after one round whose replies are at hand: run with rounds=1.")
+        key = Key(self.report["seed"])
+        features = self.sites.features
+        shape = (features,) if isinstance(features, int) else tuple(features)
+        x = draw_probes(key, torch.empty((0, *shape), dtype=next(iter(self.task.like.values())).dtype), INFLUENCE)
+        server = server_in_round(self.server, key, 0)
+        start = self.method.init(self.task, self.server)
+        influence = measure_influence(self.method, self.task, start, server, self.replies, x)
+        if influence.unknown:
+            raise InputError(f"The sites' influence cannot be measured: {influence.unknown}")
+        return {self.sites.names[k]: share for k, share in influence.shares.items()}
 
     @cached_property
     def bounds(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from consilience.engines import engine as named_engine
 from consilience.engines import participation as part
 from consilience.engines.participation import Participation
 from consilience.engines.round import server_view
+from consilience.engines.soundness import draw_probes
 from consilience.errors import InputError, refuse_damage
 from consilience.formats.blueprint import blueprint, sites_from, task_from
 from consilience.formats.settings import restore
@@ -97,7 +98,7 @@ def run(
 
     Raises:
         InputError: The run cannot work as asked; the sentence says what to change.
-        Diverged: A site's weights are not finite.
+        Diverged: A site's weights are not finite, or the pooled model predicts numbers that are not.
     """
     if method.pooled:
         sites = sites.pooled()
@@ -144,6 +145,7 @@ def run(
         device=place.device,
         store=store,
         score=scorer.history if scored else None,
+        probes=draw_probes(key, sites.train[0].x),
         spent=spent,
     )
     checkpoint, replies = loop(checkpoint)

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from consilience.disk.writing import PRIVATE, SHARED, sync_folder, write_whole
 from consilience.engines.ledger import COLUMNS, Ledger
+from consilience.engines.soundness import holds_finite
 from consilience.errors import InputError, refuse_damage
 from consilience.formats.codec import decode, digest, encode, kept_types_of
 from consilience.method import Method
@@ -134,13 +135,17 @@ class Store:
             Where the run stands, or None before the first round.
 
         Raises:
-            InputError: The file is damaged.
+            InputError: The file is damaged, or holds numbers that are not finite.
         """
         path = self.folder / "state.safetensors"
         if not path.exists():
             return None
         tree, extra = unpack(path, method, STATE_FIELDS)
         with refuse_damage(_damaged(path)):
+            if not holds_finite(tree["state"]):
+                raise InputError(
+                    f"The state in {path} is not finite and cannot be used: start the run in a new folder."
+                )
             checkpoint = Checkpoint(
                 rounds=extra["rounds"],
                 state=tree["state"],

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from consilience.admission.form import leaves_of
 from consilience.engines.ledger import Ledger
+from consilience.findings.wording import percent
 from consilience.formats.settings import describe
 from consilience.method import Method
 from consilience.parties import Received
@@ -67,6 +68,7 @@ def account(
     replies: Mapping[str, Received] | None = None,
     ledger: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
+    influence: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Say what a pooled model is and where it came from.
 
@@ -77,6 +79,7 @@ def account(
         replies: The last round's replies, by site.
         ledger: What the last round moved.
         warnings: What else to warn of.
+        influence: How much of the pool is each site's, where that was measured.
 
     Returns:
         Values by the names of the report.
@@ -88,7 +91,11 @@ def account(
     title, source = citation(type(method))
     rows = rows or {}
     replies = replies or {}
+    influence = influence or {}
     signed = {*facts.sites, *(site.name for site in study.active)}
+    agreed = {}
+    if agreement.format > 1:
+        agreed["most_influence"] = agreement.most_influence
     return {
         "kind": "study",
         "consilience": __version__,
@@ -112,13 +119,14 @@ def account(
         "rounds": facts.rounds,
         "of": agreement.rounds,
         "rows": {"train": facts.rows},
-        "per_site": [_site(name, rows.get(name), replies.get(name)) for name in facts.sites],
+        "per_site": [_site(name, rows.get(name), replies.get(name), influence.get(name)) for name in facts.sites],
         "ledger": ledger,
         "warnings": [*warnings, *facts.notes],
         "seed": agreement.seed,
         "settings": _settings(agreement, method),
         "versions": versions(),
         "columns": {column.name: _column(column) for column in agreement.columns},
+        **agreed,
     }
 
 
@@ -129,12 +137,38 @@ def _hand_out(agreement: Agreement, facts: Facts) -> str:
     return agreement.hand_out
 
 
-def _site(name: str, rows: int | None, reply: Received | None) -> dict[str, Any]:
-    """What is known of a site: its rows, and how often it saw each class where its reply says so."""
+def influence_warnings(agreement: Agreement, influence: Mapping[str, float], unknown: str = "") -> list[str]:
+    """Say which sites have more influence on a model than agreed, or why that is not known.
+
+    Args:
+        agreement: The study's agreement.
+        influence: How much of the pool is each site's.
+        unknown: Why that was not measured; empty where it was.
+
+    Returns:
+        Sentences.
+    """
+    sentences = []
+    if unknown:
+        sentences.append(f"The sites' influence on the model was not measured: {unknown}")
+    for name, share in influence.items():
+        if share > agreement.most_influence:
+            sentences.append(
+                f"{name} has an influence of {percent(share)} on this model, and at most "
+                f"{percent(agreement.most_influence)} is agreed: look at its reply, or pool without it."
+            )
+    return sentences
+
+
+def _site(name: str, rows: int | None, reply: Received | None, influence: float | None) -> dict[str, Any]:
+    """What is known of a site: its rows, how often it saw each class where its reply says so, and its influence."""
     labels = None
     if reply is not None:
         labels = _label_counts(reply.payload)
-    return {"site": name, "train": rows or None, "labels": labels}
+    site: dict[str, Any] = {"site": name, "train": rows or None, "labels": labels}
+    if influence is not None:
+        site["influence"] = round(influence, 4)
+    return site
 
 
 def _label_counts(payload: Tree) -> list[int] | None:
@@ -193,6 +227,8 @@ def chosen_account(
     if known is not None:
         report["per_site"] = known["per_site"]
         report["ledger"] = known["ledger"]
+        influence = {site["site"]: site["influence"] for site in known["per_site"] if "influence" in site}
+        report["warnings"] += influence_warnings(study.agreement, influence)
     unit = 0.0  # from the scaled target to its own unit
     if not target.classes:
         unit = math.log(target.spread)

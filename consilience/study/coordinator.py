@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from consilience.engines import threads_for, using_threads
-from consilience.engines.round import Round, play_round
+from consilience.engines.influence import Influence, measure_influence
+from consilience.engines.round import Round, play_round, server_in_round
+from consilience.engines.soundness import UNSOUND, holds_finite, predicts_finite
 from consilience.errors import InputError, refuse_damage
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import Header, seal
@@ -20,14 +23,14 @@ from consilience.key import Stream
 from consilience.method import Method, Needs
 from consilience.parties import Received, Server
 from consilience.pooling.distil import distil_pool
-from consilience.study.account import account, bytes_crossed, chosen_account
+from consilience.study.account import account, bytes_crossed, chosen_account, influence_warnings
 from consilience.study.admission import check_release, gate_of
 from consilience.study.agreement import Agreement, Study
 from consilience.study.choice import choose_value, knob_of, without_student
 from consilience.study.columns import features, inspect
 from consilience.study.files import Collected, collect, message_file, open_file
 from consilience.study.model import Facts, Model, model_file, select_hand_out
-from consilience.study.rehearsal import server_of
+from consilience.study.rehearsal import probe_rows, server_of
 from consilience.study.statistics import judge, read_statistics
 from consilience.tree import Tree
 
@@ -42,6 +45,7 @@ class PooledFiles(NamedTuple):
         facts: What the model says about itself.
         refused: A sentence for each file left out.
         account: What the report says.
+        remarks: What to say about the sites' influence on the model.
     """
 
     model: bytes
@@ -50,6 +54,7 @@ class PooledFiles(NamedTuple):
     facts: Facts
     refused: tuple[str, ...]
     account: dict[str, Any]
+    remarks: tuple[str, ...] = ()
 
 
 class ChosenFiles(NamedTuple):
@@ -137,18 +142,18 @@ def pool(
     method = agreement.build_method()
     if getattr(method, "distil", None) and inputs is None:
         raise InputError("This study distils a student: give the coordinator's unlabelled rows (inputs).")
-    before, played, collected = _play(study, method, paths, inputs, after)
+    before, played, collected, influence = _play(study, method, paths, inputs, after)
     number = before.done + 1
     replies = dict(zip(collected.names, collected.received, strict=True))
     rows = rows_heard(study, before.rows or {}, replies)
     accepted = check_release(study, collected.names, rows, accept_difference, collected.refused)
     about = {}
-    remarks = []
+    notes = []
     if before.rows is None:
-        remarks.append(f"Who replied before round {number} is not known: an older version wrote the state.")
+        notes.append(f"Who replied before round {number} is not known: an older version wrote the state.")
     else:
         about["rows"] = rows
-    model, facts = write_model(study, method, played.state, rows, collected.names, number, key, more=remarks)
+    model, facts = write_model(study, method, played.state, rows, collected.names, number, key, more=notes)
     state_bytes = None
     next_message = None
     if number < agreement.rounds:
@@ -159,8 +164,12 @@ def pool(
     if before.done or method.needs is Needs.INPUTS:
         carried = played.message
     ledger = bytes_crossed(collected.received, collected.names, carried, number)
-    report = account(study, facts, rows, replies, ledger, [*left_out(collected.refused), *accepted])
-    return PooledFiles(model, state_bytes, next_message, facts, collected.refused, report)
+    shares = {
+        name: influence.shares[reply.client] for name, reply in replies.items() if reply.client in influence.shares
+    }
+    remarks = influence_warnings(agreement, shares, influence.unknown)
+    report = account(study, facts, rows, replies, ledger, [*left_out(collected.refused), *accepted, *remarks], shares)
+    return PooledFiles(model, state_bytes, next_message, facts, collected.refused, report, tuple(remarks))
 
 
 class _Before(NamedTuple):
@@ -171,10 +180,17 @@ class _Before(NamedTuple):
     rows: dict[str, int] | None  # of everyone who replied so far; None where an older version did not say
 
 
-def _play(
-    study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | None, after: Path | None
-) -> tuple[_Before, Round, Collected]:
-    """Where the round began, the round, and the replies that were admitted."""
+class _Played(NamedTuple):
+    """A round that was played."""
+
+    before: _Before
+    round: Round
+    collected: Collected  # the replies that were pooled
+    influence: Influence  # by the sites' numbers
+
+
+def _play(study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | None, after: Path | None) -> _Played:
+    """Play a round with the replies that are admitted, and leave out whose reply would spoil the model."""
     agreement = study.agreement
     task = agreement.build_task()
     server = server_of(agreement, len(study.active), inputs)
@@ -195,8 +211,28 @@ def _play(
             collections.append(collected)
             return collected.received
 
-        played = play_round(method, task, before.state, server, agreement.key, before.done, gather)
-    return before, played, collections[0]
+        probes = probe_rows(agreement)
+        is_sound = partial(predicts_finite, method, task, x=probes)
+        played = play_round(method, task, before.state, server, agreement.key, before.done, gather, is_sound)
+        collected = _without(agreement, collections[0], played.left_out)
+        influence = Influence({})
+        if agreement.format > 1:
+            drawing = server_in_round(server, agreement.key, before.done)
+            influence = measure_influence(method, task, before.state, drawing, played.replies, probes)
+    return _Played(before, played, collected, influence)
+
+
+def _without(agreement: Agreement, collected: Collected, clients: Sequence[int]) -> Collected:
+    """The replies without those that would have spoilt the model."""
+    pairs = list(zip(collected.received, collected.names, strict=True))
+    kept = [(reply, name) for reply, name in pairs if reply.client not in clients]
+    spoilt = [f"The reply of {name} is not used: {UNSOUND}" for reply, name in pairs if reply.client in clients]
+    refused = (*collected.refused, *spoilt)
+    if spoilt and len(kept) < agreement.fewest_sites:
+        raise InputError(
+            f"{len(kept)} replies can be pooled, and the study needs {agreement.fewest_sites}. {' '.join(refused)}"
+        )
+    return Collected([reply for reply, _ in kept], tuple(name for _, name in kept), refused)
 
 
 def write_model(
@@ -280,6 +316,8 @@ def _read_state(study: Study, path: Path) -> _Before:
         rows = envelope.header.about.get("rows")
         if rows is not None and any(type(count) is not int for count in rows.values()):
             raise TypeError("rows")
+    if not holds_finite(state):
+        raise InputError(f"{path} holds numbers that are not finite: go on from the state of an earlier round.")
     return _Before(state, envelope.header.round, rows)
 
 

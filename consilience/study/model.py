@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from consilience import tree
-from consilience.errors import InputError, refuse_damage
+from consilience.engines.soundness import holds_finite, quietly
+from consilience.errors import Diverged, InputError, refuse_damage
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.formats.typed import restore_fields
@@ -23,8 +24,9 @@ from consilience.method import Method, Pooled, name
 from consilience.methods import METHODS
 from consilience.metrics.uncertainty import decompose
 from consilience.posterior import Point, Posterior, Samples, members
-from consilience.predictive import Distribution, Normal, tempered
+from consilience.predictive import Distribution, Normal, finite_rows, tempered
 from consilience.study.agreement import Agreement, Study, from_fields
+from consilience.study.rehearsal import probe_rows
 from consilience.tree import Tree
 
 NEEDS_NAMES = (
@@ -95,16 +97,6 @@ class Model:
             return Normal(p.mean * scale + shift, p.var * scale**2, p.noise * scale**2)
         return p
 
-    def check_predicts(self) -> None:
-        """Predict one invented row, so that a state that does not fit its agreement is noticed before it is used.
-
-        Raises:
-            Exception: Whatever goes wrong.
-        """
-        row = torch.zeros(1, len(self.agreement.feature_names))
-        self(row)
-        self.uncertainty(row)
-
     def uncertainty(self, x: Tensor) -> dict[str, Tensor]:
         """Split the uncertainty of predictions. A temperature scales that of a number, and leaves that of classes.
 
@@ -140,7 +132,11 @@ def model_file(model: Model, key: Ed25519PrivateKey) -> bytes:
 
     Returns:
         The file's bytes.
+
+    Raises:
+        Diverged: The model predicts numbers that are not finite.
     """
+    check_predictions(model, "The model is not written")
     agreement = model.agreement
     about = {
         "agreement": agreement.fields,
@@ -163,6 +159,7 @@ def read_model(path: Path, study: Study | None = None) -> Model:
 
     Raises:
         InputError: The file is not a model's, is not signed by the coordinator, or belongs to another study.
+        Diverged: The model predicts numbers that are not finite.
     """
     envelope = open_envelope(path, "model")
     about: Any = envelope.header.about
@@ -183,8 +180,28 @@ def read_model(path: Path, study: Study | None = None) -> Model:
         method = _method_of(agreement, facts, settings)
         state = envelope.value(types_of(method))["state"]
         model = Model(agreement, facts, method, state, envelope.checksum)
-        model.check_predicts()
+        check_predictions(model, f"{path} is not used")
     return model
+
+
+def check_predictions(model: Model, what: str) -> None:
+    """Refuse a model that predicts numbers that are not finite, tried on rows that are plausible by its agreement.
+
+    Args:
+        model: The model.
+        what: What is not done with it, the beginning of a sentence.
+
+    Raises:
+        Diverged: It does.
+    """
+    if holds_finite(model.state):
+        rows = probe_rows(model.agreement)
+        with quietly():
+            predictions = model(rows)
+            model.uncertainty(rows[:1])  # what goes wrong there is noticed here, before the model is used
+        if bool(finite_rows(predictions).all()):
+            return
+    raise Diverged(f"{what}: it predicts numbers that are not finite. Pool again without the site that spoils it.")
 
 
 def _method_of(agreement: Agreement, facts: Facts, settings: dict[str, float | None]) -> Method:

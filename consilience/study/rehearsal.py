@@ -18,11 +18,13 @@ from consilience.method import Method, abridge
 from consilience.parties import Client, Received, Reply, Server
 from consilience.payload import nbytes
 from consilience.study.agreement import Agreement
+from consilience.study.columns import Column
 from consilience.task import Task
 from consilience.tree import Tree
 
 INVENTED = 32  # rows that show a person what would leave
 MANY_WEIGHTS = 5000  # of a network, from where on a matrix of all pairs is not made in a rehearsal
+PROBES = 64  # rows that a pooled model is tried on
 
 
 def server_of(agreement: Agreement, clients: int, inputs: Tensor | None = None) -> Server:
@@ -57,6 +59,41 @@ def invent_rows(agreement: Agreement) -> Data:
         agreement: The study's agreement.
     """
     return draw_rows(INVENTED, (len(agreement.feature_names),), len(agreement.target.classes))
+
+
+def probe_rows(agreement: Agreement) -> Tensor:
+    """Draw rows that are plausible by the agreement, to try a model on before anybody uses it.
+
+    Every column is drawn for itself: numbers over their range, a sixth of them at either end; levels and missing values
+    all equally often. The first row has every number at its lowest, the second at its highest.
+
+    Args:
+        agreement: The study's agreement.
+
+    Returns:
+        Features as the network sees them, [PROBES, D].
+    """
+    key = agreement.key.fold(Stream.PROBE)
+    return torch.cat([_probe_column(column, key.fold(i)) for i, column in enumerate(agreement.columns)], 1)
+
+
+def _probe_column(column: Column, key: Key) -> Tensor:
+    """One column's features, [PROBES, features]."""
+    if column.type == "category":
+        codes = key.permutation(PROBES) % (len(column.levels) + 1)  # one beyond the last is missing
+        return torch.nn.functional.one_hot(codes, len(column.levels) + 1)[:, :-1].float()
+    low, high = column.range
+    place = (1.5 * key.fold(0).uniform(PROBES) - 0.25).clamp(0, 1)
+    place[0] = 0
+    place[1] = 1
+    values = low + place.double() * (high - low)
+    if column.missing != "mark":
+        return ((values - column.centre) / column.spread).float().unsqueeze(1)
+    gaps = key.fold(1).permutation(PROBES) % 4 == 3
+    gaps[:2] = False
+    values[gaps] = column.fill
+    scaled = (values - column.centre) / column.spread
+    return torch.stack([scaled.float(), gaps.float()], 1)
 
 
 class Rehearsal:

@@ -141,6 +141,19 @@ def test_the_default_study_multiplies_linear_posteriors(place: Place) -> None:
     assert torch.equal(pooled.state.posterior.mean, product.mean)
 
 
+def test_a_pool_prints_every_sites_influence(place: Place) -> None:
+    place.begun(*SHORT)
+    place.fitted()
+
+    told = place.at("server", "study", "pool", "sepsis.toml", *place.files)
+
+    head, *lines = told[told.index("site ") :].splitlines()
+    assert head.split() == ["site", "rows", "influence"]
+    shares = {line.split()[0]: float(line.split()[2]) for line in lines[:3]}
+    assert shares == dict.fromkeys(studies.NAMES, 33.0)  # of a mixture of as many rows each: their weight
+    assert "Influence by site" in (place.root / "server" / "sepsis.html").read_text()
+
+
 def test_a_site_leaves_and_another_joins(place: Place) -> None:
     place.begun(*SHORT, "--fewest-sites", "2")
     place.fitted()

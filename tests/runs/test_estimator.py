@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import consilience as co
-from consilience.errors import InputError
+from consilience import tree
+from consilience.errors import Diverged, InputError
 
 QUICK = co.SGD(rate=0.1, epochs=30, batch=16)
 CLASSIFIER = co.FederatedClassifier(co.EvidencePooling(QUICK), hidden=(8,))
@@ -72,7 +74,7 @@ def test_groups_are_the_sites() -> None:
 
 def test_it_is_the_run_it_says_it_is() -> None:
     x, y, site = shifted()
-    model = co.FederatedClassifier("fedavg", hidden=(4,), rounds=2, random_state=3).fit(x, y, groups=site)
+    model = co.co.FederatedClassifier("fedavg", hidden=(4,), rounds=2, random_state=3).fit(x, y, groups=site)
 
     data = co.from_arrays(x, y, site, x_test=x[:0], y_test=y[:0], site_test=site[:0])
     sites = data.split(co.splits.natural(), calibration=0, seed=3)
@@ -130,3 +132,13 @@ def test_a_model_for_each_site_is_no_model_for_all() -> None:
     x, y = make_classification(60, random_state=0)
     with pytest.raises(InputError, match="choose a method that pools"):
         co.FederatedClassifier("local_only").fit(x, y, groups=np.arange(60) % 2)
+
+
+def test_predictions_that_are_not_finite_are_refused() -> None:
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    model = co.FederatedClassifier("fedavg", hidden=(4,), rounds=1).fit(x, x[:, 0] > 0, groups=np.arange(40) % 2)
+    spoilt = tree.map(lambda leaf: leaf * 0 + 3e38, model.result_.state)
+    model.result_ = dataclasses.replace(model.result_, state=spoilt)
+
+    with pytest.raises(Diverged, match="not finite for 40 of 40 rows"):
+        model.predict(x)
