@@ -90,7 +90,7 @@ class Asking:
         self._waiting |= waiting
         self._asked |= waiting
         self._connections |= {k: self.roster.connection(k) for k in requests}
-        self.lost |= dict.fromkeys(refused, "Flower did not take the message for it.")
+        self._away |= {k: (time.monotonic(), "Flower did not take the message for it.") for k in refused}
 
     def _collect(self) -> None:
         """Take what has come."""
