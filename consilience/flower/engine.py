@@ -6,21 +6,21 @@ the last reply or at the deadline.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, Error, Message, MessageType
+from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 
 from consilience.admission.gate import Arrival, Gate, Refused, Rules
 from consilience.data.sites import Data
 from consilience.engines.exchange import Turn
 from consilience.errors import InputError
+from consilience.flower.asking import Asking
 from consilience.flower.client import method_json
-from consilience.flower.roster import Roster, Verify, push
+from consilience.flower.roster import Roster, Verify
 from consilience.flower.wire import digest, open_record, pack, record, signature_in, signed_text, unpack, weight
 from consilience.formats.codec import types_of
 from consilience.method import Method
@@ -32,12 +32,6 @@ from consilience.tree import Tree
 from consilience.version import __version__
 
 TTL = 60.0  # seconds a message outlives its deadline, so that we say first that it has passed
-WHY = {
-    3: "its message was lost.",
-    4: "its reply was lost.",
-    5: "it stopped answering: its machine or its program died.",
-    8: "its program crashed.",
-}
 
 
 class Flower:
@@ -47,6 +41,7 @@ class Flower:
         roster: Which node is which site.
         memories: What simulated sites remember; those of a deployment keep it to themselves.
         forgiving: Whether a round goes on without a site that fails.
+        fewest: How many replies such a round needs all the same.
         lost: Who of the last cohort did not reply, and why.
         wire: Bytes of arrays and headers that crossed, before Flower's framing.
     """
@@ -96,9 +91,11 @@ class Flower:
         self.rehearsal = Rehearsal(row)
         self.memories: dict[int, Tree] = {}
         self.forgiving = False
+        self.fewest = 0
         self.lost: dict[int, str] = {}
         self.wire = {"up_bytes": 0, "down_bytes": 0}
         self._questions: dict[int, str] = {}  # site → the digest of its last question
+        self._addressees: dict[int, int] = {}  # site → the node that it went to
         self._met: set[int] = set()  # sites that have answered, and so remember by themselves
 
     @property
@@ -123,8 +120,14 @@ class Flower:
             InputError: A site failed, and the engine does not forgive.
         """
         self.lost = {}
-        self.roster.meet(cohort)
-        answers = self.replies(self.requests(method, message, cohort, turn))
+        needed = len(cohort)
+        if self.forgiving:
+            needed = self.fewest
+        self.roster.meet(cohort, needed)
+        absent = [k for k in cohort if k not in self.roster.nodes]
+        self.lost = dict.fromkeys(absent, self.roster.absence())
+        present = [k for k in cohort if k in self.roster.nodes]
+        answers = self.replies(present, partial(self.requests, method, message, turn=turn), needed)
         round = turn.round + 1
         gate = Gate(self.rules, self.rehearsal.form(method, task, message, round), round)
         received = []
@@ -147,11 +150,11 @@ class Flower:
         Args:
             method: The method that sites run.
             message: What the method broadcasts.
-            cohort: The sites that are asked.
+            cohort: The sites that are asked; all of them are there.
             turn: The round.
 
         Returns:
-            Messages by site; a site that is not there is lost.
+            Messages by site.
         """
         types = types_of(method)
         common = pack({"message": message}, types)
@@ -165,9 +168,6 @@ class Flower:
         }
         requests = {}
         for k in cohort:
-            if k not in self.roster.nodes:
-                self.lost[k] = self.roster.absence()
-                continue
             packed = common
             if self.simulated and k not in self._met and self.memories.get(k, ()) != ():
                 packed = pack({"message": message, "memory": self.memories[k]}, types)
@@ -185,36 +185,28 @@ class Flower:
             content.config_records["header"]["signature"] = signature
         self.wire["down_bytes"] += weight(content)
         node = self.roster.nodes[k]
+        self._addressees[k] = node
         return Message(content, node, MessageType.TRAIN, group_id=str(t + 1), ttl=self.deadline + TTL)
 
-    def replies(self, requests: Mapping[int, Message]) -> list[tuple[int, list[Message]]]:
+    def replies(
+        self, cohort: Sequence[int], write: Callable[[Sequence[int]], Mapping[int, Message]], needed: int
+    ) -> list[tuple[int, list[Message]]]:
         """Send, then look for replies until all are there or the deadline has passed.
 
         Args:
-            requests: Messages by site.
+            cohort: The sites that are asked; all of them are there.
+            write: Writes messages to sites.
+            needed: How many of them must reply.
 
         Returns:
             All that each site answered; one that did not is lost.
         """
-        waiting, refused = push(self.grid, requests)
-        self.lost |= dict.fromkeys(refused, "Flower did not take the message for it.")
-        asked = dict(waiting)
-        answers: dict[int, list[Message]] = {}
-        end = time.monotonic() + self.deadline
-        while waiting and time.monotonic() < end:
-            for reply in self.grid.pull_messages(list(waiting)):
-                number = reply.metadata.reply_to_message_id
-                if number in asked:  # else nobody asked: late, or to an old question
-                    answers.setdefault(asked[number], []).append(reply)
-                    waiting.pop(number, None)
-            if waiting:
-                time.sleep(self.pause)
-        self.lost |= dict.fromkeys(waiting.values(), f"no reply within {self.deadline:g} seconds.")
-        for k, replies in answers.items():
-            errors = [reply.error for reply in replies if reply.has_error()]
-            if errors:
-                self.lost[k] = _explain(errors[0])
-        return [(k, replies) for k, replies in answers.items() if k not in self.lost]
+        if self.simulated:
+            needed = 0  # who dies in a simulation does not come back
+        asking = Asking(self.roster, write, self.deadline, needed, self.pause)
+        asking(cohort)
+        self.lost |= asking.lost
+        return [(k, replies) for k, replies in asking.answers.items() if k not in self.lost]
 
     def admit(self, gate: Gate, method: Method, k: int, replies: Sequence[Message]) -> Received:
         """Let a site's reply in.
@@ -258,7 +250,7 @@ class Flower:
         nbytes = weight(reply.content)
         self.wire["up_bytes"] += nbytes
         sender = None  # a node that was not asked
-        if reply.metadata.src_node_id == self.roster.nodes[k]:
+        if reply.metadata.src_node_id == self._addressees[k]:
             sender = self.roster.numbers[k]
         signed = True
         if self.roster.verify is not None:
@@ -281,9 +273,3 @@ def _whole(value: Any) -> int:
     if isinstance(value, int):
         return value
     return -1
-
-
-def _explain(error: Error) -> str:
-    """Flower's codes in words; what a site itself reports as it says it."""
-    reason = error.reason or f"error {error.code}"
-    return WHY.get(error.code, f"it reports: {reason}")

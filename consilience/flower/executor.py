@@ -19,25 +19,39 @@ import httpx
 from flwr.app import Context, Error, Message
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.common.serde import context_from_proto, fab_from_proto, run_from_proto
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, SendTaskHeartbeatRequest
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    SendTaskHeartbeatRequest,
+)
 from flwr.supercore.constant import TaskType
+from flwr.supercore.fab import Fab
 from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
     SuperExecAuthHttpInterceptor,
 )
-from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.retry import RetryInvoker, make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
 from consilience.disk.writing import PRIVATE, write_whole
 from consilience.flower.app import content_hash
 
 logging.getLogger("flwr").setLevel(logging.ERROR)  # what matters is said by us
 PAUSE = 0.2  # seconds between two looks for work
+TRIES = 8  # of a call, about a minute; Flower's own programs try for ever
+SILENCE = 180.0  # seconds a program that hands out tasks may be silent: it imports for seconds before it listens
 PROTECTED = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
@@ -54,16 +68,16 @@ class Runtime(NamedTuple):
     secret: bytes
     certificate: bytes | None = None
 
-    def client(self, component: str, *more: Any, tries: int | None = None) -> RuntimeHttpClient:
+    def client(self, component: str, *more: Any, tries: int = TRIES) -> RuntimeHttpClient:
         """Connect.
 
         Args:
             component: Which of Flower's programs this process stands for.
             more: Further interceptors.
-            tries: How often a call is tried; Flower's own number by default.
+            tries: How often a call is tried.
         """
         again = make_simple_http_retry_invoker()
-        again.max_tries = tries or again.max_tries
+        bound(again, tries)
         return RuntimeHttpClient.from_server_address(
             server_address=self.address,
             insecure=self.certificate is None,
@@ -73,8 +87,26 @@ class Runtime(NamedTuple):
         )
 
 
+def bound(again: RetryInvoker, tries: int) -> None:
+    """Let calls fail in the end; Flower's own rule tries for ever, and on a 401 it interrupts this process.
+
+    Args:
+        again: Repeats calls.
+        tries: How often a call is tried.
+    """
+    again.max_tries = tries
+    again.should_giveup = _is_final
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether a call would fail again."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code not in (502, 503, 504)
+    return False
+
+
 def tasks(runtime: Runtime, kind: TaskType, alive: Callable[[], bool], run: int | None = None) -> Iterator[str]:
-    """Take tasks of one kind, as they come, while the process that hands them out is alive.
+    """Take tasks of one kind, as they come, while the process that hands them out is alive and answers.
 
     Args:
         runtime: Where tasks are handed out.
@@ -88,8 +120,9 @@ def tasks(runtime: Runtime, kind: TaskType, alive: Callable[[], bool], run: int 
     """
     permit = SuperExecAuthHttpInterceptor(master_secret=runtime.secret, protected_methods=PROTECTED)
     client = runtime.client("SuperExec", permit, tries=1)  # asked again and again anyway
+    end = time.monotonic() + SILENCE
     try:
-        while alive():
+        while alive() and time.monotonic() < end:
             try:
                 offer = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
             except httpx.HTTPError:
@@ -97,6 +130,7 @@ def tasks(runtime: Runtime, kind: TaskType, alive: Callable[[], bool], run: int 
                 continue
             if offer.HasField("task") and offer.token and run in (None, offer.task.run_id):
                 yield offer.token
+            end = time.monotonic() + SILENCE
             time.sleep(PAUSE)
     finally:
         client.close()
@@ -131,6 +165,7 @@ def answer(
     pinned: str,
     respond: Callable[[Message, Context], Message],
     log: Callable[[str], None],
+    patience: float = 600.0,
 ) -> None:
     """Do one ClientApp's task; the app's bytes are hashed and dropped.
 
@@ -140,11 +175,12 @@ def answer(
         pinned: The hash of the only app that is answered.
         respond: Answers a message.
         log: Is given a sentence for people.
+        patience: Seconds until the whole message must have come from the server.
     """
     client = runtime.client("flwr-clientapp", RuntimeTokenHttpInterceptor(token))
     try:
         with beating(client):
-            message, context, _, fab = pull_task_input(client)
+            message, context, fab = _pull(client, patience)
             sent = content_hash(fab.content)
             if sent == pinned:
                 reply = _answer(respond, message, context)
@@ -156,6 +192,28 @@ def answer(
             push_task_output(client, context, SubStatus.COMPLETED, "")
     finally:
         client.close()
+
+
+def _pull(client: RuntimeHttpClient, patience: float) -> tuple[Message, Context, Fab]:
+    """A task's input. A task is offered before its message has come; Flower's own function waits two hours for it."""
+    task = client.PullTaskInput(PullTaskInputRequest())
+    TaskIdentity.task_id = task.task_id
+    TaskIdentity.run_id = task.run.run_id
+    TaskIdentity.node_id = task.context.node_id
+    context = context_from_proto(task.context)
+    trees = client.PullMessages(PullAppMessagesRequest()).message_object_trees
+    if not trees:
+        raise ConnectionError("the server took its message back.")
+    node = Node(node_id=context.node_id)
+    message = pull_and_inflate_object_from_tree(
+        trees[0],
+        make_pull_object_fn_protobuf(client.PullObject, node, context.run_id),
+        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, context.run_id),
+        return_type=Message,
+        max_time=patience,
+    )
+    message.metadata.__dict__["_message_id"] = trees[0].object_id  # its own number is not in it
+    return message, context, fab_from_proto(task.fab)
 
 
 def _answer(respond: Callable[[Message, Context], Message], message: Message, context: Context) -> Message:
@@ -183,6 +241,7 @@ def serving(runtime: Runtime, token: str) -> Iterator[HttpGrid]:
         The grid.
     """
     grid = HttpGrid(runtime.address, runtime.certificate is None, runtime.certificate, token=token)
+    bound(grid._retry_invoker, TRIES)
     client = grid._runtime_client
     status = SubStatus.FAILED
     details = "The study stopped."
@@ -200,6 +259,7 @@ def serving(runtime: Runtime, token: str) -> Iterator[HttpGrid]:
             status = SubStatus.COMPLETED
             details = ""
     finally:
+        bound(grid._retry_invoker, 1)
         push_task_output(client, context, status, details)
         grid.close()
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
-import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from consilience.errors import InputError
 from consilience.flower import SETTINGS
 
-PATIENCE = 10.0  # seconds a child gets to end by itself
+PATIENCE = 15.0  # seconds a child gets to end by itself; it ends itself within ten
+COMMAND = 180.0  # seconds a command of Flower's may take: it imports for seconds before it does anything
+
+
+class Unreachable(InputError):
+    """No server answers at an address; it may yet come."""
 
 
 class Child:
     """A program that ends when we do, its output in a file.
+
+    Its input is a pipe from us: it closes when we die, however we die, and then the program ends itself.
 
     Attributes:
         process: The program.
@@ -38,18 +44,16 @@ class Child:
             home: Where it keeps its files.
         """
         self.log = log
-        tie = None
-        if sys.platform == "linux":
-            tie = _end_with_parent
+        launcher = str(Path(__file__).with_name("launch.py"))
         with open(log, "ab", opener=_open_private) as file:
+            self._start = file.tell()
             self.process = subprocess.Popen(
-                [find_program(program), *words],
+                [sys.executable, "-P", launcher, program, *words],
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 env=environment(home),
                 umask=0o077,  # its database holds what sites sent
-                preexec_fn=tie,  # noqa: PLW1509 — a system call, no more
             )
 
     def alive(self) -> bool:
@@ -58,27 +62,24 @@ class Child:
 
     def stop(self) -> None:
         """End it, first politely."""
-        if self.alive():
-            self.process.terminate()
-            try:
-                self.process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
     def last_words(self) -> str:
         """Read what it said at the end, for people who look for a reason."""
-        lines = self.log.read_text(errors="replace").splitlines()
+        with self.log.open("rb") as file:
+            file.seek(self._start)
+            lines = file.read().decode(errors="replace").splitlines()
         return " ".join(line.strip() for line in lines[-12:] if line.strip())[-900:]
 
 
 def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
-
-
-def _end_with_parent() -> None:
-    """Ask the kernel to end this child when its parent dies, however it dies."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def find_program(program: str) -> str:
@@ -124,9 +125,11 @@ def command(home: Path, *words: str) -> str:
     Raises:
         InputError: It failed.
     """
-    process = subprocess.run(
-        [find_program("flwr"), *words], env=environment(home), capture_output=True, text=True, check=False
-    )
+    run = partial(subprocess.run, env=environment(home), capture_output=True, text=True, check=False)
+    try:
+        process = run([find_program("flwr"), *words], timeout=COMMAND)
+    except subprocess.TimeoutExpired:
+        raise InputError(f"`flwr {' '.join(words[:2])}` did not end within {COMMAND:g} seconds.") from None
     if process.returncode:
         output = " ".join((process.stdout + process.stderr).split())[-600:]
         raise InputError(f"`flwr {' '.join(words[:2])}` failed: {output}")
@@ -141,7 +144,7 @@ def free_port() -> int:
         return port
 
 
-def check_free(host: str, port: int, patience: float = PATIENCE) -> None:
+def check_free(host: str, port: int, patience: float = 2 * PATIENCE) -> None:
     """Refuse a port in use; one that a server which was killed still holds is free within seconds.
 
     Args:
@@ -189,7 +192,8 @@ def reach(address: str, authority: Path | None, patience: float) -> None:
         patience: Seconds until the server must be there.
 
     Raises:
-        InputError: There is no server, or it cannot be trusted.
+        Unreachable: There is no server.
+        InputError: It cannot be trusted.
     """
     host, port = split_address(address)
     context = _tls_context(authority)
@@ -205,12 +209,17 @@ def reach(address: str, authority: Path | None, patience: float) -> None:
                 f"The server at {address} shows a certificate that is not trusted here: {error.verify_message}. Ask "
                 "its operator for the right root certificate, or for a new one."
             ) from None
-        except ssl.SSLError as error:
-            raise InputError(f"The server at {address} does not speak TLS as expected: {error.reason}.") from None
-        except OSError as error:
+        except OSError as error:  # also a server that dies while it says hello
             if time.monotonic() >= end:
-                raise InputError(f"No server at {address} within {patience:g} seconds: {error}.") from None
+                raise _unreachable(address, patience, error) from None
             time.sleep(0.5)
+
+
+def _unreachable(address: str, patience: float, error: OSError) -> InputError:
+    """Why a server cannot be reached."""
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+        return InputError(f"The server at {address} does not speak TLS as expected: {error.reason}.")
+    return Unreachable(f"No server at {address} within {patience:g} seconds: {error}.")
 
 
 def _tls_context(authority: Path | None) -> ssl.SSLContext | None:

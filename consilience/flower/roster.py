@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
+from flwr.superlink.grid import HttpGrid
 
 from consilience.errors import InputError
 from consilience.version import __version__
@@ -41,6 +42,7 @@ class Roster:
         nodes: Site → node.
         strangers: Node → why it is not asked.
         passing: Strangers who may be well or wanted later.
+        missing: Sites that did not come or went away; they are not waited for again until they are back.
     """
 
     def __init__(
@@ -74,24 +76,52 @@ class Roster:
         self.nodes: dict[int, int] = {}
         self.strangers: dict[int, str] = {}
         self.passing: set[int] = set()
+        self.missing: set[int] = set()
+        self._since: dict[int, str] = {}  # node → since when it is connected; those that were asked who they are
+        self._asked: dict[str, int] = {}  # question → the node that has not said yet who it is
 
-    def meet(self, cohort: Sequence[int]) -> None:
+    def meet(self, cohort: Sequence[int], needed: int | None = None) -> None:
         """Wait for sites, and learn which node is which.
 
         Args:
             cohort: The sites that will be asked.
+            needed: How many of them must be there, so that even a missing one is waited for; all by default.
         """
+        if needed is None:
+            needed = len(cohort)
         end = time.monotonic() + self.wait
         self._reconsider()
         while True:
-            present = set(self.grid.get_node_ids())
-            if not present.issuperset(self.nodes.values()):
-                self.nodes = {k: node for k, node in self.nodes.items() if node in present}
-                self._reconsider()
-            self._introduce(sorted(present - set(self.nodes.values()) - set(self.strangers)))
-            if all(k in self.nodes for k in cohort) or time.monotonic() >= end:
-                return
+            self.look()
+            absent = {k for k in cohort if k not in self.nodes}
+            if absent <= self.missing and len(cohort) - len(absent) >= needed:
+                break
+            if time.monotonic() >= end:
+                break
             time.sleep(self.pause)
+        self.missing = self.missing - set(cohort) | absent
+
+    def look(self) -> None:
+        """Look once who is there, and ask who is new; nobody is waited for."""
+        present = _presence(self.grid)
+        self._since = {node: since for node, since in self._since.items() if present.get(node) == since}
+        self._asked = {number: node for number, node in self._asked.items() if node in self._since}
+        here = {k: node for k, node in self.nodes.items() if node in self._since}
+        if len(here) < len(self.nodes):
+            self.nodes = here
+            self._reconsider()
+        self._introduce({node: since for node, since in sorted(present.items()) if node not in self._since})
+        self._listen()
+
+    def connection(self, k: int) -> tuple[int, str] | None:
+        """Name a site's connection; another one does not know what the site was asked before.
+
+        Args:
+            k: The site.
+        """
+        if k not in self.nodes:
+            return None
+        return self.nodes[k], self._since.get(self.nodes[k], "")
 
     def absence(self) -> str:
         """Say that a site is not there, and who came instead."""
@@ -104,23 +134,30 @@ class Roster:
         """Ask those again who answered with an error, or whose place was taken."""
         for node in self.passing:
             del self.strangers[node]
+            self._since.pop(node, None)
         self.passing = set()
 
-    def _introduce(self, nodes: Sequence[int]) -> None:
+    def _introduce(self, nodes: Mapping[int, str]) -> None:
         """Ask new nodes who they are."""
         if not nodes:
             return
+        for node in nodes:
+            self.strangers.pop(node, None)
+            self.passing.discard(node)
         question = RecordDict({"header": ConfigRecord({"about": "who"})})
         requests = {n: Message(question, n, MessageType.QUERY, group_id="0", ttl=self.wait) for n in nodes}
-        waiting, _ = push(self.grid, requests)
-        end = time.monotonic() + self.wait
-        while waiting and time.monotonic() < end:
-            for reply in self.grid.pull_messages(list(waiting)):
-                node = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None:
-                    self._place(node, reply)
-            if waiting:
-                time.sleep(self.pause)
+        waiting, refused = push(self.grid, requests)
+        self._asked |= waiting
+        self._since |= {node: since for node, since in nodes.items() if node not in refused}
+
+    def _listen(self) -> None:
+        """Hear who nodes are."""
+        if not self._asked:
+            return
+        for reply in self.grid.pull_messages(list(self._asked)):
+            node = self._asked.pop(reply.metadata.reply_to_message_id, None)
+            if node is not None:
+                self._place(node, reply)
 
     def _place(self, node: int, reply: Message) -> None:
         """Put a node in its site's place, or write down why not."""
@@ -154,6 +191,14 @@ class Roster:
             self.passing.add(node)
         else:
             self.nodes[k] = node
+            self.missing.discard(k)
+
+
+def _presence(grid: Grid) -> dict[int, str]:
+    """The nodes that are connected, and since when, where the grid knows."""
+    if isinstance(grid, HttpGrid):
+        return {node.node_id: node.last_activated_at for node in grid.get_nodes()}
+    return dict.fromkeys(grid.get_node_ids(), "")
 
 
 def push(grid: Grid, requests: Mapping[int, Message]) -> tuple[dict[str, int], list[int]]:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.serverapp import Grid
 from flwr.supercore.constant import TaskType
@@ -28,7 +29,7 @@ from consilience.flower.app import write_app
 from consilience.flower.certificates import Certificates, check_current
 from consilience.flower.engine import Flower
 from consilience.flower.executor import Runtime, new_secret, serving, tasks
-from consilience.flower.processes import Child, check_free, command, reach
+from consilience.flower.processes import Child, Unreachable, check_free, command, reach
 from consilience.formats.settings import describe
 from consilience.formats.signature import sign, verifies
 from consilience.method import Method, Needs, group, needs
@@ -87,6 +88,7 @@ def connect(
         check_current(certificates)
     home = folder.absolute()
     secret = new_secret(home / "runtime.secret")
+    _forget(home)
     address = f"{name or _own_address(host)}:{port}"
     words = [
         *("--host", host, "--port", str(port), "--isolation", "process"),
@@ -104,13 +106,29 @@ def connect(
         output = command(home, "run", str(write_app(agreement, home / "app")), "study", "--format", "json")
         runtime = Runtime(address, secret, certificates and certificates.authority.read_bytes())
         say(f"The server listens on {host}:{port}.")
-        token = next(tasks(runtime, TaskType.SERVER_APP, child.alive, run_of(output)), None)
+        end = time.monotonic() + START
+        offers = tasks(runtime, TaskType.SERVER_APP, lambda: child.alive() and time.monotonic() < end, run_of(output))
+        token = next(offers, None)
         if token is None:
-            raise InputError(f"Flower's SuperLink stopped: {child.last_words()}")
+            raise InputError(f"Flower's SuperLink did not start the run: {child.last_words()}")
         with serving(runtime, token) as grid:
             yield grid
+    except httpx.HTTPError as error:
+        raise InputError(
+            f"Flower's SuperLink stopped answering ({type(error).__name__}; see {child.log}). What was saved before is "
+            "whole: continue with --resume."
+        ) from error
     finally:
         child.stop()
+
+
+def _forget(home: Path) -> None:
+    """Begin without the messages of a server that died.
+
+    A site would wait for their remaining parts; as it is, a SuperNode that knew that server ends and is started anew.
+    """
+    for path in home.glob("superlink.db*"):
+        path.unlink()
 
 
 def _own_address(host: str) -> str:
@@ -208,6 +226,7 @@ def rounds(
     checkpoint = _saved(store, method, fingerprint) or new_checkpoint(method.init(task, server), fingerprint)
     engine = _engine(study, key, grid, wait, deadline)
     engine.forgiving = min_replies is not None
+    engine.fewest = min_replies or 0
     threads = threads_for(task)
     loop = Loop(
         method,
@@ -364,8 +383,6 @@ def _wait_for(child: Child, address: str, certificates: Certificates | None) -> 
     while child.alive() and time.monotonic() < end:
         try:
             return reach(address, certificates and certificates.authority, 0.0)
-        except InputError as error:
-            if "No server" not in str(error):
-                raise
+        except Unreachable:
             time.sleep(0.3)
     raise InputError(f"Flower's SuperLink did not start: {child.last_words()}")

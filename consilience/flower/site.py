@@ -26,7 +26,7 @@ from consilience.errors import InputError
 from consilience.flower.app import pin
 from consilience.flower.client import Site, client_app
 from consilience.flower.executor import Runtime, answer, new_secret, tasks
-from consilience.flower.processes import Child, free_port, reach, split_address
+from consilience.flower.processes import Child, Unreachable, free_port, reach, split_address
 from consilience.formats.signature import sign, verifies
 from consilience.key import Stream
 from consilience.study.admission import begins_alone, rules_of
@@ -97,6 +97,8 @@ def serve(
 ) -> None:
     """Answer the server's messages until interrupted.
 
+    A SuperNode remembers nothing we need: whenever it ends, or a message cannot be answered, another takes its place.
+
     Args:
         site: The site.
         agreement: The study's agreement.
@@ -104,7 +106,7 @@ def serve(
         folder: Where the site keeps its log, its memory and Flower's files.
         authority: The server's root certificate; without it nothing is encrypted: for trials only.
         node_key: The site's key for Flower's own authentication.
-        patience: Seconds until the server must be there and know this site's key.
+        patience: Seconds until the server must be there and know this site's key, and until a message must have come.
         say: Is given a sentence for people.
         until: Tells when to stop.
 
@@ -115,25 +117,25 @@ def serve(
     end = time.monotonic() + patience  # until then, the server may still be learning the sites' keys
     make_folder(folder, private=True)
     pinned = pin(agreement)
-    runtime = Runtime(f"127.0.0.1:{free_port()}", new_secret(folder / "runtime.secret"))
-    words = _supernode_words(server, runtime.address, folder / "runtime.secret", authority, node_key)
     respond = responder(site, folder, say)
     torch.set_num_threads(threads_for(site.task))
     say(f"{site.name} waits for {server}. End with Ctrl-C.")
     while not until():
+        runtime = Runtime(f"127.0.0.1:{free_port()}", new_secret(folder / "runtime.secret"))
+        words = _supernode_words(server, runtime.address, folder / "runtime.secret", authority, node_key)
         child = Child("flower-supernode", words, folder / "supernode.log", folder / "flower")
         try:
             for token in tasks(runtime, TaskType.CLIENT_APP, _while(child, until)):
-                try:
-                    answer(runtime, token, pinned, respond, say)
-                except Exception as error:  # the server went away, or the round was over: the next message may be fine
-                    say(f"A message could not be answered: {type(error).__name__}: {error}")
+                answer(runtime, token, pinned, respond, say, patience)
+        except Exception as error:  # the server went away, or the SuperNode: without an answer it would wait for ever
+            say(f"A message could not be answered: {type(error).__name__}: {error}")
         finally:
             child.stop()
         if until():
             return
         if not _is_unknown(child):
             say("The connection was lost; trying again.")
+            end = time.monotonic() + patience
         elif time.monotonic() > end:
             raise InputError(
                 f"The server does not know this site's key: let its operator put {node_key}.pub among its "
@@ -141,8 +143,17 @@ def serve(
             )
         else:
             say("The server does not know this site's key yet; trying again.")
-        time.sleep(PAUSE)
-        reach(server, authority, patience)
+        _reach_again(server, authority, until)
+
+
+def _reach_again(server: str, authority: Path | None, until: Callable[[], bool]) -> None:
+    """Wait for a server that was there before; it may be away for days."""
+    time.sleep(PAUSE)
+    while not until():
+        try:
+            return reach(server, authority, PAUSE)
+        except Unreachable:
+            continue
 
 
 def _supernode_words(
@@ -164,7 +175,7 @@ def _supernode_words(
 def _is_unknown(child: Child) -> bool:
     """Whether a SuperNode ended because the server does not know its key."""
     last_words = child.last_words()
-    return "activate SuperNode" in last_words or "2004" in last_words
+    return "activate SuperNode" in last_words or "code: 2004" in last_words
 
 
 def _while(child: Child, until: Callable[[], bool]) -> Callable[[], bool]:
