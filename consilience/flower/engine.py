@@ -15,7 +15,7 @@ import torch
 from flwr.app import ArrayRecord, Error, Message, MessageType
 from flwr.serverapp import Grid
 
-from consilience.admission.gate import Arrival, Gate, Refused, Rules
+from consilience.admission.gate import Arrival, Gate, Refused, Rules, refuse_errors
 from consilience.data.sites import Data
 from consilience.engines.exchange import Turn
 from consilience.errors import InputError
@@ -64,6 +64,7 @@ class Flower:
         wait: float = 60.0,
         deadline: float = 3600.0,
         rules: Rules = Rules(),
+        rows: Sequence[int] = (),
         pause: float = 0.05,
         simulated: bool = False,
     ) -> None:
@@ -81,6 +82,7 @@ class Flower:
             wait: Seconds until the sites asked must be there.
             deadline: Seconds a round may take; a crash shows after 70.
             rules: What may leave a site.
+            rows: The most rows that each site committed to; none where nobody did.
             pause: Seconds between two looks for replies.
             simulated: Whether memories are handed over, so that the run can be resumed.
         """
@@ -91,6 +93,7 @@ class Flower:
         self.sign = sign
         self.deadline = deadline
         self.rules = rules
+        self.rows = tuple(rows) or (0,) * len(sites)
         self.pause = pause
         self.simulated = simulated
         self.rehearsal = Rehearsal(row)
@@ -126,7 +129,8 @@ class Flower:
         self.roster.meet(cohort)
         answers = self.replies(self.requests(method, message, cohort, turn))
         round = turn.round + 1
-        gate = Gate(self.rules, self.rehearsal.form(method, task, message, round), round)
+        form = self.rehearsal.form(method, task, message, round)
+        gate = Gate(self.rules, form, round, partial(method.doubt, task, message))
         received = []
         for k, replies in answers:
             try:
@@ -235,7 +239,8 @@ class Flower:
         problems = []
         for reply in replies:
             try:
-                answers.append((self._arrival(k, reply), digest(reply.content), reply))
+                with refuse_errors():
+                    answers.append((self._arrival(k, reply), digest(reply.content), reply))
             except Refused as error:
                 problems.append(error)
         for arrival, different in group_answers(answers):
@@ -263,7 +268,8 @@ class Flower:
         if self.roster.verify is not None:
             text = signed_text(self.roster.study, self._questions[k], digest(reply.content))
             signed = self.roster.verify(k, "reply", text, signature_in(reply.content))
-        return Arrival(sender, _whole(about.get("site")), _whole(about.get("round")) + 1, signed, nbytes)
+        claimed = _whole(about.get("site"))
+        return Arrival(sender, claimed, _whole(about.get("round")) + 1, signed, nbytes, rows=self.rows[k])
 
     def _read(self, method: Method, reply: Message, memory: list[Tree]) -> Tree:
         """A reply's value; a simulated site's memory is put aside."""

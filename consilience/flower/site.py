@@ -62,7 +62,7 @@ def site_of(
         data=parts(agreement, member.number, data).train,
         study=agreement.hash,
         turns=[Turn(t, local, t / agreement.rounds) for t in range(agreement.rounds)],
-        rules=rules_of(agreement),
+        rules=rules_of(agreement, member.rows),
         log=message_log(folder / "messages.jsonl"),
         sign=lambda purpose, message: sign(key, purpose, message),
         verify=lambda purpose, message, signature: verifies(agreement.server, purpose, message, signature),

@@ -199,8 +199,8 @@ def fit(
         raise InputError(f"This message is for round {round_} and the study has {agreement.rounds}.")
     memories = _memories(study, member, memory, round_, rows)
     reply = _reply(agreement, member, content, round_, rows.train, memories)
-    may_leave(reply, method, rules_of(agreement))
-    header = Header("reply", agreement.hash, agreement.name, member.name, round_)
+    may_leave(reply, method, rules_of(agreement, member.rows))
+    header = Header("reply", agreement.hash, agreement.name, member.name, round_, _identity(agreement, member))
     sealed = seal({"send": reply.send, "size": reply.size}, header, key)
     try:
         limit_bytes(len(sealed), agreement.most_bytes)
@@ -209,8 +209,15 @@ def fit(
     kept = {str(round_): reply.keep}
     if memories:
         kept = {str(round_ - 1): memories[member.number], **kept}  # so that a lost reply can be made again
-    about = {"rows": fingerprint(rows.train), "rounds": [int(number) for number in kept]}
+    about = {**header.about, "rows": fingerprint(rows.train), "rounds": [int(number) for number in kept]}
     return Fitted(sealed, seal(kept, header._replace(kind="memory", about=about), key), reply.send)
+
+
+def _identity(agreement: Agreement, member: Member) -> dict[str, Any]:
+    """What a site's file says of the site beside its name: its number, which decided what was drawn at random."""
+    if agreement.format == 1:
+        return {}
+    return {"number": member.number}
 
 
 def _reply(
@@ -331,6 +338,6 @@ def statistics(
     task = agreement.build_task()
     with torch.no_grad(), using_threads(threads_for(task)):
         table = log_scores(method, task, state, rows)
-    about = {"model": of, "knob": knob_of(method, state).name}
+    about = {**_identity(agreement, member), "model": of, "knob": knob_of(method, state).name}
     header = Header("statistics", agreement.hash, agreement.name, member.name, 1, about)
     return seal({"log_scores": table, "count": torch.tensor(len(rows.y))}, header, key)

@@ -152,7 +152,7 @@ def test_a_site_leaves_and_another_joins(place: Place) -> None:
     old = place.at("server", "predict", "sepsis.model", "../north/data.csv", "--study", "sepsis.toml", "-o", "p.csv")
     place.carry("sepsis.toml", "server", "west")
     (place.root / "west" / "west.key").rename(place.root / "west" / "old")
-    place.at("west", "site", "join", "sepsis.toml", "east")
+    place.at("west", "site", "join", "sepsis.toml", "east", "data.csv")
     place.carry("east.join", "west", "server")
     place.at("server", "study", "add", "sepsis.toml", "east.join")
     place.carry("sepsis.toml", "server", "west")
@@ -286,7 +286,7 @@ def test_scaling_from_sums(place: Place) -> None:
     text = (place.root / "server" / "sepsis.toml").read_text()
     assert f"centre = {float(f'{mean:.6g}')!r}" in text
     place.carry("sepsis.toml", "server", "north")
-    place.at("north", "site", "join", "sepsis.toml", "north")
+    place.at("north", "site", "join", "sepsis.toml", "north", "--rows", "120")
     code, _, err = place.tried("server", "study", "add", "sepsis.toml", "../north/north.join", "../north/north.join")
     assert code == 2 and "in the study already" in err
 

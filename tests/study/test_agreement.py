@@ -68,8 +68,8 @@ def test_joining_and_leaving_keeps_numbers(tmp_path: Path) -> None:
 
     left = made.without("south")
     key = new_key(tmp_path / "east.key")
-    signed = sign(key, "agreement", signed_words(made.agreement, "east", 0))
-    more = left.with_member("east", public(key), signed)
+    signed = sign(key, "agreement", signed_words(made.agreement, "east", 80))
+    more = left.with_member("east", public(key), signed, 80)
 
     assert [s.number for s in more.active] == [0, 2, 3]  # 1 is not given again
     assert left.models[0].superseded and not made.models[0].superseded
@@ -78,13 +78,13 @@ def test_joining_and_leaving_keeps_numbers(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no site in the study"):
         left.member("nowhere")
     with pytest.raises(InputError, match="in the study already"):
-        made.with_member("North", public(key), signed)
+        made.with_member("North", public(key), signed, 80)
     with pytest.raises(InputError, match="not for this agreement and this name"):
-        made.with_member("west-2", public(key), signed)
+        made.with_member("west-2", public(key), signed, 80)
     with pytest.raises(InputError, match="not for this agreement and this name"):  # as older versions signed
-        made.with_member("east", public(key), sign(key, "agreement", made.agreement.hash.encode()))
+        made.with_member("east", public(key), sign(key, "agreement", made.agreement.hash.encode()), 80)
     with pytest.raises(InputError, match="not for this agreement"):
-        made.with_member("east", public(key), sign(key, "reply", signed_words(made.agreement, "east", 0)))
+        made.with_member("east", public(key), sign(key, "reply", signed_words(made.agreement, "east", 80)), 80)
 
 
 NO_NAMES = [
@@ -108,7 +108,7 @@ def test_what_is_not_a_plain_name_is_no_name_of_a_site(tmp_path: Path, name: str
     study = studies.study(tmp_path)
     key = new_key(tmp_path / "east.key")
     fields = {"hash": study.agreement.hash, "key": public(key), "site": name}
-    signed = sign(key, "agreement", signed_words(study.agreement, name, 0))
+    signed = sign(key, "agreement", signed_words(study.agreement, name, 80))
     (tmp_path / "x.join").write_text(json.dumps({**fields, "signature": signed}))
     path = tmp_path / "sepsis.toml"
     path.write_text(study_text(study).replace('name = "north"', f"name = {json.dumps(name)}"), newline="")
