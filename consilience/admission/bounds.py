@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-SLACK = 10.0  # on the norm of weights: a loss a hundred times that of the start
+SLACK = 5.0  # on the norm of weights: a loss 25 times that of the start; honest replies stay below a tenth of the bound
 MARGIN = 2.0  # on curvatures, whose bound holds for every row as if it lay at the end of all ranges
 ROUNDING = 1e-3  # of what is known exactly, relative
 LOG_NOISE = 30.0  # of a learned noise: variances from 1e-13 to 1e13, in the target's scaled unit
@@ -27,7 +27,7 @@ class Bounds(NamedTuple):
         prior_var: v, the variance of every weight under the prior.
         parameters: P, how many weights there are.
         start: ‖θ₀‖, the norm of weights before any training.
-        layers: L, how many matrices a row passes; 1 for a linear model.
+        shapes: Of all weights, in the order in which a vector of weights holds them.
         reach: ‖(x, 1)‖, the longest row that the agreed ranges allow, with its constant.
         widest: The largest number in such a row.
         classes: How many classes there are; 0 where a number is predicted.
@@ -40,7 +40,7 @@ class Bounds(NamedTuple):
     prior_var: float
     parameters: int
     start: float
-    layers: int
+    shapes: tuple[tuple[int, ...], ...]
     reach: float
     widest: float
     classes: int
@@ -48,6 +48,11 @@ class Bounds(NamedTuple):
     noise: float = 0.0
     narrowest: float | None = None
     statistics: tuple[str, ...] = ()
+
+    @property
+    def layers(self) -> int:
+        """L, how many matrices a row passes; 1 for a linear model."""
+        return max(1, sum(len(shape) > 1 for shape in self.shapes))
 
     def plain_norm(self, rows: int) -> float:
         """Bound the norm of a mode and of draws around it.
@@ -89,11 +94,11 @@ class Bounds(NamedTuple):
         """
         return max(1.0, self.plain_norm(rows) ** 2 / self.layers) ** (self.layers - 1)
 
-    def row_curvature(self, rows: int, noise: float) -> float:
+    def row_curvature(self, gain: float, noise: float) -> float:
         """Bound what one row adds to the trace of a curvature, generalised Gauss–Newton or empirical Fisher.
 
         Args:
-            rows: How many rows stand behind the weights.
+            gain: How much longer a network's derivatives can be than the row.
             noise: The variance of an observation, as agreed or learned.
 
         Returns:
@@ -102,19 +107,21 @@ class Bounds(NamedTuple):
         by_output = 2.0
         if not self.classes:
             by_output = max(1.0, self.target**2 / noise) / noise
-        return by_output * self.reach**2 * self.gain(rows)
+        return by_output * self.reach**2 * gain
 
-    def trace(self, rows: int, noise: float) -> float:
+    def trace(self, rows: int, noise: float, gain: float = math.inf) -> float:
         """Bound the trace of a precision that prior and rows explain.
 
         Args:
             rows: n, how many rows stand behind it.
             noise: The variance of an observation, as agreed or learned.
+            gain: How much longer a network's derivatives can be than the row, where the weights are known.
 
         Returns:
             P/v + n times what a row adds, with a margin; or what an inference's own narrowest variances add up to.
         """
-        explained = MARGIN * (self.parameters / self.prior_var + rows * self.row_curvature(rows, noise))
+        by_row = self.row_curvature(min(gain, self.gain(rows)), noise)
+        explained = MARGIN * (self.parameters / self.prior_var + rows * by_row)
         if self.narrowest is None:
             return explained
         return max(explained, SLACK * self.parameters / self.narrowest)
@@ -126,7 +133,7 @@ class Bounds(NamedTuple):
             rows: How many rows stand behind them.
         """
         size = self.plain_norm(rows)
-        gradient = math.sqrt(self.row_curvature(rows, self.noise or 1.0)) + size / self.prior_var
+        gradient = math.sqrt(self.row_curvature(self.gain(rows), self.noise or 1.0)) + size / self.prior_var
         return SLACK * max(STEPS * size, gradient)
 
     def score(self, rows: int) -> float:

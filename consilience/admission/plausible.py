@@ -7,7 +7,7 @@ all are within. Kinds are types, never methods.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -88,10 +88,12 @@ def implausible_precision(send: Tree, bounds: Bounds, rows: int) -> str | None:
     for node in nodes_of(send):
         problem = None
         match node:
-            case Gaussian(_, var) if var:
-                problem = _too_precise(1 / tree.ravel(var).double(), bounds, rows, noise)
-            case Dense(_, precision):
-                problem = _too_precise(torch.linalg.eigvalsh(precision.double()), bounds, rows, noise)
+            case Gaussian(mean, var) if var:
+                limit = bounds.trace(rows, noise, _gain(mean.values()))
+                problem = _too_precise(1 / tree.ravel(var).double(), limit, bounds, rows)
+            case Dense(mean, precision):
+                limit = bounds.trace(rows, noise, _gain(_matrices(mean, bounds)))
+                problem = _too_precise(torch.linalg.eigvalsh(precision.double()), limit, bounds, rows)
             case Natural(linear, precision):
                 problem = _too_large_factor(linear, precision, bounds, rows, noise)
         if problem is not None:
@@ -104,13 +106,34 @@ def _noise(send: Tree, bounds: Bounds) -> float:
     if bounds.noise:
         return bounds.noise
     learned = [float(leaf.min()) for path, leaf in leaves_of(send) if path.endswith(LOG_NOISE)]
-    return math.exp(max(min(learned, default=0.0), -bounds.log_noise()))
+    limit = bounds.log_noise()
+    return math.exp(min(max(min(learned, default=0.0), -limit), limit))
 
 
-def _too_precise(precisions: Tensor, bounds: Bounds, rows: int, noise: float) -> str | None:
+def _gain(weights: Iterable[Tensor]) -> float:
+    """How much longer than a row the derivatives of a network with these weights can be, squared; 1 for a linear model.
+
+    The derivative by one of L matrices is no longer than the product of the others' largest singular values, for
+    activations that stretch nothing. All but the smallest are multiplied, and the constants beside them count too.
+    """
+    leaves = list(weights)
+    constants = sum(float((leaf.double() ** 2).sum()) for leaf in leaves if leaf.ndim < 2)
+    matrices = [leaf.double().flatten(1) for leaf in leaves if leaf.ndim > 1]
+    stretches = sorted(max(1.0, float(torch.linalg.matrix_norm(matrix, 2)) ** 2) for matrix in matrices)[1:]
+    if not stretches:
+        return 1.0
+    return len(matrices) * math.prod(stretches) * (1 + constants)
+
+
+def _matrices(mean: Tensor, bounds: Bounds) -> list[Tensor]:
+    """The weights that a vector holds."""
+    sizes = [math.prod(shape) for shape in bounds.shapes]
+    return [leaf.reshape(shape) for leaf, shape in zip(mean.split(sizes), bounds.shapes, strict=True)]
+
+
+def _too_precise(precisions: Tensor, limit: float, bounds: Bounds, rows: int) -> str | None:
     """The sentence for variances' inverses, or a matrix's eigenvalues, that cannot be."""
     total = float(precisions.sum())
-    limit = bounds.trace(rows, noise)
     if total > limit:
         return (
             f"its precision adds up to {total:.3g}, and the prior and {rows:,} rows explain no more than {limit:.3g}."

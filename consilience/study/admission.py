@@ -92,7 +92,7 @@ def bounds_of(agreement: Agreement) -> Bounds:
         prior_var=agreement.prior_var,
         parameters=sum(leaf.numel() for leaf in weights.values()),
         start=float(tree.ravel(weights).double().norm()),
-        layers=max(1, sum(leaf.ndim > 1 for leaf in weights.values())),
+        shapes=tuple(tuple(leaf.shape) for leaf in weights.values()),
         reach=math.sqrt(1 + sum(sum(size**2 for size in column) for column in sizes)),
         widest=max(size for column in sizes for size in column),
         classes=len(agreement.target.classes),
