@@ -30,7 +30,7 @@ from consilience.formats.signature import sign, verifies
 from consilience.key import Stream
 from consilience.study.admission import rules_of
 from consilience.study.agreement import Agreement, Member, Study
-from consilience.study.site import parts, rows_of
+from consilience.study.site import check_commitment, parts, rows_of
 
 PAUSE = 3.0  # seconds between two attempts to connect
 
@@ -53,13 +53,15 @@ def site_of(
     """
     agreement = study.agreement
     data, _ = rows_of(agreement, table, one_class)
+    rows = parts(agreement, member.number, data)
+    check_commitment(member, rows)
     local = agreement.key.fold(Stream.LOCAL)
     return Site(
         number=member.number,
         name=member.name,
         method=agreement.build_method(),
         task=agreement.build_task(),
-        data=parts(agreement, member.number, data).train,
+        data=rows.train,
         study=agreement.hash,
         turns=[Turn(t, local, t / agreement.rounds) for t in range(agreement.rounds)],
         rules=rules_of(agreement, member.rows),

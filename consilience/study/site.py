@@ -197,6 +197,7 @@ def fit(
     content, round_ = read_message(study, message)
     if round_ > agreement.rounds:
         raise InputError(f"This message is for round {round_} and the study has {agreement.rounds}.")
+    check_commitment(member, rows)
     memories = _memories(study, member, memory, round_, rows)
     reply = _reply(agreement, member, content, round_, rows.train, memories)
     may_leave(reply, method, rules_of(agreement, member.rows))
@@ -211,6 +212,24 @@ def fit(
         kept = {str(round_ - 1): memories[member.number], **kept}  # so that a lost reply can be made again
     about = {**header.about, "rows": fingerprint(rows.train), "rounds": [int(number) for number in kept]}
     return Fitted(sealed, seal(kept, header._replace(kind="memory", about=about), key), reply.send)
+
+
+def check_commitment(member: Member, rows: Parts) -> None:
+    """Refuse more rows than a site committed to when it joined: the coordinator would not use them.
+
+    Args:
+        member: The site.
+        rows: Its rows by role.
+
+    Raises:
+        InputError: There are more.
+    """
+    count = len(rows.train.y)
+    if member.rows and count > member.rows:
+        raise InputError(
+            f"There are {count:,} rows to train on, and '{member.name}' committed to {member.rows:,} when it joined: "
+            "use the table of then, or let the coordinator take it off the list (`study leave`) and join anew."
+        )
 
 
 def _identity(agreement: Agreement, member: Member) -> dict[str, Any]:

@@ -77,13 +77,13 @@ def _admit(study: Study, model: Model, knob: Knob, envelope: Envelope) -> Statis
         raise InputError(
             f"{envelope.path} is not used: it speaks for {rows:,} rows, and its site may for {rules.largest_site:,}."
         )
+    positive = bool((value["log_scores"] > 0).any())
+    if rows < agreement.smallest or (positive and agreement.target.classes):
+        raise InputError(f"{envelope.path} cannot be a sum of log-probabilities over enough rows: not used.")
     assert rules.bounds is not None
     lowest = rows * rules.bounds.score(rules.largest_site) / min(TEMPERATURES)
     if float(value["log_scores"].abs().max()) > lowest:
         raise InputError(f"{envelope.path} is not used: its log-scores are larger than the study's model can give.")
-    positive = bool((value["log_scores"] > 0).any())
-    if rows < agreement.smallest or (positive and agreement.target.classes):
-        raise InputError(f"{envelope.path} cannot be a sum of log-probabilities over enough rows: not used.")
     return Statistics(envelope.header.sender, rows, value["log_scores"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import random
 import warnings
@@ -13,42 +14,17 @@ import pytest
 import studies
 import torch
 from doors import LIAR, Lie, by_files, by_flower
+from lies import BASES
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from consilience import tree
 from consilience.study.agreement import Study
-from consilience.study.columns import Target
 from consilience.study.rehearsal import invent_rows, server_of
 
 needs_flower = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs Flower")
 DOORS = [pytest.param(by_files, id="files"), pytest.param(by_flower, id="flower", marks=needs_flower)]
-BASES: dict[str, dict[str, Any]] = {
-    "samples": {},
-    "dense": {"method": "gaussian_product", "settings": ("inference.mode=Newton", "inference.dense=True")},
-    "diagonal": {"method": "gaussian_product", "settings": ("inference.mode=Newton", "inference.dense=False")},
-    "evidence": {"method": "evidence", "settings": ("inference.epochs=2",), "hand_out": "ensemble"},
-    "point": {"method": "fedavg", "settings": ("inference.epochs=2",)},
-    "control": {"method": "scaffold", "settings": ("inference.epochs=2",)},
-    "beta": {"method": "beta", "hand_out": "ensemble"},
-    "bcm": {"method": "bcm", "hand_out": "ensemble"},
-    "fitted": {"method": "variational", "settings": ("inference.epochs=2",)},
-    "factor": {"method": "pvi", "settings": ("inference.epochs=2",)},
-    "rows": {
-        "method": "coreset",
-        "settings": (
-            *("learn.updates=1", "learn.steps=2", "learn.data_steps=1", "learn.coreset_steps=1"),
-            "downstream.epochs=2",
-        ),
-    },
-    "lessons": {"method": "dosfl", "settings": ("learn.updates=1", "learn.steps=2")},
-    "number": {
-        "method": "gaussian_product",
-        "settings": ("inference.mode=Newton", "inference.dense=True"),
-        "target": Target("died", (), "", (-20.0, 20.0), 0.0, 2.0),
-        "noise": 0.5,
-    },
-}
+STUDIES = [base for base in BASES if base != "other kinds"]
 EXTREMES = (0.0, 0.5, -1.0, 7.5, 1e9, 1e14, 3e38, -3e38, 1e-45, float(2**62), torch.inf, -torch.inf, torch.nan)
 
 
@@ -95,7 +71,8 @@ def mutate(seed: int) -> Callable[[dict[str, Any]], dict[str, Any]]:
             how = CHANGES[draw.choice(sorted(CHANGES))]
             count = draw.choice((1, 1, 1, len(leaves)))
             for at in draw.sample(range(len(leaves)), count):
-                leaves[at] = how(draw, leaves[at]).contiguous()
+                with contextlib.suppress(RuntimeError):  # half precision holds no 3e38
+                    leaves[at] = how(draw, leaves[at]).contiguous()
         mutated: dict[str, Any] = pytree.tree_unflatten(leaves, shape)
         return mutated
 
@@ -142,19 +119,19 @@ def fuzz(door: Any, base: str, seeds: range, home: tuple[Study, Path], folder: P
 
 
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", STUDIES)
 def test_a_few_changed_replies(base: str, door: Any, homes: Any, tmp_path: Path) -> None:
     fuzz(door, base, range(4), homes(base), tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", STUDIES)
 def test_hundreds_of_changed_files(base: str, homes: Any, tmp_path: Path) -> None:
     fuzz(by_files, base, range(100, 500), homes(base), tmp_path)
 
 
 @needs_flower
 @pytest.mark.slow
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", STUDIES)
 def test_many_changed_messages(base: str, homes: Any, tmp_path: Path) -> None:
     fuzz(by_flower, base, range(1000, 1040), homes(base), tmp_path)
