@@ -15,7 +15,7 @@ from consilience import tree
 from consilience.errors import InputError
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.resistant import Average
-from consilience.posterior import Point, Posterior, average
+from consilience.posterior import SMALLEST, Point, Posterior, average
 from consilience.predictive import Distribution, Predictive
 from consilience.task import Task
 from consilience.training.optimisers import Optimiser
@@ -365,6 +365,28 @@ class Method(ABC):
             The count.
         """
         return reply.size
+
+    @property
+    def narrowest(self) -> float | None:
+        """The smallest variance of a client's Gaussian that its rows need not explain.
+
+        None where every precision is the prior's plus the rows' curvature, as Laplace's approximation computes it.
+        """
+        narrowest: float | None = getattr(getattr(self, "inference", None), "narrowest", SMALLEST)
+        return narrowest
+
+    def doubt(self, task: Task, message: Any, send: Any) -> str | None:
+        """Say why no client can have sent this, beyond what holds for all methods; the server then does not use it.
+
+        Args:
+            task: The statistical problem.
+            message: What the client answers.
+            send: What it sent, which has the form of this method's replies and finite numbers.
+
+        Returns:
+            A sentence about the reply, as "it"; None where there is nothing to say.
+        """
+        return None
 
     def reply_settings(self) -> Any:
         """Describe what decides a first reply.

@@ -9,18 +9,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.admission.bounds import Bounds
 from consilience.admission.form import Form, counts_of, form_of, kinds_of, nodes_of
+from consilience.admission.plausible import (
+    implausible_numbers,
+    implausible_precision,
+    implausible_rows,
+    implausible_weights,
+)
 from consilience.errors import InputError
 from consilience.parties import Received, Reply
 from consilience.posterior import Dense, Gaussian
 from consilience.tree import Tree
 
+MOST_ROWS = 10**8  # more than any site has
 ASYMMETRY = 1e-4  # of a precision matrix, relative to its largest number, that rounding may cause
 
 
@@ -35,36 +43,43 @@ class Rules(NamedTuple):
         smallest: The smallest count of rows that may be shown.
         leaves: The kinds of value that may leave a site; None for all that the method sends.
         most_bytes: The size of one reply.
-        largest_site: More rows than any site has.
+        largest_site: The most rows a site may speak for: as many as it committed to, or more than any site has.
+        bounds: What an honest site's numbers cannot exceed; None where nothing was agreed to know it by.
     """
 
     smallest: int = 1
     leaves: tuple[str, ...] | None = None
     most_bytes: int = 2**30
-    largest_site: int = 10**9
+    largest_site: int = MOST_ROWS
+    bounds: Bounds | None = None
+
+
+Identity: TypeAlias = str | int | tuple[str, int]  # a name, a number, or both
 
 
 class Arrival(NamedTuple):
     """How a reply came. A door states these facts, the gate judges them.
 
     Attributes:
-        sender: Who it came from: the owner of the key that signed it, or of the node that was asked; None for nobody
-            that takes part.
-        claimed: Whom it says it comes from.
+        sender: Who it came from: the owner of the key that signed it, or of the node that was asked, by the number that
+            the study lists; None for nobody that takes part.
+        claimed: Whom it says it comes from, and by which number it was made.
         round: The round it says it answers, from 1 on.
         signed: Whether its signature is the sender's; True where nobody signs, as in a simulation.
         nbytes: Its size on the way.
         answers: How many different answers the sender gave to the question.
         message: The hash of the message that it says it answers; empty where nobody says.
+        rows: The most rows that the sender committed to when it joined; 0 where it did not.
     """
 
-    sender: str | int | None
-    claimed: str | int
+    sender: Identity | None
+    claimed: Identity
     round: int
     signed: bool = True
     nbytes: int = 0
     answers: int = 1
     message: str = ""
+    rows: int = 0
 
 
 class Gate(NamedTuple):
@@ -75,12 +90,14 @@ class Gate(NamedTuple):
         form: What a reply looks like, by a rehearsal; None where invented rows do not do.
         round: The round that is collected, from 1 on.
         message: The hash of the message that is to be answered; empty where any is.
+        doubt: What the method itself says about what was sent, `Method.doubt` with task and message; None for nothing.
     """
 
     rules: Rules
     form: Form | None
     round: int
     message: str = ""
+    doubt: Callable[[Tree], str | None] | None = None
 
     def check_arrival(self, arrival: Arrival) -> None:
         """Judge how a reply came.
@@ -93,6 +110,19 @@ class Gate(NamedTuple):
         """
         for check in ARRIVAL:
             check(arrival, self)
+
+    def for_site(self, rows: int) -> Gate:
+        """Hold a site to the number of rows it committed to.
+
+        Args:
+            rows: That number; 0 where it committed to none.
+
+        Returns:
+            The gate for that site's replies.
+        """
+        if not rows:
+            return self
+        return self._replace(rules=self.rules._replace(largest_site=min(rows, self.rules.largest_site)))
 
     def admit(self, client: int, arrival: Arrival, read: Callable[[], Tree]) -> Received:
         """Let a reply in.
@@ -111,8 +141,9 @@ class Gate(NamedTuple):
         self.check_arrival(arrival)
         with refuse_errors():
             reply = _reply_in(read())
+            gate = self.for_site(arrival.rows)
             for check in CONTENT:
-                check(reply, self)
+                check(reply, gate)
         return Received(client, reply.size.reshape(()), reply.send)
 
 
@@ -166,14 +197,14 @@ def limit_bytes(nbytes: int, most_bytes: int) -> None:
 
 
 def check_sender(arrival: Arrival, gate: Gate) -> None:
-    """Refuse a reply in another site's name.
+    """Refuse a reply in another site's name, or made under another number: numbers decide what is drawn at random.
 
     Args:
         arrival: How the reply came.
         gate: What is expected.
     """
     if arrival.claimed != arrival.sender:
-        raise Refused("it answers in another site's name.")
+        raise Refused("it answers in another site's name, or under another number than the study lists for it.")
 
 
 def check_signature(arrival: Arrival, gate: Gate) -> None:
@@ -318,6 +349,9 @@ def check_counts(reply: Reply, gate: Gate) -> None:
         everyone = gate.form is not None and gate.form.counts_everyone
         if size and (total > size or (everyone and total != size)):
             raise Refused(f"its class counts add up to {total:g} and it claims {size:g} rows.")
+        if total > gate.rules.largest_site:
+            most = gate.rules.largest_site
+            raise Refused(f"its class counts add up to {total:g}, more than the {most:,} rows it may speak for.")
 
 
 def check_kinds(reply: Reply, gate: Gate) -> None:
@@ -332,6 +366,71 @@ def check_kinds(reply: Reply, gate: Gate) -> None:
     for kind in kinds_of(reply.send):
         if kind not in gate.rules.leaves:
             raise Refused(f"it holds a '{kind}', which the study does not let leave a site.")
+
+
+def check_weights(reply: Reply, gate: Gate) -> None:
+    """Refuse weights that are larger than prior and rows allow.
+
+    Args:
+        reply: What was sent.
+        gate: What is expected.
+    """
+    _check_plausible(implausible_weights, reply, gate)
+
+
+def check_precisions(reply: Reply, gate: Gate) -> None:
+    """Refuse Gaussians that are narrower or wider than prior and rows allow.
+
+    Args:
+        reply: What was sent.
+        gate: What is expected.
+    """
+    _check_plausible(implausible_precision, reply, gate)
+
+
+def check_pseudo_rows(reply: Reply, gate: Gate) -> None:
+    """Refuse pseudo-rows with weights below 0, of more rows than there are, with unknown labels, or far out.
+
+    Args:
+        reply: What was sent.
+        gate: What is expected.
+    """
+    _check_plausible(implausible_rows, reply, gate)
+
+
+def check_numbers(reply: Reply, gate: Gate) -> None:
+    """Refuse steps, gradients and scores that are larger than prior and rows allow.
+
+    Args:
+        reply: What was sent.
+        gate: What is expected.
+    """
+    _check_plausible(implausible_numbers, reply, gate)
+
+
+def _check_plausible(find: Callable[[Tree, Bounds, int], str | None], reply: Reply, gate: Gate) -> None:
+    """Refuse with the sentence that is found; behind a withheld size may stand all rows that the site committed to."""
+    bounds = gate.rules.bounds
+    if bounds is None:
+        return
+    rows = int(_one_number(reply.size)) or gate.rules.largest_site
+    problem = find(reply.send, bounds, rows)
+    if problem is not None:
+        raise Refused(problem)
+
+
+def check_method(reply: Reply, gate: Gate) -> None:
+    """Refuse what the method itself says that no client can have sent in answer to the message.
+
+    Args:
+        reply: What was sent.
+        gate: What is expected.
+    """
+    if gate.doubt is None:
+        return
+    problem = gate.doubt(reply.send)
+    if problem is not None:
+        raise Refused(problem)
 
 
 ARRIVAL: tuple[Callable[[Arrival, Gate], None], ...] = (
@@ -349,4 +448,9 @@ CONTENT: tuple[Callable[[Reply, Gate], None], ...] = (
     check_size,
     check_counts,
     check_kinds,
+    check_weights,
+    check_precisions,
+    check_pseudo_rows,
+    check_numbers,
+    check_method,
 )

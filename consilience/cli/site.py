@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from consilience.data.sites import Data
+    from consilience.study.agreement import Agreement
     from consilience.study.model import Model
 
 site_app = typer.Typer(no_args_is_help=True, help="Take part in a study; your rows never leave.")
@@ -54,9 +55,14 @@ Memory_ = Annotated[
 def join(
     study_file: Study_,
     name: Annotated[str, typer.Argument(help="This site's name, visible to everyone in the study.")],
+    table: Annotated[Path | None, typer.Argument(help="The site's rows: they are checked and counted.")] = None,
+    rows: Annotated[int | None, typer.Option(help="The number of rows to commit to, where no table is given.")] = None,
     out_: Out_ = None,
 ) -> None:
-    """Sign the agreement, after reading it: writes NAME.key, which stays here, and NAME.join for the coordinator."""
+    """Sign the agreement, after reading it: writes NAME.key, which stays here, and NAME.join for the coordinator.
+
+    The site commits to a number of rows, those of TABLE or --rows: a reply that speaks for more is refused.
+    """
     from consilience.study.agreement import read
     from consilience.study.joining import join_text
     from consilience.study.names import check_name
@@ -65,10 +71,35 @@ def join(
     check_name(name)
     study = read(study_file)
     consistent(study.agreement)
+    committed = _commitment(study.agreement, name, table, rows)
     key = _site_key(name)
-    write_files(out_ or Path(f"{name}.join"), join_text(study.agreement, name, key), "For the coordinator", shared=True)
+    text = join_text(study.agreement, name, key, committed)
+    write_files(out_ or Path(f"{name}.join"), text, "For the coordinator", shared=True)
+    if study.agreement.format > 1:
+        say(f"You committed to {committed:,} rows: no reply of yours may speak for more.")
     say(f"Your private key stays here and is never shared: {name}.key")
     say(f"You signed the agreement {study.agreement.hash[:12]} of '{study.agreement.name}'.")
+
+
+def _commitment(agreement: Agreement, name: str, table: Path | None, rows: int | None) -> int:
+    """Count the rows that a site commits to; 0 in old studies, which do not ask."""
+    from consilience.study.agreement import check_rows
+    from consilience.study.site import rows_of
+
+    if table is not None and rows is not None:
+        raise InputError("Give the table, whose rows are counted, or --rows, not both.")
+    if table is not None:
+        _, inspection = rows_of(agreement, table, one_class=True)
+        rows = inspection.rows
+    if agreement.format == 1:
+        return 0
+    if rows is None:
+        raise InputError(
+            f"A site commits to its number of rows: give its table, `consilience site join STUDY {name} TABLE`, or "
+            "--rows N."
+        )
+    check_rows(agreement, name, rows)
+    return rows
 
 
 def _site_key(name: str) -> Ed25519PrivateKey:

@@ -116,7 +116,8 @@ def new(
         say("Columns, types and ranges are guesses from one table: correct them before anybody signs.")
     needed = f"every site needs {draft.fewest_rows:,} training rows"
     say(f"The model has {draft.parameters:,} parameters: {needed}, or agree on another rows_per_parameter.")
-    say(f"Next: read {path}, correct it, and send it to the sites, who run `consilience site join {path.name} NAME`.")
+    command = f"`consilience site join {path.name} NAME TABLE`"
+    say(f"Next: read {path}, correct it, and send it to the sites, who run {command}.")
 
 
 def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> tuple[Target, tuple[Column, ...]]:
@@ -168,12 +169,15 @@ def _show_agreement(agreement: Agreement) -> None:
 
 
 def _site_table(study: Study) -> Listing:
-    table = columns(("site", "number", "key", ""))
+    table = columns(("site", "number", "rows at most", "key", ""))
     for site in study.sites:
         status = "signed"
         if site.left:
             status = "left"
-        table.add_row(site.name, str(site.number), site.key[8:20] + "…", status)
+        rows = ""
+        if site.rows:
+            rows = f"{site.rows:,}"
+        table.add_row(site.name, str(site.number), rows, site.key[8:20] + "…", status)
     return table
 
 
@@ -192,7 +196,11 @@ def add(
     consistent(study.agreement)
     for path in files:
         study = add_member(study, path)
-        say(f"Added {study.sites[-1].name} (number {study.sites[-1].number}).")
+        added = study.sites[-1]
+        committed = ""
+        if added.rows:
+            committed = f", at most {added.rows:,} rows"
+        say(f"Added {added.name} (number {added.number}{committed}).")
     write_files(study_file, study_text(study), "Study", shared=True)
     say("Next: send the study file to all sites again, who run `consilience site fit`.")
 

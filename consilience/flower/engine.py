@@ -14,7 +14,7 @@ import torch
 from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 
-from consilience.admission.gate import Arrival, Gate, Refused, Rules
+from consilience.admission.gate import Arrival, Gate, Refused, Rules, refuse_errors
 from consilience.data.sites import Data
 from consilience.engines.exchange import Turn
 from consilience.errors import InputError
@@ -59,6 +59,7 @@ class Flower:
         wait: float = 60.0,
         deadline: float = 3600.0,
         rules: Rules = Rules(),
+        rows: Sequence[int] = (),
         pause: float = 0.05,
         simulated: bool = False,
     ) -> None:
@@ -76,6 +77,7 @@ class Flower:
             wait: Seconds until the sites asked must be there.
             deadline: Seconds a round may take; a crash shows after 70.
             rules: What may leave a site.
+            rows: The most rows that each site committed to; none where nobody did.
             pause: Seconds between two looks for replies.
             simulated: Whether memories are handed over, so that the run can be resumed.
         """
@@ -86,6 +88,7 @@ class Flower:
         self.sign = sign
         self.deadline = deadline
         self.rules = rules
+        self.rows = tuple(rows) or (0,) * len(sites)
         self.pause = pause
         self.simulated = simulated
         self.rehearsal = Rehearsal(row)
@@ -129,7 +132,8 @@ class Flower:
         present = [k for k in cohort if k in self.roster.nodes]
         answers = self.replies(present, partial(self.requests, method, message, turn=turn), needed)
         round = turn.round + 1
-        gate = Gate(self.rules, self.rehearsal.form(method, task, message, round), round)
+        form = self.rehearsal.form(method, task, message, round)
+        gate = Gate(self.rules, form, round, doubt=partial(method.doubt, task, message))
         received = []
         for k, replies in answers:
             try:
@@ -228,7 +232,8 @@ class Flower:
         problems = []
         for reply in replies:
             try:
-                answers.append((self._arrival(k, reply), digest(reply.content), reply))
+                with refuse_errors():
+                    answers.append((self._arrival(k, reply), digest(reply.content), reply))
             except Refused as error:
                 problems.append(error)
         for arrival, different in group_answers(answers):
@@ -256,8 +261,10 @@ class Flower:
         if self.roster.verify is not None:
             text = signed_text(self.roster.study, self._questions[k], digest(reply.content))
             signed = self.roster.verify(k, "reply", text, signature_in(reply.content))
-        number, round = _whole(about.get("site")), _whole(about.get("round")) + 1
-        return Arrival(sender, number, round, signed, nbytes, message=str(about.get("message", "")))
+        claimed = _whole(about.get("site"))
+        round = _whole(about.get("round")) + 1
+        message = str(about.get("message", ""))
+        return Arrival(sender, claimed, round, signed, nbytes, message=message, rows=self.rows[k])
 
     def _read(self, method: Method, reply: Message, memory: list[Tree]) -> Tree:
         """A reply's value; a simulated site's memory is put aside."""

@@ -279,6 +279,7 @@ def _engine(study: Study, key: Ed25519PrivateKey, grid: Grid, wait: float, deadl
         wait=wait,
         deadline=deadline,
         rules=rules_of(agreement),
+        rows=[site.rows for site in study.active],
     )
 
 

@@ -31,7 +31,7 @@ from consilience.formats.signature import sign, verifies
 from consilience.key import Stream
 from consilience.study.admission import begins_alone, rules_of
 from consilience.study.agreement import Agreement, Member, Study
-from consilience.study.site import first_message, parts, rows_of, training_rows
+from consilience.study.site import check_commitment, first_message, parts, rows_of, training_rows
 
 PAUSE = 3.0  # seconds between two attempts to connect
 
@@ -61,7 +61,9 @@ def site_of(
     """
     agreement = study.agreement
     data, _ = rows_of(agreement, table, one_class)
-    training = training_rows(agreement, parts(agreement, member.number, data).train)
+    rows = parts(agreement, member.number, data)
+    check_commitment(member, rows)
+    training = training_rows(agreement, rows.train)
     for note in training.notes:
         say(note)
     local = agreement.key.fold(Stream.LOCAL)
@@ -76,7 +78,7 @@ def site_of(
         data=training.data,
         study=agreement.hash,
         turns=[Turn(t, local, t / agreement.rounds) for t in range(agreement.rounds)],
-        rules=rules_of(agreement),
+        rules=rules_of(agreement, member.rows),
         log=message_log(folder / "messages.jsonl"),
         sign=lambda purpose, message: sign(key, purpose, message),
         verify=lambda purpose, message, signature: verifies(agreement.server, purpose, message, signature),

@@ -18,6 +18,9 @@ from consilience.disk.writing import PRIVATE, write_new
 from consilience.errors import InputError
 
 PREFIX = "ed25519:"
+FIELD = 2**255 - 19
+_EIGHTH = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7  # y of a point of order 8; the other is −y
+SMALL_ORDER = {0, 1, FIELD - 1, _EIGHTH, FIELD - _EIGHTH}  # y of all points of order 1, 2, 4 and 8
 
 
 def new_key(path: Path) -> Ed25519PrivateKey:
@@ -121,8 +124,10 @@ def verifies(key: str, purpose: str, message: bytes, signature: str) -> bool:
         signature: What `sign` returned.
 
     Returns:
-        True where the signature fits; False also where key or signature are not readable.
+        True where the signature fits; False also where key or signature are not readable, or the key is weak.
     """
+    if is_weak(key):
+        return False
     try:
         raw = base64.b64decode(key.removeprefix(PREFIX), validate=True)
         signer = Ed25519PublicKey.from_public_bytes(raw)
@@ -130,6 +135,23 @@ def verifies(key: str, purpose: str, message: bytes, signature: str) -> bool:
     except (InvalidSignature, ValueError, binascii.Error):
         return False
     return key.startswith(PREFIX)
+
+
+def is_weak(key: str) -> bool:
+    """Tell whether anybody can sign for a public key: a point of small order, under which signatures fit any message.
+
+    Args:
+        key: The public key, as `public` writes it.
+
+    Returns:
+        True for the eight points whose order divides 8, however they are encoded; False for what is no key.
+    """
+    try:
+        raw = base64.b64decode(key.removeprefix(PREFIX), validate=True)
+    except (ValueError, binascii.Error):
+        return False
+    y = int.from_bytes(raw, "little") % 2**255  # without the sign of x
+    return len(raw) == 32 and y % FIELD in SMALL_ORDER
 
 
 def _bind(purpose: str, message: bytes) -> bytes:

@@ -87,6 +87,7 @@ class Laplace:
     """
 
     moves_statistics: ClassVar[bool] = True
+    narrowest: ClassVar[None] = None  # prior and rows explain every precision
 
     mode: Inference = SGD()
     curvature: Curvature = ggn

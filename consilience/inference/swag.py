@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -43,6 +44,11 @@ class SWAG:
     every: int = 1
     batch: int = 50
     floor: float = -20.0
+
+    @property
+    def narrowest(self) -> float:
+        """The smallest variance that it can give: that of a weight which did not move."""
+        return math.exp(self.floor)
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Gaussian:
         """Take the moments of the snapshots.

@@ -66,6 +66,15 @@ class MeanField:
     schedule: Schedule = constant
     variant: str = "printed"
 
+    @property
+    def narrowest(self) -> float:
+        """The smallest variance that rows need not explain: the first, or the floor where the KL divergence is cut."""
+        if self.kl < 1 or self.warm_up:
+            return math.exp(self.floor)
+        if self.variant == "ozer2022":
+            return math.exp(-9.0)
+        return math.exp(self.start)
+
     def __call__(self, task: Task, start: Posterior, client: Client) -> Gaussian:
         """Maximise the ELBO.
 

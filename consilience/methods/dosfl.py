@@ -58,6 +58,12 @@ class DOSFL(Method):
     def local(self, task: Task, message: Tensor, client: Client) -> Reply:
         return Reply(self.learn(task, message, client), client.data.size)  # 1
 
+    def doubt(self, task: Task, message: Tensor, send: Lessons) -> str | None:
+        longest = self.learn.rate + 10 * self.learn.updates * self.learn.rate_rate  # Adam's steps, ten times as long
+        if not bool(((send.rates >= 0) & (send.rates <= 1.001 * longest)).all()):
+            return f"it asks for steps that are not from 0 to {longest:g}, further than learning can have brought them."
+        return None
+
     def aggregate(self, task: Task, state: Taught, replies: Sequence[Received], server: Server) -> Taught:
         ordered = sorted(replies, key=lambda r: r.client)
         lessons, w = join_lessons(list(payloads(ordered)), weights(ordered))

@@ -72,6 +72,11 @@ class EvidenceTuned(Method):
             return state._replace(chosen=torch.tensor(GRID[int(sum(payloads(replies)).argmax())]))  # 4
         return self.pool(1.0).aggregate(task, state, replies, server)._replace(chosen=torch.ones(2))
 
+    def doubt(self, task: Task, message: Point | EvidenceState, send: Any) -> str | None:
+        if isinstance(send, Tensor) and bool((send > 0).any()):
+            return "it sums log-probabilities to more than 0."
+        return None
+
     def predictive(self, task: Task, state: EvidenceState) -> Predictive:
         penalty, temperature = torch.as_tensor(state.chosen).tolist()
         teacher = self.pool(penalty).teacher(task, state)

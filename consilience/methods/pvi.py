@@ -19,6 +19,8 @@ from consilience.prior import Believed
 from consilience.task import Task
 from consilience.tree import Params
 
+ROUNDING = 1e-4  # of a precision that was subtracted and is added again, relative
+
 
 class Partitioned(NamedTuple):
     """The state of partitioned variational inference, and its message.
@@ -91,6 +93,16 @@ class PVI(Method):
         change = tree.sub(tree.sub(natural(posterior), cavity), client.memory)
         change = tree.map(lambda leaf: leaf * message.damping.to(leaf), change)
         return Reply((change, points), client.data.size, keep=tree.add(client.memory, change))  # 3
+
+    def doubt(self, task: Task, message: Partitioned, send: Any) -> str | None:
+        before = tree.scale(message.natural.precision, float(message.damping))
+        damped = tree.add(before, send[0].precision)  # ρ times the precision of qₖ, which is a Gaussian
+        if isinstance(damped, Tensor):
+            damped = torch.linalg.eigvalsh(damped.double())
+        least = min(float(leaf.min()) for leaf in tree.leaves(damped))
+        if least < -ROUNDING * max(float(leaf.abs().max()) for leaf in tree.leaves(before)):
+            return "it takes more certainty away than q has: no posterior has a negative precision."
+        return None
 
     def aggregate(self, task: Task, state: Partitioned, replies: Sequence[Received], server: Server) -> Partitioned:
         changes, points = zip(*payloads(replies), strict=True)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from consilience import tree
+from consilience.admission.bounds import Bounds
 from consilience.admission.form import form_of
 from consilience.admission.gate import (
+    MOST_ROWS,
     Arrival,
     Gate,
     Refused,
@@ -20,7 +25,11 @@ from consilience.admission.gate import (
     check_form,
     check_gaussians,
     check_kinds,
+    check_numbers,
+    check_precisions,
+    check_pseudo_rows,
     check_size,
+    check_weights,
     refuse_errors,
 )
 from consilience.errors import InputError
@@ -29,6 +38,7 @@ from consilience.method import Method, Needs
 from consilience.method import name as name_of
 from consilience.parties import Reply
 from consilience.study.agreement import Agreement, Study
+from consilience.study.columns import Column
 from consilience.study.rehearsal import rehearsal_of
 from consilience.tree import Tree
 
@@ -56,13 +66,58 @@ def group_answers(answers: Iterable[tuple[Arrival, str, T]]) -> list[tuple[Arriv
     ]
 
 
-def rules_of(agreement: Agreement) -> Rules:
+def rules_of(agreement: Agreement, rows: int = 0) -> Rules:
     """Take the rules from what the sites agreed on.
 
     Args:
         agreement: The study's agreement.
+        rows: The most rows that a site committed to; 0 where it did not, or for all sites.
     """
-    return Rules(agreement.smallest, agreement.leaves, agreement.most_bytes)
+    bounds = bounds_of(agreement)
+    return Rules(agreement.smallest, agreement.leaves, agreement.most_bytes, rows or MOST_ROWS, bounds)
+
+
+def bounds_of(agreement: Agreement) -> Bounds:
+    """Find what an honest site's numbers cannot exceed, from the prior, the model and the ranges of the columns.
+
+    Args:
+        agreement: The study's agreement.
+    """
+    task = agreement.build_task()
+    weights = task.weights(task.like)
+    sizes = [_largest_features(column) for column in agreement.columns]
+    target = agreement.target.as_column()
+    largest_target = 0.0
+    if not agreement.target.classes:
+        largest_target = max(_scaled(target, value) for value in target.range)
+    return Bounds(
+        prior_var=agreement.prior_var,
+        parameters=sum(leaf.numel() for leaf in weights.values()),
+        start=float(tree.ravel(weights).double().norm()),
+        shapes=tuple(tuple(leaf.shape) for leaf in weights.values()),
+        reach=math.sqrt(1 + sum(sum(size**2 for size in column) for column in sizes)),
+        widest=max(size for column in sizes for size in column),
+        classes=len(agreement.target.classes),
+        target=largest_target,
+        noise=agreement.noise,
+        narrowest=agreement.build_method().narrowest,
+        statistics=task.statistics,
+    )
+
+
+def _largest_features(column: Column) -> tuple[float, ...]:
+    """The largest size of each feature that can be other than 0 in one row."""
+    if column.type == "category":
+        return (1.0,)
+    sizes = [_scaled(column, value) for value in column.range]
+    if column.missing != "mark":
+        return (max(sizes),)
+    return (max(*sizes, _scaled(column, column.fill)), 1.0)
+
+
+def _scaled(column: Column, value: float) -> float:
+    """How large a number is as the network sees it."""
+    return abs(value - column.centre) / column.spread
 
 
 def gate_of(agreement: Agreement, message: Tree = None, round: int = 1, inputs: Tensor | None = None) -> Gate:
@@ -75,11 +130,16 @@ def gate_of(agreement: Agreement, message: Tree = None, round: int = 1, inputs: 
         inputs: The coordinator's own rows without labels, [N, D].
     """
     rehearsal = rehearsal_of(agreement, inputs)
-    form = rehearsal.form(agreement.build_method(), agreement.build_task(), message, round)
+    method = agreement.build_method()
+    task = agreement.build_task()
+    form = rehearsal.form(method, task, message, round)
     asked = ""
     if message is not None or begins_alone(agreement, round):
         asked = message_hash(agreement, message, round)
-    return Gate(rules_of(agreement), form, round, asked)
+    gate = Gate(rules_of(agreement), form, round, asked)
+    if message is None:
+        return gate
+    return gate._replace(doubt=partial(method.doubt, task, message))
 
 
 def begins_alone(agreement: Agreement, round: int) -> bool:
@@ -116,6 +176,9 @@ def message_hash(agreement: Agreement, message: Tree, round: int) -> str:
     return digest.hexdigest()
 
 
+OWN = (check_kinds, check_size, check_counts, check_weights, check_precisions, check_pseudo_rows, check_numbers)
+
+
 def may_leave(reply: Reply, method: Method, rules: Rules) -> None:
     """Refuse at a site what the server would refuse, and what tells about fewer rows than agreed.
 
@@ -129,7 +192,7 @@ def may_leave(reply: Reply, method: Method, rules: Rules) -> None:
     """
     gate = Gate(rules, None, 0)
     try:
-        for check in (check_kinds, check_size, check_counts):
+        for check in OWN:
             check(reply, gate)
         fewest = int(method.fewest(reply))
         if 0 < fewest < rules.smallest:

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from consilience.admission.gate import MOST_ROWS
 from consilience.errors import InputError, unknown_name
 from consilience.formats.blueprint import MOST_DRAWS
 from consilience.formats.settings import configure
-from consilience.formats.signature import verifies
+from consilience.formats.signature import is_weak, verifies
 from consilience.key import Key
 from consilience.method import Method
 from consilience.methods import METHODS, defaults
@@ -349,6 +350,9 @@ class Study:
             raise InputError(f"The key of '{name}' belongs to another site already: let it make one of its own.")
         if any(giver.name.casefold() == name.casefold() and giver.key != key for giver in self.sums):
             raise InputError(f"The sums of '{name}' were signed with another key: ask the site which key is its own.")
+        check_rows(self.agreement, name, rows)
+        if is_weak(key):
+            raise InputError(f"The key of '{name}' is none that only its owner can sign with: let it make a new one.")
         member = Member(name, self.next_number, key, signature, rows=rows)
         _check_signature(self.agreement, member)
         return replace(self, sites=(*self.sites, member))
@@ -402,6 +406,24 @@ def signed_words(agreement: Agreement, name: str, rows: int) -> bytes:
     return f"{agreement.hash} {rows} {name}".encode()
 
 
+def check_rows(agreement: Agreement, name: str, rows: int) -> None:
+    """Refuse a number of rows that no site of the study can commit to.
+
+    Args:
+        agreement: The agreement.
+        name: The site's name.
+        rows: The number; not asked for in format 1.
+
+    Raises:
+        InputError: It is too small or larger than any site has.
+    """
+    if agreement.format > 1 and not agreement.smallest <= rows <= MOST_ROWS:
+        raise InputError(
+            f"'{name}' commits to {rows:,} rows; a whole number from {agreement.smallest} to {MOST_ROWS:,} is needed: "
+            "give `site join` the site's table, or its number of rows with --rows."
+        )
+
+
 def _check_signature(agreement: Agreement, site: Member) -> None:
     if not verifies(site.key, "agreement", signed_words(agreement, site.name, site.rows), site.signature):
         raise InputError(
@@ -438,6 +460,7 @@ def read(path: Path) -> Study:
         raise InputError(f"{path}: the list of sites is damaged ({error}); restore it from a copy.") from error
     for site in sites:
         check_name(site.name)
+        check_rows(agreement, site.name, site.rows)
         _check_signature(agreement, site)
     names = [site.name.casefold() for site in sites if not site.left]
     if len(set(names)) < len(names):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from consilience.admission.gate import Arrival, Gate, Refused, limit_bytes
+from consilience.admission.gate import Arrival, Gate, Identity, Refused, limit_bytes
 from consilience.errors import InputError
 from consilience.formats.codec import decode, types_of
 from consilience.formats.envelope import MOST_BYTES, Envelope, Header, open_envelope, seal
@@ -170,12 +170,26 @@ def _open_all(study: Study, paths: Sequence[Path], kind: str, most: int) -> tupl
 
 def _arrival(study: Study, envelope: Envelope) -> Arrival:
     """How a file came."""
-    claimed = envelope.header.sender
-    owners = [site.name for site in study.active if site.key == envelope.key]
-    sender = next(iter(owners), claimed)  # nobody's key: the signature will not fit
-    signed = envelope.signed_by(_key_of(study, claimed))
+    name = envelope.header.sender
+    owners = [site for site in study.active if site.key == envelope.key]
+    owner = next(iter(owners), study.member(name))  # nobody's key: the signature will not fit
+    sender: Identity = owner.name
+    claimed: Identity = name
+    if study.agreement.format > 1:
+        sender = (owner.name, owner.number)
+        claimed = (name, _number_in(envelope))
+    signed = envelope.signed_by(_key_of(study, name))
     message = str(envelope.header.about.get("message", ""))
-    return Arrival(sender, claimed, envelope.header.round, signed, envelope.nbytes, message=message)
+    rows = study.member(name).rows
+    return Arrival(sender, claimed, envelope.header.round, signed, envelope.nbytes, message=message, rows=rows)
+
+
+def _number_in(envelope: Envelope) -> int:
+    """The number that a file says it was made under; one that nobody has if it does not say."""
+    number = envelope.header.about.get("number")
+    if type(number) is int:
+        return number
+    return -1
 
 
 def _open_from_site(study: Study, path: Path, kind: str, most: int) -> Envelope:

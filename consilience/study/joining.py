@@ -18,7 +18,7 @@ from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Header, bytes_of, open_envelope, seal
 from consilience.formats.signature import public, sign
 from consilience.study.admission import admit
-from consilience.study.agreement import Agreement, Sender, Study, signed_words
+from consilience.study.agreement import Agreement, Sender, Study, check_rows, signed_words
 from consilience.study.columns import Column, Inspection, sums
 from consilience.study.names import check_name
 
@@ -30,15 +30,16 @@ def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey, rows: int
         agreement: The study's agreement.
         name: The site's name.
         key: Its private key.
-        rows: The number of rows it commits to.
+        rows: The number of rows it commits to: no reply of it may speak for more.
 
     Returns:
         The file's text, JSON.
 
     Raises:
-        InputError: The name cannot be a site's.
+        InputError: The name cannot be a site's, or the number of rows is missing.
     """
     check_name(name)
+    check_rows(agreement, name, rows)
     fields: dict[str, str | int] = {
         "study": agreement.name,
         "hash": agreement.hash,

@@ -291,14 +291,16 @@ def fit(
     asked = message_hash(agreement, content, round_)
     answered = _answered(study, member, memory, rows)
     check_once(answered, round_, asked, memory)
+    check_commitment(member, rows)
     memories = _memories(study, member, memory, round_, rows)
     training = training_rows(agreement, rows.train)
     reply = _reply(agreement, member, content, round_, training.data, memories)
     check_reply(agreement, reply, training.data)
-    may_leave(reply, method, rules_of(agreement))
-    header = Header("reply", agreement.hash, agreement.name, member.name, round_)
+    may_leave(reply, method, rules_of(agreement, member.rows))
+    identity = _identity(agreement, member)
+    header = Header("reply", agreement.hash, agreement.name, member.name, round_, identity)
     if asked:
-        header = header._replace(about={"message": asked})
+        header = header._replace(about={**identity, "message": asked})
     sealed = seal({"send": reply.send, "size": reply.size}, header, key)
     try:
         limit_bytes(len(sealed), agreement.most_bytes)
@@ -307,7 +309,7 @@ def fit(
     kept = {str(round_): reply.keep}
     if memories:
         kept = {str(round_ - 1): memories[member.number], **kept}  # so that a lost reply can be made again
-    about: dict[str, Any] = {"rows": fingerprint(rows.train), "rounds": [int(number) for number in kept]}
+    about: dict[str, Any] = {**identity, "rows": fingerprint(rows.train), "rounds": [int(number) for number in kept]}
     if asked:
         about["answered"] = {**answered, str(round_): asked}
     return Fitted(sealed, seal(kept, header._replace(kind="memory", about=about), key), reply.send, training)
@@ -365,6 +367,31 @@ def _answered(study: Study, member: Member, path: Path | None, rows: Parts) -> d
             f"same table, or move {path} away if the reply was never handed over."
         )
     return dict(about.get("answered", {}))
+
+
+def check_commitment(member: Member, rows: Parts) -> None:
+    """Refuse more rows than a site committed to when it joined: the coordinator would not use them.
+
+    Args:
+        member: The site.
+        rows: Its rows by role.
+
+    Raises:
+        InputError: There are more.
+    """
+    count = len(rows.train.y)
+    if member.rows and count > member.rows:
+        raise InputError(
+            f"There are {count:,} rows to train on, and '{member.name}' committed to {member.rows:,} when it joined: "
+            "use the table of then, or let the coordinator take it off the list (`study leave`) and join anew."
+        )
+
+
+def _identity(agreement: Agreement, member: Member) -> dict[str, Any]:
+    """What a site's file says of the site beside its name: its number, which decided what was drawn at random."""
+    if agreement.format == 1:
+        return {}
+    return {"number": member.number}
 
 
 def _reply(
@@ -485,6 +512,6 @@ def statistics(
     task = agreement.build_task()
     with torch.no_grad(), using_threads(threads_for(task)):
         table = log_scores(method, task, state, rows)
-    about = {"model": of, "knob": knob_of(method, state).name}
+    about = {**_identity(agreement, member), "model": of, "knob": knob_of(method, state).name}
     header = Header("statistics", agreement.hash, agreement.name, member.name, 1, about)
     return seal({"log_scores": table, "count": torch.tensor(len(rows.y))}, header, key)

@@ -9,13 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from consilience.admission.gate import refuse_errors
 from consilience.errors import InputError
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Envelope
 from consilience.method import Knob
 from consilience.study.account import Judgement
-from consilience.study.admission import admit
-from consilience.study.agreement import Agreement, Study
+from consilience.study.admission import admit, rules_of
+from consilience.study.agreement import Study
 from consilience.study.choice import TEMPERATURES, score_at
 from consilience.study.files import from_sites
 from consilience.study.model import Model
@@ -53,13 +54,16 @@ def read_statistics(
     statistics = []
     for envelope in envelopes:
         try:
-            statistics.append(_admit(study.agreement, model, knob, envelope))
+            with refuse_errors():
+                statistics.append(_admit(study, model, knob, envelope))
         except InputError as error:
             refused.append(str(error))
     return statistics, refused
 
 
-def _admit(agreement: Agreement, model: Model, knob: Knob, envelope: Envelope) -> Statistics:
+def _admit(study: Study, model: Model, knob: Knob, envelope: Envelope) -> Statistics:
+    agreement = study.agreement
+    rules = rules_of(agreement, study.member(envelope.header.sender).rows)
     if envelope.header.about.get("model") != model.checksum:
         raise InputError(f"{envelope.path} is about another model than this one: ask the site for new statistics.")
     expected = {
@@ -69,9 +73,17 @@ def _admit(agreement: Agreement, model: Model, knob: Knob, envelope: Envelope) -
     value = envelope.value(TYPES)
     admit(value, expected, envelope.path)
     rows = int(value["count"])
+    if rows > rules.largest_site:
+        raise InputError(
+            f"{envelope.path} is not used: it speaks for {rows:,} rows, and its site may for {rules.largest_site:,}."
+        )
     positive = bool((value["log_scores"] > 0).any())
     if rows < agreement.smallest or (positive and agreement.target.classes):
         raise InputError(f"{envelope.path} cannot be a sum of log-probabilities over enough rows: not used.")
+    assert rules.bounds is not None
+    lowest = rows * rules.bounds.score(rules.largest_site) / min(TEMPERATURES)
+    if float(value["log_scores"].abs().max()) > lowest:
+        raise InputError(f"{envelope.path} is not used: its log-scores are larger than the study's model can give.")
     return Statistics(envelope.header.sender, rows, value["log_scores"])
 
 

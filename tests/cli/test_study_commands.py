@@ -165,7 +165,7 @@ def test_a_site_leaves_and_another_joins(place: Place) -> None:
     old = place.at("server", "predict", "sepsis.model", "../north/data.csv", "--study", "sepsis.toml", "-o", "p.csv")
     place.carry("sepsis.toml", "server", "west")
     (place.root / "west" / "west.key").rename(place.root / "west" / "old")
-    place.at("west", "site", "join", "sepsis.toml", "east")
+    place.at("west", "site", "join", "sepsis.toml", "east", "data.csv")
     place.carry("east.join", "west", "server")
     place.at("server", "study", "add", "sepsis.toml", "east.join")
     place.carry("sepsis.toml", "server", "west")
@@ -303,7 +303,7 @@ def test_scaling_from_sums(place: Place) -> None:
     text = (place.root / "server" / "sepsis.toml").read_text()
     assert f"centre = {float(f'{mean:.6g}')!r}" in text
     place.carry("sepsis.toml", "server", "north")
-    place.at("north", "site", "join", "sepsis.toml", "north")
+    place.at("north", "site", "join", "sepsis.toml", "north", "--rows", "120")
     code, _, err = place.tried("server", "study", "add", "sepsis.toml", "../north/north.join", "../north/north.join")
     assert code == 2 and "in the study already" in err
 
@@ -336,6 +336,39 @@ BAD_TABLES: list[tuple[Callable[[str], str], str]] = [
     (lambda text: text.replace(",", ";"), "delimiter"),
     (older, "120 of 120 values lie outside 18 to 100 years"),
 ]
+
+
+def test_a_site_commits_to_its_rows_when_it_joins(place: Place) -> None:
+    (place.root / "server" / "columns.toml").write_text(COLUMNS)
+    place.at("server", "study", "new", "sepsis", "--columns", "columns.toml")
+    place.everybody("sepsis.toml")
+    join = ("site", "join", "sepsis.toml")
+
+    refusals = [
+        place.tried("north", *join, "north"),
+        place.tried("north", *join, "north", "data.csv", "--rows", "120"),
+        place.tried("north", *join, "north", "--rows", "3"),
+        place.tried("north", *join, "north", "sepsis.toml"),
+    ]
+    key = (place.root / "north" / "north.key").exists()
+    counted = place.at("north", *join, "north", "data.csv")
+    place.at("south", *join, "south", "--rows", "50")
+    for name in ("north", "south"):
+        place.carry(f"{name}.join", name, "server")
+    added = place.at("server", "study", "add", "sepsis.toml", "north.join", "south.join")
+    listed = place.at("server", "study", "show", "sepsis.toml")
+    place.everybody("sepsis.toml")
+    place.at("north", "site", "fit", "sepsis.toml", "data.csv")
+    code, _, grown = place.tried("south", "site", "fit", "sepsis.toml", "data.csv")
+
+    assert [code for code, _, _ in refusals] == [2] * 4 and not key  # nothing is written before the table is sound
+    assert "A site commits to its number of rows: give its table" in refusals[0][2]
+    assert "or --rows, not both" in refusals[1][2]
+    assert "'north' commits to 3 rows; a whole number from 10" in refusals[2][2]
+    assert "You committed to 120 rows" in counted
+    assert "north (number 0, at most 120 rows)" in added and "at most 50 rows" in added
+    assert "rows at most" in listed and "120" in listed
+    assert code == 2 and "'south' committed to 50 when it joined" in grown
 
 
 def test_a_table_that_cannot_be_used(place: Place) -> None:

@@ -54,7 +54,7 @@ class Place:
         self.at("server", "study", "new", "sepsis", "--columns", "columns.toml", *words)
         for name in studies.NAMES:
             self.carry("sepsis.toml", "server", name)
-            self.at(name, "site", "join", "sepsis.toml", name)
+            self.at(name, "site", "join", "sepsis.toml", name, "--rows", "120")
             self.carry(f"{name}.join", name, "server")
         self.at("server", "study", "add", "sepsis.toml", *(f"{name}.join" for name in studies.NAMES))
         self.everybody("sepsis.toml")

@@ -22,6 +22,7 @@ COLUMNS = (
 SHORT = ("inference.epochs=2", "inference.cycles=1", "inference.keep=2", "inference.batch=16")
 NAMES = ("north", "south", "west")
 FREE: dict[str, Any] = {"rows_per_parameter": 0.0, "fewest_sites": 1}  # networks on few rows, pools of one or two sites
+ROWS = 100  # that each site commits to; `rows` gives fewer
 
 
 def agreement(folder: Path, **changes: Any) -> Agreement:
@@ -41,7 +42,7 @@ def study(folder: Path, names: tuple[str, ...] = NAMES, **changes: Any) -> Study
     for name in names:
         path = folder / f"{name}.key"
         key = read_key(path) if path.exists() else new_key(path)
-        made = made.with_member(name, public(key), sign(key, "agreement", signed_words(agreed, name, 0)))
+        made = made.with_member(name, public(key), sign(key, "agreement", signed_words(agreed, name, ROWS)), ROWS)
     return made
 
 

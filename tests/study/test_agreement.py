@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 from pathlib import Path
@@ -10,15 +11,16 @@ from typing import Any
 import pytest
 import studies
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from consilience.data.cells import Cell
 from consilience.errors import InputError
-from consilience.formats.signature import new_key, public, sign
+from consilience.formats.signature import PREFIX, is_weak, new_key, public, sign, verifies
 from consilience.posterior import Dense, Gaussian
 from consilience.study.admission import admit
 from consilience.study.agreement import Study, from_fields, read, signed_words
 from consilience.study.columns import Column, features, inspect, labelled_rows, sums
-from consilience.study.joining import add_member
+from consilience.study.joining import add_member, join_text
 from consilience.study.names import check_name
 from consilience.study.proposal import EXAMPLE, consistent, proposal
 from consilience.study.rehearsal import rehearse, would_leave
@@ -68,8 +70,8 @@ def test_joining_and_leaving_keeps_numbers(tmp_path: Path) -> None:
 
     left = made.without("south")
     key = new_key(tmp_path / "east.key")
-    signed = sign(key, "agreement", signed_words(made.agreement, "east", 0))
-    more = left.with_member("east", public(key), signed)
+    signed = sign(key, "agreement", signed_words(made.agreement, "east", 80))
+    more = left.with_member("east", public(key), signed, 80)
 
     assert [s.number for s in more.active] == [0, 2, 3]  # 1 is not given again
     assert left.models[0].superseded and not made.models[0].superseded
@@ -78,13 +80,13 @@ def test_joining_and_leaving_keeps_numbers(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no site in the study"):
         left.member("nowhere")
     with pytest.raises(InputError, match="in the study already"):
-        made.with_member("North", public(key), signed)
+        made.with_member("North", public(key), signed, 80)
     with pytest.raises(InputError, match="not for this agreement and this name"):
-        made.with_member("west-2", public(key), signed)
+        made.with_member("west-2", public(key), signed, 80)
     with pytest.raises(InputError, match="not for this agreement and this name"):  # as older versions signed
-        made.with_member("east", public(key), sign(key, "agreement", made.agreement.hash.encode()))
+        made.with_member("east", public(key), sign(key, "agreement", made.agreement.hash.encode()), 80)
     with pytest.raises(InputError, match="not for this agreement"):
-        made.with_member("east", public(key), sign(key, "reply", signed_words(made.agreement, "east", 0)))
+        made.with_member("east", public(key), sign(key, "reply", signed_words(made.agreement, "east", 80)), 80)
 
 
 NO_NAMES = [
@@ -108,7 +110,7 @@ def test_what_is_not_a_plain_name_is_no_name_of_a_site(tmp_path: Path, name: str
     study = studies.study(tmp_path)
     key = new_key(tmp_path / "east.key")
     fields = {"hash": study.agreement.hash, "key": public(key), "site": name}
-    signed = sign(key, "agreement", signed_words(study.agreement, name, 0))
+    signed = sign(key, "agreement", signed_words(study.agreement, name, 80))
     (tmp_path / "x.join").write_text(json.dumps({**fields, "signature": signed}))
     path = tmp_path / "sepsis.toml"
     path.write_text(study_text(study).replace('name = "north"', f"name = {json.dumps(name)}"), newline="")
@@ -309,3 +311,75 @@ def test_the_hash_covers_every_field(tmp_path: Path) -> None:
 )
 def test_names_that_hospitals_have_are_names(name: str) -> None:
     check_name(name)
+
+
+def small_order_keys() -> list[bytes]:
+    """Every encoding of the points whose order divides 8, canonical or not."""
+    field = 2**255 - 19
+    eighth = int.from_bytes(bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"), "little")
+    heights = (0, 1, field - 1, eighth, field - eighth, field, field + 1)
+    return [(y + sign * 2**255).to_bytes(32, "little") for y in heights for sign in (0, 1)]
+
+
+def doubled(point: tuple[int, int]) -> tuple[int, int]:
+    """Twice a point of edwards25519."""
+    field = 2**255 - 19
+    d = -121665 * pow(121666, -1, field) % field
+    x, y = point
+    k = d * x * x * y * y % field
+    return 2 * x * y * pow(1 + k, -1, field) % field, (y * y + x * x) * pow(1 - k, -1, field) % field
+
+
+def test_the_list_of_weak_keys_is_the_curves(tmp_path: Path) -> None:
+    """Eight times every such point is nothing; a key that was made is none of them."""
+    field = 2**255 - 19
+    d = -121665 * pow(121666, -1, field) % field
+    for raw in small_order_keys():
+        y = int.from_bytes(raw, "little") % 2**255 % field
+        square = (y * y - 1) * pow(d * y * y + 1, -1, field) % field
+        x = pow(square, (field + 3) // 8, field)
+        if x * x % field != square:
+            x = x * pow(2, (field - 1) // 4, field) % field
+        assert x * x % field == square  # a point of the curve
+        assert doubled(doubled(doubled((x, y)))) == (0, 1)
+        assert is_weak(PREFIX + base64.b64encode(raw).decode())
+    assert not is_weak(public(new_key(tmp_path / "x.key"))) and not is_weak("ed25519:nonsense")
+
+
+def test_nobody_joins_with_a_key_that_everybody_can_sign_for(tmp_path: Path) -> None:
+    """Under the curve's neutral point, one signature fits every message."""
+    study = studies.study(tmp_path)
+    nothing = b"\x01" + bytes(31)
+    key = PREFIX + base64.b64encode(nothing).decode()
+    forged = base64.b64encode(nothing + bytes(32)).decode()
+    Ed25519PublicKey.from_public_bytes(nothing).verify(nothing + bytes(32), b"any message")  # which raises nothing
+    fields = {"hash": study.agreement.hash, "key": key, "site": "east", "signature": forged, "rows": 80}
+    (tmp_path / "east.join").write_text(json.dumps(fields))
+
+    assert not verifies(key, "agreement", b"any message", forged)
+    with pytest.raises(InputError, match="none that only its owner can sign with"):
+        add_member(study, tmp_path / "east.join")
+
+
+@pytest.mark.parametrize("rows", [0, 9, 10**9])
+def test_a_site_commits_to_a_number_of_rows(tmp_path: Path, rows: int) -> None:
+    study = studies.study(tmp_path)
+    key = new_key(tmp_path / "east.key")
+    signed = sign(key, "agreement", signed_words(study.agreement, "east", rows))
+
+    with pytest.raises(InputError, match=f"'east' commits to {rows:,} rows; a whole number from 10"):
+        study.with_member("east", public(key), signed, rows)
+    with pytest.raises(InputError, match="commits to"):
+        join_text(study.agreement, "east", key, rows)
+    with pytest.raises(InputError, match="not for this agreement"):  # other rows than were signed
+        study.with_member("east", public(key), signed, 80)
+
+
+def test_the_committed_rows_in_the_list_are_signed(tmp_path: Path) -> None:
+    path = tmp_path / "sepsis.toml"
+    text = study_text(studies.study(tmp_path))
+    assert "rows = 100" in text
+    path.write_text(text.replace("rows = 100", "rows = 100000", 1))
+
+    with pytest.raises(InputError, match="signature of 'north'"):
+        read(path)

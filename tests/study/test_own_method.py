@@ -78,7 +78,7 @@ def test_a_users_own_method_from_study_new_to_predict(invoke: Invoke, tmp_path: 
     consilience("study", "new", "own", "--columns", "columns.toml", "--method", "fedmedian")
     for k, name in enumerate(studies.NAMES):
         studies.table(tmp_path / f"{name}.csv", studies.rows(k, 120))
-        consilience("site", "join", "own.toml", name)
+        consilience("site", "join", "own.toml", name, f"{name}.csv")
     consilience("study", "add", "own.toml", *(f"{name}.join" for name in studies.NAMES))
     for name in studies.NAMES:
         consilience("site", "fit", "own.toml", f"{name}.csv", "--key", f"{name}.key")

@@ -1,0 +1,151 @@
+"""How large the numbers of an honest reply can be: what the prior, the agreed columns and a number of rows allow.
+
+A site that trains by the agreement cannot do better than the prior lets it. At a mode θ̂ the target is no higher than
+where training began, so ‖θ̂‖² ≤ ‖θ₀‖² + 2v Σ nll(θ₀) with v the prior's variance: the weights are bounded by prior and
+rows. And a row x adds at most ‖∂ nll‖² ‖(x, 1)‖² to the trace of a curvature, which the agreed ranges bound. What is
+known only roughly is widened: `SLACK` for weights, which optimisers and samplers find roughly, `MARGIN` for curvatures,
+which are computed exactly. A lie within the bounds is as large as an honest reply could be.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+SLACK = 5.0  # on the norm of weights: a loss 25 times that of the start; honest replies stay below a tenth of the bound
+MARGIN = 2.0  # on curvatures, whose bound holds for every row as if it lay at the end of all ranges
+ROUNDING = 1e-3  # of what is known exactly, relative
+LOG_NOISE = 30.0  # of a learned noise: variances from 1e-13 to 1e13, in the target's scaled unit
+FAR = 100.0  # times the agreed ranges: pseudo-rows beyond have diverged; methods stop theirs at ten times
+STEPS = 50.0  # a preconditioned step may be so many times longer than the way to the weights
+
+
+class Bounds(NamedTuple):
+    """What bounds an honest site's numbers.
+
+    Attributes:
+        prior_var: v, the variance of every weight under the prior.
+        parameters: P, how many weights there are.
+        start: ‖θ₀‖, the norm of weights before any training.
+        shapes: Of all weights, in the order in which a vector of weights holds them.
+        reach: ‖(x, 1)‖, the longest row that the agreed ranges allow, with its constant.
+        widest: The largest number in such a row.
+        classes: How many classes there are; 0 where a number is predicted.
+        target: The largest number that can be the target, scaled.
+        noise: The variance of an observation; 0 where it is learned.
+        narrowest: The smallest variance that rows need not explain (`Method.narrowest`); None where there is none.
+        statistics: Names of running statistics, which are no weights.
+    """
+
+    prior_var: float
+    parameters: int
+    start: float
+    shapes: tuple[tuple[int, ...], ...]
+    reach: float
+    widest: float
+    classes: int
+    target: float = 0.0
+    noise: float = 0.0
+    narrowest: float | None = None
+    statistics: tuple[str, ...] = ()
+
+    @property
+    def layers(self) -> int:
+        """L, how many matrices a row passes; 1 for a linear model."""
+        return max(1, sum(len(shape) > 1 for shape in self.shapes))
+
+    def plain_norm(self, rows: int) -> float:
+        """Bound the norm of a mode and of draws around it.
+
+        Args:
+            rows: n, how many rows stand behind the weights.
+
+        Returns:
+            √(‖θ₀‖² + 2vn·ℓ) + √(vP), ℓ the most that training can take off a row's loss.
+        """
+        loss = math.log(max(self.classes, 2))
+        if not self.classes:
+            loss = 0.5 * self.target**2 / (self.noise or 1.0)
+            if not self.noise:
+                loss += 0.5 * LOG_NOISE
+        mode = math.sqrt(self.start**2 + 2 * self.prior_var * rows * loss)
+        return mode + math.sqrt(self.prior_var * self.parameters)
+
+    def norm(self, rows: int) -> float:
+        """Bound the norm of weights, with slack.
+
+        Args:
+            rows: How many rows stand behind them.
+        """
+        return SLACK * self.plain_norm(rows)
+
+    def log_noise(self) -> float:
+        """Bound the size of a learned log-variance."""
+        return LOG_NOISE + 2 * math.log(max(self.target, 1.0))
+
+    def gain(self, rows: int) -> float:
+        """Bound ‖∂ outputs/∂ weights‖² / ‖(x, 1)‖² of a network by the norms of its L matrices.
+
+        Args:
+            rows: How many rows stand behind the weights.
+
+        Returns:
+            Π ‖Wₗ‖² over L − 1 matrices whose squared norms add up to that of all weights; 1 for a linear model.
+        """
+        return max(1.0, self.plain_norm(rows) ** 2 / self.layers) ** (self.layers - 1)
+
+    def row_curvature(self, gain: float, noise: float) -> float:
+        """Bound what one row adds to the trace of a curvature, generalised Gauss–Newton or empirical Fisher.
+
+        Args:
+            gain: How much longer a network's derivatives can be than the row.
+            noise: The variance of an observation, as agreed or learned.
+
+        Returns:
+            2 ‖(x, 1)‖² for classes, as ‖p − y‖² ≤ 2 and 1 − Σp² < 1; ‖(x, 1)‖²/σ² for numbers, times the gain.
+        """
+        by_output = 2.0
+        if not self.classes:
+            by_output = max(1.0, self.target**2 / noise) / noise
+        return by_output * self.reach**2 * gain
+
+    def trace(self, rows: int, noise: float, gain: float = math.inf) -> float:
+        """Bound the trace of a precision that prior and rows explain.
+
+        Args:
+            rows: n, how many rows stand behind it.
+            noise: The variance of an observation, as agreed or learned.
+            gain: How much longer a network's derivatives can be than the row, where the weights are known.
+
+        Returns:
+            P/v + n times what a row adds, with a margin; or what an inference's own narrowest variances add up to.
+        """
+        by_row = self.row_curvature(min(gain, self.gain(rows)), noise)
+        explained = MARGIN * (self.parameters / self.prior_var + rows * by_row)
+        if self.narrowest is None:
+            return explained
+        return max(explained, SLACK * self.parameters / self.narrowest)
+
+    def step(self, rows: int) -> float:
+        """Bound steps, gradients and control variates: whatever has the weights' names and is not weights.
+
+        Args:
+            rows: How many rows stand behind them.
+        """
+        size = self.plain_norm(rows)
+        gradient = math.sqrt(self.row_curvature(self.gain(rows), self.noise or 1.0)) + size / self.prior_var
+        return SLACK * max(STEPS * size, gradient)
+
+    def score(self, rows: int) -> float:
+        """Bound the log-probability of one row, and a logit, in size.
+
+        Args:
+            rows: How many rows stand behind the weights.
+
+        Returns:
+            The largest output of weights within their bound, doubled; for numbers, its squared distance to a target.
+        """
+        output = 2 * self.norm(rows) * self.reach * math.sqrt(self.gain(rows)) + math.log(max(self.classes, 2))
+        if self.classes:
+            return output
+        return (output + self.target) ** 2 / (self.noise or math.exp(-LOG_NOISE))
