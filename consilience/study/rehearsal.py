@@ -196,7 +196,7 @@ class Rehearsal:
         from torch._subclasses.fake_tensor import FakeTensorMode  # here, because it takes a second to import
 
         short = abridge(method)
-        rows = self._invent(task, count)
+        rows = self.invent(task, count)
         message, memory = self._pretend(short, task, rows, round)
         try:
             with FakeTensorMode(allow_non_fake_inputs=True):
