@@ -174,6 +174,11 @@ class Agreement:
                 f"choose = {self.choose:g} and test = {self.test:g} are shares of a site's rows: from 0, and together "
                 "below 1."
             )
+        if not (0 < self.prior_var < math.inf and 0 <= self.noise < math.inf):
+            raise InputError(
+                f"prior_var = {self.prior_var:g} and noise = {self.noise:g} are variances: write a finite number above "
+                "0, or noise = 0 to learn it."
+            )
         self._check_disclosure()
         columns = (*self.columns, self.target.as_column())
         names = [column.name for column in columns]
