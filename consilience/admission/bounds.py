@@ -17,6 +17,7 @@ MARGIN = 2.0  # on curvatures, whose bound holds for every row as if it lay at t
 ROUNDING = 1e-3  # of what is known exactly, relative
 LOG_NOISE = 30.0  # of a learned noise: variances from 1e-13 to 1e13, in the target's scaled unit
 FAR = 100.0  # times the agreed ranges: pseudo-rows beyond have diverged; methods stop theirs at ten times
+LARGEST = 300.0  # the logarithm of what bounds nothing, for networks of many layers
 STEPS = 50.0  # a preconditioned step may be so many times longer than the way to the weights
 
 
@@ -65,10 +66,10 @@ class Bounds(NamedTuple):
         """
         loss = math.log(max(self.classes, 2))
         if not self.classes:
-            loss = 0.5 * self.target**2 / (self.noise or 1.0)
+            loss = 0.5 * self.target * self.target / (self.noise or 1.0)
             if not self.noise:
                 loss += 0.5 * LOG_NOISE
-        mode = math.sqrt(self.start**2 + 2 * self.prior_var * rows * loss)
+        mode = math.hypot(self.start, math.sqrt(2 * self.prior_var * rows * loss))
         return mode + math.sqrt(self.prior_var * self.parameters)
 
     def norm(self, rows: int) -> float:
@@ -92,7 +93,8 @@ class Bounds(NamedTuple):
         Returns:
             Π ‖Wₗ‖² over L − 1 matrices whose squared norms add up to that of all weights; 1 for a linear model.
         """
-        return max(1.0, self.plain_norm(rows) ** 2 / self.layers) ** (self.layers - 1)
+        norm = max(1.0, self.plain_norm(rows) / math.sqrt(self.layers))
+        return math.exp(min(2 * (self.layers - 1) * math.log(norm), LARGEST))
 
     def row_curvature(self, gain: float, noise: float) -> float:
         """Bound what one row adds to the trace of a curvature, generalised Gauss–Newton or empirical Fisher.
@@ -106,8 +108,8 @@ class Bounds(NamedTuple):
         """
         by_output = 2.0
         if not self.classes:
-            by_output = max(1.0, self.target**2 / noise) / noise
-        return by_output * self.reach**2 * gain
+            by_output = max(1.0, self.target * self.target / noise) / noise
+        return by_output * self.reach * self.reach * gain
 
     def trace(self, rows: int, noise: float, gain: float = math.inf) -> float:
         """Bound the trace of a precision that prior and rows explain.
@@ -148,4 +150,5 @@ class Bounds(NamedTuple):
         output = 2 * self.norm(rows) * self.reach * math.sqrt(self.gain(rows)) + math.log(max(self.classes, 2))
         if self.classes:
             return output
-        return (output + self.target) ** 2 / (self.noise or math.exp(-LOG_NOISE))
+        distance = output + self.target
+        return distance * distance / (self.noise or math.exp(-LOG_NOISE))

@@ -140,7 +140,7 @@ def _too_precise(precisions: Tensor, limit: float, bounds: Bounds, rows: int) ->
         )
     least = float(precisions.min())
     if bounds.narrowest is not None:
-        if least * bounds.norm(rows) ** 2 < 1:
+        if least * bounds.norm(rows) * bounds.norm(rows) < 1:
             return f"it has a variance of {1 / least:.3g}, wider than its weights can lie apart."
         return None
     rounding = 1e-6 * len(precisions) * float(precisions.max())  # of a matrix in single precision

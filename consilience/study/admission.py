@@ -34,6 +34,7 @@ from consilience.admission.gate import (
 )
 from consilience.errors import InputError
 from consilience.formats.codec import encode
+from consilience.key import Stream
 from consilience.method import Method, Needs
 from consilience.method import name as name_of
 from consilience.parties import Reply
@@ -84,7 +85,7 @@ def bounds_of(agreement: Agreement) -> Bounds:
         agreement: The study's agreement.
     """
     task = agreement.build_task()
-    weights = task.weights(task.like)
+    weights = task.weights(task.init(agreement.key.fold(Stream.INIT)).params)
     sizes = [_largest_features(column) for column in agreement.columns]
     target = agreement.target.as_column()
     largest_target = 0.0
@@ -95,7 +96,7 @@ def bounds_of(agreement: Agreement) -> Bounds:
         parameters=sum(leaf.numel() for leaf in weights.values()),
         start=float(tree.ravel(weights).double().norm()),
         shapes=tuple(tuple(leaf.shape) for leaf in weights.values()),
-        reach=math.sqrt(1 + sum(sum(size**2 for size in column) for column in sizes)),
+        reach=math.hypot(1.0, *(size for column in sizes for size in column)),
         widest=max(size for column in sizes for size in column),
         classes=len(agreement.target.classes),
         target=largest_target,

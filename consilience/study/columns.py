@@ -90,7 +90,8 @@ class Column:
             [N].
         """
         if self.type == "category":
-            return ~self.gaps(cells) & (self.codes(cells) == len(self.levels))
+            unknown: Mask = ~self.gaps(cells) & (self.codes(cells) == len(self.levels))
+            return unknown
         values = cells.numbers()
         plausible = (values >= self.range[0]) & (values <= self.range[1])  # NaN, where there is no number, is not
         return ~self.gaps(cells) & ~plausible

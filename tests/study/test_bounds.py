@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from consilience.admission.bounds import Bounds
 from consilience.admission.gate import Refused
+from consilience.errors import InputError
 from consilience.methods import METHODS
 from consilience.posterior import Dense
 from consilience.study.admission import bounds_of
@@ -112,3 +114,21 @@ def test_more_rows_allow_more_and_a_narrow_prior_less() -> None:
     assert bounds.norm(10) < bounds.norm(1000) and bounds.trace(10, 1.0) < bounds.trace(1000, 1.0)
     assert narrow.norm(100) < bounds.norm(100)
     assert bounds._replace(narrowest=1e-9).trace(10, 1.0) > bounds.trace(10, 1.0)
+
+
+def test_bounds_of_absurd_agreements_are_loose_and_no_error() -> None:
+    """Ranges near the largest number, and networks of fifty layers: nothing overflows."""
+    deep = Bounds(1e6, 10**6, 1e3, ((9, 9),) * 50, reach=1e200, widest=1e200, classes=0, target=1e200)
+
+    for bound in (deep.norm(10**8), deep.trace(10**8, 1e-9), deep.step(10**8), deep.score(10**8), deep.gain(10**8)):
+        assert bound > 1e100
+
+
+@pytest.mark.parametrize(
+    "variances", [{"prior_var": 0.0}, {"prior_var": -1.0}, {"prior_var": math.inf}, {"noise": -1.0}]
+)
+def test_variances_are_above_nothing(tmp_path: Path, variances: dict[str, float]) -> None:
+    agreement = dataclasses.replace(studies.agreement(tmp_path), **variances)
+
+    with pytest.raises(InputError, match="are variances: write a finite number above 0"):
+        agreement.check()
