@@ -49,6 +49,13 @@ def test_the_evidence_tables_are_those_of_its_results() -> None:
             assert any(line.startswith(f"| {column} (") and line.endswith(f") | {shown} |") for line in lines), column
 
 
+def test_the_tables_of_resistant_rules_are_those_of_their_results() -> None:
+    robust, page = module("robust/table"), (ROOT / "docs/one-site.md").read_text()
+    trials = json.loads((ROOT / "experiments/robust/results/table.json").read_text())
+    for name in robust.DATA:
+        assert "\n".join(robust.table(trials, name)) in page
+
+
 def test_a_benchmark_renews_its_own_table_and_leaves_the_others(tmp_path: Path) -> None:
     page = tmp_path / "speed.md"
     page.write_text(f"Before.\n\n{BEGIN}\n\n### {protocols.TITLE}\n\nold\n\n### Engines\n\nkept\n\n{END}\n\nAfter.\n")

@@ -140,5 +140,5 @@ def test_predictions_that_are_not_finite_are_refused() -> None:
     spoilt = tree.map(lambda leaf: leaf * 0 + 3e38, model.result_.state)
     model.result_ = dataclasses.replace(model.result_, state=spoilt)
 
-    with pytest.raises(Diverged, match="not finite for 40 of 40 rows"):
+    with pytest.raises(Diverged, match="not finite for"):
         model.predict(x)
