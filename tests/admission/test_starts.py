@@ -101,7 +101,7 @@ def test_a_first_message_is_the_one_that_a_site_computes() -> None:
             check_first(other, (own, torch.tensor(4)) if isinstance(other, tuple) and len(other) == 2 else own)
 
 
-# --- the attack ----------------------------------------------------------------------------------------
+# --- the attack ------------------------------------------------------------------------------------------------------
 
 
 def patients() -> Data:
