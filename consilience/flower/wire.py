@@ -18,10 +18,12 @@ from torch import Tensor
 
 from consilience.admission.gate import Refused, limit_bytes, refuse_errors
 from consilience.data.npy import read_npy
+from consilience.errors import InputError
 from consilience.formats.codec import decode, encode
 from consilience.tree import Tree
 
 STYPE = "numpy.ndarray"  # how Flower names the format of an array
+NUMBERS = "biufc"  # numpy's letters for what may be in one: the gate has its own sentence for complex numbers
 
 
 def pack(value: Tree, types: Mapping[str, type]) -> tuple[ArrayRecord, str]:
@@ -185,7 +187,10 @@ def _as_numpy(tensor: Tensor) -> numpy.ndarray[Any, Any]:
 
 
 def _as_tensor(array: Array, half: bool) -> Tensor:
-    values = read_npy(array.data)
+    try:
+        values = read_npy(array.data, NUMBERS)
+    except InputError as error:
+        raise Refused(f"the bytes cannot be read. {error}") from error
     if array.stype != STYPE or (array.dtype, tuple(array.shape)) != (str(values.dtype), values.shape):
         raise Refused("an array is of another type or shape than it says.")
     tensor = torch.from_numpy(values)

@@ -126,7 +126,7 @@ FAULTS: dict[str, tuple[Callable[[Message], Iterable[Message]], str]] = {
     "other names": (lambda r: [renamed(r)], "names are wrong"),
     "truncated": (lambda r: [truncated(r)], "cannot be read"),
     "ten times the size": (lambda r: [array_changed(r, lambda t: t.repeat(400, 1))], "more than the 10,000 agreed"),
-    "an archive": (lambda r: [first_changed(r, archive())], "the bytes cannot be read (AttributeError)"),
+    "an archive": (lambda r: [first_changed(r, archive())], "the bytes cannot be read. The header of the array"),
     "a complex size": (lambda r: [first_changed(r, numpy.ones((), "complex64"), "size")], "claims nan rows"),
     "another round": (lambda r: [header_changed(r, round=5)], "another round than round 1"),
     "another site": (lambda r: [header_changed(r, site=0)], "another site's name"),
