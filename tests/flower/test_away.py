@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.server
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -27,7 +29,7 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 
 from consilience.engines import Turn
 from consilience.errors import InputError
-from consilience.flower import asking, executor, roster
+from consilience.flower import asking, executor, launch, roster
 from consilience.flower.executor import Runtime, answer, tasks
 from consilience.flower.processes import free_port
 from consilience.key import Key
@@ -287,3 +289,27 @@ def test_a_program_that_says_nothing_is_not_asked_for_tasks_for_ever(
     monkeypatch.setattr(Runtime, "client", lambda *words, **named: Silent())
 
     assert list(tasks(Runtime("", b""), TaskType.CLIENT_APP, lambda: True)) == []
+
+
+PROGRAM = """
+import runpy, signal, sys, threading, time
+launch = runpy.run_path(sys.argv[1])
+launch["end"].__globals__["PATIENCE"] = 0.1
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+threading.excepthook = launch["end_with_thread"]
+threading.Thread(target=launch["watch"], daemon=True).start()
+if sys.argv[2] == "thread":
+    threading.Thread(target=lambda: 1 / 0).start()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("why", ["parent", "thread"])
+def test_a_program_that_will_not_end_ends_with_its_parent_or_a_thread_of_its_own(why: str) -> None:
+    words = [sys.executable, "-c", PROGRAM, launch.__file__, why]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdin is not None
+    if why == "parent":
+        process.stdin.close()  # as when it dies
+
+    assert process.wait(300) == 1
