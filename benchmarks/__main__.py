@@ -14,12 +14,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import coresets, engines, ensemble, floor, growth, merging, protocols
+from benchmarks import coresets, engines, ensemble, floor, growth, merging, protocols, squares
 from benchmarks.timing import machine
 
 PARTS: dict[str, ModuleType] = {
     **{"protocols": protocols, "floor": floor, "engines": engines, "growth": growth},
-    **{"merging": merging, "ensemble": ensemble, "coresets": coresets},
+    **{"squares": squares, "merging": merging, "ensemble": ensemble, "coresets": coresets},
 }
 PAGE, BEGIN, END = (
     Path("docs/speed.md"),
@@ -71,6 +71,8 @@ def main() -> None:
     words.add_argument(
         "--peers", action="store_true", help="measure FedJAX and pfl beside us, in their own environments"
     )
+    words.add_argument("--before", type=Path, help="folder of an older version, which `squares` measures beside this")
+    words.add_argument("--most", type=float, default=600, help="seconds after which `squares` gives a case up")
     words.add_argument("--data-dir", default=os.environ.get("CONSILIENCE_DATA"), help="drawn rows without it")
     words.add_argument("--out", type=Path, default=Path("build/bench.json"))
     words.add_argument("--page", action="store_true", help=f"write the tables into {PAGE}")

@@ -90,10 +90,10 @@ class Column:
             [N].
         """
         if self.type == "category":
-            unknown: Mask = ~self.gaps(cells) & (self.codes(cells) == len(self.levels))
-            return unknown
+            none: Mask = self.codes(cells) == len(self.levels)
+            return ~self.gaps(cells) & none
         values = cells.numbers()
-        plausible = (values >= self.range[0]) & (values <= self.range[1])  # NaN, where there is no number, is not
+        plausible: Mask = (values >= self.range[0]) & (values <= self.range[1])  # NaN, where there is no number, is not
         return ~self.gaps(cells) & ~plausible
 
     def codes(self, cells: Cells) -> NDArray[np.int64]:
