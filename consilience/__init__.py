@@ -38,7 +38,7 @@ from consilience import (
 from consilience.data import Sites, from_arrays, from_csv
 from consilience.engines.participation import Participation
 from consilience.errors import Diverged, InputError
-from consilience.inference import SGD, SGLD, SWAG, Adam, CyclicalSGHMC, Laplace, MeanField
+from consilience.inference import SGD, SGLD, SWAG, Adam, CyclicalSGHMC, Laplace, MeanField, Sampler
 from consilience.inference.hmc import HMC
 from consilience.method import Method
 from consilience.methods.bcm import BCM
@@ -78,7 +78,7 @@ __all__ = [
     "Compute", "CoresetFL", "CyclicalSGHMC", "Diverged", "EvidenceLogits", "EvidencePooling", "EvidenceTuned",
     "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA", "FedProx", "FedYogi", "FederatedClassifier",
     "FederatedRegressor", "GaussianProduct", "InputError", "Laplace", "LocalOnly", "MeanField", "Method", "Mime",
-    "MimeLite", "Mixture", "OneShotFL", "Participation", "Result", "Scaffold", "ServerOnly", "Sites", "Task",
+    "MimeLite", "Mixture", "OneShotFL", "Participation", "Result", "Sampler", "Scaffold", "ServerOnly", "Sites", "Task",
     "VariationalAveraging", "__version__", "classification", "compare", "data", "datasets", "engines", "from_arrays",
     "from_csv", "inference", "key", "load", "method", "methods", "metrics", "models", "parties", "pooling",
     "posterior", "predictive", "prior", "regression", "run", "runs", "splits", "task", "training", "tune",

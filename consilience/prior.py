@@ -154,7 +154,7 @@ class Believed:
         linear, precision = self.belief
         if isinstance(precision, Tensor):
             theta = tree.ravel(params)
-            return cast(Tensor, theta @ linear - 0.5 * theta @ precision @ theta)
+            return cast(Tensor, theta @ linear.to(theta) - 0.5 * theta @ precision.to(theta) @ theta)
         others = {k: v for k, v in params.items() if k not in precision}
         uncertain = {k: v for k, v in params.items() if k in precision}
         total = sum(((linear[k] - 0.5 * precision[k] * v) * v).sum() for k, v in uncertain.items())
@@ -166,7 +166,7 @@ class Believed:
         """Evaluate the belief's negative gradient; see `Prior.gradient`."""
         linear, precision = self.belief
         if isinstance(precision, Tensor):
-            return cast(Tensor, precision @ vector - linear)
+            return cast(Tensor, precision.to(vector) @ vector - linear.to(vector))
         rest = self.rest.gradient(vector)
         if rest is None:
             rest = torch.zeros_like(vector)

@@ -11,7 +11,7 @@ from consilience.metrics.paired import SEEDS, Difference, arrow, difference, hol
 from consilience.metrics.scores import BETTER
 
 
-def pair(rows: Sequence[RowSummary], reference: str) -> list[RowSummary]:
+def pair(rows: Sequence[RowSummary], reference: str, overlap: float = 0.0) -> list[RowSummary]:
     """Take every row's differences to the reference, paired over seeds, from six seeds on.
 
     Holm's correction is over the rows of a table, for each score; bounds are no competitors and have no test.
@@ -19,6 +19,7 @@ def pair(rows: Sequence[RowSummary], reference: str) -> list[RowSummary]:
     Args:
         rows: The table's rows.
         reference: The reference's word.
+        overlap: Test rows / training rows, where every seed splits the same table anew; see `metrics.paired`.
 
     Returns:
         The rows with their differences, plain and tempered.
@@ -27,11 +28,11 @@ def pair(rows: Sequence[RowSummary], reference: str) -> list[RowSummary]:
     if base is None:
         return list(rows)
     others = [row for row in rows if row is not base and row.seeds == base.seeds]
-    plain = _differences(base.scores, {row.row: row.scores for row in others}, others)
+    plain = _differences(base.scores, {row.row: row.scores for row in others}, others, overlap)
     soft: dict[str, dict[str, Paired]] = {}
     if base.tempered:
         tempered = {row.row: row.tempered.scores for row in others if row.tempered}
-        soft = _differences(base.tempered.scores, tempered, others)
+        soft = _differences(base.tempered.scores, tempered, others, overlap)
     return [_with_differences(row, plain.get(row.row), soft.get(row.row)) for row in rows]
 
 
@@ -45,13 +46,14 @@ def _with_differences(row: RowSummary, plain: dict[str, Paired] | None, soft: di
 
 
 def _differences(
-    base: Scores, others: Mapping[str, Scores], rows: Sequence[RowSummary]
+    base: Scores, others: Mapping[str, Scores], rows: Sequence[RowSummary], overlap: float
 ) -> dict[str, dict[str, Paired]]:
     """Row → score → difference to the base, for rows that have the score on enough seeds."""
     bounds = {row.row for row in rows if row.needs == "bound"}
     paired: dict[str, dict[str, Paired]] = {}
     for key in base.values:
-        apart = {word: d for word, scores in others.items() if (d := _difference(scores, base, key)) is not None}
+        by_word = {word: _difference(scores, base, key, overlap) for word, scores in others.items()}
+        apart = {word: d for word, d in by_word.items() if d is not None}
         tested = [word for word in apart if word not in bounds]
         adjusted = dict(zip(tested, holm([apart[word].p for word in tested]), strict=True))
         for word, d in apart.items():
@@ -63,11 +65,11 @@ def _differences(
     return paired
 
 
-def _difference(scores: Scores, base: Scores, key: str) -> Difference | None:
+def _difference(scores: Scores, base: Scores, key: str, overlap: float) -> Difference | None:
     """The difference in one score; None with too few seeds, or with values that are not finite."""
     a = [v for v in scores.values.get(key, []) if v is not None and math.isfinite(v)]
     b = [v for v in base.values[key] if v is not None and math.isfinite(v)]
     whole = len(a) == len(scores.values.get(key, [])) and len(b) == len(base.values[key])
     if not whole or len(a) < SEEDS:
         return None
-    return difference(a, b)
+    return difference(a, b, overlap)

@@ -33,6 +33,8 @@ class Paired(NamedTuple):
         """Write the difference as JSON, with p where it was tested."""
         d = self.difference
         value: Json = {"mean": d.mean, "low": d.low, "high": d.high, "n": d.n}
+        if d.skewed:
+            value |= {"median": d.median, "negative": d.negative}
         if self.p_holm is not None:
             value |= {"p": d.p, "p_holm": self.p_holm, "arrow": self.arrow}
         return value
@@ -169,12 +171,13 @@ class RowSummary:
         return value | self.scores.differences_json()
 
 
-def summarise_row(r: Row, cells: Mapping[int, Cell]) -> RowSummary:
+def summarise_row(r: Row, cells: Mapping[int, Cell], overlap: float = 0.0) -> RowSummary:
     """Summarise one row over its seeds; a mean that would leave out a failed seed is not taken.
 
     Args:
         r: The row.
         cells: Its cells by seed, at least one.
+        overlap: Test rows / training rows, where every seed splits the same table anew.
 
     Returns:
         The row's summary.
@@ -184,7 +187,7 @@ def summarise_row(r: Row, cells: Mapping[int, Cell]) -> RowSummary:
     failed = any(cell.failure for cell in each)
     scores = Scores()
     if not failed:
-        scores = over_seeds([cell.metrics or {} for cell in each])
+        scores = over_seeds([cell.metrics or {} for cell in each], overlap)
     return RowSummary(
         name=r.name,
         row=r.word,
@@ -196,7 +199,7 @@ def summarise_row(r: Row, cells: Mapping[int, Cell]) -> RowSummary:
         seeds=tuple(cells),
         scores=scores,
         intervals=_intervals([cell.intervals for cell in each]),
-        tempered=_tempered([cell.tempered for cell in each if not failed]),
+        tempered=_tempered([cell.tempered for cell in each if not failed], overlap),
         reliability=_reliability([cell.reliability for cell in each if cell.reliability]),
         worst_site_nll=_mean([(cell.worst_site or {}).get("nll") for cell in each]),
         best_site=_best_site([cell.best for cell in each]),
@@ -224,13 +227,13 @@ def _intervals(each: Sequence[Json | None]) -> Json | None:
     return each[0]
 
 
-def _tempered(each: Sequence[Json | None]) -> Tempered | None:
+def _tempered(each: Sequence[Json | None], overlap: float) -> Tempered | None:
     """The tempered scores, if there are cells and every one has them."""
     known = [tempered for tempered in each if tempered]
     if not known or len(known) < len(each):
         return None
     return Tempered(
-        over_seeds([tempered["metrics"] for tempered in known]),
+        over_seeds([tempered["metrics"] for tempered in known], overlap),
         statistics.mean(tempered["temperature"] for tempered in known),
         _intervals([tempered.get("intervals") for tempered in known]),
     )
@@ -259,11 +262,12 @@ def _warnings(name: str, cells: Mapping[int, Cell]) -> tuple[str, ...]:
     return (*failed, *(f"{name}: {warning}" for warning in [*sorted(noticed), *lost]))
 
 
-def over_seeds(each: Sequence[Mapping[str, float | None]]) -> Scores:
+def over_seeds(each: Sequence[Mapping[str, float | None]], overlap: float = 0.0) -> Scores:
     """Take means and standard errors of the scores that every seed has.
 
     Args:
         each: A seed's scores by name, for every seed.
+        overlap: Test rows / training rows, where every seed splits the same table anew; see `metrics.paired`.
 
     Returns:
         The scores; none for no seed.
@@ -274,7 +278,7 @@ def over_seeds(each: Sequence[Mapping[str, float | None]]) -> Scores:
     values = {key: [scores[key] for scores in each] for key in keys}
     return Scores(
         metrics={key: _mean(v) for key, v in values.items()},
-        errors={key: _error(v) for key, v in values.items() if len(v) > 1 and _finite(v)},
+        errors={key: _error(v, overlap) for key, v in values.items() if len(v) > 1 and _finite(v)},
         values=values,
     )
 
@@ -328,6 +332,6 @@ def _finite(values: Sequence[float | None]) -> bool:
     return len(values) > 0 and all(v is not None and math.isfinite(v) for v in values)
 
 
-def _error(values: Sequence[float | None]) -> float:
-    """The standard error of the mean."""
-    return statistics.stdev(v for v in values if v is not None) / math.sqrt(len(values))
+def _error(values: Sequence[float | None], overlap: float) -> float:
+    """The standard error of the mean; that of Nadeau and Bengio where seeds share rows."""
+    return statistics.stdev(v for v in values if v is not None) * math.sqrt(1 / len(values) + overlap)

@@ -221,7 +221,7 @@ class _Progress:
             if any(cells.values()):
                 problems = list(self.problems[split].values())
                 with self.reading():
-                    parts.append(summarise_part(self.rows[split], cells, problems, self.reference))
+                    parts.append(summarise_part(self.rows[split], cells, problems, self.reference, self.fixed_test))
         return Comparison(
             title=title(self.rows[self.plan.splits[0]], parts[0].problem.data),
             model=self.plan.recipe.model,

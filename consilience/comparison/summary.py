@@ -28,8 +28,8 @@ FIXED = (
     "which rows it holds."
 )
 FRESH = (
-    "Standard errors are over seeds, each with its own split, start, draws and test rows: they leave out the chance "
-    "in which rows the data set holds, and count test rows that several seeds share as new."
+    "Every seed splits the same table anew, so that seeds share rows: standard errors, intervals and p are those of "
+    "Nadeau and Bengio (2003), s²(1/seeds + test rows/training rows), which allow for that."
 )
 AGAINST = {"centralised": "with all data in one place", "server_only": "from the server's labelled rows alone"}
 
@@ -203,7 +203,11 @@ def title(rows: Sequence[Row], data: str) -> str:
 
 
 def summarise_part(
-    rows: Sequence[Row], cells: Mapping[int, Cells], problems: Sequence[Problem], reference: str | None
+    rows: Sequence[Row],
+    cells: Mapping[int, Cells],
+    problems: Sequence[Problem],
+    reference: str | None,
+    fixed_test_set: bool = True,
 ) -> Part:
     """Summarise one split over its seeds.
 
@@ -212,21 +216,25 @@ def summarise_part(
         cells: The cells that exist so far, by seed and row.
         problems: What the rows of a seed have in common, for every seed.
         reference: The row that the others are paired with; the first that is not a bound if None.
+        fixed_test_set: Whether all seeds share their test rows; else each splits the same table anew.
 
     Returns:
         The split's table.
     """
+    counts = {
+        role: statistics.mean(problem.rows_of_data[role] for problem in problems) for role in problems[0].rows_of_data
+    }
+    overlap = 0.0
+    if not fixed_test_set:
+        overlap = counts["test"] / counts["train"]
     summaries = []
     for r in rows:
         by_seed = {seed: by_row[r.word] for seed, by_row in cells.items() if r.word in by_row}
         if by_seed:
-            summaries.append(summarise_row(r, by_seed))
+            summaries.append(summarise_row(r, by_seed, overlap))
     reference = reference or next((r.word for r in rows if not r.method.bound), rows[0].word)
-    summaries = pair(summaries, reference)
+    summaries = pair(summaries, reference, overlap)
     every = [cell for by_row in cells.values() for cell in by_row.values()]
-    counts = {
-        role: statistics.mean(problem.rows_of_data[role] for problem in problems) for role in problems[0].rows_of_data
-    }
     return Part(
         problem=problems[0],
         rows_of_data={role: round(number) for role, number in counts.items()},

@@ -297,8 +297,24 @@ def difference_words(row: Json, key: str) -> str:
     paired = (row.get("differences") or {}).get(key)
     if paired is None:
         return ""
-    details = [f"{score(key, paired['low'])} to {score(key, paired['high'])}", p_value(paired.get("p_holm"))]
+    span = f"{score(key, paired['low'])} to {score(key, paired['high'])}"
+    details = [span, p_value(paired.get("p_holm")), skew_words(key, paired)]
     return f"{difference(key, paired['mean'])} ({', '.join(text for text in details if text)})"
+
+
+def skew_words(key: str, paired: Json) -> str:
+    """Write the median of skewed differences, and their signs, beside the mean that they move.
+
+    Args:
+        key: The score's key.
+        paired: The difference.
+
+    Returns:
+        The text; empty where the differences are not skewed.
+    """
+    if "median" not in paired:
+        return ""
+    return f"skewed: median {difference(key, paired['median'])}, below 0 in {paired['negative']} of {paired['n']}"
 
 
 def _part(row: Json, tempered: bool) -> Json:

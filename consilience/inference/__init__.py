@@ -1,7 +1,7 @@
 """How a client infers: target, start, data → posterior.
 
 - Points: `SGD`, `Adam`, `SWA`, `Newton`.
-- Samples: `SGLD`, `CyclicalSGHMC`, `HMC`.
+- Samples: `Sampler`, which chooses `PreconditionedSGHMC` or `CyclicalSGHMC` by the model; `SGLD`, `HMC`.
 - Gaussians: `Laplace` (with `fisher` or `ggn`), `SWAG`, `MeanField`.
 - Rows that stand for others: `BPCfKL`, `Distillation`.
 - Parts of them: `CropAndFlip`, and the schedules `constant`, `cosine`, `stepwise`.
@@ -12,6 +12,8 @@ from consilience.inference.hmc import HMC
 from consilience.inference.laplace import Laplace, fisher, ggn
 from consilience.inference.newton import Newton
 from consilience.inference.point import SGD, Adam
+from consilience.inference.preconditioned import PreconditionedSGHMC
+from consilience.inference.sampler import Sampler
 from consilience.inference.sghmc import CyclicalSGHMC
 from consilience.inference.sgld import SGLD
 from consilience.inference.swa import SWA
@@ -24,5 +26,6 @@ from consilience.training.schedules import constant, cosine, stepwise
 
 __all__ = [
     "HMC", "SGD", "SGLD", "SWA", "SWAG", "Adam", "BPCfKL", "CropAndFlip", "CyclicalSGHMC", "Distillation", "Inference",
-    "Laplace", "MeanField", "Newton", "constant", "cosine", "fisher", "ggn", "stepwise",
+    "Laplace", "MeanField", "Newton", "PreconditionedSGHMC", "Sampler", "constant", "cosine", "fisher", "ggn",
+    "stepwise",
 ]  # fmt: skip

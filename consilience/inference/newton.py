@@ -57,7 +57,8 @@ class Newton:
         sizes = torch.tensor([2.0**-i for i in range(self.halvings)] + [0.0], dtype=torch.float64)
         for _ in track(range(self.steps), "step"):
             gradient = torch.func.grad(loss)(vector)
-            curvature = torch.func.hessian(loss)(vector)
+            # reverse over reverse: forward-mode differentiation is not safe in the threads of an engine
+            curvature = torch.func.jacrev(torch.func.grad(loss))(vector)
             ridge = 1e-10 * curvature.diagonal().abs().mean() * torch.eye(len(vector), dtype=torch.float64)
             direction, _ = torch.linalg.solve_ex(curvature + ridge, gradient)
             candidates = vector - sizes.unsqueeze(1) * direction

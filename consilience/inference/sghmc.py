@@ -24,6 +24,7 @@ class CyclicalSGHMC:
     """v ← (1−α)v − ε ∇U/n + √(2εαT/n)·ξ;  θ ← θ + v, with ε on a cosine that begins again every cycle.
 
     Noise enters in the last `samples` epochs of a cycle, each of which ends with one sample; the newest `keep` stay.
+    With few such epochs it is a snapshot ensemble: samples are narrower than the posterior, as ε is nearly 0 there.
     For U/n with curvature h and constant ε the stationary variance of θ is T/(nh) · (4−2α)/(4−2α−εh).
 
     Attributes:
@@ -34,7 +35,7 @@ class CyclicalSGHMC:
         samples: samples taken in a cycle
         keep: how many samples are sent, the newest
         batch: rows a step
-        temperature: 1: the posterior; 0: a snapshot ensemble
+        temperature: T; 0: no noise at all
     """
 
     moves_statistics: ClassVar[bool] = True

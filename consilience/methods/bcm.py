@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from consilience.inference import CyclicalSGHMC, Inference
+from consilience.inference import Inference, Sampler
 from consilience.method import Method, Pooled, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.distil import Distil, distil_pool
@@ -42,7 +42,7 @@ class BCM(Method):
     multiplies: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC()
+    inference: Inference = Sampler()
     powers: Powers | None = None
     distil: Distil | None = None
 

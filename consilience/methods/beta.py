@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor
 
-from consilience.inference import CyclicalSGHMC, Inference
+from consilience.inference import Inference, Sampler
 from consilience.method import Knob, Method, Needs, State, keep_fields
 from consilience.methods.mixture import Mixture
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
@@ -61,7 +61,7 @@ class BetaPredictiveBayes(Method):
     by_site: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC()
+    inference: Inference = Sampler()
     distil: Distil | None = None
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:

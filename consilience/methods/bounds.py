@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from consilience.errors import InputError
-from consilience.inference import CyclicalSGHMC, Inference
+from consilience.inference import Inference, Sampler
 from consilience.method import Method, Needs, Pooled, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Posterior
@@ -38,7 +38,7 @@ class LocalOnly(Method):
     everyone: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC()
+    inference: Inference = Sampler()
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         return Reply(self.inference(task, message, client), client.data.size)  # 1
@@ -73,7 +73,7 @@ class ServerOnly(Method):
     tempers: ClassVar[bool] = False
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC(epochs=200, batch=10)
+    inference: Inference = Sampler(epochs=200, batch=10)
 
     def broadcast(self, state: State) -> tuple[()]:
         return ()
@@ -104,7 +104,7 @@ class Centralised(Method):
     everyone: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC()
+    inference: Inference = Sampler()
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
         return Reply(self.inference(task, message, client), client.data.size)  # 1

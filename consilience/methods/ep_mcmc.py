@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from consilience.inference import CyclicalSGHMC, Inference
+from consilience.inference import Inference, Sampler
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.posterior import Dense, Gaussian, Posterior, Samples, draw, moments, multiply, samples_of
@@ -35,7 +35,7 @@ class EPMCMC(Method):
     shares: ClassVar[bool] = True
     multiplies: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC()
+    inference: Inference = Sampler()
     fit: Callable[[Samples], Any] = moments
     draws: int = 10
 

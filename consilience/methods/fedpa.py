@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.inference import CyclicalSGHMC, Inference
+from consilience.inference import Inference, Sampler
 from consilience.method import Method, Stepped
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point, samples_of
@@ -39,7 +39,7 @@ class FedPA(Method):
     sends: ClassVar[str] = "one vector as long as its weights"
     sums: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC()
+    inference: Inference = Sampler()
     rho: float = 0.4
     optimiser: Optimiser = Descent(rate=1.0)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from consilience.inference import CyclicalSGHMC, Inference
+from consilience.inference import Inference, Sampler
 from consilience.method import Method, Pooled, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.distil import Distil, distil_pool
@@ -35,7 +35,7 @@ class Mixture(Method):
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = CyclicalSGHMC()
+    inference: Inference = Sampler()
     distil: Distil | None = None
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:

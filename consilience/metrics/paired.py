@@ -12,6 +12,7 @@ import scipy  # its parts are imported when they are used
 
 from consilience.errors import InputError
 
+SKEWED = 1.0  # skewness that 8 % of tens of Normals reach, 61 % of tens of lognormals, and all with one far outlier
 SEEDS = 6  # with five the smallest two-sided p is 2/2⁵ = 0.0625
 
 
@@ -23,7 +24,10 @@ class Difference(NamedTuple):
         low: The lower end of the mean's 95 % t interval.
         high: The upper end.
         n: How many pairs there are.
-        p: The two-sided p of Wilcoxon's signed-rank test.
+        p: Two-sided, of Wilcoxon's signed-rank test; of the t interval where splits overlap.
+        median: Its median.
+        negative: In how many pairs a is smaller.
+        skewed: Whether they lean to one side, so that the interval of the mean covers less often than it says.
     """
 
     mean: float
@@ -31,14 +35,23 @@ class Difference(NamedTuple):
     high: float
     n: int
     p: float
+    median: float = math.nan
+    negative: int = 0
+    skewed: bool = False
 
 
-def difference(a: Sequence[float], b: Sequence[float]) -> Difference:
+def difference(a: Sequence[float], b: Sequence[float], overlap: float = 0.0) -> Difference:
     """Compare scores over paired seeds; one pair alone says nothing: the interval is the whole line and p is 1.
+
+    Seeds that split one table anew share most of their rows, so that their scores are not independent, and the variance
+    of their mean is not s²/n. Nadeau and Bengio (Machine Learning 2003) estimate it by s² (1/n + test rows / training
+    rows); intervals and p then come from that.
 
     Args:
         a: One score a seed.
         b: Scores of the same seeds, in the same order.
+        overlap: Test rows / training rows, where every seed splits the same table anew; 0 where the test rows are the
+            same for all seeds or new for each.
 
     Returns:
         The difference a − b.
@@ -58,9 +71,26 @@ def difference(a: Sequence[float], b: Sequence[float]) -> Difference:
     n = len(d)
     mean = float(d.mean())
     half = math.inf
+    p = _signed_rank(d[d != 0])
     if n > 1:
-        half = float(scipy.stats.t.ppf(0.975, n - 1)) * float(d.std(ddof=1)) / math.sqrt(n)
-    return Difference(mean, mean - half, mean + half, n, _signed_rank(d[d != 0]))
+        error = float(d.std(ddof=1)) * math.sqrt(1 / n + overlap)
+        half = float(scipy.stats.t.ppf(0.975, n - 1)) * error
+        if overlap:
+            p = _student(mean, error, n)
+    median = float(np.median(d))
+    return Difference(mean, mean - half, mean + half, n, p, median, int((d < 0).sum()), _is_skewed(d))
+
+
+def _student(mean: float, error: float, n: int) -> float:
+    """The two-sided p of a mean with its standard error."""
+    if error == 0:
+        return float(mean == 0)
+    return 2 * float(scipy.stats.t.sf(abs(mean) / error, n - 1))
+
+
+def _is_skewed(d: npt.NDArray[np.float64]) -> bool:
+    """Whether the differences lean to one side: a long tail, or one run that diverged."""
+    return len(d) > 2 and float(np.ptp(d)) > 0 and abs(float(scipy.stats.skew(d))) > SKEWED
 
 
 def holm(ps: Sequence[float]) -> list[float]:

@@ -10,7 +10,17 @@ from consilience.findings.run_findings import read_run
 from consilience.findings.sentence import ece_note, tempered_note
 from consilience.findings.values import Scores
 from consilience.findings.warnings import doubts
-from consilience.findings.wording import PAIRED, Json, count, difference, human_bytes, metric, score, temperature_name
+from consilience.findings.wording import (
+    PAIRED,
+    Json,
+    count,
+    difference,
+    human_bytes,
+    metric,
+    score,
+    skew_words,
+    temperature_name,
+)
 from consilience.report.comparison_figures import comparison_pictures
 from consilience.report.page import (
     Cell,
@@ -145,7 +155,8 @@ def _difference(row: ComparisonRow, key: str, reference: str | None) -> Cell:
     if paired is None:
         return Cell("–")
     span = f"{score(key, paired['low'])} to {score(key, paired['high'])}"
-    return Cell(difference(key, paired["mean"]), span, under=p_value(paired.get("p_holm")))
+    below = [p_value(paired.get("p_holm")), skew_words(key, paired)]
+    return Cell(difference(key, paired["mean"]), span, under="; ".join(text for text in below if text))
 
 
 def _debiased(key: str, scores: Scores, grey: bool) -> Cell:

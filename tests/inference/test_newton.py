@@ -11,9 +11,9 @@ import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.engines import Sequential, Turn, Vectorised
-from consilience.inference import Newton
+from consilience.inference import Laplace, Newton
 from consilience.key import Key
-from consilience.parties import Client
+from consilience.parties import Client, Received, Server
 from consilience.prior import Isotropic
 
 
@@ -63,3 +63,38 @@ def test_side_by_side_is_one_after_another() -> None:
 
     for a, b in zip(one, two, strict=True):
         assert torch.allclose(tree.ravel(a.payload.params), tree.ravel(b.payload.params), atol=1e-6)
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_groups_of_sites_in_threads_find_their_modes(attempt: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward-mode differentiation is not safe in threads: with it, groups of sites fail or are wrong."""
+    monkeypatch.setattr("consilience.engines.vectorised.cores", lambda: 4)
+    data = [two_classes(20 + 37 * k) for k in range(12)]
+    task = co.classification(co.models.linear(4, 2))
+    method = co.GaussianProduct(inference=Laplace(mode=Newton(), dense=True))
+    message = task.init(Key(0))
+    engine = Vectorised(data, chunk=2)
+    assert len(engine.groups(task, range(12))) >= 6  # so that there is something for the threads
+
+    together = engine.gather(method, task, message, range(12), Turn(0, Key(attempt)))
+
+    apart = Sequential(data).gather(method, task, message, range(12), Turn(0, Key(attempt)))
+    for a, b in zip(together, apart, strict=True):
+        assert torch.allclose(a.payload.mean, b.payload.mean, atol=1e-5)
+
+
+def test_dense_partitioned_inference_takes_newtons_mode() -> None:
+    """One client: its posterior is the pooled one after a round, whatever the types of numbers in between."""
+    data = two_classes()
+    task = co.classification(co.models.linear(4, 2))
+    inference = Laplace(mode=Newton(), dense=True)
+    method = co.PVI(inference, damping=1.0, dense=True)
+    server = Server(None, None, Key(0), 1)
+    state = method.init(task, server)
+
+    reply = method.local(task, method.broadcast(state), Client(data, method.memory(state), Key(1)))
+    state = method.aggregate(task, state, [Received(0, reply.size, reply.send)], server)
+
+    alone = inference(task, task.init(Key(0)), Client(data, (), Key(1)))
+    assert torch.allclose(state.posterior.mean, alone.mean, atol=1e-4)
+    assert torch.allclose(state.posterior.precision, alone.precision, rtol=1e-3, atol=1e-3)

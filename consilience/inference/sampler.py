@@ -1,0 +1,100 @@
+"""The sampler that is meant where nobody chose one: of the posterior for linear models, cyclical for networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import nn
+
+from consilience.inference.preconditioned import PreconditionedSGHMC
+from consilience.inference.sghmc import CyclicalSGHMC
+from consilience.models.plain import perceptron
+from consilience.parties import Client
+from consilience.posterior import Posterior, Samples
+from consilience.task import Task
+
+MOST_WEIGHTS = 1000  # of a linear model whose matrix of curvatures is held: 8 MB
+KEPT = 20  # samples of a linear model, which are small
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Samples by the means that suit the model.
+
+    For a linear model `PreconditionedSGHMC`, whose samples are as wide as the posterior. For a network, whose posterior
+    no short chain explores, `CyclicalSGHMC`: in a few dozen epochs that is a snapshot ensemble around several modes, as
+    noise enters only at the ends of its cycles, and its samples are narrower than the posterior. A setting of the
+    cycles (rate, friction, cycles, samples) asks for `CyclicalSGHMC` whatever the model.
+
+    Attributes:
+        epochs: passes over the client's rows
+        keep: how many samples are sent; None: 20 of a linear model, 6 of a network
+        batch: rows a step
+        temperature: 1: the posterior; 0: optimisation, a snapshot ensemble
+        rate: ε at the start of a cycle, on the mean loss; None: as suits the model
+        friction: α; momentum is 1 − α; None: as suits the model
+        cycles: how often the rate begins again; None: as suits the model
+        samples: samples taken in a cycle; None: as suits the model
+    """
+
+    moves_statistics: ClassVar[bool] = True
+
+    epochs: int = 50
+    keep: int | None = None
+    batch: int = 50
+    temperature: float = 1.0
+    rate: float | None = None
+    friction: float | None = None
+    cycles: int | None = None
+    samples: int | None = None
+
+    def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
+        """Sample exp(−U/T).
+
+        Args:
+            task: the target
+            start: where to begin
+            client: the rows and the key
+
+        Returns:
+            The samples.
+
+        Raises:
+            InputError: if the epochs are too few for the samples.
+            Diverged: if the weights are not finite.
+        """
+        return self.choose(task)(task, start, client)
+
+    def choose(self, task: Task) -> PreconditionedSGHMC | CyclicalSGHMC:
+        """Choose the sampler for a model.
+
+        Args:
+            task: the target
+
+        Returns:
+            The sampler, with these settings.
+        """
+        common: dict[str, Any] = {"epochs": self.epochs, "batch": self.batch, "temperature": self.temperature}
+        cycle = {name: getattr(self, name) for name in ("rate", "friction", "cycles", "samples")}
+        cycle = {name: value for name, value in cycle.items() if value is not None}
+        if is_linear(task) and not cycle:
+            burn = self.epochs // 2
+            keep = self.keep
+            if keep is None:
+                keep = min(KEPT, self.epochs - burn)
+            return PreconditionedSGHMC(burn=burn, samples=keep, **common)
+        if self.keep is not None:
+            common["keep"] = self.keep
+        return CyclicalSGHMC(**common, **cycle)
+
+
+def is_linear(task: Task) -> bool:
+    """Tell whether a model is linear in its weights, and small enough for a matrix of their curvatures.
+
+    Args:
+        task: the network and its likelihood
+    """
+    layers = perceptron(task.model)
+    linear = type(task.model) is nn.Linear or (layers is not None and len(layers.weights) == 1)
+    return linear and sum(leaf.numel() for leaf in task.like.values()) <= MOST_WEIGHTS
