@@ -36,7 +36,7 @@ from consilience.posterior import Point, Posterior, centre
 from consilience.report.run_page import comparison_page
 from consilience.report.trends import degrees
 from consilience.runs.recipe import Recipe
-from consilience.runs.store import as_json
+from consilience.runs.store import Store, as_json
 
 MOONS = Recipe(data="moons", model="linear", sites=3, calibration=10)
 SHORT = ("inference.epochs=2", "inference.batch=200", "inference.cycles=1", "inference.samples=1")
@@ -449,6 +449,6 @@ def test_cells_and_problems_survive_their_files(tmp_path: Path) -> None:
     compare_plan(plan("fedavg[rounds=1,inference.rate=1e30]", "mixture"), tmp_path)
     place = tmp_path / "cells" / "dirichlet-0.5" / "0"
     for file in place.iterdir():
-        value = json.loads(file.read_text())
+        value = Store(place).read_json(file.name)
         kind = Problem if file.name == "problem.json" else Cell
         assert json.loads(as_json(kind.from_json(value).to_json())) == value

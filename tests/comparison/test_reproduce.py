@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from tiny import Invoke
 from consilience.comparison.reproduce import collect, load, names, reproduce
 from consilience.errors import InputError
 from consilience.report.reproduction_page import reproduction_page
+from consilience.runs.store import Store
 
 TOY = '''
 """A toy whose value is the seed + the length of the column's name."""
@@ -70,7 +70,7 @@ def test_only_files_with_an_experiment_are_listed(toy: Path) -> None:
 def test_results_say_ours_spread_paper_and_whether_they_compare(toy: Path) -> None:
     results = reproduce("papers/toy", [0, 1, 2, 3], None, toy / "out", None)
 
-    assert results == json.loads((toy / "out" / "results.json").read_text())
+    assert results == Store(toy / "out").read_json("results.json")
     assert {"experiment", "title", "score", "spread", "scale", "seeds", "cells"} <= set(results)
     assert results["scale"] == "full" and results["seeds"] == [0, 1, 2, 3]
     cells = {(c["row"], c["column"]): c for c in results["cells"]}

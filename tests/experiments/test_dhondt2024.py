@@ -32,7 +32,7 @@ def drawn(name: str, column: str, folder: Path) -> dict[str, Any]:
     values = experiment.trial(column, 0, "smoke", None)
     place = folder / "trials" / "smoke" / column
     place.mkdir(parents=True)
-    (place / "seed-0.json").write_text(json.dumps({"values": values}))
+    (place / "seed-0.json").write_text(json.dumps({"format": 1, "values": values}))
     results = collect(name, experiment, [0], "smoke", folder)
     if draw := getattr(module(name), "draw", None):
         draw(results, folder)
