@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -27,7 +27,8 @@ Key_ = Annotated[Path | None, typer.Option("--key", help="Your private key; by d
 Inputs_ = Annotated[
     Path | None, typer.Option("--inputs", help="The coordinator's unlabelled rows, for a student model.")
 ]
-P = ParamSpec("P")
+if TYPE_CHECKING:  # no part of the reference
+    P = ParamSpec("P")
 
 
 def write_files(path: Path, content: bytes | str, what: str, shared: bool = False) -> None:

@@ -19,13 +19,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from consilience.disk.writing import PRIVATE, make_folder, remove_parts
 from consilience.errors import InputError
 
-P = ParamSpec("P")
-R = TypeVar("R")
+if TYPE_CHECKING:  # no part of the reference
+    P = ParamSpec("P")
+    R = TypeVar("R")
 FILE_WAIT = 10.0  # seconds that a command waits for a file, which others hold for a moment
 FOLDER_WAIT = 1.0  # seconds that it waits for a folder, which others hold as long as they run
 PAUSE = 0.02  # seconds between two tries
