@@ -41,7 +41,7 @@ BLOCKED = [
     "study deploy sepsis.toml --out blocked",
     "study certs sepsis.toml --out blocked",
     "study serve sepsis.toml --insecure --out blocked --key server.key",
-    "site join sepsis.toml east --out blocked/x",
+    "site join sepsis.toml east --rows 60 --out blocked/x",
     "site serve sepsis.toml north.csv --insecure --out blocked/x --key north.key",
     "site fit sepsis.toml north.csv --out blocked/x --key north.key",
     "site fit sepsis.toml north.csv --memory blocked/x --key north.key",
@@ -62,7 +62,7 @@ def test_a_file_in_the_way_is_one_sentence(invoke: Invoke, tmp_path: Path, words
 
 
 @pytest.mark.parametrize(
-    ("words", "number"), [("study new x", errno.EROFS), ("site join sepsis.toml east", errno.EACCES)]
+    ("words", "number"), [("study new x", errno.EROFS), ("site join sepsis.toml east --rows 60", errno.EACCES)]
 )
 def test_a_folder_that_may_not_be_written_is_one_sentence(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, number: int
@@ -97,7 +97,7 @@ def test_a_full_disk_leaves_no_key_and_an_empty_one_says_what_to_do(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sepsis.toml").write_text(study_text(studies.study(tmp_path, names=())))
-    join = ("site", "join", "sepsis.toml", "east")
+    join = ("site", "join", "sepsis.toml", "east", "--rows", "60")
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -117,10 +117,10 @@ def test_a_full_disk_leaves_no_key_and_an_empty_one_says_what_to_do(
 def test_a_key_that_others_can_read_is_warned_of(invoke: Invoke, tmp_path: Path) -> None:
     (tmp_path / "sepsis.toml").write_text(study_text(studies.study(tmp_path, names=())))
     new_key(tmp_path / "east.key")
-    quiet = invoke("site", "join", "sepsis.toml", "east")
+    quiet = invoke("site", "join", "sepsis.toml", "east", "--rows", "60")
     (tmp_path / "east.key").chmod(0o640)
 
-    loud = invoke("site", "join", "sepsis.toml", "east")
+    loud = invoke("site", "join", "sepsis.toml", "east", "--rows", "60")
 
     assert quiet[0] == loud[0] == 0 and quiet[2] == ""
     assert loud[2].startswith("Warning: ") and "`chmod 600 east.key`" in loud[2]

@@ -118,7 +118,9 @@ def test_a_comparison_holds_the_numbers_of_separate_runs(tmp_path: Path) -> None
             values.append(co.run(made.method, task, sites, rounds=made.rounds, seed=seed).metrics["nll"])
         assert r["values"]["nll"] == values
         assert r["metrics"]["nll"] == pytest.approx(sum(values) / 2)
-        assert r["errors"]["nll"] == pytest.approx(abs(values[0] - values[1]) / 2)  # sd/√2 of two values
+        rows = found["rows_of_data"]
+        shared = (0.5 + rows["test"] / rows["train"]) ** 0.5  # both seeds split one table: Nadeau and Bengio
+        assert r["errors"]["nll"] == pytest.approx(statistics.stdev(values) * shared)
 
 
 def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -188,7 +190,8 @@ def test_json_csv_and_markdown_agree(tmp_path: Path) -> None:
             plain = [float(x["value"]) for x in own if x["tempered"] == "no"]
             assert plain == r["values"]["nll"]
             assert [int(x["seed"]) for x in own[:2]] == [0, 1]
-            mean, error = statistics.fmean(plain), statistics.stdev(plain) / 2**0.5
+            rows = part["rows_of_data"]
+            mean, error = statistics.fmean(plain), statistics.stdev(plain) * (0.5 + rows["test"] / rows["train"]) ** 0.5
             line = next(x for x in section.splitlines() if x.startswith(f"| {r['row']} |"))
             assert f"{mean:.3f} ± {error:.3f}" in line
             soft = [float(x["value"]) for x in own if x["tempered"] == "yes"]

@@ -44,7 +44,7 @@ class Round(NamedTuple):
     def admit(self, reply: Received, **change: Any) -> Received:
         """Let one reply in, with parts of it changed."""
         value = {"send": reply.payload, "size": reply.size, **change}
-        arrival = Arrival(reply.client, reply.client, self.gate.round, rows=self.rows)
+        arrival = Arrival(reply.client, reply.client, self.gate.round, message=self.gate.message, rows=self.rows)
         return self.gate.admit(reply.client, arrival, lambda: value)
 
 

@@ -171,7 +171,14 @@ def test_a_study_shows_no_small_cell(browser: Browser, files: dict[str, Path]) -
 def test_a_study_folds_sorts_and_shows_no_example(browser: Browser, files: dict[str, Path]) -> None:
     with Page(browser, files["study"]) as page:
         titles = page.run("[...document.querySelectorAll('h2')].map(t => t.textContent)")
-        assert titles == ["Warning", "Scores", "Scores by site", "Class counts by site", "Communication"]
+        assert titles == [
+            "Warning",
+            "Scores",
+            "Scores by site",
+            "Class counts by site",
+            "Influence by site",
+            "Communication",
+        ]
         page.run("document.querySelectorAll('.figures details details').forEach(d => d.open = true)")
         page.run("document.querySelector('.figures th[data-column=\"2\"] button').click()")
         scores = page.run(

@@ -74,7 +74,7 @@ def test_groups_are_the_sites() -> None:
 
 def test_it_is_the_run_it_says_it_is() -> None:
     x, y, site = shifted()
-    model = co.co.FederatedClassifier("fedavg", hidden=(4,), rounds=2, random_state=3).fit(x, y, groups=site)
+    model = co.FederatedClassifier("fedavg", hidden=(4,), rounds=2, random_state=3).fit(x, y, groups=site)
 
     data = co.from_arrays(x, y, site, x_test=x[:0], y_test=y[:0], site_test=site[:0])
     sites = data.split(co.splits.natural(), calibration=0, seed=3)

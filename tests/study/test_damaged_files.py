@@ -54,7 +54,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> list[Place]:
         (folder / "server.message").write_bytes(message_file(study.agreement, first_message(study), 1, key))
         replies = []
         for site, name in enumerate(studies.NAMES):
-            table = studies.table(folder / f"{name}.csv", studies.rows(site, 200))
+            table = studies.table(folder / f"{name}.csv", studies.rows(site, 140))
             data, _ = rows_of(study.agreement, table)
             rows = parts(study.agreement, site, data)
             replies.append(folder / f"{name}.reply")
