@@ -214,7 +214,7 @@ def _play(study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | 
         probes = probe_rows(agreement)
         is_sound = partial(predicts_finite, method, task, x=probes)
         played = play_round(method, task, before.state, server, agreement.key, before.done, gather, is_sound)
-        collected = _without(agreement, collections[0], played.left_out)
+        collected = _without(collections[0], played.left_out)
         influence = Influence({})
         if agreement.format > 1:
             drawing = server_in_round(server, agreement.key, before.done)
@@ -222,16 +222,12 @@ def _play(study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | 
     return _Played(before, played, collected, influence)
 
 
-def _without(agreement: Agreement, collected: Collected, clients: Sequence[int]) -> Collected:
+def _without(collected: Collected, clients: Sequence[int]) -> Collected:
     """The replies without those that would have spoilt the model."""
     pairs = list(zip(collected.received, collected.names, strict=True))
     kept = [(reply, name) for reply, name in pairs if reply.client not in clients]
     spoilt = [f"The reply of {name} is not used: {UNSOUND}" for reply, name in pairs if reply.client in clients]
     refused = (*collected.refused, *spoilt)
-    if spoilt and len(kept) < agreement.fewest_sites:
-        raise InputError(
-            f"{len(kept)} replies can be pooled, and the study needs {agreement.fewest_sites}. {' '.join(refused)}"
-        )
     return Collected([reply for reply, _ in kept], tuple(name for _, name in kept), refused)
 
 

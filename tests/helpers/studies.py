@@ -35,14 +35,15 @@ def agreement(folder: Path, **changes: Any) -> Agreement:
     return dataclasses.replace(made, leaves=made.leaves or would_leave(made)[0])
 
 
-def study(folder: Path, names: tuple[str, ...] = NAMES, **changes: Any) -> Study:
-    """Signed by all sites, whose keys lie in the folder."""
+def study(folder: Path, names: tuple[str, ...] = NAMES, committed: int = ROWS, **changes: Any) -> Study:
+    """Signed by all sites, whose keys lie in the folder, with the rows that each commits to."""
     agreed = agreement(folder, **changes)
     made = Study(agreed, text=agreement_text(agreed, agreed.build_method().sends))
     for name in names:
         path = folder / f"{name}.key"
         key = read_key(path) if path.exists() else new_key(path)
-        made = made.with_member(name, public(key), sign(key, "agreement", signed_words(agreed, name, ROWS)), ROWS)
+        signature = sign(key, "agreement", signed_words(agreed, name, committed))
+        made = made.with_member(name, public(key), signature, committed)
     return made
 
 

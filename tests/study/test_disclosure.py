@@ -72,7 +72,7 @@ def heart(folder: Path, **words: object) -> Study:
     from consilience.study.toml import read_columns
 
     target, columns = read_columns(ROOT / "examples" / "hospitals" / "columns.toml")
-    return studies.study(folder, HOSPITALS, target=target, columns=columns, **DEFAULT, **words)
+    return studies.study(folder, HOSPITALS, 400, target=target, columns=columns, **DEFAULT, **words)
 
 
 def tables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:

@@ -76,7 +76,7 @@ def test_first_replies_name_the_agreement_and_those_of_before_name_nothing(tmp_p
         folder.mkdir()
         study = studies.study(folder, **settings)
         path = replies(study, folder)[0]
-        expected = {"message": study.agreement.hash} if about else {}
+        expected = {"message": study.agreement.hash, "number": 0} if about else {}
 
         assert open_envelope(path).header.about == expected
         assert ("answered" in open_envelope(folder / "north.memory").header.about) == about

@@ -111,13 +111,13 @@ def test_a_name_that_gave_sums_joins_with_the_key_it_signed_them_with(tmp_path: 
     path = tmp_path / "sepsis.toml"
     path.write_text(study_text(study))
     assert read(path) == study
-    words = signed_words(agreed, "west", 0)
+    words = signed_words(agreed, "west", 60)
     stranger = new_key(tmp_path / "stranger.key")
     own = read_key(tmp_path / "west.key")
 
     with pytest.raises(InputError, match="sums of 'west' were signed with another key"):
-        study.with_member("west", public(stranger), sign(stranger, "agreement", words))
-    joined = study.with_member("west", public(own), sign(own, "agreement", words))
+        study.with_member("west", public(stranger), sign(stranger, "agreement", words), 60)
+    joined = study.with_member("west", public(own), sign(own, "agreement", words), 60)
     path.write_text(study_text(joined))
     assert read(path) == joined
 
@@ -135,9 +135,9 @@ def test_the_commands_show_the_keys_and_refuse_a_stranger(
 
     told = place.at("server", "study", "scale", "sepsis.toml", *(f"{name}.sums" for name in studies.NAMES))
     place.everybody("sepsis.toml")
-    place.at("north", "site", "join", "sepsis.toml", "west")  # with a new key
+    place.at("north", "site", "join", "sepsis.toml", "west", "--rows", "60")  # with a new key
     code, _, err = place.tried("server", "study", "add", "sepsis.toml", "../north/west.join")
-    place.at("west", "site", "join", "sepsis.toml", "west")
+    place.at("west", "site", "join", "sepsis.toml", "west", "--rows", "60")
     place.at("server", "study", "add", "sepsis.toml", "../west/west.join")
 
     for name in studies.NAMES:

@@ -93,11 +93,13 @@ def test_a_site_that_spoils_the_model_is_named_and_left_out(tmp_path: Path, sett
 
 
 def test_no_model_where_too_few_are_left(tmp_path: Path) -> None:
-    study = studies.study(tmp_path, **POINT)  # three sites, and three are agreed
+    study = studies.study(tmp_path, **POINT, fewest_sites=3)  # and there are three sites
     files = replies(study, tmp_path)
     spoil(study, tmp_path, LIAR, large)
 
-    with pytest.raises(InputError, match=f"2 replies can be pooled, and the study needs 3. The reply of {LIAR}"):
+    with pytest.raises(
+        InputError, match=f"2 replies can be used, and the study pools no fewer than 3.*The reply of {LIAR}"
+    ):
         pool(study, files, server_key(tmp_path))
     for name in studies.NAMES:
         spoil(study, tmp_path, name, large)
@@ -241,6 +243,6 @@ def test_a_deployed_study_goes_on_without_the_site_and_measures_influence(tmp_pa
 
     outcome = doors.by_flower(study, tmp_path, tmp_path / "lied", lie)
 
-    assert outcome == doors.Outcome(("north", "south"), UNSOUND)
+    assert (outcome.names, outcome.refused) == (("north", "south"), UNSOUND)
     report = json.loads((tmp_path / "lied" / "run" / "run.json").read_text())
     assert report["finished"] and sum(report["influence"]["shares"].values()) == pytest.approx(1, abs=0.01)
