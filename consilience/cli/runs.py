@@ -33,7 +33,9 @@ from consilience.cli.screen import out, print_report, progress
 from consilience.disk.locks import lock_folder
 from consilience.engines.participation import Participation
 from consilience.errors import InputError, refuse_damage
+from consilience.formats.settings import restore
 from consilience.formats.typed import restore_fields
+from consilience.method import Method
 from consilience.models import is_import_path
 from consilience.runs.recipe import Recipe, free_folder, run_folder
 from consilience.runs.store import Store
@@ -121,6 +123,7 @@ class RunPlan(NamedTuple):
     recipe: Recipe
     bounds: bool
     options: dict[str, Any]  # arguments of `co.run`
+    method: Method | None = None  # as an earlier start made it; None: as the recipe does, with today's defaults
 
 
 def _execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
@@ -139,7 +142,9 @@ def _execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
     }
     bounds: dict[str, Any] = {}
     with progress(not as_json):
-        result = run_method(*recipe.build(), seed=recipe.seed, engine=compute, resume=resume, about=about, **options)
+        method = plan.method or recipe.build_method()
+        options |= {"seed": recipe.seed, "engine": compute, "resume": resume, "about": about}
+        result = run_method(method, *recipe.build_problem(), **options)
     if plan.bounds:
         with progress(not as_json):
             bounds = result.bounds
@@ -162,7 +167,10 @@ def _resume_plan(folder: Path, model: str, data_dir: str | None, min_replies: in
             options[name] = saved[name]
             if type(saved[name]) is not kind:
                 raise TypeError(name)
-        return RunPlan(recipe, bool(saved["with_bounds"]), options)
+        method = None
+        if saved.get("settings"):
+            method = restore(saved["settings"])
+        return RunPlan(recipe, bool(saved["with_bounds"]), options, method)
 
 
 def _recipe(folder: Path, saved: dict[str, Any], model: str, data_dir: str | None) -> Recipe:
@@ -202,7 +210,7 @@ def pool(
 
     saved = Store(folder).read_json()
     recipe = _recipe(folder, saved, model, data_dir)
-    result = load(folder, *recipe.build())
+    result = load(folder, None, *recipe.build_problem())
     other = dataclasses.replace(recipe, method=method, settings=tuple(settings or ())).build_method()
     pooled = result.pool(other)
     target = Store(out_ or free_folder(folder, f"pool-{method}"))

@@ -55,6 +55,8 @@ def describe(value: Any) -> Any:
     Returns:
         A dataclass as its type's name and its fields, a function as its name, anything else as it is.
     """
+    if isinstance(value, inference.Sampler):
+        value = value.canonical()  # settings that ask for another sampler are stored as that
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [field for field in dataclasses.fields(value) if not _is_as_before(value, field)]
         return {"type": type(value).__name__, **{field.name: describe(getattr(value, field.name)) for field in fields}}

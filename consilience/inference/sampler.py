@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch import nn
@@ -66,6 +66,16 @@ class Sampler:
         """
         return self.choose(task)(task, start, client)
 
+    def canonical(self) -> Sampler | CyclicalSGHMC:
+        """Write settings of the cycles as what they ask for, so that they are stored as that.
+
+        Returns:
+            The cyclical sampler; this one where nothing of the cycles is set.
+        """
+        if self._cycle:
+            return self._cyclical
+        return self
+
     def choose(self, task: Task) -> PreconditionedSGHMC | CyclicalSGHMC:
         """Choose the sampler for a model.
 
@@ -75,18 +85,31 @@ class Sampler:
         Returns:
             The sampler, with these settings.
         """
-        common: dict[str, Any] = {"epochs": self.epochs, "batch": self.batch, "temperature": self.temperature}
-        cycle = {name: getattr(self, name) for name in ("rate", "friction", "cycles", "samples")}
-        cycle = {name: value for name, value in cycle.items() if value is not None}
-        if is_linear(task) and not cycle:
-            burn = self.epochs // 2
-            keep = self.keep
-            if keep is None:
-                keep = min(KEPT, self.epochs - burn)
-            return PreconditionedSGHMC(burn=burn, samples=keep, **common)
-        if self.keep is not None:
-            common["keep"] = self.keep
-        return CyclicalSGHMC(**common, **cycle)
+        if self._cycle or not is_linear(task):
+            return self._cyclical
+        burn = self.epochs // 2
+        keep = self.keep
+        if keep is None:
+            keep = min(KEPT, self.epochs - burn)
+        return PreconditionedSGHMC(burn=burn, samples=keep, **self._common)
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        """What both samplers are set with."""
+        return {"epochs": self.epochs, "batch": self.batch, "temperature": self.temperature}
+
+    @property
+    def _cycle(self) -> dict[str, Any]:
+        """What is set of the cycles."""
+        names = ("rate", "friction", "cycles", "samples")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    @property
+    def _cyclical(self) -> CyclicalSGHMC:
+        sampler = CyclicalSGHMC(**self._common, **self._cycle)
+        if self.keep is None:
+            return sampler
+        return replace(sampler, keep=self.keep)
 
 
 def is_linear(task: Task) -> bool:

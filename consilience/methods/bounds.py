@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from consilience.errors import InputError
-from consilience.inference import Inference, Sampler
+from consilience.inference import CyclicalSGHMC, Inference, Sampler
 from consilience.method import Method, Needs, Pooled, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Posterior
@@ -73,7 +73,7 @@ class ServerOnly(Method):
     tempers: ClassVar[bool] = False
     moves_statistics: ClassVar[bool] = True
 
-    inference: Inference = Sampler(epochs=200, batch=10)
+    inference: Inference = CyclicalSGHMC(epochs=200, batch=10)
 
     def broadcast(self, state: State) -> tuple[()]:
         return ()

@@ -18,6 +18,7 @@ from torch import Tensor
 import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.formats.settings import describe, restore
 from consilience.inference import HMC, Inference, Laplace, Newton, PreconditionedSGHMC, Sampler
 from consilience.key import Key
 from consilience.parties import Client
@@ -132,3 +133,11 @@ def test_the_cyclical_sampler_with_the_papers_settings_is_a_snapshot_ensemble() 
 )
 def test_every_sampler_finds_the_posteriors_width_given_time(sampler: Inference) -> None:
     assert all(0.85 < ratio < 1.15 for ratio in ratios(sampler, seeds=1))
+
+
+def test_settings_of_the_cycles_are_stored_as_the_sampler_that_they_ask_for() -> None:
+    asked = Sampler(epochs=6, cycles=2, batch=16)
+
+    assert asked.canonical() == co.CyclicalSGHMC(epochs=6, cycles=2, batch=16)
+    assert describe(co.Mixture(asked)) == describe(co.Mixture(co.CyclicalSGHMC(epochs=6, cycles=2, batch=16)))
+    assert restore(describe(co.Mixture())) == co.Mixture()
