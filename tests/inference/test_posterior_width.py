@@ -1,6 +1,6 @@
 """Whether samplers sample: the deviation of their predictions against Hamiltonian Monte Carlo that ran for long.
 
-The oracle is written here, apart from the package: 64 chains with an accept step, in the metric of the Laplace
+The oracle is written here, apart from the package: 32 chains with an accept step, in the metric of the Laplace
 approximation, with its own gradient by autograd. Deviations are √(mean variance of the probabilities), which few draws
 estimate without bias, where the mean of deviations would be 5 to 18 % too small with six.
 """
@@ -41,7 +41,7 @@ def hospital(rows: int, intercept: float, seed: int) -> tuple[Data, Tensor]:
 HOSPITALS = [hospital(220, 0.0, 1), hospital(130, -1.5, 2), hospital(90, 2.0, 3)]
 
 
-def oracle(task: co.Task, data: Data, chains: int = 64, proposals: int = 100) -> Tensor:
+def oracle(task: co.Task, data: Data, chains: int = 32, proposals: int = 85) -> Tensor:
     """Weights [S, P] of a long Hamiltonian chain with an accept step, in double precision."""
     laplace = Laplace(mode=Newton(), dense=True)(task, task.init(Key(0)), Client(data, (), Key(1)))
     root = torch.linalg.cholesky(torch.linalg.inv(laplace.precision.double()))
@@ -100,8 +100,13 @@ def ratios(sampler: Inference, seeds: int = 4) -> list[float]:
 
 
 def test_the_default_sampler_is_as_wide_as_the_posterior() -> None:
-    """At the default's 50 epochs; and with six samples, which is what the cyclical sampler sends."""
-    assert all(0.8 < ratio < 1.2 for ratio in ratios(Sampler(), seeds=2))
+    """At the default's 50 epochs."""
+    assert all(0.8 < ratio < 1.2 for ratio in ratios(Sampler(), seeds=1))
+
+
+@pytest.mark.slow
+def test_six_samples_are_as_wide_too() -> None:
+    """As many as the cyclical sampler sends."""
     assert all(0.8 < ratio < 1.2 for ratio in ratios(Sampler(keep=6)))
 
 
@@ -116,7 +121,7 @@ def test_the_default_sampler_is_what_methods_use() -> None:
 
 def test_the_cyclical_sampler_with_the_papers_settings_is_a_snapshot_ensemble() -> None:
     """What its documentation says: narrower than the posterior, and little wider than without any noise."""
-    assert all(ratio < 0.7 for ratio in ratios(co.CyclicalSGHMC(), seeds=2))
+    assert all(ratio < 0.7 for ratio in ratios(co.CyclicalSGHMC(), seeds=1))
 
 
 @pytest.mark.slow

@@ -135,7 +135,7 @@ def test_seeds_that_split_one_table_have_wider_intervals() -> None:
     assert found.p == pytest.approx(2 * stats.t.sf(0.25 / error, 3))
 
 
-def covered(seeds: int, overlap: float, tables: int = 400) -> float:
+def covered(seeds: int, overlap: float, tables: int = 200) -> float:
     """How often the interval holds the true difference of two predictors' squared errors, over fresh tables.
 
     y = x₁ + noise, with five columns; a straight line through all of them against the mean of y. The truth is the mean
@@ -159,9 +159,9 @@ def covered(seeds: int, overlap: float, tables: int = 400) -> float:
 
 @pytest.mark.parametrize("seeds", [5, 10])
 def test_intervals_over_splits_of_one_table_cover(seeds: int) -> None:
-    """400 tables: the standard error of a coverage of 95 % is 1.1 %."""
+    """200 tables: the standard error of a coverage of 95 % is 1.5 %."""
     assert covered(seeds, overlap=0.0) < 0.93  # what made the correction necessary
-    assert covered(seeds, overlap=20 / 60) >= 0.93
+    assert covered(seeds, overlap=20 / 60) >= 0.92
 
 
 def test_skewed_differences_are_marked_with_median_and_signs() -> None:
