@@ -42,7 +42,7 @@ class Deployment:
     def __init__(self, folder: Path, names: Sequence[str], secure: bool = True, **agreed: Any) -> None:
         self.folder, self.names, self.secure = folder, tuple(names), secure
         words = {"model": "mlp", "most_bytes": 20_000_000, "choose": 0.0, "test": 0.0, **agreed}
-        self.study: Study = studies.study(folder, self.names, target=TARGET, columns=COLUMNS, **words)
+        self.study: Study = studies.study(folder, self.names, 2000, target=TARGET, columns=COLUMNS, **words)
         self.file = folder / "study.toml"
         self.file.write_text(study_text(self.study))
         self.port = free_port()
