@@ -291,7 +291,7 @@ def sentence(rows: Sequence[RowSummary], seeds: int, test_rows: int) -> str:
     text = f"{where} the lowest federated NLL is {lowest} ({name})"
     against = _bounds_words(rows)
     if against:
-        text += f", against {' and '.join(against)}"
+        text += f", against {words.enumerate_words(against)}"
     if seeds < SEEDS:
         text += f"; {few} and {words.count(test_rows, 'test row')} do not rank rows that are close"
     return f"{text}."
@@ -304,4 +304,7 @@ def _bounds_words(rows: Sequence[RowSummary]) -> list[str]:
         nll = row.scores.value("nll")
         if row.needs == "bound" and row.method in AGAINST and nll is not None:
             texts.append(f"{words.number(nll)} {AGAINST[row.method]}")
+        own = row.own_rows and row.own_rows.scores.value("nll")
+        if own is not None:
+            texts.append(f"{words.number(own)} for each site's own model on its own rows")
     return texts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from consilience.errors import InputError
@@ -231,13 +231,26 @@ def _read_table(part: Json) -> SplitTable:
         split=str(part.get("split")),
         sentence=str(part.get("sentence") or ""),
         reference=part.get("reference"),
-        rows=[_read_row(row) for row in rows],
+        rows=[each for row in rows for each in _read_rows(row, part.get("sites"))],
         communication=part.get("communication") or [],
         labels=labels,
         site_names=[str(name) for name in names],
         class_names=part.get("class_names"),
         seeds=part.get("seeds") or [],
     )
+
+
+def _read_rows(row: Json, sites: int | None) -> list[ComparisonRow]:
+    """A row; two where the sites have models of their own, on their own rows and on all rows."""
+    whole = _read_row(row)
+    own = row.get("own_rows")
+    if not own:
+        return [whole]
+    alone = _read_row({**row, **own, "reliability": None})
+    return [
+        replace(alone, name=words.scope(whole.name, own=True)),
+        replace(whole, name=words.scope(whole.name, False, row.get("models"), sites)),
+    ]
 
 
 def _read_row(row: Json) -> ComparisonRow:

@@ -24,7 +24,7 @@ from consilience.findings.values import (
     read_site,
     read_weakest,
 )
-from consilience.findings.wording import BOUNDS, Json
+from consilience.findings.wording import BOUNDS, Json, scope
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ class RunReport:
         rows: How many rows have each role: train, calibration, test and so on.
         class_names: The names of the classes, if they have names.
         scores: Scores over all test rows.
+        own_rows: Scores where each site's own model predicts that site's rows; None where one model is for all.
         tempered: The same after tempering; None where nothing was tempered.
         bounds: The protocol's bounds, by key.
         per_site: Every site with its scores.
@@ -141,6 +142,7 @@ class RunReport:
     rows: Mapping[str, int | None]
     class_names: Sequence[str] | None
     scores: Scores
+    own_rows: Scores | None
     tempered: Scores | None
     bounds: Mapping[str, Bound]
     per_site: Sequence[Site]
@@ -167,8 +169,15 @@ class RunReport:
 
     @property
     def scored_bounds(self) -> list[tuple[str, str, Scores]]:
-        """Key, name and scores of the bounds that have scores."""
-        return [(key, BOUNDS[key], bound.scores) for key, bound in self.bounds.items() if bound.scores.metrics]
+        """Key, name and scores of the bounds that have scores; two entries where own rows and all rows differ."""
+        entries = []
+        for key, bound in self.bounds.items():
+            if bound.own_rows is not None:
+                entries.append((key, scope(BOUNDS[key], own=True), bound.own_rows))
+                entries.append((key, scope(BOUNDS[key], False, bound.models, self.sites), bound.scores))
+            elif bound.scores.metrics:
+                entries.append((key, BOUNDS[key], bound.scores))
+        return entries
 
 
 def read_run(run: Json) -> RunReport:
@@ -195,6 +204,7 @@ def read_run(run: Json) -> RunReport:
         rows=run.get("rows") or {},
         class_names=run.get("class_names"),
         scores=scores,
+        own_rows=read_bound(run).own_rows,
         tempered=tempered,
         bounds={key: read_bound(bounds[key]) for key in BOUNDS if bounds.get(key)},
         per_site=[read_site(site, i) for i, site in enumerate(run.get("per_site") or [])],

@@ -13,8 +13,8 @@ from consilience.findings.numbers import count, human_bytes, number, p_value, pe
 __all__ = [
     "BOUND", "BOUNDS", "BOUND_NOTES", "CENTRALISED", "FEW_ROWS", "GROUPS", "LOCAL_ONLY", "METRICS", "NEEDS",
     "PAIRED", "SERVER_ONLY", "Json", "Metric", "comparison_keys", "count", "difference", "difference_words",
-    "group_rows", "groups", "human_bytes", "interval", "losses", "metric", "number", "order", "parts", "percent",
-    "score", "score_keys", "spread", "temperature_name", "value",
+    "enumerate_words", "group_rows", "groups", "human_bytes", "interval", "losses", "metric", "number", "order",
+    "parts", "percent", "scope", "score", "score_keys", "spread", "temperature_name", "value",
 ]  # fmt: skip
 
 Json: TypeAlias = Mapping[str, Any]
@@ -61,7 +61,9 @@ SERVER_ONLY = "server_only"
 CENTRALISED = "centralised"
 BOUNDS = {LOCAL_ONLY: "Local only", SERVER_ONLY: "Server only", CENTRALISED: "Centralised"}
 BOUND_NOTES = {
-    LOCAL_ONLY: "Local only: each site's own model, scores averaged over the sites.",
+    LOCAL_ONLY: "Local only: each site's own model. On all rows: every model predicts the rows of all sites, scores "
+    "averaged over the models. On own rows: each predicts its own site's rows; hold this against a shared model, whose "
+    "scores over all rows are over each site's own rows too.",
     SERVER_ONLY: "Server only: a model trained on the server's labelled rows alone.",
     CENTRALISED: "Centralised: a model trained on all rows in one place.",
 }
@@ -74,6 +76,39 @@ PAIRED = (
     "test, Holm-adjusted over the rows of a table. Arrows: better (↑) or worse (↓) than the reference at the 5 % "
     "level; two arrows, at the 1 % level."
 )
+
+
+def enumerate_words(texts: Sequence[str]) -> str:
+    """Join texts as a sentence lists them.
+
+    Args:
+        texts: At least one.
+
+    Returns:
+        'a', 'a and b', or 'a, b and c'.
+    """
+    if len(texts) < 2:
+        return "".join(texts)
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def scope(name: str, own: bool, models: int | None = None, sites: int | None = None) -> str:
+    """Name a row whose models are the sites' own by the rows that they predict.
+
+    Args:
+        name: The row's name.
+        own: Whether each model predicts its own site's rows; else all rows.
+        models: How many sites' models predict all rows, if that is known.
+        sites: How many sites there are, if that is known.
+
+    Returns:
+        'Local only, own rows' or 'Local only, all rows', with the number of models where it is not all.
+    """
+    if own:
+        return f"{name}, own rows"
+    if models is not None and sites is not None and models < sites:
+        return f"{name}, all rows ({count(models)} of {count(sites)} models)"
+    return f"{name}, all rows"
 
 
 def metric(key: str) -> Metric:

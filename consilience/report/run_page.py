@@ -117,6 +117,8 @@ def _acceptance_rate(run: RunReport) -> str:
 def _scores(run: RunReport) -> dict[str, Any]:
     """Scores down, this run and its bounds across."""
     columns: list[tuple[str, str, Scores]] = [("This run", "untempered", run.scores)]
+    if run.own_rows is not None:
+        columns.insert(0, ("This run", "own rows", run.own_rows))
     if run.tempered is not None:
         factor = temperature_name(run.tempered.temperature, run.is_regression)
         columns.append(("Tempered", factor, run.tempered))
@@ -133,7 +135,7 @@ def _notes(run: RunReport) -> list[str]:
     notes = []
     if run.scores.intervals:
         notes.append("Figures in small type are 95 % intervals.")
-    notes += [_bound_note(run, key) for key, _, _ in run.scored_bounds]
+    notes += [_bound_note(run, key) for key in dict.fromkeys(key for key, _, _ in run.scored_bounds)]
     if run.tempered is not None:
         notes.append(tempered_note(run.is_regression, per_site=bool(run.content.get("best"))))
     if "ece" in run.scores.metrics and not is_greyed("ece", run.test_rows):

@@ -28,6 +28,7 @@ from consilience.findings.wording import (
     losses,
     metric,
     order,
+    scope,
     score,
     temperature_name,
 )
@@ -63,6 +64,8 @@ def run_table(run: Json) -> RenderableType:
     """
     report = read_run(run)
     columns = [("This run", report.scores)]
+    if report.own_rows is not None:
+        columns.insert(0, (scope("This run", own=True), report.own_rows))
     if report.tempered is not None:
         factor = temperature_name(report.tempered.temperature, report.is_regression)
         columns.append((f"Tempered\n{factor}", report.tempered))
