@@ -304,7 +304,7 @@ def _bounds_words(rows: Sequence[RowSummary]) -> list[str]:
         nll = row.scores.value("nll")
         if row.needs == "bound" and row.method in AGAINST and nll is not None:
             texts.append(f"{words.number(nll)} {AGAINST[row.method]}")
-        own = row.own_rows and row.own_rows.scores.value("nll")
-        if own is not None:
-            texts.append(f"{words.number(own)} for each site's own model on its own rows")
+        if row.own_rows is not None and row.own_rows.scores.value("nll") is not None:
+            own = words.number(row.own_rows.scores.value("nll"))
+            texts.append(f"{own} for each site's own model on its own rows")
     return texts

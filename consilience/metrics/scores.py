@@ -20,7 +20,7 @@ from consilience.metrics.binning import (
     once,
     top_label,
 )
-from consilience.metrics.calibration import Estimate, intercept_and_slope
+from consilience.metrics.calibration import Estimate, recalibrate
 from consilience.metrics.single import each, table
 from consilience.predictive import Categorical, Distribution, Normal
 
@@ -108,15 +108,16 @@ def recalibration(p: Categorical, y: Tensor) -> dict[str, Estimate]:
     """Fit the calibration intercept and slope of a binary model.
 
     Args:
-        p: A distribution of N rows.
-        y: Their labels.
+        p: A distribution of N rows, aligned.
+        y: Their labels, aligned.
 
     Returns:
         Those that exist, by name; none for more classes.
     """
     if p.log_probs.shape[1] != 2:
         return {}
-    estimates = zip(("calibration_intercept", "calibration_slope"), intercept_and_slope(p, y), strict=True)
+    fit = recalibrate((p.log_probs[:, 1] - p.log_probs[:, 0]).numpy(), y.numpy().astype(float))
+    estimates = zip(("calibration_intercept", "calibration_slope"), fit, strict=True)
     return {name: estimate for name, estimate in estimates if estimate is not None}
 
 

@@ -26,7 +26,7 @@ SPLIT_ROWS = 1000  # test rows whose uncertainty is split: every member predicts
 PREDICTED_BINS = 10
 SHOWN_EXAMPLES = 5  # of a kind, and only of public rows
 SHOWN_POINTS = 300
-MODELS = 64  # sites whose own models are scored on all rows: more would cost sites × rows
+MODELS = 64  # sites whose own models predict rows of all sites, drawn evenly: all of them would cost sites × rows
 
 
 class Judgement(NamedTuple):
@@ -172,7 +172,7 @@ class Scorer:
         return Judgement(model, {}, cut(p, slice(None)))
 
 
-def uncertainty(method: Method, task: Task, state: Tree, inputs: Tensor) -> Uncertainty:
+def uncertainty(method: Method, task: Task, state: Tree, inputs: Tensor, most: int | None = None) -> Uncertainty:
     """Split the uncertainty of the posteriors behind a model by where it comes from.
 
     Args:
@@ -180,11 +180,16 @@ def uncertainty(method: Method, task: Task, state: Tree, inputs: Tensor) -> Unce
         task: The statistical problem.
         state: The server's state.
         inputs: Inputs as the network sees them.
+        most: How many posteriors are asked, drawn evenly; None: all of them.
 
     Returns:
         Aleatoric and epistemic uncertainty for every input, and the part of the latter between sites.
     """
     posteriors, weights = method.members(state)
+    if most is not None and len(posteriors) > most:
+        drawn = draw_evenly(len(posteriors), most)
+        posteriors = tuple(posteriors[k] for k in drawn)
+        weights = weights[drawn]
     if getattr(task.likelihood, "latent", True) is False:  # a member's noise is not uncertainty of the weights
         task = dataclasses.replace(task, likelihood=dataclasses.replace(task.likelihood, latent=True))  # type: ignore[type-var]
     return decompose([task.member_predictions(posterior, inputs) for posterior in posteriors], weights)
@@ -208,7 +213,7 @@ def split_uncertainty(
     rows = sites.all_test
     step = max(-(-len(rows.x) // SPLIT_ROWS), 1)
     some = slice(None, None, step)
-    split = uncertainty(method, task, state, rows.x[some])
+    split = uncertainty(method, task, state, rows.x[some], MODELS)
     if not bool((split.epistemic > 1e-9).any()):
         return None
     site = torch.repeat_interleave(torch.arange(len(sites)), torch.tensor([len(d.x) for d in sites.test]))[some]
