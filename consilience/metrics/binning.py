@@ -72,7 +72,7 @@ def _align_numbers(p: Normal, y: Tensor) -> tuple[Normal, Tensor]:
     if y.numel() != mean.numel():
         raise InputError(f"Targets of shape {list(y.shape)} do not fit means of shape {list(mean.shape)}.")
     if not bool((aligned.total > 0).all()):
-        raise InputError("A predictive variance is not positive; give the likelihood an observation noise above 0.")
+        raise Diverged("A predictive variance is not positive; give the likelihood an observation noise above 0.")
     return aligned, y.double().reshape(mean.shape)
 
 

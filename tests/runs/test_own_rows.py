@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import tiny
 import torch
 
 import consilience as co
+from consilience import tree
 from consilience.comparison.export import csv_text, markdown
 from consilience.comparison.plan import Plan
 from consilience.comparison.running import compare_plan
@@ -17,6 +19,8 @@ from consilience.findings.run_findings import read_run
 from consilience.findings.sentence import sentence
 from consilience.metrics.by_part import scores_by_part
 from consilience.metrics.scores import scores
+from consilience.parties import Client
+from consilience.posterior import Point, Posterior
 from consilience.predictive import Categorical, Distribution, Normal
 from consilience.report.run_page import comparison_page, run_page
 from consilience.runs import evaluate
@@ -142,3 +146,25 @@ def test_beyond_a_number_of_sites_some_models_predict_all_rows_and_every_model_i
 def test_draws_are_even() -> None:
     assert evaluate.draw_evenly(3, 64) == [0, 1, 2]
     assert evaluate.draw_evenly(256, 64) == list(range(0, 256, 4))
+
+
+@dataclass(frozen=True)
+class Notes(co.SGD):
+    """Training that notes under which engine it runs: vectorised means inside a vmap."""
+
+    def __call__(self, task: co.Task, start: Posterior, client: Client) -> Point:
+        VECTORISED.append(tree.under_vmap())
+        return super().__call__(task, start, client)
+
+
+VECTORISED: list[bool] = []
+
+
+def test_bounds_are_trained_on_the_engine_of_the_run() -> None:
+    task, sites = many_sites(12)
+    method = co.FedAvg(Notes(epochs=1))
+    for engine in ("sequential", "vectorised"):
+        result = co.run(method, task, sites, rounds=1, engine=engine, keep_replies="none")
+        VECTORISED.clear()
+        assert result.bounds.keys() == {"local_only", "centralised"}
+        assert VECTORISED[0] == (engine == "vectorised")
