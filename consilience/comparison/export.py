@@ -132,6 +132,10 @@ def _table(part: Mapping[str, Any], columns: Sequence[_Column], rank: str) -> It
             if paired:
                 cells.append(words.difference_words(row, rank))
             yield _line(cells)
+    for key, line in part["baselines"].items():
+        name = words.baseline_name(key, part["task"] == "regression")
+        scores = [words.spread(line, column.key, column.tempered) for column in columns]
+        yield _line([name, "(line to beat)", "–", "–", *scores, *[""] * paired])
 
 
 def _with_own_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -92,7 +92,7 @@ def outcomes(
         except Diverged as error:
             yield Outcome(r, None, str(error))
             continue
-        except torch.linalg.LinAlgError as error:  # of numbers so large that a matrix has no inverse
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # numbers too large to invert
             yield Outcome(r, None, f"A matrix cannot be inverted, so the numbers have diverged ({error}).")
             continue
         if key:

@@ -24,7 +24,7 @@ from consilience.findings.values import (
     read_site,
     read_weakest,
 )
-from consilience.findings.wording import BOUNDS, Json, scope
+from consilience.findings.wording import BASELINES, BOUNDS, Json, baseline_name, scope
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,7 @@ class RunReport:
         own_rows: Scores where each site's own model predicts that site's rows; None where one model is for all.
         tempered: The same after tempering; None where nothing was tempered.
         bounds: The protocol's bounds, by key.
+        baselines: The scores of the lines to beat, by key.
         per_site: Every site with its scores.
         weakest_site: The site with the highest NLL; None where there is one site or none.
         ledger: Bytes sent and received; None where nothing was counted.
@@ -145,6 +146,7 @@ class RunReport:
     own_rows: Scores | None
     tempered: Scores | None
     bounds: Mapping[str, Bound]
+    baselines: Mapping[str, Scores]
     per_site: Sequence[Site]
     weakest_site: WeakestSite | None
     ledger: Ledger | None
@@ -179,6 +181,11 @@ class RunReport:
                 entries.append((key, BOUNDS[key], bound.scores))
         return entries
 
+    @property
+    def named_baselines(self) -> list[tuple[str, Scores]]:
+        """Name and scores of the lines to beat."""
+        return [(baseline_name(key, self.is_regression), scores) for key, scores in self.baselines.items()]
+
 
 def read_run(run: Json) -> RunReport:
     """Read a run's report.
@@ -191,6 +198,7 @@ def read_run(run: Json) -> RunReport:
     """
     scores = read_scores(run)
     bounds = run.get("bounds") or {}
+    baselines = run.get("baselines") or {}
     tempered = None
     if run.get("tempered"):
         tempered = read_scores(run["tempered"])
@@ -206,6 +214,7 @@ def read_run(run: Json) -> RunReport:
         scores=scores,
         own_rows=read_bound(run).own_rows,
         tempered=tempered,
+        baselines={key: read_scores(baselines[key]) for key in BASELINES if baselines.get(key)},
         bounds={key: read_bound(bounds[key]) for key in BOUNDS if bounds.get(key)},
         per_site=[read_site(site, i) for i, site in enumerate(run.get("per_site") or [])],
         weakest_site=read_weakest(run.get("worst_site")),
