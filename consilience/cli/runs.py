@@ -202,6 +202,7 @@ def pool(
     as_json: Json_ = False,
 ) -> None:
     """Aggregate a run's saved replies with another method, without training."""
+    from consilience.findings.run_findings import read_run
     from consilience.runs.run import load
 
     saved = Store(folder).read_json()
@@ -212,6 +213,8 @@ def pool(
     target = Store(out_ or free_folder(folder, f"pool-{method}"))
     with lock_folder(target.folder):
         about = {key: saved.get(key, {}) for key in ("bounds", "baselines")}
+        with refuse_damage(_damaged(folder)):
+            read_run(about)
         finish(target, {**pooled.report, **about, "pooled_from": folder.name}, as_json)
 
 

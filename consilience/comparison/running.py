@@ -262,8 +262,9 @@ def _fill(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Iter
         word: Cell.from_json(store.read_json(file)) for word, file in files.items() if (store.folder / file).exists()
     }
     lines: Json = {}
-    if (store.folder / place / "baselines.json").exists():
-        lines = store.read_json(f"{place}/baselines.json")["baselines"]
+    lines_file = f"baselines/{slug(recipe.split or 'default')}/{recipe.seed}.json"
+    if (store.folder / lines_file).exists():
+        lines = store.read_json(lines_file)["baselines"]
     if len(cells) == len(rows):
         yield Problem.from_json(store.read_json(f"{place}/problem.json")), cells, lines
         return
@@ -272,8 +273,8 @@ def _fill(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Iter
     _check(plan, rows, task, sites)
     claim(store, f"{place}/problem.json", problem.to_json(), "comparison, on other rows", place)
     if not lines:
-        store.write_checked(f"{place}/baselines.json", {"format": FORMAT, "baselines": lines_to_beat(sites)})
-        lines = store.read_json(f"{place}/baselines.json")["baselines"]
+        store.write_checked(lines_file, {"format": FORMAT, "baselines": lines_to_beat(sites)})
+        lines = store.read_json(lines_file)["baselines"]
     yield problem, cells, lines
     missing = [r for r in rows if r.word not in cells]
     for outcome in outcomes(missing, task, sites, recipe.seed, plan.engine, plan.participation):
