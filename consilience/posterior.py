@@ -281,7 +281,7 @@ def members(posterior: Posterior, key: Key, draws: int, like: Params) -> list[Pa
         case Point(params):
             return [params]
         case Samples(params):
-            count = next(iter(params.values())).shape[0]
-            return cast(list[Params], tree.unstack(params, count))
+            leaves = [leaf.unbind() for leaf in params.values()]
+            return [dict(zip(params, member, strict=True)) for member in zip(*leaves, strict=True)]
         case Gaussian() | Dense():
             return members(draw(posterior, key, draws, like), key, draws, like)

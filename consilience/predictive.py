@@ -60,6 +60,7 @@ class Normal(NamedTuple):
         return self.var + self.noise
 
 
+EVENTS = 10  # rows outside the most frequent class, from which on rows choose β and temperatures by themselves
 Distribution: TypeAlias = Categorical | Normal
 Predictive: TypeAlias = Callable[[Tensor], Distribution]
 Powers: TypeAlias = Callable[[Sequence[Distribution], Distribution], Tensor]
@@ -359,10 +360,47 @@ def maximise(f: Callable[[float], float], low: float, high: float) -> float:
     return max((float(optimum.x), low, high), key=f)
 
 
-def temperature(p: Distribution, y: Tensor) -> float:
-    """Fit the temperature of `tempered(p, t)` under log t ~ N(0, 1).
+def count_events(p: Distribution, y: Tensor) -> int:
+    """Count what rows can say about confidence: for classes, the rows outside the most frequent one.
 
-    Without that prior, a few rows that are all right would make any model infinitely sure.
+    Args:
+        p: A distribution of N rows.
+        y: Their labels or targets.
+
+    Returns:
+        The number of such rows; for numbers, all rows.
+    """
+    if isinstance(p, Categorical):
+        return len(y) - int(torch.bincount(y.long().flatten()).max())
+    return len(y)
+
+
+def enough_events(p: Distribution, y: Tensor, what: str) -> float:
+    """Tell how far rows may choose a number by themselves; warn where they hold one class alone.
+
+    Args:
+        p: A distribution of N rows.
+        y: Their labels or targets.
+        what: What is chosen, for the warning.
+
+    Returns:
+        From 0, where there is no event, to 1 from ten events on.
+    """
+    events = count_events(p, y)
+    if events == 0:
+        warnings.warn(
+            f"All {len(y)} calibration rows are of one class, from which {what} cannot be chosen: it stays where it "
+            "was. Give the server rows of every class.",
+            stacklevel=3,
+        )
+    return min(events / EVENTS, 1.0)
+
+
+def temperature(p: Distribution, y: Tensor) -> float:
+    """Fit the temperature of `tempered(p, t)` under log t ~ N(0, s²), where s is 1 from ten events on.
+
+    Without that prior, a few rows that are all right would make any model infinitely sure. Where a class is rare, few
+    rows say how sure one may be: s is a tenth of the rows outside the most frequent class, and t = 1 without any.
 
     Args:
         p: A distribution of N rows.
@@ -373,7 +411,10 @@ def temperature(p: Distribution, y: Tensor) -> float:
     """
     q = precise(p)
     n = len(y)
-    objective = lambda log_t: score(tempered(q, math.exp(log_t)), y) - 0.5 * log_t**2 / n
+    s = enough_events(p, y, "a temperature")
+    if s == 0:
+        return 1.0
+    objective = lambda log_t: score(tempered(q, math.exp(log_t)), y) - 0.5 * (log_t / s) ** 2 / n
     return math.exp(maximise(objective, -math.log(50), math.log(50)))
 
 

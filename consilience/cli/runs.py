@@ -46,7 +46,11 @@ RESUMED = {"rounds": int, "engine": str, "threads": int, "keep_replies": str}  #
 @app.command()
 def run(
     method: Annotated[
-        str | None, typer.Argument(autocompletion=methods_like, help="The method; see `consilience methods`.")
+        str | None,
+        typer.Argument(
+            autocompletion=methods_like,
+            help="The method; see `consilience methods`. Without one, what docs/choose.md advises for these data.",
+        ),
     ] = None,
     data: Data_ = "digits",
     target: Target_ = None,
@@ -83,11 +87,9 @@ def run(
     """Run one method and write a report."""
     if resume is not None:
         plan = _resume_plan(resume, model, data_dir, min_replies)
-    elif method is None:
-        raise InputError("Say which method to run; `consilience methods` lists them.")
     else:
         recipe = Recipe(
-            method,
+            method or "",
             data=data,
             target=target,
             sites=sites,
@@ -100,8 +102,10 @@ def run(
             settings=tuple(settings or ()),
             data_dir=data_dir,
         )
+        if method is None:
+            recipe = recipe.choose_method()
         options = {
-            "out": out_ or run_folder(method, data),
+            "out": out_ or run_folder(recipe.method, data),
             "rounds": rounds,
             "engine": engine,
             "threads": threads,
@@ -148,7 +152,7 @@ def _execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
     if plan.bounds:
         with progress(not as_json):
             bounds = result.bounds
-    return {**result.report, "bounds": bounds}
+    return {**result.report, "bounds": bounds, "baselines": result.baselines}
 
 
 def _resume_plan(folder: Path, model: str, data_dir: str | None, min_replies: int | None) -> RunPlan:
@@ -206,6 +210,7 @@ def pool(
     as_json: Json_ = False,
 ) -> None:
     """Aggregate a run's saved replies with another method, without training."""
+    from consilience.findings.run_findings import read_run
     from consilience.runs.run import load
 
     saved = Store(folder).read_json()
@@ -215,7 +220,10 @@ def pool(
     pooled = result.pool(other)
     target = Store(out_ or free_folder(folder, f"pool-{method}"))
     with lock_folder(target.folder):
-        finish(target, {**pooled.report, "bounds": saved.get("bounds", {}), "pooled_from": folder.name}, as_json)
+        about = {key: saved.get(key, {}) for key in ("bounds", "baselines")}
+        with refuse_damage(_damaged(folder)):
+            read_run(about)
+        finish(target, {**pooled.report, **about, "pooled_from": folder.name}, as_json)
 
 
 @app.command(short_help="Write a folder's report.html again.")

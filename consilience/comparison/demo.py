@@ -14,6 +14,7 @@ from consilience.comparison.rows import row
 from consilience.data.sites import Sites
 from consilience.errors import Diverged
 from consilience.findings.wording import percent
+from consilience.runs.baselines import lines_to_beat
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import FORMAT
 
@@ -21,7 +22,7 @@ HERE = resources.files("consilience.comparison")
 RECIPE = Recipe(data="digits", sites=5, split="dirichlet:0.1", calibration=30)
 KEYS = (
     *("name", "method", "needs", "rounds", "metrics", "intervals", "tempered", "reliability", "seconds"),
-    *("up_bytes", "down_bytes", "settings", "curve"),
+    *("up_bytes", "down_bytes", "settings", "curve", "own_rows", "models"),
 )  # of a cell, in a row of the demo
 
 
@@ -71,6 +72,7 @@ def comparison(cells: Sequence[Cell], sites: Sites, seed: int, seconds: float) -
         "sites": len(sites),
         "seed": seed,
         "rows": [{key: getattr(cell, key) for key in KEYS} for cell in cells],
+        "baselines": lines_to_beat(sites),
         "labels": [[int(count) for count in site] for site in sites.label_counts()],
         "site_names": list(sites.names),
         "rows_of_data": {role: counts[role] for role in ("train", "calibration", "test")},

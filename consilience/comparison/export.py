@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from consilience.comparison.row_summary import RowSummary, Scores
+from consilience.comparison.row_summary import Scores, Tempered
 from consilience.comparison.summary import Comparison
 from consilience.disk.locks import locking
 from consilience.findings import wording as words
@@ -49,20 +49,26 @@ def csv_text(comparison: Comparison) -> str:
     writer.writerow(("split", "seed", "row", "tempered", "score", "value"))
     for part in comparison.parts:
         for row in part.rows:
-            for seed, *rest in _values(row):
+            for seed, *rest in _values(row.seeds, row.scores, row.tempered):
                 writer.writerow((part.problem.split, seed, row.row, *rest))
+            if row.own_rows is not None:
+                name = words.scope(row.row, own=True)
+                for seed, *rest in _values(row.seeds, row.own_rows.scores, row.own_rows.tempered):
+                    writer.writerow((part.problem.split, seed, name, *rest))
     return text.getvalue()
 
 
-def _values(row: RowSummary) -> Iterator[tuple[int, str, str, float | None]]:
+def _values(
+    seeds: Sequence[int], plain: Scores, tempered: Tempered | None
+) -> Iterator[tuple[int, str, str, float | None]]:
     """(seed, whether tempered, score, value) of one row."""
-    tables: list[tuple[str, Scores]] = [("no", row.scores)]
-    if row.tempered:
-        tables.append(("yes", row.tempered.scores))
-    for tempered, scores in tables:
+    tables = [("no", plain)]
+    if tempered:
+        tables.append(("yes", tempered.scores))
+    for is_tempered, scores in tables:
         for key, values in scores.values.items():
-            for seed, value in zip(row.seeds, values, strict=True):
-                yield seed, tempered, key, value
+            for seed, value in zip(seeds, values, strict=True):
+                yield seed, is_tempered, key, value
 
 
 class _Column(NamedTuple):
@@ -120,12 +126,24 @@ def _table(part: Mapping[str, Any], columns: Sequence[_Column], rank: str) -> It
         needs = group
         if group == "bound":
             needs = "(bound)"
-        for row in rows:
+        for row in _with_own_rows(rows):
             cells = [row["row"], needs, words.count(row["rounds"]), words.human_bytes(row["up_bytes"])]
             cells += [words.spread(row, column.key, column.tempered) for column in columns]
             if paired:
                 cells.append(words.difference_words(row, rank))
             yield _line(cells)
+    for key, line in part["baselines"].items():
+        name = words.baseline_name(key, part["task"] == "regression")
+        scores = [words.spread(line, column.key, column.tempered) for column in columns]
+        yield _line([name, "(line to beat)", "–", "–", *scores, *[""] * paired])
+
+
+def _with_own_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The rows, and after a row of the sites' own models the same on their own rows."""
+    for row in rows:
+        yield row
+        if row.get("own_rows"):
+            yield {**row, **row["own_rows"], "row": words.scope(row["row"], own=True)}
 
 
 def _line(cells: Iterable[str]) -> str:

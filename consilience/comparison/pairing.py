@@ -33,7 +33,9 @@ def pair(rows: Sequence[RowSummary], reference: str, overlap: float = 0.0) -> li
     if base.tempered:
         tempered = {row.row: row.tempered.scores for row in others if row.tempered}
         soft = _differences(base.tempered.scores, tempered, others, overlap)
-    return [_with_differences(row, plain.get(row.row), soft.get(row.row)) for row in rows]
+    own = _differences(base.scores, {row.row: row.own_rows.scores for row in others if row.own_rows}, others, overlap)
+    paired = [_with_differences(row, plain.get(row.row), soft.get(row.row)) for row in rows]
+    return [_with_own_differences(row, own.get(row.row)) for row in paired]
 
 
 def _with_differences(row: RowSummary, plain: dict[str, Paired] | None, soft: dict[str, Paired] | None) -> RowSummary:
@@ -43,6 +45,14 @@ def _with_differences(row: RowSummary, plain: dict[str, Paired] | None, soft: di
         scores = dataclasses.replace(row.tempered.scores, differences=soft)
         row = dataclasses.replace(row, tempered=dataclasses.replace(row.tempered, scores=scores))
     return row
+
+
+def _with_own_differences(row: RowSummary, own: dict[str, Paired] | None) -> RowSummary:
+    """The scores on own rows less the reference's, which has one model for all rows."""
+    if not own or row.own_rows is None:
+        return row
+    scores = dataclasses.replace(row.own_rows.scores, differences=own)
+    return dataclasses.replace(row, own_rows=dataclasses.replace(row.own_rows, scores=scores))
 
 
 def _differences(

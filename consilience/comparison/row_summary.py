@@ -106,6 +106,29 @@ class Tempered:
 
 
 @dataclass(frozen=True)
+class OwnRows:
+    """The scores of the sites' own models, each on its own site's rows.
+
+    Attributes:
+        scores: The scores over seeds.
+        intervals: Score → its interval, for one seed alone.
+        tempered: The scores after tempering, if every seed has them.
+    """
+
+    scores: Scores
+    intervals: Json | None
+    tempered: Tempered | None
+
+    def to_json(self) -> Json:
+        """Write the scores as JSON."""
+        tempered = None
+        if self.tempered is not None:
+            tempered = self.tempered.to_json()
+        scores = {**self.scores.to_json(), **self.scores.differences_json()}
+        return {**scores, "intervals": self.intervals, "tempered": tempered}
+
+
+@dataclass(frozen=True)
 class RowSummary:
     """One row over its seeds.
 
@@ -124,6 +147,8 @@ class RowSummary:
         reliability: The bins of a reliability diagram, all seeds together.
         worst_site_nll: The weakest site's NLL, the mean over seeds.
         best_site: The scores of the best site's own model, for a bound that has one.
+        own_rows: The scores of each site's own model on that site's rows, for a bound that has them.
+        models: How many sites' own models stand behind the scores on all rows, where it is not all.
         up_bytes: Sent by the sites, the mean over seeds.
         down_bytes: Sent by the server, the mean over seeds.
         curves: Seed → scores against what was sent.
@@ -145,6 +170,8 @@ class RowSummary:
     reliability: list[Json] | None = None
     worst_site_nll: float | None = None
     best_site: dict[str, float | None] | None = None
+    own_rows: OwnRows | None = None
+    models: int | None = None
     up_bytes: int | None = None
     down_bytes: int | None = None
     curves: dict[int, Curve] = field(default_factory=dict)
@@ -168,6 +195,8 @@ class RowSummary:
         value["warnings"] = list(self.warnings)
         if self.tempered is not None:
             value["tempered"] = self.tempered.to_json()
+        if self.own_rows is not None:
+            value["own_rows"] = self.own_rows.to_json()
         return value | self.scores.differences_json()
 
 
@@ -203,6 +232,8 @@ def summarise_row(r: Row, cells: Mapping[int, Cell], overlap: float = 0.0) -> Ro
         reliability=_reliability([cell.reliability for cell in each if cell.reliability]),
         worst_site_nll=_mean([(cell.worst_site or {}).get("nll") for cell in each]),
         best_site=_best_site([cell.best for cell in each]),
+        own_rows=_own_rows([cell.own_rows for cell in each], overlap),
+        models=first.models,
         up_bytes=_whole_mean([cell.up_bytes for cell in each]),
         down_bytes=_whole_mean([cell.down_bytes for cell in each]),
         curves={seed: cell.curve for seed, cell in cells.items() if cell.curve},
@@ -252,6 +283,18 @@ def _best_site(each: Sequence[dict[str, float | None] | None]) -> dict[str, floa
     if len(known) < len(each):
         return None
     return over_seeds(known).metrics
+
+
+def _own_rows(each: Sequence[Json | None], overlap: float) -> OwnRows | None:
+    """The scores on own rows, if every cell has them."""
+    known = [own for own in each if own]
+    if len(known) < len(each):
+        return None
+    return OwnRows(
+        over_seeds([own["metrics"] for own in known], overlap),
+        _intervals([own.get("intervals") for own in known]),
+        _tempered([own.get("tempered") for own in known], overlap),
+    )
 
 
 def _warnings(name: str, cells: Mapping[int, Cell]) -> tuple[str, ...]:

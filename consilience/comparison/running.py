@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience import datasets
-from consilience.comparison.cells import Cell, Problem, claim
+from consilience.comparison.cells import Cell, Json, Problem, claim
 from consilience.comparison.export import write_comparison
 from consilience.comparison.outcomes import outcomes
 from consilience.comparison.plan import Plan, parse_seeds, slug
@@ -31,9 +31,10 @@ from consilience.errors import refuse_damage, unknown_name
 from consilience.method import Method
 from consilience.models.remembered import remember_values
 from consilience.progress import track
+from consilience.runs.baselines import lines_to_beat
 from consilience.runs.provenance import check
 from consilience.runs.recipe import Recipe
-from consilience.runs.store import Store
+from consilience.runs.store import FORMAT, Store
 from consilience.task import Task
 
 
@@ -190,7 +191,8 @@ def compare_plan(
         for seed in track(plan.seeds, "seed"):
             recipe = dataclasses.replace(plan.recipe, split=split, seed=seed)
             with remember_values():  # rows that share replies predict with the same models
-                for problem, cells in _fill(recipe, rows[split], plan, store):
+                for problem, cells, baselines in _fill(recipe, rows[split], plan, store):
+                    progress.baselines[split][seed] = baselines
                     progress.add(split, seed, problem, cells)
                     if on_row is not None and cells:
                         on_row(progress.summarise())
@@ -209,6 +211,7 @@ class _Progress:
         self.fixed_test = fixed_test
         self.cells: dict[str | None, dict[int, Cells]] = {split: {} for split in plan.splits}
         self.problems: dict[str | None, dict[int, Problem]] = {split: {} for split in plan.splits}
+        self.baselines: dict[str | None, dict[int, Json]] = {split: {} for split in plan.splits}
         self.reading: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def add(self, split: str | None, seed: int, problem: Problem, cells: Cells) -> None:
@@ -221,7 +224,9 @@ class _Progress:
             if any(cells.values()):
                 problems = list(self.problems[split].values())
                 with self.reading():
-                    parts.append(summarise_part(self.rows[split], cells, problems, self.reference, self.fixed_test))
+                    lines = [value for value in self.baselines[split].values() if value]
+                    rows = self.rows[split]
+                    parts.append(summarise_part(rows, cells, problems, self.reference, self.fixed_test, lines))
         return Comparison(
             title=title(self.rows[self.plan.splits[0]], parts[0].problem.data),
             model=self.plan.recipe.model,
@@ -246,27 +251,37 @@ def _has_fixed_test(recipe: Recipe) -> bool:
     return datasets.load(recipe.data, recipe.data_dir).x_test is not None
 
 
-def _fill(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Iterator[tuple[Problem, Cells]]:
-    """The cells of one split and seed as they come to exist, those of an earlier start first."""
+def _fill(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Iterator[tuple[Problem, Cells, Json]]:
+    """The cells of one split and seed as they come to exist, those of an earlier start first; with the lines to beat.
+
+    A folder that an older version finished has no such lines.
+    """
     place = f"cells/{slug(recipe.split or 'default')}/{recipe.seed}"
     files = {r.word: f"{place}/{slug(r.word)}.json" for r in rows}
     cells = {
         word: Cell.from_json(store.read_json(file)) for word, file in files.items() if (store.folder / file).exists()
     }
+    lines: Json = {}
+    lines_file = f"baselines/{slug(recipe.split or 'default')}/{recipe.seed}.json"
+    if (store.folder / lines_file).exists():
+        lines = store.read_json(lines_file)["baselines"]
     if len(cells) == len(rows):
-        yield Problem.from_json(store.read_json(f"{place}/problem.json")), cells
+        yield Problem.from_json(store.read_json(f"{place}/problem.json")), cells, lines
         return
     task, sites = recipe.build_problem()
     problem = Problem.of(task, sites)
     _check(plan, rows, task, sites)
     claim(store, f"{place}/problem.json", problem.to_json(), "comparison, on other rows", place)
-    yield problem, cells
+    if not lines:
+        store.write_checked(lines_file, {"format": FORMAT, "baselines": lines_to_beat(sites)})
+        lines = store.read_json(lines_file)["baselines"]
+    yield problem, cells, lines
     missing = [r for r in rows if r.word not in cells]
     for outcome in outcomes(missing, task, sites, recipe.seed, plan.engine, plan.participation):
         file = files[outcome.row.word]
         store.write_checked(file, Cell.from_outcome(outcome).to_json())
         cells = {**cells, outcome.row.word: Cell.from_json(store.read_json(file))}  # as a resumed comparison sees it
-        yield problem, cells
+        yield problem, cells, lines
 
 
 def _check(plan: Plan, rows: Sequence[Row], task: Task, sites: Sites) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 
 from consilience.comparison.cells import Cell, Json, Problem
 from consilience.comparison.pairing import pair
-from consilience.comparison.row_summary import RowSummary, summarise_row
+from consilience.comparison.row_summary import RowSummary, Scores, over_seeds, summarise_row
 from consilience.comparison.rows import Row
 from consilience.findings import wording as words
 from consilience.metrics.communication import KEPT, communication
@@ -44,6 +44,7 @@ class Part:
         sentence: What the table says.
         reference: The row that the others are paired with.
         rows: The rows over their seeds.
+        baselines: The lines to beat, by key: their scores over seeds.
         communication: What each row sends to reach the reference's score, for every score that curves show.
         ece_if_calibrated: The ECE that a calibrated model would show, the mean over cells.
         seconds: How long all cells took.
@@ -55,6 +56,7 @@ class Part:
     sentence: str
     reference: str
     rows: tuple[RowSummary, ...]
+    baselines: dict[str, Scores]
     communication: list[Json]
     ece_if_calibrated: float | None
     seconds: float
@@ -62,8 +64,13 @@ class Part:
 
     @property
     def warnings(self) -> list[str]:
-        """What was noticed in any row."""
-        return [warning for row in self.rows for warning in row.warnings]
+        """What was noticed in any row, and which rows a trivial prediction beats."""
+        noticed = [warning for row in self.rows for warning in row.warnings]
+        base = self.baselines.get("base_rate")
+        if base is None:
+            return noticed
+        beaten = [(row.name, words.beaten_by_base_rate(row.metrics, base.metrics)) for row in self.rows]
+        return [*(f"{name}: {sentence}" for name, sentence in beaten if sentence), *noticed]
 
     def to_json(self) -> Json:
         """Write the table as JSON."""
@@ -81,6 +88,7 @@ class Part:
             "sentence": self.sentence,
             "reference": self.reference,
             "rows": [row.to_json() for row in self.rows],
+            "baselines": {key: scores.to_json() for key, scores in self.baselines.items()},
             "communication": self.communication,
             "ece_if_calibrated": self.ece_if_calibrated,
             "warnings": self.warnings,
@@ -156,7 +164,8 @@ class Comparison:
             "reference": self.reference,
             "leaves_out": self.leaves_out,
             "fixed_test_set": self.fixed_test_set,
-            **{key: first[key] for key in ("rows", "labels", "site_names", "rows_of_data", "ece_if_calibrated")},
+            **{key: first[key] for key in ("rows", "baselines", "labels", "site_names", "rows_of_data")},
+            "ece_if_calibrated": first["ece_if_calibrated"],
             "warnings": self.warnings,
             "seconds": sum(part.seconds for part in self.parts),
             "versions": first["versions"],
@@ -208,6 +217,7 @@ def summarise_part(
     problems: Sequence[Problem],
     reference: str | None,
     fixed_test_set: bool = True,
+    baselines: Sequence[Json] = (),
 ) -> Part:
     """Summarise one split over its seeds.
 
@@ -217,6 +227,7 @@ def summarise_part(
         problems: What the rows of a seed have in common, for every seed.
         reference: The row that the others are paired with; the first that is not a bound if None.
         fixed_test_set: Whether all seeds share their test rows; else each splits the same table anew.
+        baselines: The lines to beat of every seed; of fewer where a seed was run by an older version.
 
     Returns:
         The split's table.
@@ -241,6 +252,7 @@ def summarise_part(
         sentence=sentence(summaries, len(cells), round(counts["test"])),
         reference=reference,
         rows=tuple(summaries),
+        baselines=_baselines(baselines, len(problems), overlap),
         communication=_communication(summaries, reference),
         ece_if_calibrated=_known_mean([cell.ece_if_calibrated for cell in every]),
         seconds=sum(cell.seconds for cell in every),
@@ -252,6 +264,13 @@ def _communication(rows: Sequence[RowSummary], reference: str) -> list[Json]:
     values = [row.to_json() for row in rows]
     tables = (communication(values, reference, score) for score in KEPT)
     return [table for table in tables if table is not None]
+
+
+def _baselines(each: Sequence[Json], seeds: int, overlap: float) -> dict[str, Scores]:
+    """The lines to beat over seeds, if every seed has them."""
+    if not each or len(each) < seeds:
+        return {}
+    return {key: over_seeds([lines[key]["metrics"] for lines in each], overlap) for key in each[0]}
 
 
 def _known_mean(values: Sequence[float | None]) -> float | None:
@@ -291,7 +310,7 @@ def sentence(rows: Sequence[RowSummary], seeds: int, test_rows: int) -> str:
     text = f"{where} the lowest federated NLL is {lowest} ({name})"
     against = _bounds_words(rows)
     if against:
-        text += f", against {' and '.join(against)}"
+        text += f", against {words.enumerate_words(against)}"
     if seeds < SEEDS:
         text += f"; {few} and {words.count(test_rows, 'test row')} do not rank rows that are close"
     return f"{text}."
@@ -304,4 +323,7 @@ def _bounds_words(rows: Sequence[RowSummary]) -> list[str]:
         nll = row.scores.value("nll")
         if row.needs == "bound" and row.method in AGAINST and nll is not None:
             texts.append(f"{words.number(nll)} {AGAINST[row.method]}")
+        if row.own_rows is not None and row.own_rows.scores.value("nll") is not None:
+            own = words.number(row.own_rows.scores.value("nll"))
+            texts.append(f"{own} for each site's own model on its own rows")
     return texts

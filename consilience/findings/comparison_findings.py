@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from consilience.errors import InputError
 from consilience.findings import wording as words
 from consilience.findings.values import Bin, Scores, read_bins, read_scores
-from consilience.findings.wording import BOUND, Json, group_rows, metric, score_keys
+from consilience.findings.wording import BASELINE, BASELINES, BOUND, Json, group_rows, metric, score_keys
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class ComparisonRow:
 
     @property
     def is_bound(self) -> bool:
-        """Whether it is a bound, which does not compete."""
-        return self.needs == BOUND
+        """Whether it is a bound or a line to beat, which do not compete."""
+        return self.needs in {BOUND, BASELINE}
 
     @property
     def bytes(self) -> float:
@@ -84,8 +84,8 @@ class Group:
 
     @property
     def is_bound(self) -> bool:
-        """Whether these are the bounds, which do not compete."""
-        return self.key == BOUND
+        """Whether these are the bounds or the lines to beat, which do not compete."""
+        return self.key in {BOUND, BASELINE}
 
     def is_best(self, row: ComparisonRow, key: str, tempered: bool) -> bool:
         """Tell whether a row has the lowest value of a proper score in the group.
@@ -231,13 +231,37 @@ def _read_table(part: Json) -> SplitTable:
         split=str(part.get("split")),
         sentence=str(part.get("sentence") or ""),
         reference=part.get("reference"),
-        rows=[_read_row(row) for row in rows],
+        rows=[*(each for row in rows for each in _read_rows(row, part.get("sites"))), *_read_baselines(part)],
         communication=part.get("communication") or [],
         labels=labels,
         site_names=[str(name) for name in names],
         class_names=part.get("class_names"),
         seeds=part.get("seeds") or [],
     )
+
+
+def _read_baselines(part: Json) -> list[ComparisonRow]:
+    """The lines to beat, as rows."""
+    lines = part.get("baselines") or {}
+    is_regression = part.get("task") == "regression"
+    return [
+        _read_row({**lines[key], "name": words.baseline_name(key, is_regression), "needs": BASELINE})
+        for key in BASELINES
+        if lines.get(key)
+    ]
+
+
+def _read_rows(row: Json, sites: int | None) -> list[ComparisonRow]:
+    """A row; two where the sites have models of their own, on their own rows and on all rows."""
+    whole = _read_row(row)
+    own = row.get("own_rows")
+    if not own:
+        return [whole]
+    alone = _read_row({**row, **own, "reliability": None})
+    return [
+        replace(alone, name=words.scope(whole.name, own=True)),
+        replace(whole, name=words.scope(whole.name, False, row.get("models"), sites)),
+    ]
 
 
 def _read_row(row: Json) -> ComparisonRow:

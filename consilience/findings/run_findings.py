@@ -24,7 +24,7 @@ from consilience.findings.values import (
     read_site,
     read_weakest,
 )
-from consilience.findings.wording import BOUNDS, Json
+from consilience.findings.wording import BASELINES, BOUNDS, Json, baseline_name, scope
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,10 @@ class RunReport:
         rows: How many rows have each role: train, calibration, test and so on.
         class_names: The names of the classes, if they have names.
         scores: Scores over all test rows.
+        own_rows: Scores where each site's own model predicts that site's rows; None where one model is for all.
         tempered: The same after tempering; None where nothing was tempered.
         bounds: The protocol's bounds, by key.
+        baselines: The scores of the lines to beat, by key.
         per_site: Every site with its scores.
         weakest_site: The site with the highest NLL; None where there is one site or none.
         ledger: Bytes sent and received; None where nothing was counted.
@@ -141,8 +143,10 @@ class RunReport:
     rows: Mapping[str, int | None]
     class_names: Sequence[str] | None
     scores: Scores
+    own_rows: Scores | None
     tempered: Scores | None
     bounds: Mapping[str, Bound]
+    baselines: Mapping[str, Scores]
     per_site: Sequence[Site]
     weakest_site: WeakestSite | None
     ledger: Ledger | None
@@ -167,8 +171,20 @@ class RunReport:
 
     @property
     def scored_bounds(self) -> list[tuple[str, str, Scores]]:
-        """Key, name and scores of the bounds that have scores."""
-        return [(key, BOUNDS[key], bound.scores) for key, bound in self.bounds.items() if bound.scores.metrics]
+        """Key, name and scores of the bounds that have scores; two entries where own rows and all rows differ."""
+        entries = []
+        for key, bound in self.bounds.items():
+            if bound.own_rows is not None:
+                entries.append((key, scope(BOUNDS[key], own=True), bound.own_rows))
+                entries.append((key, scope(BOUNDS[key], False, bound.models, self.sites), bound.scores))
+            elif bound.scores.metrics:
+                entries.append((key, BOUNDS[key], bound.scores))
+        return entries
+
+    @property
+    def named_baselines(self) -> list[tuple[str, Scores]]:
+        """Name and scores of the lines to beat."""
+        return [(baseline_name(key, self.is_regression), scores) for key, scores in self.baselines.items()]
 
 
 def read_run(run: Json) -> RunReport:
@@ -182,6 +198,7 @@ def read_run(run: Json) -> RunReport:
     """
     scores = read_scores(run)
     bounds = run.get("bounds") or {}
+    baselines = run.get("baselines") or {}
     tempered = None
     if run.get("tempered"):
         tempered = read_scores(run["tempered"])
@@ -195,7 +212,9 @@ def read_run(run: Json) -> RunReport:
         rows=run.get("rows") or {},
         class_names=run.get("class_names"),
         scores=scores,
+        own_rows=read_bound(run).own_rows,
         tempered=tempered,
+        baselines={key: read_scores(baselines[key]) for key in BASELINES if baselines.get(key)},
         bounds={key: read_bound(bounds[key]) for key in BOUNDS if bounds.get(key)},
         per_site=[read_site(site, i) for i, site in enumerate(run.get("per_site") or [])],
         weakest_site=read_weakest(run.get("worst_site")),

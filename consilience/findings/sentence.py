@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from consilience.findings.run_findings import RunReport
 from consilience.findings.values import Bin
-from consilience.findings.wording import FEW_ROWS, SERVER_ONLY, count, human_bytes, number, percent
+from consilience.findings.wording import FEW_ROWS, LOCAL_ONLY, SERVER_ONLY, count, human_bytes, number, percent
 
 BIN_ROWS = 50  # a bin with fewer rows is not put into words
 
@@ -18,7 +18,8 @@ def sentence(run: RunReport) -> str:
         run: The run's report.
 
     Returns:
-        How large it was, how well it predicts, its weakest site, and what the server could have done alone.
+        How large it was, how well it predicts, its weakest site, and what the server and the sites could have
+            done alone.
     """
     size = []
     if run.sites is not None:
@@ -33,6 +34,7 @@ def sentence(run: RunReport) -> str:
     if run.weakest_site and run.sites != 1:
         findings.append(f"weakest site: {run.weakest_site.name}")
     findings += _server_alone(run)
+    findings += _sites_alone(run)
     text = "; ".join(findings)
     return " ".join(f"{part}." for part in (", ".join(size), text[:1].upper() + text[1:]) if part)
 
@@ -127,6 +129,18 @@ def _server_alone(run: RunReport) -> list[str]:
     if "rmse" in run.scores.metrics and rmse is not None:
         return [f"{alone} has a root mean square error of {number(rmse)}"]
     return []
+
+
+def _sites_alone(run: RunReport) -> list[str]:
+    """Whether it was worth it: each site's own model on its own rows, beside this one on the same rows."""
+    bound = run.bounds.get(LOCAL_ONLY)
+    nll = run.scores.value("nll")
+    if bound is None or bound.own_rows is None or nll is None or run.own_rows is not None:
+        return []
+    own = bound.own_rows.value("nll")
+    if own is None:
+        return []
+    return [f"on each site's own rows its own model has an NLL of {number(own)}, this one {number(nll)}"]
 
 
 def _whole_percents(interval: Sequence[float | None] | None) -> str:

@@ -218,10 +218,14 @@ class Bound:
     Attributes:
         scores: The scores, empty where it failed.
         failure: Why it failed, if it did.
+        own_rows: The scores where each site's own model predicts that site's rows; None where one model is for all.
+        models: How many sites' own models stand behind the scores on all rows; None where that was not written down.
     """
 
     scores: Scores
     failure: str
+    own_rows: Scores | None = None
+    models: int | None = None
 
 
 @dataclass(frozen=True)
@@ -279,7 +283,10 @@ def read_bound(bound: Json) -> Bound:
     Returns:
         Its scores, or its failure.
     """
-    return Bound(read_scores(bound), str(bound.get("failure") or ""))
+    own_rows = None
+    if bound.get("own_rows"):
+        own_rows = read_scores(bound["own_rows"])
+    return Bound(read_scores(bound), str(bound.get("failure") or ""), own_rows, bound.get("models"))
 
 
 def read_site(site: Json, number: int) -> Site:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from consilience.findings.run_findings import RunReport
-from consilience.findings.wording import BOUNDS, FEW_ROWS, count, number, percent
+from consilience.findings.wording import BOUNDS, FEW_ROWS, beaten_by_base_rate, count, number, percent
 
 OFF = 0.1  # a mean confidence this far from the accuracy is worth a warning
 FEW_IN_BINS = 50  # predictions, below which their mean confidence says little
@@ -36,7 +36,14 @@ def _useless(run: RunReport) -> Iterator[str]:
             "The NLL is not finite: training diverged, or an observed class was given probability 0. Try a smaller "
             "learning rate."
         )
-    elif nll is not None and classes and nll > math.log(classes):
+        return
+    base = run.baselines.get("base_rate")
+    if base is not None:
+        beaten = beaten_by_base_rate(run.scores.metrics, base.metrics)
+        if beaten:
+            yield beaten[:1].upper() + beaten[1:]
+        return
+    if nll is not None and classes and nll > math.log(classes):
         yield (
             f"An NLL of {number(nll)} is worse than giving all {classes} classes the same probability "
             f"({number(math.log(classes))}): a chain may have diverged, or the pooled model is far too confident."

@@ -11,10 +11,11 @@ from consilience.errors import InputError
 from consilience.findings.numbers import count, human_bytes, number, p_value, percent, temperature
 
 __all__ = [
-    "BOUND", "BOUNDS", "BOUND_NOTES", "CENTRALISED", "FEW_ROWS", "GROUPS", "LOCAL_ONLY", "METRICS", "NEEDS",
-    "PAIRED", "SERVER_ONLY", "Json", "Metric", "comparison_keys", "count", "difference", "difference_words",
-    "group_rows", "groups", "human_bytes", "interval", "losses", "metric", "number", "order", "parts", "percent",
-    "score", "score_keys", "spread", "temperature_name", "value",
+    "BASELINE", "BASELINES", "BASELINE_NOTE", "BOUND", "BOUNDS", "BOUND_NOTES", "CENTRALISED", "FEW_ROWS", "GROUPS",
+    "LOCAL_ONLY", "METRICS", "NEEDS", "PAIRED", "SERVER_ONLY", "Json", "Metric", "baseline_name",
+    "beaten_by_base_rate", "comparison_keys", "count", "difference", "difference_words",
+    "enumerate_words", "group_rows", "groups", "human_bytes", "interval", "losses", "metric", "number", "order",
+    "parts", "percent", "scope", "score", "score_keys", "spread", "temperature_name", "value",
 ]  # fmt: skip
 
 Json: TypeAlias = Mapping[str, Any]
@@ -61,19 +62,104 @@ SERVER_ONLY = "server_only"
 CENTRALISED = "centralised"
 BOUNDS = {LOCAL_ONLY: "Local only", SERVER_ONLY: "Server only", CENTRALISED: "Centralised"}
 BOUND_NOTES = {
-    LOCAL_ONLY: "Local only: each site's own model, scores averaged over the sites.",
+    LOCAL_ONLY: "Local only: each site's own model. On all rows: every model predicts the rows of all sites, scores "
+    "averaged over the models. On own rows: each predicts its own site's rows; hold this against a shared model, whose "
+    "scores over all rows are over each site's own rows too.",
     SERVER_ONLY: "Server only: a model trained on the server's labelled rows alone.",
     CENTRALISED: "Centralised: a model trained on all rows in one place.",
 }
 
+# What every method should beat, by the keys of `baselines`; for classes and for numbers.
+BASELINES = {
+    "base_rate": ("Base rate", "Overall mean"),
+    "site_rate": ("Site base rate", "Site mean"),
+    "pooled_linear": ("Pooled linear", "Pooled linear"),
+}
+BASELINE_NOTE = (
+    "Lines to beat need no federated method: the frequencies of the classes (or the mean) of all training rows, those "
+    "of a row's own site, and a linear model trained on all rows in one place."
+)
+
 BOUND = "bound"  # what stands under `needs` in the row of a bound
+BASELINE = "baseline"  # the same for a line to beat
 NEEDS = {"nothing": "no data", "inputs": "unlabelled inputs", "labels": "labelled rows"}
 GROUPS = {**{key: f"The server needs {what}" for key, what in NEEDS.items()}, BOUND: "Bounds, for reference"}
+GROUPS[BASELINE] = "Lines to beat"
 PAIRED = (
     "Differences from the reference are paired by seed, with 95 % intervals; p-values are from Wilcoxon's signed-rank "
     "test, Holm-adjusted over the rows of a table. Arrows: better (↑) or worse (↓) than the reference at the 5 % "
     "level; two arrows, at the 1 % level."
 )
+
+
+def baseline_name(key: str, is_regression: bool) -> str:
+    """Name a line to beat.
+
+    Args:
+        key: One of `BASELINES`.
+        is_regression: Whether numbers are predicted rather than classes.
+
+    Returns:
+        Its name for people.
+    """
+    return BASELINES[key][is_regression]
+
+
+def beaten_by_base_rate(scores: Mapping[str, float | None], base: Mapping[str, float | None]) -> str:
+    """Compare scores with those of the base rate, or of the overall mean for numbers.
+
+    Args:
+        scores: A model's scores.
+        base: The base rate's.
+
+    Returns:
+        What is worse and what to do, as a sentence; empty where nothing is.
+    """
+    key, trivial = "nll", "always predicting the classes' frequencies"
+    if "rmse" in base:
+        key, trivial = "rmse", "always predicting the overall mean"
+    ours = scores.get(key)
+    theirs = base.get(key)
+    if ours is None or theirs is None or not math.isfinite(ours) or ours <= theirs:
+        return ""
+    return (
+        f"an {metric(key).name} of {number(ours)} is worse than {trivial} ({number(theirs)}): do not use this "
+        "model; a chain may have diverged or the pool may be far too confident. Try a linear model, a smaller learning "
+        "rate, more epochs, a temperature, or another method."
+    )
+
+
+def enumerate_words(texts: Sequence[str]) -> str:
+    """Join texts as a sentence lists them.
+
+    Args:
+        texts: At least one.
+
+    Returns:
+        'a', 'a and b', or 'a, b and c'.
+    """
+    if len(texts) < 2:
+        return "".join(texts)
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def scope(name: str, own: bool, models: int | None = None, sites: int | None = None) -> str:
+    """Name a row whose models are the sites' own by the rows that they predict.
+
+    Args:
+        name: The row's name.
+        own: Whether each model predicts its own site's rows; else all rows.
+        models: How many sites' models predict all rows, if that is known.
+        sites: How many sites there are, if that is known.
+
+    Returns:
+        'Local only, own rows' or 'Local only, all rows', with the number of models where it is not all.
+    """
+    if own:
+        return f"{name}, own rows"
+    if models is not None and sites is not None and models < sites:
+        return f"{name}, all rows ({count(models)} of {count(sites)} models)"
+    return f"{name}, all rows"
 
 
 def metric(key: str) -> Metric:

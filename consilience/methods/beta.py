@@ -14,10 +14,21 @@ from consilience.methods.mixture import Mixture
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.distil import Distil, distil_pool
 from consilience.posterior import Posterior
-from consilience.predictive import Distribution, Predictive, geometric, maximise, mixture, precise, product, score
+from consilience.predictive import (
+    Distribution,
+    Predictive,
+    enough_events,
+    geometric,
+    maximise,
+    mixture,
+    precise,
+    product,
+    score,
+)
 from consilience.task import Task
 from consilience.tree import Tree
 
+CAUTION = 3.0  # nats that the product must gain over the mixture where rows hold no event
 BETAS = tuple(i / 20 for i in range(21))
 
 
@@ -45,7 +56,8 @@ class BetaPredictiveBayes(Method):
     1       draw θₖ¹ … θₖˢ from p(θ | Dₖ) and send them
     2   pₖ(y|x) = (1/S) Σₛ p(y | x, θₖˢ)
     3   p_β(y|x) ∝ [p(y|x)^(1−K) Πₖ pₖ(y|x)]^β · [Σₖ (nₖ/n) pₖ(y|x)]^(1−β)
-    4   β ← argmax of Σ log p_β(y|x) over the calibration rows, 0 ≤ β ≤ 1; without any, 0: the mixture
+    4   β ← argmax of Σ log p_β(y|x) over the calibration rows, 0 ≤ β ≤ 1; without any, 0: the mixture;
+            less λβ where fewer than ten of them are outside their most frequent class (not in the paper)
     5   θ ← argmin of Σ KL(p_β(·|x) ‖ p(·|x, θ)) over the server's inputs, if distilled
 
     Attributes:
@@ -71,8 +83,7 @@ class BetaPredictiveBayes(Method):
         pooled = Interpolated(state.posterior, payloads(replies), weights(replies), 0.0)
         rows = server.calibration
         if rows is not None:
-            both = [precise(p) for p in self.pools(task, pooled, rows.x)]
-            pooled = pooled._replace(beta=maximise(lambda b: score(geometric(b, *both), rows.y), 0.0, 1.0))  # 4
+            pooled = pooled._replace(beta=choose_beta(*self.pools(task, pooled, rows.x), rows.y))  # 4
         return distil_pool(self.distil, task, pooled, self.teacher(task, pooled), server)  # 5
 
     def predictive(self, task: Task, state: Interpolated) -> Predictive:
@@ -122,3 +133,25 @@ class BetaPredictiveBayes(Method):
         """Return the product and the mixture of the clients' predictions for inputs, between which β lies."""
         p = [task.predictive(posterior)(x) for posterior in state.posteriors]  # 2
         return product(p, task.prior_predictive(x), state.weights), mixture(p, state.weights)  # 3
+
+
+def choose_beta(multiplied: Distribution, mixed: Distribution, y: Tensor) -> float:
+    """Choose β on labelled rows, with caution where few of them are outside the most frequent class.
+
+    Such rows are predicted best by whoever is surest of that class, which the product is: it must gain up to three nats
+    over the mixture. From ten rows outside it on, this is the paper's plain maximum.
+
+    Args:
+        multiplied: The product of the clients' predictions for the rows.
+        mixed: Their mixture.
+        y: The rows' labels or targets.
+
+    Returns:
+        β between 0 and 1; 0 where all rows are of one class.
+    """
+    share = enough_events(mixed, y, "β")
+    if share == 0:
+        return 0.0
+    penalty = CAUTION * (1 - share) / len(y)
+    both = precise(multiplied), precise(mixed)
+    return maximise(lambda b: score(geometric(b, *both), y) - penalty * b, 0.0, 1.0)

@@ -7,10 +7,37 @@ from consilience.method import Method
 from consilience.methods.evidence import EvidencePooling
 from consilience.methods.mixture import Mixture
 
-RUN = "beta"  # a run on the command line
+RUN = "beta"  # a recipe in Python that names none
+NETWORK_RUN = "evidence"  # classes and a network: needs nothing at the server
+TABLE_RUN = "evidence_tuned"  # the same on small tables, where plain evidence pooling is far behind
+NUMBERS_RUN = "mixture"
+MOST_WEIGHTS = 2000  # of a linear model whose full Gaussian is sent: four million numbers
 LINEAR_STUDY = "gaussian_product"  # a study that classifies with a linear model: exact up to Laplace's approximation
 LINEAR_STUDY_SETTINGS = ("inference.mode=Newton", "inference.dense=True")
 STUDY = "mixture"  # any other study: a full Gaussian would be too large, or lack the noise
+
+
+def for_run(classes: bool, linear: bool, weights: int, table: bool) -> tuple[str, tuple[str, ...]]:
+    """Choose the method of a run on the command line that names none, as docs/choose.md advises.
+
+    None of them needs anything at the server.
+
+    Args:
+        classes: Whether classes are predicted rather than numbers.
+        linear: Whether the model is linear.
+        weights: How many weights it has.
+        table: Whether the data are tables.
+
+    Returns:
+        The method's name, and `field=value` settings.
+    """
+    if not classes:
+        return NUMBERS_RUN, ()
+    if linear and weights <= MOST_WEIGHTS:
+        return LINEAR_STUDY, LINEAR_STUDY_SETTINGS
+    if table:
+        return TABLE_RUN, ()
+    return NETWORK_RUN, ()
 
 
 def classifier() -> Method:

@@ -72,7 +72,7 @@ def _align_numbers(p: Normal, y: Tensor) -> tuple[Normal, Tensor]:
     if y.numel() != mean.numel():
         raise InputError(f"Targets of shape {list(y.shape)} do not fit means of shape {list(mean.shape)}.")
     if not bool((aligned.total > 0).all()):
-        raise InputError("A predictive variance is not positive; give the likelihood an observation noise above 0.")
+        raise Diverged("A predictive variance is not positive; give the likelihood an observation noise above 0.")
     return aligned, y.double().reshape(mean.shape)
 
 
@@ -138,15 +138,30 @@ def gaps(views: Sequence[View], y: Tensor, counts: Tensor) -> tuple[Tensor, Tens
     for view in views:
         hit = (y == view.label).double()
         n, hits, excess = _sum_bins(view, (torch.ones_like(hit), hit, view.confidence - hit), counts)
-        share = n / counts.sum(0)
-        per_row = 1 / n.clamp(min=1)  # an empty bin's sums are zero
-        accuracy = hits * per_row
-        gap = (excess * per_row).abs()
-        sd = (accuracy * (1 - accuracy) * per_row).clamp(min=1e-24).sqrt()
-        folded = sd * math.sqrt(2 / math.pi) * torch.exp(-0.5 * (gap / sd) ** 2) + gap * torch.erf(gap / sd / 2**0.5)
-        plain += (share * gap).sum(0) / len(views)
-        debiased += (share * (2 * gap - folded)).sum(0) / len(views)
+        gap, less_bias = weigh_gaps(n, hits, excess)
+        plain += gap / len(views)
+        debiased += less_bias / len(views)
     return plain, debiased
+
+
+def weigh_gaps(n: Tensor, hits: Tensor, excess: Tensor) -> tuple[Tensor, Tensor]:
+    """Average the gaps of bins by their rows.
+
+    Args:
+        n: Rows in each bin [M, B].
+        hits: How many of them are right [M, B].
+        excess: The sum of their confidence less that [M, B].
+
+    Returns:
+        The calibration error and its debiased form [B].
+    """
+    share = n / n.sum(0)
+    per_row = 1 / n.clamp(min=1)  # an empty bin's sums are zero
+    accuracy = hits * per_row
+    gap = (excess * per_row).abs()
+    sd = (accuracy * (1 - accuracy) * per_row).clamp(min=1e-24).sqrt()
+    folded = sd * math.sqrt(2 / math.pi) * torch.exp(-0.5 * (gap / sd) ** 2) + gap * torch.erf(gap / sd / 2**0.5)
+    return (share * gap).sum(0), (share * (2 * gap - folded)).sum(0)
 
 
 def gaps_if_calibrated(views: Sequence[View], labels: Tensor) -> Tensor:

@@ -219,8 +219,19 @@ def intercept_and_slope(p: Categorical, y: Tensor) -> tuple[Estimate | None, Est
     p, y = align(p, y)
     if p.log_probs.shape[1] != 2:
         raise InputError("Calibration intercept and slope are for two classes; use ece_classwise for more.")
-    x = (p.log_probs[:, 1] - p.log_probs[:, 0]).numpy()
-    label = y.numpy().astype(float)
+    return recalibrate((p.log_probs[:, 1] - p.log_probs[:, 0]).numpy(), y.numpy().astype(float))
+
+
+def recalibrate(x: Array, label: Array) -> tuple[Estimate | None, Estimate | None]:
+    """Fit a logistic regression on a binary model's log-odds.
+
+    Args:
+        x: Log-odds of N rows.
+        label: Their labels, 0 or 1.
+
+    Returns:
+        Intercept and slope, as `intercept_and_slope` gives them.
+    """
     if label.mean() in {0, 1} or not (np.abs(x) <= 1e15).all():  # beyond, adding 1 is lost in the last digit
         return None, None
     intercept = _logistic_intercept(x, label)

@@ -20,7 +20,7 @@ from consilience.metrics.binning import (
     once,
     top_label,
 )
-from consilience.metrics.calibration import Estimate, intercept_and_slope
+from consilience.metrics.calibration import Estimate, recalibrate
 from consilience.metrics.single import each, table
 from consilience.predictive import Categorical, Distribution, Normal
 
@@ -45,7 +45,7 @@ BETTER: dict[str, int] = {  # +1 higher is better, −1 lower, 0 neither
 }
 Interval: TypeAlias = tuple[float, float]
 
-_VIEWS = {"ece": top_label, "ece_adaptive": adaptive, "ece_classwise": classwise}
+VIEWS = {"ece": top_label, "ece_adaptive": adaptive, "ece_classwise": classwise}
 
 
 def scores(p: Distribution, y: Tensor) -> dict[str, float]:
@@ -61,10 +61,10 @@ def scores(p: Distribution, y: Tensor) -> dict[str, float]:
     p, y = align(p, y)
     values = each(table(p), p, y, once(y))
     if isinstance(p, Categorical):
-        errors = {name: gaps(views(p), y, once(y)) for name, views in _VIEWS.items()}
+        errors = {name: gaps(views(p), y, once(y)) for name, views in VIEWS.items()}
         values |= {name: error for name, (error, _) in errors.items()}
         values["ece_debiased"] = errors["ece"][1]
-        values |= {name: torch.tensor(e.value, dtype=torch.float64) for name, e in _recalibration(p, y).items()}
+        values |= {name: torch.tensor(e.value, dtype=torch.float64) for name, e in recalibration(p, y).items()}
     return {name: float(value) for name, value in values.items() if not bool(value.isnan())}
 
 
@@ -87,7 +87,7 @@ def intervals(p: Distribution, y: Tensor, resamples: int = 1000, seed: int = 0) 
         normal, y = align(p, y)
         return _percentiles(_bootstrap(lambda counts: each(table(normal), normal, y, counts), len(y), resamples, seed))
     rows, y = align(p, y)
-    views = {name: make(rows) for name, make in _VIEWS.items()}
+    views = {name: make(rows) for name, make in VIEWS.items()}
 
     def score_resamples(counts: Tensor) -> dict[str, Tensor]:
         return each(table(rows), rows, y, counts) | {name: gaps(v, y, counts)[1] for name, v in views.items()}
@@ -101,14 +101,23 @@ def intervals(p: Distribution, y: Tensor, resamples: int = 1000, seed: int = 0) 
         error, debiased = (float(value) for value in gaps(v, y, once(y)))
         ends[name] = _gap_interval(error, debiased, ends[name], calibrated[name])
     ends["ece_debiased"] = ends["ece"]
-    return ends | {name: (e.low, e.high) for name, e in _recalibration(rows, y).items()}
+    return ends | {name: (e.low, e.high) for name, e in recalibration(rows, y).items()}
 
 
-def _recalibration(p: Categorical, y: Tensor) -> dict[str, Estimate]:
-    """Calibration intercept and slope of a binary model, where they exist."""
+def recalibration(p: Categorical, y: Tensor) -> dict[str, Estimate]:
+    """Fit the calibration intercept and slope of a binary model.
+
+    Args:
+        p: A distribution of N rows, aligned.
+        y: Their labels, aligned.
+
+    Returns:
+        Those that exist, by name; none for more classes.
+    """
     if p.log_probs.shape[1] != 2:
         return {}
-    estimates = zip(("calibration_intercept", "calibration_slope"), intercept_and_slope(p, y), strict=True)
+    fit = recalibrate((p.log_probs[:, 1] - p.log_probs[:, 0]).numpy(), y.numpy().astype(float))
+    estimates = zip(("calibration_intercept", "calibration_slope"), fit, strict=True)
     return {name: estimate for name, estimate in estimates if estimate is not None}
 
 

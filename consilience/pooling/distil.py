@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience.data.sites import Data
-from consilience.errors import InputError
+from consilience.errors import Diverged, InputError
 from consilience.inference import Adam, Inference
 from consilience.key import Key
 from consilience.likelihood import LOG_NOISE, GaussianNoise, Heteroscedastic, Softmax, normal_gradients
@@ -183,14 +183,18 @@ class Distil:
             The student's weights.
 
         Raises:
-            InputError: Without inputs, or if the teacher's predictions are not finite.
+            InputError: Without inputs.
+            Diverged: The teacher's predictions are not finite.
         """
         if inputs is None:
             raise InputError("Distillation needs unlabelled rows at the server: give inputs=0.2, or set distil=None.")
         student_task = self.student_task(task)
         targets = _targets(teacher(inputs))
         if not bool(torch.isfinite(targets).all()):
-            raise InputError("The teacher's predictions are not finite; look at the clients' posteriors.")
+            raise Diverged(
+                "The teacher's predictions are not finite, so that nothing can be distilled: lower the sites' learning "
+                "rate, or find the site whose model diverged with local_only."
+            )
         start = self.start
         if not self.keeps_shape(task):
             start = at_random

@@ -11,6 +11,8 @@ from consilience.findings.sentence import ece_note, tempered_note
 from consilience.findings.values import Scores
 from consilience.findings.warnings import doubts
 from consilience.findings.wording import (
+    BASELINE,
+    BASELINE_NOTE,
     PAIRED,
     Json,
     count,
@@ -187,6 +189,8 @@ def _notes(report: ComparisonReport) -> list[str]:
         notes.append(tempered_note(report.is_regression, per_site=bool(report.content.get("best"))))
     if any(row.is_bound for row in rows):
         notes.append("Bounds are shown for reference and are not ranked.")
+    if any(row.needs == BASELINE for row in rows):
+        notes.append(BASELINE_NOTE)
     if any("ece" in row.scores.metrics for row in rows) and not is_greyed("ece", report.test_rows):
         notes.append(_ece_note(report))
     return [note for note in notes if note]

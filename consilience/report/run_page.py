@@ -10,6 +10,7 @@ from consilience.findings.sentence import ece_note, sentence, tempered_note
 from consilience.findings.values import Scores
 from consilience.findings.warnings import doubts
 from consilience.findings.wording import (
+    BASELINE_NOTE,
     BOUND_NOTES,
     NEEDS,
     SERVER_ONLY,
@@ -117,10 +118,13 @@ def _acceptance_rate(run: RunReport) -> str:
 def _scores(run: RunReport) -> dict[str, Any]:
     """Scores down, this run and its bounds across."""
     columns: list[tuple[str, str, Scores]] = [("This run", "untempered", run.scores)]
+    if run.own_rows is not None:
+        columns.insert(0, ("This run", "own rows", run.own_rows))
     if run.tempered is not None:
         factor = temperature_name(run.tempered.temperature, run.is_regression)
         columns.append(("Tempered", factor, run.tempered))
     columns += [(name, "bound", scores) for _, name, scores in run.scored_bounds]
+    columns += [(name, "line to beat", scores) for name, scores in run.named_baselines]
     rows = []
     for key in order(run.scores.metrics):
         grey = is_greyed(key, run.test_rows)
@@ -133,7 +137,9 @@ def _notes(run: RunReport) -> list[str]:
     notes = []
     if run.scores.intervals:
         notes.append("Figures in small type are 95 % intervals.")
-    notes += [_bound_note(run, key) for key, _, _ in run.scored_bounds]
+    notes += [_bound_note(run, key) for key in dict.fromkeys(key for key, _, _ in run.scored_bounds)]
+    if run.baselines:
+        notes.append(BASELINE_NOTE)
     if run.tempered is not None:
         notes.append(tempered_note(run.is_regression, per_site=bool(run.content.get("best"))))
     if "ece" in run.scores.metrics and not is_greyed("ece", run.test_rows):

@@ -28,12 +28,14 @@ from consilience.findings.wording import (
     losses,
     metric,
     order,
+    scope,
     score,
     temperature_name,
 )
 
 IN_TERMINAL = ("accuracy", "nll", "brier", "ece", "ece_debiased", "rmse", "crps", "coverage95")
 OF_WEAKEST = ("nll", "accuracy", "rmse")
+OF_BASELINES = ("nll", "rmse")
 
 
 class Fitting:
@@ -63,6 +65,8 @@ def run_table(run: Json) -> RenderableType:
     """
     report = read_run(run)
     columns = [("This run", report.scores)]
+    if report.own_rows is not None:
+        columns.insert(0, (scope("This run", own=True), report.own_rows))
     if report.tempered is not None:
         factor = temperature_name(report.tempered.temperature, report.is_regression)
         columns.append((f"Tempered\n{factor}", report.tempered))
@@ -173,6 +177,10 @@ def _run_notes(run: RunReport) -> Iterator[str]:
     note = ece_note(run.test_rows, run.ece_if_calibrated, run.is_regression)
     if note:
         yield note
+    if run.baselines:
+        keys = [key for key in OF_BASELINES if key in run.scores.metrics]
+        lines = [f"{name} {_named_scores(scores, keys)}" for name, scores in run.named_baselines]
+        yield f"Lines to beat: {'; '.join(lines)}."
     if run.weakest_site:
         known = run.weakest_site.scores
         scores = ", ".join(f"{metric(key).name} {score(key, x)}" for key, x in known.items() if key in OF_WEAKEST)
@@ -183,6 +191,10 @@ def _run_notes(run: RunReport) -> Iterator[str]:
         yield f"Warning: {warning}"
     for loss in losses(run.failures):
         yield f"Lost: {loss}"
+
+
+def _named_scores(scores: Scores, keys: Sequence[str]) -> str:
+    return ", ".join(f"{metric(key).name} {score(key, scores.value(key))}" for key in keys)
 
 
 def _comparison_notes(report: ComparisonReport) -> Iterator[str]:
@@ -249,7 +261,7 @@ def _new_grid(table: SplitTable, headings: Sequence[str]) -> Table:
 def _add_heading(grid: Table, group: RowGroup) -> None:
     title = f"Needs {group.key}"
     if group.is_bound:
-        title = "Bounds"
+        title = group.title.partition(",")[0]
     grid.add_row(Text(title, "italic"))
 
 

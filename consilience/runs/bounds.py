@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from consilience.engines import ENGINES
 from consilience.errors import Diverged
 from consilience.inference import Inference
 from consilience.method import Method
 from consilience.methods.bounds import bounds
 from consilience.posterior import Point, Samples
 from consilience.runs.result import Result
-from consilience.runs.run import run
+from consilience.runs.run import Compute, run
 
-KEPT = ("metrics", "intervals", "tempered", "per_site", "worst_site", "best")
+KEPT = ("metrics", "intervals", "tempered", "per_site", "worst_site", "best", "own_rows", "models")
 
 
 def train_bounds(result: Result) -> dict[str, Any]:
@@ -51,4 +52,13 @@ def _result(bound: Method, result: Result) -> Result:
     own_models = whole and all(isinstance(reply.payload, (Point, Samples)) for reply in result.replies)
     if bound.shares and own_models:
         return result.pool(bound)
-    return run(bound, result.task, result.sites, seed=result.report["seed"])
+    where = Compute(_engine(bound, result), result.report["threads"], device=result.report.get("device", "cpu"))
+    return run(bound, result.task, result.sites, seed=result.report["seed"], engine=where)
+
+
+def _engine(bound: Method, result: Result) -> str:
+    """The run's engine; by the rule where a single site is left, or where the run had an engine of its own."""
+    name = str(result.report["engine"])
+    if bound.pooled or name.partition(":")[0] not in ENGINES:
+        return "auto"
+    return name

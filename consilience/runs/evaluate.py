@@ -13,6 +13,7 @@ from torch import Tensor
 
 from consilience.data.sites import Data, Sites
 from consilience.method import Method
+from consilience.metrics.by_part import scores_by_part
 from consilience.metrics.calibration import coverage_curve, expected_ece_if_calibrated, reliability
 from consilience.metrics.scores import intervals, scores
 from consilience.metrics.uncertainty import Uncertainty, decompose
@@ -25,6 +26,7 @@ SPLIT_ROWS = 1000  # test rows whose uncertainty is split: every member predicts
 PREDICTED_BINS = 10
 SHOWN_EXAMPLES = 5  # of a kind, and only of public rows
 SHOWN_POINTS = 300
+MODELS = 64  # sites whose own models predict rows of all sites, drawn evenly: all of them would cost sites × rows
 
 
 class Judgement(NamedTuple):
@@ -32,7 +34,7 @@ class Judgement(NamedTuple):
 
     Attributes:
         model: The model.
-        metrics: Its scores over all test rows.
+        metrics: Its scores over all test rows; empty where only its own rows were predicted.
         p: What it predicts, in the target's own unit: for all test rows, or those of its own site where each has one.
     """
 
@@ -65,7 +67,7 @@ class Scorer:
         Returns:
             The scores over all test rows, and over the validation rows where there are any.
         """
-        judgements = self._judge(state)
+        judgements = [judgement for judgement in self._judge(state) if judgement.metrics]
         metrics = _mean([judgement.metrics for judgement in judgements])
         if self.sites.validation is not None:
             rows = self.sites.all_validation
@@ -116,15 +118,26 @@ class Scorer:
         return {**report, **per_site([cut(p, rows) for rows in site_rows(sites)], sites)}
 
     def _evaluate_personal(self, judgements: Sequence[Judgement]) -> dict[str, Any]:
-        """The average of the sites' own models, and the best of them."""
-        each = [judgement.metrics for judgement in judgements]
+        """The sites' own models: each on its own rows, and on all rows their average and the best of them."""
+        drawn = [judgement for judgement in judgements if judgement.metrics]
+        each = [judgement.metrics for judgement in drawn]
+        own = join([judgement.p for judgement in judgements])
+        y = in_own_unit(self.sites.all_test.y, self.sites)
+        own_rows: dict[str, Any] = {"metrics": scores(own, y), "intervals": _lists(intervals(own, y)), "tempered": None}
         scaled = None
         if self.sites.calibration is not None and self.method.tempers:
-            scaled = _each_tempered([judgement.model for judgement in judgements], self.sites)
+            temperatures = [fitted_temperature(judgement.model, self.sites) for judgement in drawn]
+            scaled = _each_tempered([judgement.model for judgement in drawn], temperatures, self.sites)
+            if len(drawn) == len(judgements):
+                pairs = zip(judgements, temperatures, strict=True)
+                metrics = scores(join([tempered(judgement.p, t) for judgement, t in pairs]), y)
+                own_rows["tempered"] = {**scaled, "metrics": metrics}
         return {
             "metrics": _mean(each),
             "intervals": {},
+            "models": len(drawn),
             "best": min(each, key=lambda metrics: metrics["nll"]),
+            "own_rows": own_rows,
             "tempered": scaled,
             **per_site([judgement.p for judgement in judgements], self.sites),
         }
@@ -137,8 +150,13 @@ class Scorer:
         if personal is None:
             judgements = [self._judge_model(self.method.predictive(self.task, state), slice(None))]
         else:
-            own = zip(personal, site_rows(self.sites), strict=True)
-            judgements = [self._judge_model(model, rows) for model, rows in own]
+            drawn = set(draw_evenly(len(personal), MODELS))
+            judgements = []
+            for k, (model, rows) in enumerate(zip(personal, site_rows(self.sites), strict=True)):
+                if k in drawn:
+                    judgements.append(self._judge_model(model, rows))
+                else:
+                    judgements.append(self._predict_own(model, self.sites.test[k]))
         self._last = (state, judgements)
         return judgements
 
@@ -148,8 +166,13 @@ class Scorer:
         p, y = in_units(model(rows.x), rows, self.sites)
         return Judgement(model, scores(p, y), cut(p, kept))
 
+    def _predict_own(self, model: Predictive, rows: Data) -> Judgement:
+        """Predict a site's own rows alone."""
+        p, _ = in_units(model(rows.x), rows, self.sites)
+        return Judgement(model, {}, cut(p, slice(None)))
 
-def uncertainty(method: Method, task: Task, state: Tree, inputs: Tensor) -> Uncertainty:
+
+def uncertainty(method: Method, task: Task, state: Tree, inputs: Tensor, most: int | None = None) -> Uncertainty:
     """Split the uncertainty of the posteriors behind a model by where it comes from.
 
     Args:
@@ -157,11 +180,16 @@ def uncertainty(method: Method, task: Task, state: Tree, inputs: Tensor) -> Unce
         task: The statistical problem.
         state: The server's state.
         inputs: Inputs as the network sees them.
+        most: How many posteriors are asked, drawn evenly; None: all of them.
 
     Returns:
         Aleatoric and epistemic uncertainty for every input, and the part of the latter between sites.
     """
     posteriors, weights = method.members(state)
+    if most is not None and len(posteriors) > most:
+        drawn = draw_evenly(len(posteriors), most)
+        posteriors = tuple(posteriors[k] for k in drawn)
+        weights = weights[drawn]
     if getattr(task.likelihood, "latent", True) is False:  # a member's noise is not uncertainty of the weights
         task = dataclasses.replace(task, likelihood=dataclasses.replace(task.likelihood, latent=True))  # type: ignore[type-var]
     return decompose([task.member_predictions(posterior, inputs) for posterior in posteriors], weights)
@@ -185,7 +213,7 @@ def split_uncertainty(
     rows = sites.all_test
     step = max(-(-len(rows.x) // SPLIT_ROWS), 1)
     some = slice(None, None, step)
-    split = uncertainty(method, task, state, rows.x[some])
+    split = uncertainty(method, task, state, rows.x[some], MODELS)
     if not bool((split.epistemic > 1e-9).any()):
         return None
     site = torch.repeat_interleave(torch.arange(len(sites)), torch.tensor([len(d.x) for d in sites.test]))[some]
@@ -298,10 +326,9 @@ def picture(x: Tensor) -> list[list[float]] | None:
     return [[round((v - low) / max(high - low, 1e-9), 2) for v in row] for row in image.tolist()]
 
 
-def _each_tempered(models: Sequence[Predictive], sites: Sites) -> dict[str, Any]:
-    """A temperature of its own for each site's model, and the average of their scores."""
+def _each_tempered(models: Sequence[Predictive], temperatures: Sequence[float], sites: Sites) -> dict[str, Any]:
+    """The average scores of the sites' models, each at a temperature of its own."""
     rows = sites.all_test
-    temperatures = [fitted_temperature(model, sites) for model in models]
     metrics = []
     for model, t in zip(models, temperatures, strict=True):
         p, y = in_units(model(rows.x), rows, sites)
@@ -352,6 +379,35 @@ def cut(p: Distribution, rows: slice) -> Distribution:
     return Normal(p.mean[rows].clone(), p.var[rows].clone(), noise[rows].clone())
 
 
+def join(parts: Sequence[Distribution]) -> Distribution:
+    """Put together what is predicted for parts of the rows.
+
+    Args:
+        parts: Distributions of one kind, one for each part.
+
+    Returns:
+        The distribution of all rows, in the order of the parts.
+    """
+    if isinstance(parts[0], Categorical):
+        return Categorical(torch.cat([p[0] for p in parts]))
+    leaves = zip(*((p.mean, p.var, p.noise.expand_as(p.mean)) for p in parts if isinstance(p, Normal)), strict=True)
+    return Normal(*(torch.cat(leaf) for leaf in leaves))
+
+
+def draw_evenly(count: int, most: int) -> list[int]:
+    """Draw places that lie evenly among all.
+
+    Args:
+        count: How many places there are.
+        most: How many to draw.
+
+    Returns:
+        The places in order; all of them where there are no more.
+    """
+    drawn = min(count, most)
+    return [i * count // drawn for i in range(drawn)]
+
+
 def per_site(predictions: Sequence[Distribution], sites: Sites) -> dict[str, Any]:
     """Score what was predicted for each site's test rows.
 
@@ -365,11 +421,10 @@ def per_site(predictions: Sequence[Distribution], sites: Sites) -> dict[str, Any
     labels: list[list[int] | None] = [None] * len(sites)
     if sites.classes:
         labels = [[int(count) for count in counts] for counts in sites.label_counts()]
+    y = in_own_unit(sites.all_test.y, sites)
+    each = scores_by_part(join(predictions), y, [len(test.x) for test in sites.test])
     entries: list[dict[str, Any]] = []
-    for k, (p, train, test) in enumerate(zip(predictions, sites.train, sites.test, strict=True)):
-        metrics: dict[str, float] = {}
-        if len(test.x):
-            metrics = scores(p, in_own_unit(test.y, sites))
+    for k, (metrics, train, test) in enumerate(zip(each, sites.train, sites.test, strict=True)):
         entries.append(
             {
                 "site": sites.names[k],

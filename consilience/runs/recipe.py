@@ -79,6 +79,18 @@ class Recipe:
         """Build the method with its settings."""
         return configure(method(self.method), self.settings)
 
+    def choose_method(self) -> Recipe:
+        """Choose the method for these data and this network, where nobody named one.
+
+        Returns:
+            The recipe with the method; its own settings come after the advised ones.
+        """
+        task, sites = self.build_problem()
+        weights = sum(leaf.numel() for leaf in task.like.values())
+        is_table = self.data.endswith(".csv")
+        name, settings = defaults.for_run(sites.classes is not None, self.model == "linear", weights, is_table)
+        return dataclasses.replace(self, method=name, settings=(*settings, *self.settings))
+
     def build_problem(self) -> tuple[Task, Sites]:
         """Build the same rows, split and network for every method with the same words."""
         sites = self.build_sites()

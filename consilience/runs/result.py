@@ -29,6 +29,7 @@ from consilience.parties import Received, Server
 from consilience.posterior import Dense, Gaussian, Point, Samples
 from consilience.predictive import Categorical, Normal, check_finite, tempered
 from consilience.report.table import run_table
+from consilience.runs.baselines import lines_to_beat
 from consilience.runs.evaluate import Scorer, fitted_temperature, uncertainty
 from consilience.runs.provenance import check, facts, reported_identity
 from consilience.runs.store import FORMAT, Checkpoint, Store
@@ -175,7 +176,7 @@ class Result:
                 raise InputError(f"{folder} already holds a run; choose another folder.")
             store.save(self.checkpoint or self._checkpoint(), list(self.replies))
             store.write_json("task.json", {"format": FORMAT, **blueprint(self.task, self.sites)})
-        report = dict(self.report)
+        report = {**self.report, "baselines": self.baselines}
         if "bounds" in self.__dict__:  # trained already
             report["bounds"] = self.bounds
         store.write_report(report)
@@ -274,9 +275,17 @@ class Result:
             return dict(self.report.get("bounds") or {})
         return train_bounds(self)
 
+    @cached_property
+    def baselines(self) -> dict[str, Any]:
+        """Lines to beat: the base rate or mean, that of every site, and a linear model of all rows in one place."""
+        if not self.sites.train:  # loaded without its rows
+            return dict(self.report.get("baselines") or {})
+        return lines_to_beat(self.sites)
+
     def __str__(self) -> str:
         text = io.StringIO()
-        Console(width=100, file=text).print(run_table({**self.report, "bounds": self.bounds}))
+        report = {**self.report, "bounds": self.bounds, "baselines": self.baselines}
+        Console(width=100, file=text).print(run_table(report))
         return text.getvalue()
 
     __repr__ = object.__repr__

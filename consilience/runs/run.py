@@ -100,6 +100,7 @@ def run(
         InputError: The run cannot work as asked; the sentence says what to change.
         Diverged: A site's weights are not finite, or the pooled model predicts numbers that are not.
     """
+    scored_sites = sites  # pooled rows are scored site by site too
     if method.pooled:
         sites = sites.pooled()
     if rounds is None:
@@ -126,7 +127,7 @@ def run(
         header["started_from"] = origin.about
     if cohort.partial:
         header["participation"] = dataclasses.asdict(cohort)
-    scorer = Scorer(method, task, sites)
+    scorer = Scorer(method, task, scored_sites)
     place.engine.forgiving = cohort.min_replies is not None
     loop = Loop(
         method,

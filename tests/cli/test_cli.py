@@ -191,7 +191,6 @@ NORMED = "from torch import nn\ndef net(f, o):\n    return nn.Sequential(nn.Batc
     ("words", "sentence"),
     [
         ("run fedavgg", "Did you mean 'fedavg'?"),
-        ("run", "Say which method"),
         ("run fedavg --data digit", "Did you mean 'digits'?"),
         ("run fedavg --split dirichle:0.1", "Did you mean 'dirichlet'?"),
         ("run fedavg --split heterogeneous:1.5", "h=1.5"),

@@ -95,6 +95,36 @@ def test_rows_that_share_an_inference_train_once() -> None:
     assert len(CALLS) == 4 + 4 + 8 + 4  # again, two rounds that cannot be shared, another inference
 
 
+@dataclass(frozen=True)
+class Exploding:
+    """An inference whose weights are finite, and whose predictions are not."""
+
+    def __call__(self, task: co.Task, start: Posterior, client: Client) -> Point:
+        return Point({name: torch.full_like(value, 1e38) for name, value in centre(start, task.like).params.items()})
+
+
+@dataclass(frozen=True)
+class Singular(Counting):
+    """An inference that fails as a matrix of huge numbers does."""
+
+    def __call__(self, task: co.Task, start: Posterior, client: Client) -> Point:
+        raise torch.linalg.LinAlgError("the input is not positive-definite")
+
+
+def test_a_row_whose_teacher_or_matrix_is_not_finite_is_lost_and_the_others_are_kept() -> None:
+    task, sites = tiny.classification()
+    student = tiny.shortened(Distil())
+    rows = [
+        Row("beta", "", co.BetaPredictiveBayes(Exploding(), distil=student), 1),
+        Row("singular", "", co.Mixture(Singular()), 1),
+        Row("mixture", "", co.Mixture(Counting()), 1),
+    ]
+    taught, singular, mixture = outcomes(rows, task, sites, 0, "sequential")
+    assert taught.result is None and "teacher's predictions are not finite" in taught.failure
+    assert singular.result is None and "cannot be inverted" in singular.failure
+    assert mixture.result is not None
+
+
 def test_shared_replies_give_the_numbers_of_separate_runs() -> None:
     task, sites = tiny.classification()
     short = tiny.shortened(co.CyclicalSGHMC())
