@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -36,6 +37,7 @@ class Sampler:
         friction: α; momentum is 1 − α; None: as suits the model
         cycles: how often the rate begins again; None: as suits the model
         samples: samples taken in a cycle; None: as suits the model
+        pace: factor of the rate that suits the model
     """
 
     moves_statistics: ClassVar[bool] = True
@@ -48,6 +50,17 @@ class Sampler:
     friction: float | None = None
     cycles: int | None = None
     samples: int | None = None
+    pace: float = dataclasses.field(default=1.0, metadata={"added": True})
+
+    def slow_down(self, factor: float) -> Sampler:
+        """Take smaller steps, unless their size was chosen; see `consilience.method.slow_down`.
+
+        Args:
+            factor: of the rate
+        """
+        if self.rate is not None:
+            return self
+        return dataclasses.replace(self, pace=factor * self.pace)
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
         """Sample exp(−U/T).
@@ -83,9 +96,11 @@ class Sampler:
             keep = self.keep
             if keep is None:
                 keep = min(KEPT, self.epochs - burn)
-            return PreconditionedSGHMC(burn=burn, samples=keep, **common)
+            return PreconditionedSGHMC(rate=self.pace * PreconditionedSGHMC.rate, burn=burn, samples=keep, **common)
         if self.keep is not None:
             common["keep"] = self.keep
+        cycle.setdefault("rate", CyclicalSGHMC.rate)
+        cycle["rate"] *= self.pace
         return CyclicalSGHMC(**common, **cycle)
 
 
