@@ -171,18 +171,6 @@ class GaussianNoise:
         by_mean, by_noise = normal_gradients(outputs.reshape(y.shape), self.log_noise(params, outputs), y)
         return by_mean.reshape(outputs.shape), {LOG_NOISE: by_noise.reshape(len(y), -1).sum(-1)}
 
-    def trivial_nll(self, y: Tensor, w: Tensor) -> Tensor:
-        """Evaluate the mean loss of predicting 0, with the noise that fits best.
-
-        Args:
-            y: Targets [N, …].
-            w: The rows' weights [N].
-
-        Returns:
-            A scalar.
-        """
-        return _trivial_nll(y, w, self.noise)
-
     def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Normal:
         """Take mean and (co)variances over the members; see `Likelihood.outcome`."""
         noise = torch.stack([self.log_noise(p, outputs).exp() for p in members]).mean(0)
@@ -234,10 +222,6 @@ class Heteroscedastic:
         mean, log_noise = (part.reshape(y.shape) for part in outputs.chunk(2, dim=-1))
         return torch.cat([d.reshape(len(y), -1) for d in normal_gradients(mean, bound(log_noise), y)], -1), {}
 
-    def trivial_nll(self, y: Tensor, w: Tensor) -> Tensor:
-        """Evaluate the mean loss of predicting 0, with the noise that fits best; see `GaussianNoise.trivial_nll`."""
-        return _trivial_nll(y, w, None)
-
     def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Normal:
         """Take mean and variance over the members; see `Likelihood.outcome`."""
         mean, log_noise = outputs.chunk(2, dim=-1)
@@ -260,14 +244,6 @@ def bound(log_noise: Tensor) -> Tensor:
         The log-variance to use.
     """
     return log_noise.detach().clamp(-FARTHEST, FARTHEST) + (log_noise - log_noise.detach())
-
-
-def _trivial_nll(y: Tensor, w: Tensor, noise: float | None) -> Tensor:
-    square = (w @ (y * y).reshape(len(y), -1)) / w.sum().clamp(min=1e-12)  # for each target
-    var = square.clamp(min=SMALLEST)
-    if noise is not None:
-        var = torch.full_like(square, noise)
-    return 0.5 * (square / var + var.log() + math.log(2 * math.pi)).sum()
 
 
 def _normal_nll(mean: Tensor, log_noise: Tensor, y: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from consilience.progress import track
 from consilience.task import Task
 from consilience.training.augmentation import Augment
 from consilience.training.gradient import pass_of, statistics_in
-from consilience.training.guard import ends_above_start
+from consilience.training.guard import find_explosion
 from consilience.training.kernels import At, Kernel
 from consilience.tree import Tree
 
@@ -153,7 +153,7 @@ def chain(
                 "or a stronger prior."
             )
     if task.guarded:
-        exploded = ends_above_start(task, like, first, samples or [vector], data)
+        exploded = find_explosion(task, like, first, samples or [vector], data)
         if exploded is not None:
             vector, samples = _refuse(exploded, vector, samples)
     return Trace(vector, samples, state)

@@ -6,6 +6,7 @@ immense, and there the weights stay, since immense noise explains anything and l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -13,15 +14,19 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.likelihood import LOG_NOISE, SMALLEST, GaussianNoise, Heteroscedastic
 from consilience.task import Task, mean_nll
 from consilience.tree import Params
 
-NATS = 0.5  # a row above the start, and above predicting 0: there training ends only if its steps are too long
+ABOVE = 0.5  # nats a row, or of a log-variance: training ends so far above its start only if its steps are too long
 ROWS = 8192  # passed at a time
 
 
-def ends_above_start(task: Task, like: Params, start: Tensor, ends: Sequence[Tensor], data: Data) -> Tensor | None:
-    """Compare the mean loss after training with the one before it and with that of predicting 0.
+def find_explosion(task: Task, like: Params, start: Tensor, ends: Sequence[Tensor], data: Data) -> Tensor | None:
+    """Tell whether training ended where no descent does.
+
+    That is with a mean loss above the one before training and above that of predicting 0, or with a learned noise
+    above the one before training and above the targets' own variance around 0.
 
     Args:
         task: The target, of which the network and the likelihood count.
@@ -31,18 +36,29 @@ def ends_above_start(task: Task, like: Params, start: Tensor, ends: Sequence[Ten
         data: The client's rows.
 
     Returns:
-        Whether one of the ends is far above both, a scalar; None where the likelihood has no trivial loss, as for
-        classes, whose gradients are bounded.
+        Whether one of the ends is there, a scalar; None for classes, whose gradients are bounded.
     """
-    likelihood = task.likelihood
-    if "trivial_nll" not in vars(type(likelihood)):
+    if type(task.likelihood) not in (GaussianNoise, Heteroscedastic):
         return None
-    trivial: Tensor = likelihood.trivial_nll(data.y, data.w)  # type: ignore[attr-defined]
-    worst = torch.stack([_loss(task, like, end, data) for end in ends]).amax(0)  # NaN stays NaN
-    above = ~(worst <= trivial + NATS)
-    if not bool(tree.below(above).any()):
-        return above
-    return above & ~(worst <= _loss(task, like, start, data) + NATS)
+    log_var = _log_variances(data)
+    loss = torch.stack([_loss(task, like, end, data) for end in ends]).amax(0)  # NaN stays NaN
+    trivial = 0.5 * (1 + math.log(2 * math.pi) + log_var).sum()
+    if getattr(task.likelihood, "noise", None) is not None:
+        trivial = _loss(task, like, torch.zeros_like(start), data)
+    exploded = ~(loss <= trivial + ABOVE)
+    if bool(tree.below(exploded).any()):
+        exploded = exploded & ~(loss <= _loss(task, like, start, data) + ABOVE)
+    if LOG_NOISE in like:
+        noise = torch.stack([tree.unravel(end, like)[LOG_NOISE] for end in ends]).amax()
+        usual = torch.maximum(tree.unravel(start, like)[LOG_NOISE].amax(), log_var.amax())
+        exploded = exploded | ~(noise <= usual + ABOVE)
+    return exploded
+
+
+def _log_variances(data: Data) -> Tensor:
+    """Of each target, around 0."""
+    squares = (data.y * data.y).reshape(len(data.y), -1)
+    return ((data.w @ squares) / data.w.sum().clamp(min=1e-12)).clamp(min=SMALLEST).log()
 
 
 def _loss(task: Task, like: Params, vector: Tensor, data: Data) -> Tensor:
