@@ -68,8 +68,9 @@ class Vectorised:
         self.everyone = len(cohort) == len(self.data)
         views = {k: client_view(method, message, self.data[k], self.memories, k, turn) for k in cohort}
         pairs = self.group_replies(method, task, message, [{k: views[k] for k in group} for group in groups])
-        for k, reply in sorted(pairs, key=lambda pair: pair[0]):
+        for k, together in sorted(pairs, key=lambda pair: pair[0]):
             with excuse(self, k):
+                reply = together
                 if reply is None:
                     reply = alone(method, task, message, views[k], k, turn.round)  # perhaps with smaller steps
                 self.memories[k] = reply.keep
