@@ -15,6 +15,24 @@ class Diverged(InputError):
     """Training or sampling diverged: weights, scores or predictions are no longer finite."""
 
 
+class Exploded(Diverged):
+    """Training ended with finite weights, but far above the loss it began with."""
+
+
+class SiteWarning(UserWarning):
+    """What should be known of one site's work.
+
+    Args:
+        client: The site's number.
+        sentence: What is to be known, without the site.
+    """
+
+    def __init__(self, client: int, sentence: str) -> None:
+        super().__init__(f"Site {client}: {sentence}")
+        self.client = client
+        self.sentence = sentence
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """Make the error for a name that does not exist; the caller raises it.
 

@@ -17,6 +17,7 @@ from consilience.predictive import Categorical, Distribution, Normal, absorb_noi
 from consilience.tree import Params
 
 LOG_NOISE = "likelihood.log_noise"
+FARTHEST = 30.0  # from 0 that a log-variance counts: variances from 1e-13 to 1e13, in the target's scaled unit
 SMALLEST = 1e-6  # latent variance of a single set of weights, so that products stay finite
 
 
@@ -144,10 +145,10 @@ class GaussianNoise:
             like: Gives type and device.
 
         Returns:
-            The log of the observation variance [1].
+            The log of the observation variance [1], bounded.
         """
         if self.noise is None:
-            return params[LOG_NOISE].to(like)
+            return bound(params[LOG_NOISE].to(like))
         return like.new_tensor([math.log(self.noise)])
 
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
@@ -205,7 +206,7 @@ class Heteroscedastic:
     def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
         """Evaluate −log N(y; mean, noise) with both from the outputs; see `Likelihood.nll`."""
         mean, log_noise = outputs.chunk(2, dim=-1)
-        return _normal_nll(mean.reshape(y.shape), log_noise.reshape(y.shape), y)
+        return _normal_nll(mean.reshape(y.shape), bound(log_noise.reshape(y.shape)), y)
 
     def gradients(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
         """Differentiate `nll`.
@@ -219,16 +220,30 @@ class Heteroscedastic:
             The gradient by the outputs, and nothing for weights of its own.
         """
         mean, log_noise = (part.reshape(y.shape) for part in outputs.chunk(2, dim=-1))
-        return torch.cat([d.reshape(len(y), -1) for d in normal_gradients(mean, log_noise, y)], -1), {}
+        return torch.cat([d.reshape(len(y), -1) for d in normal_gradients(mean, bound(log_noise), y)], -1), {}
 
     def outcome(self, outputs: Tensor, members: Sequence[Params]) -> Normal:
         """Take mean and variance over the members; see `Likelihood.outcome`."""
         mean, log_noise = outputs.chunk(2, dim=-1)
-        return _moments(_squeeze(mean), _squeeze(log_noise).exp().mean(0), self.latent)
+        return _moments(_squeeze(mean), bound(_squeeze(log_noise)).exp().mean(0), self.latent)
 
     def check(self, outputs: Tensor, y: Tensor, classes: int | None) -> None:
         """Refuse a network without two outputs a target; see `Likelihood.check`."""
         _check_width(outputs, y, 2)
+
+
+def bound(log_noise: Tensor) -> Tensor:
+    """Let a log-variance count as at most `FARTHEST` from 0.
+
+    Its gradient passes through as it is at the bound, where it points back. Within the bounds nothing changes.
+
+    Args:
+        log_noise: As learned; a step too long can make it anything.
+
+    Returns:
+        The log-variance to use.
+    """
+    return log_noise.detach().clamp(-FARTHEST, FARTHEST) + (log_noise - log_noise.detach())
 
 
 def _normal_nll(mean: Tensor, log_noise: Tensor, y: Tensor) -> Tensor:

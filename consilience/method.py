@@ -504,6 +504,38 @@ def abridge(settings: S) -> S:
     return dataclasses.replace(settings, **changed)
 
 
+def slow_down(settings: S, factor: float) -> S:
+    """Make a copy of a method or an inference that takes smaller steps, where nobody chose their size.
+
+    A rate other than the default of its class was chosen, and stays. Whatever has steps of another kind may have a
+    method `slow_down` of its own. Only what clients do is looked at: `inference`, `inner` and `mode`.
+
+    Args:
+        settings: A method or an inference.
+        factor: Of the rate.
+
+    Returns:
+        The copy; the same object where nothing can be slowed down.
+    """
+    own = getattr(settings, "slow_down", None)
+    if own is not None:
+        return cast(S, own(factor))
+    if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
+        return settings
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if field.name in ("inference", "inner", "mode"):
+            slower = slow_down(value, factor)
+            if slower is not value:
+                changed[field.name] = slower
+        elif field.name == "rate" and value == field.default and not isinstance(settings, Method):
+            changed["rate"] = factor * value
+    if not changed:
+        return settings
+    return dataclasses.replace(settings, **changed)
+
+
 def needs(method: Method) -> set[Needs]:
     """List all that a method, as it is set, wants to see at the server.
 

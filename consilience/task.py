@@ -66,6 +66,7 @@ class Task:
         anchor: Where every batch's own gradient is replaced by the common one.
         draws: How many members stand for a Gaussian posterior when predicting.
         compiled: Whether steps of many clients at once are compiled; an engine says so.
+        guarded: Whether training that ends far above the loss it began with is an error; an engine says so.
     """
 
     model: nn.Module
@@ -75,6 +76,7 @@ class Task:
     anchor: Anchor | None = None
     draws: int = 20
     compiled: bool = False
+    guarded: bool = False
 
     @property
     def like(self) -> Params:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from consilience.likelihood import FARTHEST
+
 SLACK = 5.0  # on the norm of weights: a loss 25 times that of the start; honest replies stay below a tenth of the bound
 MARGIN = 2.0  # on curvatures, whose bound holds for every row as if it lay at the end of all ranges
 ROUNDING = 1e-3  # of what is known exactly, relative
-LOG_NOISE = 30.0  # of a learned noise: variances from 1e-13 to 1e13, in the target's scaled unit
+LOG_NOISE = FARTHEST  # of a learned noise, in the target's scaled unit
 FAR = 100.0  # times the agreed ranges: pseudo-rows beyond have diverged; methods stop theirs at ten times
 LARGEST = 300.0  # the logarithm of what bounds nothing, for networks of many layers
 STEPS = 50.0  # a preconditioned step may be so many times longer than the way to the weights

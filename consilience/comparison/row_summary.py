@@ -300,9 +300,20 @@ def _own_rows(each: Sequence[Json | None], overlap: float) -> OwnRows | None:
 def _warnings(name: str, cells: Mapping[int, Cell]) -> tuple[str, ...]:
     """Seeds that failed, then what was noticed in any seed, then the sites that were lost."""
     failed = [f"{name}, seed {seed}: {cell.failure}" for seed, cell in cells.items() if cell.failure]
+    failed += [
+        f"{name}, seed {seed}: {' and '.join(keys)} not finite, so that the row has no mean: training diverged "
+        "at a site, or an observation was given probability 0. Set a smaller rate, or leave the row out."
+        for seed, cell in cells.items()
+        if (keys := _not_finite(cell.metrics or {}))
+    ]
     noticed = {warning for cell in cells.values() for warning in cell.warnings or []}
     lost = words.losses([failure for cell in cells.values() for failure in cell.failures or []])
     return (*failed, *(f"{name}: {warning}" for warning in [*sorted(noticed), *lost]))
+
+
+def _not_finite(metrics: Mapping[str, float | None]) -> list[str]:
+    """The scores that should be there and are not finite, as people call them."""
+    return [words.METRICS[key].name for key in ("nll", "rmse") if key in metrics and not _finite([metrics[key]])]
 
 
 def over_seeds(each: Sequence[Mapping[str, float | None]], overlap: float = 0.0) -> Scores:

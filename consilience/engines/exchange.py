@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -11,12 +13,16 @@ import torch
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.engines.participation import FAILED
-from consilience.errors import Diverged
+from consilience.errors import Diverged, Exploded, SiteWarning
 from consilience.key import Key
-from consilience.method import Method
+from consilience.method import Method, slow_down
 from consilience.parties import Client, Received, Reply
 from consilience.task import Task
 from consilience.tree import Tree
+
+PACES = (1.0, 1 / 4, 1 / 16, 1 / 64)  # of the default rate, in turn, until training does not diverge
+SLOWED = "training diverged at the default rate and was repeated with smaller steps; set a rate to choose them."
+EXPLODED = "training diverged: its loss ends far above the start; set a smaller rate."
 
 
 class Turn(NamedTuple):
@@ -124,7 +130,7 @@ def client_view(method: Method, message: Tree, data: Data, memories: dict[int, T
 
 
 def alone(method: Method, task: Task, message: Tree, client: Client, k: int, round: int) -> Reply:
-    """Compute one client's reply.
+    """Compute one client's reply; if training diverges at a rate that nobody chose, again with smaller steps.
 
     Args:
         method: What it computes.
@@ -140,10 +146,35 @@ def alone(method: Method, task: Task, message: Tree, client: Client, k: int, rou
     Raises:
         Diverged: Its numbers are not finite.
     """
+    guarded = dataclasses.replace(task, guarded=True)
+    paced = method
+    failure: Diverged | None = None
+    for pace in PACES:
+        if failure is not None:
+            paced = slow_down(method, pace)
+        if failure is not None and paced is method:
+            break
+        try:
+            reply = _reply(paced, guarded, message, client, k, round)
+        except Diverged as error:
+            failure = error
+            continue
+        if paced is not method:
+            warnings.warn(SiteWarning(k, SLOWED), stacklevel=2)
+        return reply
+    assert failure is not None
+    if not isinstance(failure, Exploded):
+        raise failure
+    warnings.warn(SiteWarning(k, EXPLODED), stacklevel=2)
+    return _reply(paced, dataclasses.replace(task, guarded=False), message, client, k, round)
+
+
+def _reply(method: Method, task: Task, message: Tree, client: Client, k: int, round: int) -> Reply:
+    """One client's reply, whose numbers must be finite."""
     try:
         reply = method.local(task, message, client)
     except Diverged as error:
-        raise Diverged(f"Site {k}, round {round + 1}: {error}") from error
+        raise type(error)(f"Site {k}, round {round + 1}: {error}") from error
     if not tree.all_finite(reply.send):
         raise not_finite(k, round)
     return reply

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from consilience import tree
 from consilience.data.sites import Data
-from consilience.engines.exchange import Turn, alone, client_view, excuse, not_finite
+from consilience.engines.exchange import Turn, alone, client_view, excuse
 from consilience.engines.memory import keep_memory
 from consilience.engines.workers import cores, pool_of, small
 from consilience.errors import InputError
@@ -63,16 +63,16 @@ class Vectorised:
         """Ask clients, as `Engine.gather` says."""
         received: list[Received] = []
         self.lost = {}
-        task = dataclasses.replace(task, compiled=self.compiled)
+        task = dataclasses.replace(task, compiled=self.compiled, guarded=True)
         groups = self.groups(task, cohort)
         self.everyone = len(cohort) == len(self.data)
         views = {k: client_view(method, message, self.data[k], self.memories, k, turn) for k in cohort}
         pairs = self.group_replies(method, task, message, [{k: views[k] for k in group} for group in groups])
-        for k, reply in sorted(pairs, key=lambda pair: pair[0]):
+        for k, together in sorted(pairs, key=lambda pair: pair[0]):
             with excuse(self, k):
+                reply = together
                 if reply is None:
-                    alone(method, task, message, views[k], k, turn.round)  # the same again, to say where it diverged
-                    raise not_finite(k, turn.round)
+                    reply = alone(method, task, message, views[k], k, turn.round)  # perhaps with smaller steps
                 self.memories[k] = reply.keep
                 received.append(Received(k, reply.size, reply.send))
         return received

@@ -33,8 +33,8 @@ def _useless(run: RunReport) -> Iterator[str]:
     classes = run.content.get("classes")
     if nll is None and "nll" in run.scores.metrics:
         yield (
-            "The NLL is not finite: training diverged, or an observed class was given probability 0. Try a smaller "
-            "learning rate."
+            f"The NLL is not finite{_where(run)}: training diverged, or an observed class was given probability 0. Try "
+            "a smaller learning rate."
         )
         return
     base = run.baselines.get("base_rate")
@@ -54,6 +54,14 @@ def _useless(run: RunReport) -> Iterator[str]:
             f"An RMSE of {number(rmse)} is worse than always predicting the mean ({number(spread)}): a chain may have "
             "diverged. Try a smaller learning rate."
         )
+
+
+def _where(run: RunReport) -> str:
+    """The sites on whose rows the scores are not finite, if they are not all."""
+    sites = [site.name for site in run.per_site if "nll" in site.scores.metrics and site.scores.value("nll") is None]
+    if not sites or len(sites) == len(run.per_site):
+        return ""
+    return f" at {', '.join(sites)}"
 
 
 def _confidence(run: RunReport) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from torch import nn
@@ -36,6 +36,7 @@ class Sampler:
         friction: α; momentum is 1 − α; None: as suits the model
         cycles: how often the rate begins again; None: as suits the model
         samples: samples taken in a cycle; None: as suits the model
+        pace: factor of the rate that suits the model
     """
 
     moves_statistics: ClassVar[bool] = True
@@ -48,6 +49,17 @@ class Sampler:
     friction: float | None = None
     cycles: int | None = None
     samples: int | None = None
+    pace: float = field(default=1.0, metadata={"added": True})
+
+    def slow_down(self, factor: float) -> Sampler:
+        """Take smaller steps, unless their size was chosen; see `consilience.method.slow_down`.
+
+        Args:
+            factor: of the rate
+        """
+        if self.rate is not None:
+            return self
+        return replace(self, pace=factor * self.pace)
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
         """Sample exp(−U/T).
@@ -91,7 +103,8 @@ class Sampler:
         keep = self.keep
         if keep is None:
             keep = min(KEPT, self.epochs - burn)
-        return PreconditionedSGHMC(burn=burn, samples=keep, **self._common)
+        rate = self.pace * PreconditionedSGHMC.rate
+        return PreconditionedSGHMC(rate, burn=burn, samples=keep, **self._common)
 
     @property
     def _common(self) -> dict[str, Any]:
@@ -107,6 +120,7 @@ class Sampler:
     @property
     def _cyclical(self) -> CyclicalSGHMC:
         sampler = CyclicalSGHMC(**self._common, **self._cycle)
+        sampler = replace(sampler, rate=self.pace * sampler.rate)
         if self.keep is None:
             return sampler
         return replace(sampler, keep=self.keep)

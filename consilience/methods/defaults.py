@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from consilience.inference import CyclicalSGHMC
 from consilience.method import Method
 from consilience.methods.evidence import EvidencePooling
 from consilience.methods.mixture import Mixture
@@ -53,6 +52,6 @@ def regressor() -> Method:
     """Make the method of a regressor that nobody chose one for.
 
     Returns:
-        The mixture, with steps so small that little noise in y does not make them diverge.
+        The mixture, as it is everywhere: a site whose training diverges repeats it with smaller steps.
     """
-    return Mixture(CyclicalSGHMC(rate=0.01, epochs=100))
+    return Mixture()

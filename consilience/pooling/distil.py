@@ -19,7 +19,7 @@ from consilience.data.sites import Data
 from consilience.errors import Diverged, InputError
 from consilience.inference import Adam, Inference
 from consilience.key import Key
-from consilience.likelihood import LOG_NOISE, GaussianNoise, Heteroscedastic, Softmax, normal_gradients
+from consilience.likelihood import LOG_NOISE, GaussianNoise, Heteroscedastic, Softmax, bound, normal_gradients
 from consilience.models.softmax import log_softmax, softmax
 from consilience.parties import Client, Server
 from consilience.posterior import Point, Posterior, average, centre, members
@@ -95,13 +95,14 @@ class MatchNormals(Heteroscedastic):
         """Evaluate the divergence from the teacher's Normal; see `Likelihood.nll`."""
         mean, var = y.unbind(-1)
         student, log_noise = (part.reshape(mean.shape) for part in outputs.chunk(2, dim=-1))
+        log_noise = bound(log_noise)
         return sum_outputs(0.5 * ((var + (mean - student) ** 2) * torch.exp(-log_noise) + log_noise))
 
     def gradients(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
         """Differentiate `nll`; see `Heteroscedastic.gradients`."""
         mean, var = y.unbind(-1)
         student, log_noise = (part.reshape(mean.shape) for part in outputs.chunk(2, dim=-1))
-        gradients = normal_gradients(student, log_noise, mean, var)
+        gradients = normal_gradients(student, bound(log_noise), mean, var)
         return torch.cat([d.reshape(len(y), -1) for d in gradients], -1), {}
 
 

@@ -19,7 +19,7 @@ from consilience.engines.participation import Participation, shortfall
 from consilience.engines.round import Round, play_round, server_in_round
 from consilience.engines.soundness import UNSOUND, NotFinite, predicts_finite
 from consilience.engines.workers import using_threads
-from consilience.errors import Diverged, InputError
+from consilience.errors import Diverged, InputError, SiteWarning
 from consilience.key import Key
 from consilience.method import Method
 from consilience.parties import Received, Server
@@ -148,7 +148,7 @@ class Loop:
             ledger=ledger,
             fingerprint=self.fingerprint,
             failures=(*before.failures, *self.failures(gathering.lost, t)),
-            warnings=collect_warnings(before.warnings, caught),
+            warnings=collect_warnings(before.warnings, caught, self.names),
         )
         if self.store is not None:
             self.store.save(after, replies)
@@ -220,7 +220,7 @@ class Loop:
             "history": checkpoint.history,
             "ledger": checkpoint.ledger.summary(self.names),
             "failures": list(checkpoint.failures),
-            "warnings": list(collect_warnings(checkpoint.warnings, caught)),
+            "warnings": list(join_sites(collect_warnings(checkpoint.warnings, caught, self.names), self.names)),
             "seconds": self.seconds,
             "finished": True,
         }
@@ -246,18 +246,52 @@ class Loop:
             self.store.write_checked("run.json", {**self.header, **known, "seconds": self.seconds, "finished": False})
 
 
-def collect_warnings(before: Sequence[str], caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
+def collect_warnings(
+    before: Sequence[str], caught: Sequence[warnings.WarningMessage], names: Sequence[str]
+) -> tuple[str, ...]:
     """List what people should hear of, each sentence once.
 
     Args:
         before: Sentences of earlier rounds.
         caught: Warnings that were raised since.
+        names: Of the sites, which take the place of their numbers.
 
     Returns:
         The sentences, sorted.
     """
-    sentences = {str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)}
-    return tuple(sorted({*before, *sentences}))
+    sentences = set(before)
+    for warning in caught:
+        if isinstance(warning.message, SiteWarning):
+            sentences.add(f"Site {names[warning.message.client]}: {warning.message.sentence}")
+        elif issubclass(warning.category, UserWarning):
+            sentences.add(str(warning.message))
+    return tuple(sorted(sentences))
+
+
+def join_sites(sentences: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Make one sentence of those that say the same of several sites.
+
+    Args:
+        sentences: Some of which are about one site: 'Site A: …'.
+        names: Of the sites.
+
+    Returns:
+        The sentences; for example 'Sites A, B: …'.
+    """
+    others = set(sentences)
+    sites: dict[str, list[str]] = {}
+    for name in names:
+        start = f"Site {name}: "
+        for sentence in sentences:
+            if sentence.startswith(start):
+                others.discard(sentence)
+                sites.setdefault(sentence.removeprefix(start), []).append(name)
+    for rest, affected in sites.items():
+        noun = "Site"
+        if len(affected) > 1:
+            noun = "Sites"
+        others.add(f"{noun} {', '.join(affected)}: {rest}")
+    return tuple(sorted(others))
 
 
 def new_checkpoint(state: Tree, fingerprint: str) -> Checkpoint:

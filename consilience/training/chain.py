@@ -17,13 +17,14 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.data.sites import Data
-from consilience.errors import Diverged, InputError
+from consilience.errors import Diverged, Exploded, InputError
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples, centre
 from consilience.progress import track
 from consilience.task import Task
 from consilience.training.augmentation import Augment
 from consilience.training.gradient import pass_of, statistics_in
+from consilience.training.guard import find_explosion
 from consilience.training.kernels import At, Kernel
 from consilience.tree import Tree
 
@@ -107,9 +108,13 @@ def chain(
 
     Raises:
         Diverged: if the weights of a client that runs alone are not finite at the end of an epoch.
+        Exploded: if the task is guarded and its loss ends far above the start; under vmap the weights are NaN then.
     """
     like = centre(start, task.like).params
     vector = tree.ravel(like)
+    first = vector
+    if task.guarded:
+        first = vector.clone()  # steps may write over it
     data = client.data
     size = data.size
     loop_epochs, steps, passes, client_steps, uneven = _pace(data, vector, epochs, batch, client_epochs)
@@ -147,7 +152,21 @@ def chain(
                 f"Training diverged: the weights are not finite after step {(epoch + 1) * steps}; try a smaller rate "
                 "or a stronger prior."
             )
+    if task.guarded:
+        exploded = find_explosion(task, like, first, samples or [vector], data)
+        if exploded is not None:
+            vector, samples = _refuse(exploded, vector, samples)
     return Trace(vector, samples, state)
+
+
+def _refuse(exploded: Tensor, vector: Tensor, samples: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Refuse weights that exploded; under vmap, where a single client cannot raise, by making them NaN."""
+    if tree.under_vmap():
+        nan = torch.full_like(vector, torch.nan)
+        return torch.where(exploded, nan, vector), [torch.where(exploded, nan, sample) for sample in samples]
+    if exploded:
+        raise Exploded("Training diverged: the loss is far above the one it began with; try a smaller rate.")
+    return vector, samples
 
 
 def _pace(data: Data, vector: Tensor, epochs: int, batch: int, client_epochs: Tensor | None) -> Pace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from consilience.comparison.export import csv_text, markdown
 from consilience.comparison.outcomes import outcomes
 from consilience.comparison.pairing import pair
 from consilience.comparison.plan import Plan, parse_seeds
-from consilience.comparison.row_summary import RowSummary, join_seeds, over_seeds
+from consilience.comparison.row_summary import RowSummary, join_seeds, over_seeds, summarise_row
 from consilience.comparison.rows import PRESETS, Row, changed_settings, has, method_row, read_settings, row
 from consilience.comparison.running import compare_plan
 from consilience.errors import InputError
@@ -485,3 +486,14 @@ def test_cells_and_problems_survive_their_files(tmp_path: Path) -> None:
         value = Store(place).read_json(file.name)
         kind = Problem if file.name == "problem.json" else Cell
         assert json.loads(as_json(kind.from_json(value).to_json())) == value
+
+
+def test_a_dash_in_a_table_is_explained() -> None:
+    def cell(nll: float | None) -> Cell:
+        return Cell("mixture", "", "mixture", "mixture", "nothing", 1, metrics={"rmse": 1.0, "nll": nll})
+
+    summary = summarise_row(row("mixture"), {0: cell(1.0), 1: cell(None), 2: cell(math.inf)})
+    assert summary.scores.metrics["nll"] is None
+    explained = [warning for warning in summary.warnings if "NLL not finite" in warning]
+    assert [warning.split(":")[0].split(", ")[1] for warning in explained] == ["seed 1", "seed 2"]
+    assert "Set a smaller rate" in explained[0]

@@ -41,6 +41,16 @@ def test_a_good_run_has_no_warning() -> None:
             "worse than giving all 10 classes the same probability (2.303)",
         ),  # log 10 = 2.3026
         ({"metrics": {"nll": math.inf}}, "is not finite"),
+        (
+            {
+                "metrics": {"nll": math.inf},
+                "per_site": [
+                    {"site": "a", "test": 50, "metrics": {"nll": None}},
+                    {"site": "b", "test": 50, "metrics": {"nll": 1.0}},
+                ],
+            },
+            "The NLL is not finite at a: training diverged",
+        ),
         ({"reliability": reliability([0] * 9 + [100], -0.2)}, "Overconfident: the mean confidence is 96 %"),
         ({"reliability": reliability([0] * 5 + [100, 0, 0, 0, 0], 0.2)}, "Underconfident: the mean confidence is 56 %"),
         ({"multiplies": True, "reliability": reliability([0] * 9 + [100], -0.2)}, "A product treats the sites"),
