@@ -60,7 +60,7 @@ class Normal(NamedTuple):
         return self.var + self.noise
 
 
-EVENTS = 10  # rows outside the most frequent class, from which on rows choose β and temperatures by themselves
+EVENTS = 10  # rows outside the most frequent class, from which on the prior of a temperature is its widest
 Distribution: TypeAlias = Categorical | Normal
 Predictive: TypeAlias = Callable[[Tensor], Distribution]
 Powers: TypeAlias = Callable[[Sequence[Distribution], Distribution], Tensor]
@@ -375,16 +375,17 @@ def count_events(p: Distribution, y: Tensor) -> int:
     return len(y)
 
 
-def enough_events(p: Distribution, y: Tensor, what: str) -> float:
+def enough_events(p: Distribution, y: Tensor, enough: int, what: str) -> float:
     """Tell how far rows may choose a number by themselves; warn where they hold one class alone.
 
     Args:
         p: A distribution of N rows.
         y: Their labels or targets.
+        enough: How many events are enough.
         what: What is chosen, for the warning.
 
     Returns:
-        From 0, where there is no event, to 1 from ten events on.
+        From 0, where there is no event, to 1, where there are enough.
     """
     events = count_events(p, y)
     if events == 0:
@@ -393,7 +394,7 @@ def enough_events(p: Distribution, y: Tensor, what: str) -> float:
             "was. Give the server rows of every class.",
             stacklevel=3,
         )
-    return min(events / EVENTS, 1.0)
+    return min(events / enough, 1.0)
 
 
 def temperature(p: Distribution, y: Tensor) -> float:
@@ -411,7 +412,7 @@ def temperature(p: Distribution, y: Tensor) -> float:
     """
     q = precise(p)
     n = len(y)
-    s = enough_events(p, y, "a temperature")
+    s = enough_events(p, y, EVENTS, "a temperature")
     if s == 0:
         return 1.0
     objective = lambda log_t: score(tempered(q, math.exp(log_t)), y) - 0.5 * (log_t / s) ** 2 / n

@@ -28,6 +28,7 @@ from consilience.predictive import (
 from consilience.task import Task
 from consilience.tree import Tree
 
+EVENTS = 5  # rows outside the most frequent class, from which on rows choose β by themselves
 CAUTION = 3.0  # nats that the product must gain over the mixture where rows hold no event
 BETAS = tuple(i / 20 for i in range(21))
 
@@ -57,7 +58,7 @@ class BetaPredictiveBayes(Method):
     2   pₖ(y|x) = (1/S) Σₛ p(y | x, θₖˢ)
     3   p_β(y|x) ∝ [p(y|x)^(1−K) Πₖ pₖ(y|x)]^β · [Σₖ (nₖ/n) pₖ(y|x)]^(1−β)
     4   β ← argmax of Σ log p_β(y|x) over the calibration rows, 0 ≤ β ≤ 1; without any, 0: the mixture;
-            less λβ where fewer than ten of them are outside their most frequent class (not in the paper)
+            less λβ where fewer than five of them are outside their most frequent class (not in the paper)
     5   θ ← argmin of Σ KL(p_β(·|x) ‖ p(·|x, θ)) over the server's inputs, if distilled
 
     Attributes:
@@ -139,7 +140,7 @@ def choose_beta(multiplied: Distribution, mixed: Distribution, y: Tensor) -> flo
     """Choose β on labelled rows, with caution where few of them are outside the most frequent class.
 
     Such rows are predicted best by whoever is surest of that class, which the product is: it must gain up to three nats
-    over the mixture. From ten rows outside it on, this is the paper's plain maximum.
+    over the mixture. From five rows outside it on, this is the paper's plain maximum.
 
     Args:
         multiplied: The product of the clients' predictions for the rows.
@@ -149,7 +150,7 @@ def choose_beta(multiplied: Distribution, mixed: Distribution, y: Tensor) -> flo
     Returns:
         β between 0 and 1; 0 where all rows are of one class.
     """
-    share = enough_events(mixed, y, "β")
+    share = enough_events(mixed, y, EVENTS, "β")
     if share == 0:
         return 0.0
     penalty = CAUTION * (1 - share) / len(y)
