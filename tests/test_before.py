@@ -578,9 +578,25 @@ def test_a_comparison_goes_on_with_the_cell_it_lacks(tmp_path: Path, invoke: Inv
     before = expected["compare"]
     assert found.pop("leaves_out") != before.pop("leaves_out")
     widen_errors(before)
+    drop_additions(found, before)
+    for part in (*found["splits"], *before["splits"]):
+        for row in part["rows"]:
+            del row["tempered"]  # few events: temperatures are fitted with more caution since
     for part in (*found["splits"], *before["splits"], found, before):
         part["sentence"] = re.sub(r"± [\d.]+", "±", part["sentence"])
     same(found, before, TRAINED)
+
+
+def drop_additions(found: Any, before: Any) -> None:
+    """Forget what comparisons have learned to say since: lines to beat, own rows."""
+    if isinstance(before, dict):
+        for name in found.keys() - before.keys():
+            del found[name]
+        for name, value in before.items():
+            drop_additions(found.get(name), value)
+    elif isinstance(before, list):
+        for one, other in zip(found, before, strict=True):
+            drop_additions(one, other)
 
 
 def widen_errors(compare: dict[str, Any]) -> None:

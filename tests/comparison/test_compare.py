@@ -350,7 +350,7 @@ def test_the_command_writes_everything(invoke: Invoke, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "compare-moons-1"
     assert code == 0 and "NLL" in out and "report.html" in out
     assert {p.name for p in folder.iterdir()} == {
-        *("plan.json", "cells", "compare.json", "compare.csv", "curves.csv", "compare.md", "report.html")
+        *("plan.json", "cells", "baselines", "compare.json", "compare.csv", "curves.csv", "compare.md", "report.html")
     }
     found = json.loads((folder / "compare.json").read_text())
     demo = "kind format title sentence data split sites seed rows labels site_names rows_of_data seconds"
