@@ -1,0 +1,116 @@
+"""Random convolutions: features of images that need no training and no other images (after Coates and Ng 2011)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, conv2d, pad
+
+from consilience.errors import InputError
+from consilience.key import Key
+
+KERNELS = (3, 5, 7)  # widths of the filters: strokes, corners and larger shapes
+GRID = 4  # cells a side, within which a filter's responses are averaged
+CONTRAST = 0.01  # variance of a patch below which it counts as flat
+THRESHOLD = 0.2  # the largest response that a filter ignores, of a patch scaled to length 1
+CHUNK = 256  # images at a time, so that responses stay in the processor's cache
+
+
+def images(shape: int | Sequence[int]) -> tuple[int, int, int]:
+    """Read a row's shape as that of an image.
+
+    Args:
+        shape: Channels, height and width; height and width; or a number that is a square.
+
+    Returns:
+        Channels, height and width.
+
+    Raises:
+        InputError: It is none of these.
+    """
+    if isinstance(shape, int):
+        side = math.isqrt(shape)
+        shape = (side, side) if side * side == shape else (shape,)
+    if len(shape) == 2:
+        return (1, *shape)
+    if len(shape) == 3:
+        return tuple(shape)  # type: ignore[return-value]
+    raise InputError(
+        f"Rows of {math.prod(shape):,} columns are not images: use the feature maps `relu` or `fourier` for tables."
+    )
+
+
+class Convolutions(nn.Module):
+    """Responses of fixed random filters of several widths, of both signs, averaged over the cells of a grid.
+
+    A response is that to a patch without its mean and scaled by its contrast, so that a faint stroke counts like a bold
+    one. Each filter is Gaussian noise, smoothed, and ignores responses below a threshold of its own.
+
+    Args:
+        shape: Channels, height and width of an image.
+        outputs: D, how many features there are.
+        seed: What filters and thresholds are drawn from.
+    """
+
+    def __init__(self, shape: Sequence[int], outputs: int, seed: int = 0) -> None:
+        super().__init__()
+        self.shape = tuple(shape)
+        self.outputs = outputs
+        self.seed = seed
+        channels, height, width = self.shape
+        self.kernels = [k for k in KERNELS if k <= min(height, width)]
+        if not self.kernels:
+            raise InputError(f"Images of {height} × {width} are too small for convolutions: use `relu` instead.")
+        self.grid = min(GRID, height, width)
+        filters = math.ceil(outputs / (2 * self.grid**2))
+        for i, k in enumerate(self.kernels):
+            count = (filters + len(self.kernels) - 1 - i) // len(self.kernels)
+            bank, thresholds = _draw_filters(Key(seed).fold(k), count, channels, k)
+            self.register_buffer(f"filters{k}", bank, persistent=False)
+            self.register_buffer(f"thresholds{k}", thresholds, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images.
+
+        Args:
+            x: [N, C, H, W], or rows that hold their numbers.
+
+        Returns:
+            Features [N, outputs].
+        """
+        x = x.reshape(-1, *self.shape)
+        return torch.cat([self._pooled(part) for part in x.split(CHUNK)])[:, : self.outputs]
+
+    def _pooled(self, x: Tensor) -> Tensor:
+        """The features of a few images, all scales beside each other."""
+        parts = []
+        for k in self.kernels:
+            response = conv2d(x, self.get_buffer(f"filters{k}"), padding=k // 2) / _contrast(x, k)
+            thresholds = self.get_buffer(f"thresholds{k}").reshape(-1, 1, 1)
+            for sign in (1, -1):
+                parts.append(adaptive_avg_pool2d((sign * response - thresholds).relu_(), self.grid).flatten(1))
+        return torch.cat(parts, 1)
+
+
+def _draw_filters(key: Key, count: int, channels: int, k: int) -> tuple[Tensor, Tensor]:
+    """Filters of mean 0 and length 1 [count, channels, k, k], and their thresholds [count]."""
+    like = torch.empty(0, dtype=torch.float64)
+    noise = key.fold(0).normal((count * channels, 1, k, k), like)
+    binomial = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
+    smooth = conv2d(pad(noise, (1, 1, 1, 1)), (binomial[:, None] * binomial)[None, None])
+    bank = smooth.reshape(count, channels, k, k)
+    bank = bank - bank.mean((2, 3), keepdim=True)
+    bank = bank / bank.flatten(1).norm(dim=1).reshape(-1, 1, 1, 1)
+    return bank.float(), (THRESHOLD * key.fold(1).uniform(count, like)).float()
+
+
+def _contrast(x: Tensor, k: int) -> Tensor:
+    """The length of every patch without its mean [N, 1, H, W], at least that of a flat one."""
+    numbers = x.shape[1] * k * k
+    mean = avg_pool2d(x.mean(1, keepdim=True), k, 1, k // 2)
+    square = avg_pool2d((x * x).mean(1, keepdim=True), k, 1, k // 2)
+    variance = (square - mean * mean).clamp(min=0)
+    return (numbers * (variance + CONTRAST)).sqrt()
