@@ -16,7 +16,7 @@ from consilience.inference.hmc import HMC
 from consilience.inference.unrolled import Distillation
 from consilience.method import Method
 from consilience.methods import METHODS
-from consilience.pooling import distil, ensembles, merging, resistant
+from consilience.pooling import distil, ensembles, heads, merging, resistant
 from consilience.training import optimisers
 
 T = TypeVar("T")
@@ -37,6 +37,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(ensembles.Ensemble, ensembles.GaussianModels, ensembles.DirichletModels),
         *(predictive.shared, predictive.robust, posterior.moments, posterior.dense_moments),
         *(merging.eaa, merging.gaa, merging.aalv, merging.ppa, merging.cf),
+        *(heads.Ridge, heads.OneHot, heads.Discriminant, heads.Dirichlet),
         *(posterior.average, resistant.median, resistant.trimmed),
     )
 }

@@ -274,6 +274,35 @@ def _without_weights(body: nn.Module) -> nn.Module:
     return clone
 
 
+def last_layer(model: nn.Module) -> nn.Linear:
+    """Find a network's last layer.
+
+    Args:
+        model: A network whose only weights are those of its last linear layer.
+
+    Returns:
+        That layer.
+
+    Raises:
+        InputError: The network learns in other places too.
+    """
+    layers = _layers(model)
+    learns_elsewhere = any(True for layer in layers[:-1] for _ in layer.parameters())
+    if not isinstance(layers[-1], nn.Linear) or learns_elsewhere:
+        raise InputError(
+            "This method learns one linear layer on fixed features, and the model has other weights: use the model "
+            "'linear', or name a feature map (`consilience features` lists them)."
+        )
+    return layers[-1]
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    """A network's layers, one after the other."""
+    if type(model) is nn.Sequential:
+        return list(model)
+    return [model]
+
+
 def feature_map(model: nn.Module) -> Callable[[Tensor], Tensor]:
     """Find the feature map of a network whose only weights are those of its last linear layer.
 
@@ -286,16 +315,12 @@ def feature_map(model: nn.Module) -> Callable[[Tensor], Tensor]:
     Raises:
         InputError: The network learns in other places too.
     """
-    layers = list(model) if type(model) is nn.Sequential else [model]
-    before = nn.Sequential(*layers[:-1])
-    if not isinstance(layers[-1], nn.Linear) or any(True for _ in before.parameters()):
-        raise InputError(
-            "This method learns a linear layer on fixed features, and the model has other weights: use --model linear, "
-            "or name a feature map (`consilience features`)."
-        )
+    last_layer(model)
+    before = _layers(model)[:-1]
 
     def call(x: Tensor) -> Tensor:
-        out: Tensor = before(x)
-        return out
+        for layer in before:
+            x = layer(x)
+        return x
 
     return call

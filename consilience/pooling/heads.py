@@ -20,9 +20,11 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from consilience.key import Key
+from consilience.likelihood import LOG_NOISE
 from consilience.pooling.sums import CHUNK, Moments, Sums, moments, square_matrix, targets
 from consilience.predictive import Categorical, Distribution, Normal, maximise
-from consilience.tree import Tree
+from consilience.posterior import Point
+from consilience.tree import Params
 
 SHARES = tuple(10 ** (k / 2 - 6) for k in range(13))  # values of λ/n that can be chosen: 1e-6 to 1
 DRAWS = 64  # of latent functions, behind a probability
@@ -73,6 +75,17 @@ class Spectrum(NamedTuple):
             The fit there.
         """
         return self._replace(share=torch.as_tensor(share, dtype=torch.float64))
+
+    def linear(self) -> tuple[Tensor, Tensor]:
+        """Write the means as a linear layer of features as they are.
+
+        Returns:
+            Weights [C, D] and biases [C].
+        """
+        weight = (self.basis @ (self.coefficients / self.shrunk).unsqueeze(-1)).squeeze(-1)
+        bias = self.offset - (weight * self.centre).sum(1)
+        weight = weight / self.scale
+        return weight, bias - weight @ self.mean
 
     @property
     def noise(self) -> Tensor:
@@ -184,8 +197,18 @@ class Head(Protocol):
             A distribution for each value.
         """
 
+    def linear(self, fit: Any) -> tuple[Tensor, Tensor]:
+        """Write the head's mean as a linear layer.
 
-def fit(head: Head, totals: Sums, share: float | None = None) -> Tree:
+        Args:
+            fit: A fit with its λ.
+
+        Returns:
+            Weights [C, D] and biases [C], of features as they are.
+        """
+
+
+def fit(head: Head, totals: Sums, share: float | None = None) -> Any:
     """Fit a head to totals.
 
     Args:
@@ -235,21 +258,21 @@ class Ridge:
         marks = targets(y, None)
         return [_normal(fit.at(share), *_leave_out(fit.at(share), rotated, marks)) for share in shares]
 
+    def linear(self, fit: Spectrum) -> tuple[Tensor, Tensor]:
+        """See `Head.linear`."""
+        return fit.linear()
+
 
 @dataclass(frozen=True)
 class OneHot:
     """The same regression on ones and zeros that mark the classes (analytic federated learning, Fed3R).
 
-    Its outputs are roughly probabilities and not quite, so that softmax(sharpness · output) is taken, each output shrunk
-    for its variance.
-
-    Attributes:
-        sharpness: By which outputs are multiplied; a rule, not a fit.
+    Its outputs f are roughly probabilities and not quite, so that softmax(C·f) is taken: to first order f itself where
+    classes are equally likely. Each output is shrunk for its variance.
     """
 
     by_class: ClassVar[bool] = False
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
-    sharpness: float = 8.0
 
     def prepare(self, totals: Sums) -> Spectrum:
         """See `Head.prepare`."""
@@ -269,9 +292,15 @@ class OneHot:
         marks = targets(y, len(fit.offset))
         return [self._categorical(fit.at(share), *_leave_out(fit.at(share), rotated, marks)) for share in shares]
 
+    def linear(self, fit: Spectrum) -> tuple[Tensor, Tensor]:
+        """See `Head.linear`."""
+        weight, bias = fit.linear()
+        return len(bias) * weight, len(bias) * bias
+
     def _categorical(self, fit: Spectrum, means: Tensor, variances: Tensor) -> Categorical:
-        shrink = (1 + PROBIT * self.sharpness**2 * fit.noise * variances).sqrt()
-        return Categorical(log_softmax(self.sharpness * means / shrink, -1))
+        sharpness = len(fit.offset)
+        shrink = (1 + PROBIT * sharpness**2 * fit.noise * variances).sqrt()
+        return Categorical(log_softmax(sharpness * means / shrink, -1))
 
 
 @dataclass(frozen=True)
@@ -300,7 +329,7 @@ class Dirichlet:
         """See `Head.prepare`."""
         m = moments(totals)
         y0, s0, y1, s1 = self._targets
-        counts = totals.cross[:, 0]
+        counts = totals.count
         sums = m.cross  # Σ z of each class, as z has mean 0
         weight = counts / s1 + (m.size - counts) / s0
         centre = sums * (1 / s1 - 1 / s0) / weight.unsqueeze(1)
@@ -308,7 +337,7 @@ class Dirichlet:
         linear = sums * (y1 / s1 - y0 / s0) - (weight * offset).unsqueeze(1) * centre
         bases, spectra = [], []
         for c, gram in enumerate(totals.gram):
-            own = _standardise_gram(square_matrix(gram, totals.cross.shape[1]), m)
+            own = _standardise_gram(square_matrix(gram, totals.features), m)
             scatter = own / s1 + (m.scatter - own) / s0 - weight[c] * torch.outer(centre[c], centre[c])
             values, basis = torch.linalg.eigh(scatter)
             bases.append(basis)
@@ -338,6 +367,10 @@ class Dirichlet:
         noise = s0 + (s1 - s0) * member
         return [_averaged_softmax(*_leave_out(fit.at(share), rotated, marks, noise)) for share in shares]
 
+    def linear(self, fit: Spectrum) -> tuple[Tensor, Tensor]:
+        """See `Head.linear`."""
+        return fit.linear()
+
 
 @dataclass(frozen=True)
 class Discriminant:
@@ -356,7 +389,7 @@ class Discriminant:
     def prepare(self, totals: Sums) -> Classes:
         """See `Head.prepare`."""
         m = moments(totals)
-        counts = totals.cross[:, 0] + self.strength
+        counts = totals.count + self.strength
         sums = m.cross  # Σ z of each class, as z has mean 0
         scatter = m.scatter - (sums.T / counts) @ sums
         values, basis = torch.linalg.eigh(scatter)
@@ -398,6 +431,13 @@ class Discriminant:
             counts = fit.counts - is_own.double()
             parts.append(Categorical(log_softmax(self._scores(fitted, distances, counts, fit.size - 1), -1)))
         return parts
+
+    def linear(self, fit: Classes) -> tuple[Tensor, Tensor]:
+        """See `Head.linear`: linear discriminant analysis."""
+        freedom = fit.size + len(fit.values) + 3
+        scaled = freedom * fit.centres / (fit.values + fit.share * fit.size)
+        weight = scaled @ fit.basis.T / fit.scale
+        return weight, fit.counts.log() - 0.5 * (scaled * fit.centres).sum(1) - weight @ fit.mean
 
     def _distances(self, fit: Classes, rotated: Tensor) -> Tensor:
         """(z − m_c)ᵀ (S + λI)⁻¹ (z − m_c) [N, C]."""
@@ -458,3 +498,25 @@ def _leave_out(fit: Spectrum, rotated: Tensor, marks: Tensor, noise: Tensor | fl
     means, variances = fit.latent(rotated)
     rest = (1 - variances / noise).clamp(min=1e-6)
     return marks - (marks - means) / rest, variances / rest
+
+
+def as_point(layer: tuple[Tensor, Tensor], fit: Any, like: Params) -> Point:
+    """Write a linear head as weights of a task.
+
+    Args:
+        layer: What `Head.linear` returned.
+        fit: The fit, for the noise.
+        like: The task's weights: a last linear layer, and a noise where that is learned.
+
+    Returns:
+        Weights of the same names and types.
+    """
+    params = dict(like)
+    for name, value in like.items():
+        if name == LOG_NOISE:
+            params[name] = fit.noise.log().mean().reshape(1).to(value)
+        elif name.endswith("weight"):
+            params[name] = layer[0].to(value)
+        elif name.endswith("bias"):
+            params[name] = layer[1].to(value)
+    return Point(params)

@@ -15,8 +15,10 @@ from torch.nn.functional import one_hot
 
 from consilience import tree
 from consilience.data.sites import Data
+from consilience.errors import InputError
 
 CHUNK = 1024  # rows whose features are held at a time: memory grows with D², not with n
+MOST = 4 * 2**30  # bytes of Gram matrices that a server is asked to hold
 FLAT = 1e-10  # of a feature's mean square, below which its variance is rounding
 
 
@@ -24,14 +26,23 @@ class Sums(NamedTuple):
     """What a site's rows add up to, with φ₀ = 1 before the D features.
 
     Attributes:
+        count: Rows of each class [C]; all rows [1] for numbers.
         cross: Σ y φᵀ [C, D + 1]: a row a class, which begins with the class's count; or a row a target.
         gram: The upper triangle of Σ φφᵀ, row by row [T]; one for each class [C, T] where a head wants it.
         square: Σ y² of every target [M]; of no use for classes, [0].
+        scale: By which numbers in half precision were divided [D + 1]; [0] for any other precision.
     """
 
+    count: Tensor
     cross: Tensor
     gram: Tensor
     square: Tensor
+    scale: Tensor
+
+    @property
+    def features(self) -> int:
+        """D + 1, the number of features and the leading 1."""
+        return self.cross.shape[1]
 
 
 class Moments(NamedTuple):
@@ -121,16 +132,18 @@ def _sum_chunk(phi: Tensor, part: Data, classes: int | None, by_class: bool) -> 
     w = part.w.to(phi)
     y = targets(part.y, classes)
     square = phi.new_zeros(0)
+    count = w @ y
     if classes is None:
         square = (w.unsqueeze(1) * y * y).sum(0)
+        count = w.sum().reshape(1)
     if not by_class:
-        return Sums((w.unsqueeze(1) * y).T @ phi, (w.unsqueeze(1) * phi).T @ phi, square)
-    if tree.under_vmap():
-        grams = [(y[:, c : c + 1] * w.unsqueeze(1) * phi).T @ phi for c in range(y.shape[1])]
-        return Sums((w.unsqueeze(1) * y).T @ phi, torch.stack(grams), square)
-    rows = [phi[part.y == c] * w[part.y == c].unsqueeze(1) for c in range(y.shape[1])]
-    grams = [mine.T @ phi[part.y == c] for c, mine in enumerate(rows)]
-    return Sums((w.unsqueeze(1) * y).T @ phi, torch.stack(grams), square)
+        gram = (w.unsqueeze(1) * phi).T @ phi
+    elif tree.under_vmap():
+        gram = torch.stack([(y[:, c : c + 1] * w.unsqueeze(1) * phi).T @ phi for c in range(y.shape[1])])
+    else:
+        members = [part.y == c for c in range(y.shape[1])]
+        gram = torch.stack([(w[rows].unsqueeze(1) * phi[rows]).T @ phi[rows] for rows in members])
+    return Sums(count, (w.unsqueeze(1) * y).T @ phi, gram, square, phi.new_zeros(0))
 
 
 def _triangle(matrix: Tensor) -> Tensor:
@@ -156,16 +169,65 @@ def square_matrix(triangle: Tensor, size: int) -> Tensor:
     return matrix
 
 
+def compress(sums: Sums, dtype: torch.dtype) -> Sums:
+    """Round sums for sending; counts stay whole.
+
+    Half precision holds no large numbers, so every sum is divided by the bound of Cauchy and Schwarz first: √ of the
+    Gram matrix's diagonal, and of the class's count.
+
+    Args:
+        sums: In double precision.
+        dtype: float64, float32 or float16.
+
+    Returns:
+        What is sent.
+    """
+    if dtype != torch.float16:
+        return sums._replace(cross=sums.cross.to(dtype), gram=sums.gram.to(dtype), square=sums.square.to(dtype))
+    rows, columns = torch.triu_indices(sums.features, sums.features, device=sums.gram.device)
+    scale = whole_gram(sums)[rows == columns].clamp(min=1e-30).sqrt().float()
+    gram = sums.gram / (scale[rows].double() * scale[columns].double())
+    cross = sums.cross / (_target_scale(sums).unsqueeze(1) * scale.double())
+    return Sums(sums.count, cross.half(), gram.half(), sums.square.float(), scale)
+
+
+def decompress(sums: Sums) -> Sums:
+    """Bring sums back to double precision.
+
+    Args:
+        sums: As they were sent.
+
+    Returns:
+        The sums, as well as they are known.
+    """
+    wide = Sums(*(torch.as_tensor(leaf).double() for leaf in sums))
+    if not len(sums.scale):
+        return wide
+    rows, columns = torch.triu_indices(wide.features, wide.features, device=wide.gram.device)
+    cross = wide.cross * _target_scale(wide).unsqueeze(1) * wide.scale
+    gram = wide.gram * wide.scale[rows] * wide.scale[columns]
+    return Sums(wide.count, cross, gram, wide.square, wide.scale[:0])
+
+
+def _target_scale(sums: Sums) -> Tensor:
+    """√ Σ y² of every class or target."""
+    squares = sums.count
+    if len(sums.square):
+        squares = sums.square.float().double()  # as it is sent
+    return squares.clamp(min=1e-30).sqrt()
+
+
 def add(parts: Sequence[Sums]) -> Sums:
     """Add sums up.
 
     Args:
-        parts: One a client.
+        parts: One a client, as they were sent.
 
     Returns:
-        The sums of all rows.
+        The sums of all rows, in double precision.
     """
-    return Sums(*(torch.stack([torch.as_tensor(leaf).double() for leaf in leaves]).sum(0) for leaves in zip(*parts, strict=True)))
+    wide = [decompress(part) for part in parts]
+    return Sums(*(torch.stack(leaves).sum(0) for leaves in zip(*wide, strict=True)))
 
 
 def subtract(totals: Sums, part: Sums) -> Sums:
@@ -178,7 +240,7 @@ def subtract(totals: Sums, part: Sums) -> Sums:
     Returns:
         The sums of the others, to rounding.
     """
-    return Sums(*(a - b.to(a) for a, b in zip(totals, part, strict=True)))
+    return Sums(*(a - b for a, b in zip(totals, decompress(part), strict=True)))
 
 
 def moments(totals: Sums) -> Moments:
@@ -190,7 +252,7 @@ def moments(totals: Sums) -> Moments:
     Returns:
         Their moments.
     """
-    gram = square_matrix(whole_gram(totals), totals.cross.shape[1])
+    gram = square_matrix(whole_gram(totals), totals.features)
     size = gram[0, 0]
     mean = gram[0, 1:] / size
     scatter = gram[1:, 1:] - size * torch.outer(mean, mean)
@@ -218,3 +280,46 @@ def whole_gram(totals: Sums) -> Tensor:
     if totals.gram.ndim > 1:
         return totals.gram.sum(0)
     return totals.gram
+
+
+def doubt(sums: Sums) -> str | None:
+    """Say why no rows can have these sums.
+
+    Args:
+        sums: As a client sent them.
+
+    Returns:
+        A sentence about the reply, as "it"; None where there is nothing to say.
+    """
+    wide = decompress(sums)
+    tolerance = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2}[sums.gram.dtype]
+    triangle = whole_gram(wide)
+    if bool((wide.count < 0).any()) or abs(float(wide.count.sum() - triangle[0])) > tolerance * float(triangle[0]):
+        return "its counts do not add up."
+    if len(sums.square) == 0 and not torch.allclose(wide.cross[:, 0], wide.count, rtol=tolerance, atol=tolerance):
+        return "its counts do not add up."
+    for part in wide.gram.reshape(-1, wide.gram.shape[-1]):
+        values = torch.linalg.eigvalsh(square_matrix(part, wide.features))
+        if float(values[0]) < -tolerance * max(float(values[-1]), 1e-300) * wide.features:
+            return "its Gram matrix is not positive semi-definite, as a sum of squares is."
+    return None
+
+
+def check_memory(features: int, classes: int, by_class: bool) -> None:
+    """Refuse Gram matrices that no machine of usual size holds.
+
+    Args:
+        features: D.
+        classes: C.
+        by_class: Whether there is one for each class.
+
+    Raises:
+        InputError: They would take more than `MOST` bytes.
+    """
+    matrices = 4 + 2 * classes * by_class
+    need = 8 * matrices * (features + 1) ** 2
+    if need > MOST:
+        raise InputError(
+            f"{features:,} features need about {need / 2**30:.0f} GB for Gram matrices: take fewer features, or a head "
+            "with one Gram matrix for all classes."
+        )
