@@ -92,7 +92,8 @@ class ExactPooling(Method):
         return predict_with(task, self.chosen_head(task), state)
 
     def diagnose(self, task: Task, state: ExactState, x: Tensor) -> dict[str, Any]:
-        return {"head": type(self.chosen_head(task)).__name__, "penalty_per_row": float(state.fit.share)}  # type: ignore[union-attr]
+        penalty = getattr(state.fit, "share", torch.nan)
+        return {"head": type(self.chosen_head(task)).__name__, "penalty_per_row": float(penalty)}
 
     def doubt(self, task: Task, message: Any, send: Any) -> str | None:
         return doubt(send)
@@ -189,6 +190,7 @@ def predict_with(task: Task, head: Head, state: ExactState) -> Predictive:
     @torch.no_grad()
     def predict(x: Tensor) -> Distribution:
         whole: Distribution = tree.concatenate(head.predict(state.fit, features(part)) for part in x.split(CHUNK))
-        return tree.map(lambda leaf: leaf.to(x.dtype), whole)
+        typed: Distribution = tree.map(lambda leaf: leaf.to(x.dtype), whole)
+        return typed
 
     return lambda x: remember(lambda: predict(x), predict_with, head, task.model, *tree.leaves(state.fit), x)

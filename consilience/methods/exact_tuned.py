@@ -14,7 +14,17 @@ from consilience.methods.exact import ExactPooling, ExactState, check_problem, c
 from consilience.models.features import feature_map
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.pooling.heads import (
-    SHARES, TEMPERATURES, Classes, Discriminant, Head, OneHot, Ridge, Spectrum, as_point, fit, prepared
+    SHARES,
+    TEMPERATURES,
+    Classes,
+    Discriminant,
+    Head,
+    OneHot,
+    Ridge,
+    Spectrum,
+    as_point,
+    fit,
+    prepared,
 )  # fmt: skip
 from consilience.pooling.sums import Sums, in_chunks
 from consilience.predictive import Predictive, log_prob, tempered

@@ -22,8 +22,8 @@ from torch.nn.functional import log_softmax
 from consilience.key import Key
 from consilience.likelihood import LOG_NOISE
 from consilience.pooling.sums import CHUNK, Moments, Sums, moments, square_matrix, targets
-from consilience.predictive import Categorical, Distribution, Normal, maximise
 from consilience.posterior import Point
+from consilience.predictive import Categorical, Distribution, Normal, maximise
 from consilience.tree import Params
 
 SHARES = tuple(10 ** (k / 2 - 6) for k in range(13))  # values of λ/n that can be chosen: 1e-6 to 1
@@ -355,7 +355,7 @@ class Dirichlet:
         """See `Head.prepare`."""
         m = moments(totals)
         y0, s0, y1, s1 = self._targets
-        counts = totals.count
+        counts = totals.counts
         sums = m.cross  # Σ z of each class, as z has mean 0
         weight = counts / s1 + (m.size - counts) / s0
         centre = sums * (1 / s1 - 1 / s0) / weight.unsqueeze(1)
@@ -370,9 +370,9 @@ class Dirichlet:
             spectra.append(values.clamp(min=0))
         basis = torch.stack(bases)
         coefficients = (linear.unsqueeze(1) @ basis).squeeze(1)
-        nothing = torch.zeros_like(m.size)
         return Spectrum(
-            m.mean, m.scale, centre, basis, torch.stack(spectra), coefficients, offset, weight, 0 * weight, m.size, nothing
+            m.mean, m.scale, centre, basis, torch.stack(spectra), coefficients, offset, weight, 0 * weight, m.size,
+            torch.zeros_like(m.size),
         )  # fmt: skip
 
     def log_evidence(self, fit: Spectrum, share: float) -> float:
@@ -415,7 +415,7 @@ class Discriminant:
     def prepare(self, totals: Sums) -> Classes:
         """See `Head.prepare`."""
         m = moments(totals)
-        counts = totals.count + self.strength
+        counts = totals.counts + self.strength
         sums = m.cross  # Σ z of each class, as z has mean 0
         scatter = m.scatter - (sums.T / counts) @ sums
         values, basis = torch.linalg.eigh(scatter)
@@ -442,7 +442,7 @@ class Discriminant:
         own = fit.counts[labels]
         factor = own / (own - 1).clamp(min=1e-6)
         away = rotated - fit.centres[labels.squeeze(1)]
-        parts = []
+        parts: list[Distribution] = []
         for share in shares:
             fitted = fit._replace(share=torch.as_tensor(share, dtype=torch.float64))
             inverse = 1 / (fit.values + share * fit.size)

@@ -26,7 +26,7 @@ class Sums(NamedTuple):
     """What a site's rows add up to, with φ₀ = 1 before the D features.
 
     Attributes:
-        count: Rows of each class [C]; all rows [1] for numbers.
+        counts: Rows of each class [C]; all rows [1] for numbers.
         cross: Σ y φᵀ [C, D + 1]: a row a class, which begins with the class's count; or a row a target.
         gram: The upper triangle of Σ φφᵀ, row by row [T]; one for each class [C, T] where a head wants it.
         square: Σ y² of every target [M]; of no use for classes, [0].
@@ -34,7 +34,7 @@ class Sums(NamedTuple):
             [G, 2, D + 1]: matrices then hold correlations about the mean; [0] for any other precision.
     """
 
-    count: Tensor
+    counts: Tensor
     cross: Tensor
     gram: Tensor
     square: Tensor
@@ -133,10 +133,10 @@ def _sum_chunk(phi: Tensor, part: Data, classes: int | None, by_class: bool) -> 
     w = part.w.to(phi)
     y = targets(part.y, classes)
     square = phi.new_zeros(0)
-    count = w @ y
+    counts = w @ y
     if classes is None:
         square = (w.unsqueeze(1) * y * y).sum(0)
-        count = w.sum().reshape(1)
+        counts = w.sum().reshape(1)
     if not by_class:
         gram = (w.unsqueeze(1) * phi).T @ phi
     elif tree.under_vmap():
@@ -144,7 +144,7 @@ def _sum_chunk(phi: Tensor, part: Data, classes: int | None, by_class: bool) -> 
     else:
         members = [part.y == c for c in range(y.shape[1])]
         gram = torch.stack([(w[rows].unsqueeze(1) * phi[rows]).T @ phi[rows] for rows in members])
-    return Sums(count, (w.unsqueeze(1) * y).T @ phi, gram, square, phi.new_zeros(0))
+    return Sums(counts, (w.unsqueeze(1) * y).T @ phi, gram, square, phi.new_zeros(0))
 
 
 def _triangle(matrix: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ def compress(sums: Sums, dtype: torch.dtype) -> Sums:
     inverse = torch.where(varies, 1 / deviation.double().clamp(min=1e-30), 0.0)
     correlation = _triangle(about * _outer(inverse, inverse)).clamp(-1, 1)
     scale = torch.stack([first, deviation], 1)
-    return Sums(sums.count, sums.cross.float(), correlation.half().reshape(sums.gram.shape), sums.square, scale)
+    return Sums(sums.counts, sums.cross.float(), correlation.half().reshape(sums.gram.shape), sums.square, scale)
 
 
 def decompress(sums: Sums) -> Sums:
@@ -301,9 +301,9 @@ def doubt(sums: Sums) -> str | None:
     wide = decompress(sums)
     tolerance = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2}[sums.gram.dtype]
     triangle = whole_gram(wide)
-    if bool((wide.count < 0).any()) or abs(float(wide.count.sum() - triangle[0])) > tolerance * float(triangle[0]):
+    if bool((wide.counts < 0).any()) or abs(float(wide.counts.sum() - triangle[0])) > tolerance * float(triangle[0]):
         return "its counts do not add up."
-    if len(sums.square) == 0 and not torch.allclose(wide.cross[:, 0], wide.count, rtol=tolerance, atol=tolerance):
+    if len(sums.square) == 0 and not torch.allclose(wide.cross[:, 0], wide.counts, rtol=tolerance, atol=tolerance):
         return "its counts do not add up."
     for part in wide.gram.reshape(-1, wide.gram.shape[-1]):
         values = torch.linalg.eigvalsh(square_matrix(part, wide.features))
