@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from consilience.method import Method, keep_fields
 from consilience.models.features import feature_map, last_layer
 from consilience.models.remembered import remember
 from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.pooling.heads import Classes, Head, OneHot, Ridge, Spectrum, as_point, fit
+from consilience.pooling.heads import LEAST, Classes, Head, OneHot, Ridge, Spectrum, as_point, fit
 from consilience.pooling.sums import CHUNK, Sums, add, check_memory, compress, doubt, summarise
 from consilience.posterior import Point
 from consilience.predictive import Distribution, Predictive
@@ -84,14 +85,15 @@ class ExactPooling(Method):
         warn_of_few_rows(replies)
         totals = add(payloads(replies))  # 2
         head = self.chosen_head(task)
-        fitted = fit(head, totals, self.share)  # 3
+        fitted = fit(head, totals, self.share, least_share(self.wire, totals))  # 3
         return ExactState(as_point(head.linear(fitted), fitted, task.like), fitted, totals)
 
     def predictive(self, task: Task, state: ExactState) -> Predictive:
         return predict_with(task, self.chosen_head(task), state)
 
     def diagnose(self, task: Task, state: ExactState, x: Tensor) -> dict[str, Any]:
-        return {"head": type(self.chosen_head(task)).__name__, "penalty_per_row": float(state.fit.share)}  # type: ignore[union-attr]
+        penalty = getattr(state.fit, "share", torch.nan)
+        return {"head": type(self.chosen_head(task)).__name__, "penalty_per_row": float(penalty)}
 
     def doubt(self, task: Task, message: Any, send: Any) -> str | None:
         return doubt(send)
@@ -106,6 +108,21 @@ class ExactPooling(Method):
         if classes_of(task) is None:
             return Ridge()
         return OneHot()
+
+
+def least_share(wire: str, totals: Sums) -> float:
+    """Find the smallest λ/n above what rounding does to a Gram matrix of correlations.
+
+    Args:
+        wire: The precision in which sums are sent.
+        totals: The sums.
+
+    Returns:
+        The norm of the rounding errors, roughly; next to nothing unless sums are sent in half precision.
+    """
+    if wire == "float16":
+        return 2**-13 * math.sqrt(totals.features)
+    return LEAST
 
 
 def classes_of(task: Task) -> int | None:
@@ -173,6 +190,7 @@ def predict_with(task: Task, head: Head, state: ExactState) -> Predictive:
     @torch.no_grad()
     def predict(x: Tensor) -> Distribution:
         whole: Distribution = tree.concatenate(head.predict(state.fit, features(part)) for part in x.split(CHUNK))
-        return tree.map(lambda leaf: leaf.to(x.dtype), whole)
+        typed: Distribution = tree.map(lambda leaf: leaf.to(x.dtype), whole)
+        return typed
 
     return lambda x: remember(lambda: predict(x), predict_with, head, task.model, *tree.leaves(state.fit), x)

@@ -35,9 +35,10 @@ def images(shape: int | Sequence[int]) -> tuple[int, int, int]:
         side = math.isqrt(shape)
         shape = (side, side) if side * side == shape else (shape,)
     if len(shape) == 2:
-        return (1, *shape)
+        shape = (1, *shape)
     if len(shape) == 3:
-        return tuple(shape)  # type: ignore[return-value]
+        channels, height, width = shape
+        return channels, height, width
     raise InputError(
         f"Rows of {math.prod(shape):,} columns are not images: use the feature maps `relu` or `fourier` for tables."
     )

@@ -161,7 +161,9 @@ def features(name: str, shape: int | Sequence[int]) -> nn.Module:
     if kind not in FEATURES:
         raise unknown_name("feature map", kind, FEATURES)
     if len(numbers) > 2 or not all(n.isdecimal() for n in numbers):
-        raise InputError(f"'{name}' is not a feature map: write for example `{kind}:512`, or `{kind}:512:7` for seed 7.")
+        raise InputError(
+            f"'{name}' is not a feature map: write for example `{kind}:512`, or `{kind}:512:7` for seed 7."
+        )
     width = int(numbers[0]) if numbers else WIDTH
     if not 1 <= width <= LARGEST_WIDTH:
         raise InputError(f"'{name}' asks for {width:,} features: take 1 to {LARGEST_WIDTH:,}.")

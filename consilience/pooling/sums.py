@@ -26,14 +26,15 @@ class Sums(NamedTuple):
     """What a site's rows add up to, with φ₀ = 1 before the D features.
 
     Attributes:
-        count: Rows of each class [C]; all rows [1] for numbers.
+        counts: Rows of each class [C]; all rows [1] for numbers.
         cross: Σ y φᵀ [C, D + 1]: a row a class, which begins with the class's count; or a row a target.
         gram: The upper triangle of Σ φφᵀ, row by row [T]; one for each class [C, T] where a head wants it.
         square: Σ y² of every target [M]; of no use for classes, [0].
-        scale: By which numbers in half precision were divided [D + 1]; [0] for any other precision.
+        scale: Where Gram matrices are sent in half precision, their first rows and the features' deviations
+            [G, 2, D + 1]: matrices then hold correlations about the mean; [0] for any other precision.
     """
 
-    count: Tensor
+    counts: Tensor
     cross: Tensor
     gram: Tensor
     square: Tensor
@@ -132,10 +133,10 @@ def _sum_chunk(phi: Tensor, part: Data, classes: int | None, by_class: bool) -> 
     w = part.w.to(phi)
     y = targets(part.y, classes)
     square = phi.new_zeros(0)
-    count = w @ y
+    counts = w @ y
     if classes is None:
         square = (w.unsqueeze(1) * y * y).sum(0)
-        count = w.sum().reshape(1)
+        counts = w.sum().reshape(1)
     if not by_class:
         gram = (w.unsqueeze(1) * phi).T @ phi
     elif tree.under_vmap():
@@ -143,7 +144,7 @@ def _sum_chunk(phi: Tensor, part: Data, classes: int | None, by_class: bool) -> 
     else:
         members = [part.y == c for c in range(y.shape[1])]
         gram = torch.stack([(w[rows].unsqueeze(1) * phi[rows]).T @ phi[rows] for rows in members])
-    return Sums(count, (w.unsqueeze(1) * y).T @ phi, gram, square, phi.new_zeros(0))
+    return Sums(counts, (w.unsqueeze(1) * y).T @ phi, gram, square, phi.new_zeros(0))
 
 
 def _triangle(matrix: Tensor) -> Tensor:
@@ -172,8 +173,8 @@ def square_matrix(triangle: Tensor, size: int) -> Tensor:
 def compress(sums: Sums, dtype: torch.dtype) -> Sums:
     """Round sums for sending; counts stay whole.
 
-    Half precision holds no large numbers, so every sum is divided by the bound of Cauchy and Schwarz first: √ of the
-    Gram matrix's diagonal, and of the class's count.
+    Half precision holds neither large numbers nor small differences of them, so that Gram matrices become correlations
+    about the mean, beside means and deviations in single precision.
 
     Args:
         sums: In double precision.
@@ -184,11 +185,16 @@ def compress(sums: Sums, dtype: torch.dtype) -> Sums:
     """
     if dtype != torch.float16:
         return sums._replace(cross=sums.cross.to(dtype), gram=sums.gram.to(dtype), square=sums.square.to(dtype))
-    rows, columns = torch.triu_indices(sums.features, sums.features, device=sums.gram.device)
-    scale = whole_gram(sums)[rows == columns].clamp(min=1e-30).sqrt().float()
-    gram = sums.gram / (scale[rows].double() * scale[columns].double())
-    cross = sums.cross / (_target_scale(sums).unsqueeze(1) * scale.double())
-    return Sums(sums.count, cross.half(), gram.half(), sums.square.float(), scale)
+    gram = square_matrix(sums.gram.reshape(-1, sums.gram.shape[-1]), sums.features)
+    first = gram[:, 0].float()
+    about = gram - _about_zero(first.double())
+    spread = about.diagonal(dim1=1, dim2=2)
+    varies = spread > 1e-6 * gram.diagonal(dim1=1, dim2=2)  # above what single precision leaves of a first row
+    deviation = torch.where(varies, spread.clamp(min=0).sqrt(), 0.0).float()
+    inverse = torch.where(varies, 1 / deviation.double().clamp(min=1e-30), 0.0)
+    correlation = _triangle(about * _outer(inverse, inverse)).clamp(-1, 1)
+    scale = torch.stack([first, deviation], 1)
+    return Sums(sums.counts, sums.cross.float(), correlation.half().reshape(sums.gram.shape), sums.square, scale)
 
 
 def decompress(sums: Sums) -> Sums:
@@ -203,18 +209,19 @@ def decompress(sums: Sums) -> Sums:
     wide = Sums(*(torch.as_tensor(leaf).double() for leaf in sums))
     if not len(sums.scale):
         return wide
-    rows, columns = torch.triu_indices(wide.features, wide.features, device=wide.gram.device)
-    cross = wide.cross * _target_scale(wide).unsqueeze(1) * wide.scale
-    gram = wide.gram * wide.scale[rows] * wide.scale[columns]
-    return Sums(wide.count, cross, gram, wide.square, wide.scale[:0])
+    first, deviation = wide.scale.unbind(1)
+    correlation = square_matrix(wide.gram.reshape(len(first), -1), wide.features)
+    gram = _triangle(correlation * _outer(deviation, deviation) + _about_zero(first))
+    return wide._replace(gram=gram.reshape(wide.gram.shape), scale=wide.scale[:0, 0, 0])
 
 
-def _target_scale(sums: Sums) -> Tensor:
-    """√ Σ y² of every class or target."""
-    squares = sums.count
-    if len(sums.square):
-        squares = sums.square.float().double()  # as it is sent
-    return squares.clamp(min=1e-30).sqrt()
+def _outer(a: Tensor, b: Tensor) -> Tensor:
+    return a.unsqueeze(-1) * b.unsqueeze(-2)
+
+
+def _about_zero(first: Tensor) -> Tensor:
+    """What a Gram matrix with this first row (n, Σφ) holds beyond the scatter about the mean [G, D + 1, D + 1]."""
+    return _outer(first, first) / first[:, :1].clamp(min=1e-30).unsqueeze(-1)
 
 
 def add(parts: Sequence[Sums]) -> Sums:
@@ -294,9 +301,9 @@ def doubt(sums: Sums) -> str | None:
     wide = decompress(sums)
     tolerance = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2}[sums.gram.dtype]
     triangle = whole_gram(wide)
-    if bool((wide.count < 0).any()) or abs(float(wide.count.sum() - triangle[0])) > tolerance * float(triangle[0]):
+    if bool((wide.counts < 0).any()) or abs(float(wide.counts.sum() - triangle[0])) > tolerance * float(triangle[0]):
         return "its counts do not add up."
-    if len(sums.square) == 0 and not torch.allclose(wide.cross[:, 0], wide.count, rtol=tolerance, atol=tolerance):
+    if len(sums.square) == 0 and not torch.allclose(wide.cross[:, 0], wide.counts, rtol=tolerance, atol=tolerance):
         return "its counts do not add up."
     for part in wide.gram.reshape(-1, wide.gram.shape[-1]):
         values = torch.linalg.eigvalsh(square_matrix(part, wide.features))
