@@ -1,4 +1,4 @@
-"""Generalised linear models by summed gradients and Hessians.  Wu et al., JAMIA 2012 (GLORE); Böhning 1992."""
+"""Generalised linear models by summed gradients and Hessians.  Wu et al., JAMIA 2012 (GLORE)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from consilience.pooling.derivatives import (
     begin,
     differentiate,
     doubt_derivatives,
-    draw_kronecker,
     hessian,
     laplace,
     line_hessian,
@@ -39,7 +38,7 @@ from consilience.pooling.derivatives import (
     unpack,
     with_gauge,
 )
-from consilience.pooling.sums import CHUNK, Sums, add, check_memory, doubt, square_matrix, summarise
+from consilience.pooling.sums import CHUNK, Sums, add, check_memory, doubt, summarise
 from consilience.posterior import Dense, Point, Posterior, Samples, centre, draw, members
 from consilience.predictive import Distribution, Predictive
 from consilience.task import Task
@@ -52,7 +51,7 @@ class GLMState(NamedTuple):
     """The state of a generalised linear model.
 
     Attributes:
-        posterior: N(θ, H⁻¹) at the newest θ; samples of it where H is too large; random weights before the first round.
+        posterior: N(θ, H⁻¹) at the newest θ, or θ alone where H is too large; random weights before the first round.
         asked: θ, where derivatives are asked for; () before the first round, and once the search has converged.
         search: How θ was found; () before the first round, and for numbers, which one round of sums decides.
     """
@@ -71,9 +70,9 @@ class GLM(Method):
     2   numbers: θ, H ← the mode of U for Σₖ Sₖ and the task's prior, and the Hessian there; done
     3   classes: θ ← 0 − H⁻¹∇U, both from Σₖ Sₖ
         for each client k of K, in parallel, in every other round until ‖∇U‖ is small
-    4       send its loss and gradient at θ, and its Hessian where the weights are few
+    4       send its loss and gradient at θ, and its Hessian; of many weights, Σ diag(p) − ppᵀ in its place
     5   U, the losses' sum and the prior's part, rose: θ ← half of the last step
-    6   it fell: θ ← θ − H⁻¹∇U; where weights are many, H ← ½ Σ φφᵀ and the prior's part, refined by earlier gradients
+    6   it fell: θ ← θ − H⁻¹∇U; of many weights, H ≈ Σ (diag(p) − ppᵀ)/n ⊗ Σ φφᵀ, refined by earlier gradients
     7   p(θ | D) ≈ N(θ, H⁻¹)
 
     Attributes:
@@ -118,13 +117,13 @@ class GLM(Method):
             warn_of_few_rows(replies)
             totals = add(payloads(replies))
             if classes_of(task) is None:
-                return GLMState(number_posterior(task, totals, self.has_hessian(task), server.key))  # 2
+                return GLMState(number_posterior(task, totals, self.has_hessian(task)))  # 2
             search = begin(totals, prior)  # 3
         elif isinstance(state.search, Search) and isinstance(state.asked, Point):
             search = advance(state.search, sum_up(payloads(replies)), prior)  # 5, 6
         else:
             return state
-        posterior = class_posterior(task, search, self.has_hessian(task), server.key)  # 7
+        posterior = class_posterior(task, search, self.has_hessian(task))  # 7
         if search.distance <= self.tolerance:
             return GLMState(posterior, (), search)
         return GLMState(posterior, Point(unpack(search.next, layer_of(task))), search)
@@ -177,39 +176,33 @@ def priors_of(task: Task) -> tuple[Quadratic, Quadratic | None]:
     return weights, Quadratic(mean[LOG_NOISE], 1 / var[LOG_NOISE])
 
 
-def class_posterior(task: Task, search: Search, whole: bool, key: Key) -> Posterior:
+def class_posterior(task: Task, search: Search, whole: bool) -> Posterior:
     """Approximate the posterior of a softmax by Laplace's method.
 
     Args:
         task: The statistical problem.
         search: Where the search for the mode stands.
         whole: Whether there is a Hessian.
-        key: The randomness of draws, where there is none.
 
     Returns:
-        A Gaussian with the Hessian as its precision, or draws from one with a product in its place.
+        A Gaussian with the Hessian as its precision; the mode alone where there is none.
     """
     prior, _ = priors_of(task)
     if whole:
         return laplace(search.next, with_gauge(hessian(search, prior), prior), layer_of(task))
-    noise = _noise_in_pairs(key, task.draws, search.point)
-    noise = noise - noise.mean(1, keepdim=True)  # a softmax does not see what all classes share
-    gram = square_matrix(search.gram, search.point.shape[1])
-    left = search.curvature / search.size
-    return _as_samples(task, draw_kronecker(search.next, left, gram, prior.precision.mean(), noise))
+    return _as_point(task, search.next)
 
 
-def number_posterior(task: Task, totals: Sums, whole: bool, key: Key) -> Posterior:
+def number_posterior(task: Task, totals: Sums, whole: bool) -> Posterior:
     """Find the posterior of a linear regression; with a learned noise, Laplace's approximation of it.
 
     Args:
         task: The statistical problem.
         totals: The sums of all rows.
         whole: Whether there are few enough weights for a precision matrix.
-        key: The randomness of draws, where there are not.
 
     Returns:
-        A Gaussian, or draws from one.
+        A Gaussian, or the mode alone.
     """
     prior, noise_prior = priors_of(task)
     assert isinstance(task.likelihood, GaussianNoise)
@@ -218,24 +211,15 @@ def number_posterior(task: Task, totals: Sums, whole: bool, key: Key) -> Posteri
     if whole:
         matrix = line_hessian(line, totals, prior, noise_prior)
         return laplace(line.weights, matrix, layer_of(task), line.log_noise)
-    noise = _noise_in_pairs(key, task.draws, line.weights)
-    left = torch.exp(-line.log_noise) * torch.eye(len(line.weights)).to(line.weights)
-    draws = draw_kronecker(line.weights, left, line.gram, prior.precision.mean(), noise)
-    return _as_samples(task, draws, line.log_noise)
+    return _as_point(task, line.weights, line.log_noise)
 
 
-def _noise_in_pairs(key: Key, draws: int, like: Tensor) -> Tensor:
-    """Standard normals and their negatives, whose mean is 0."""
-    half = key.normal((max(1, draws // 2), *like.shape), like)
-    return torch.cat([half, -half])
-
-
-def _as_samples(task: Task, draws: Tensor, log_noise: Tensor | None = None) -> Samples:
-    """Weights [S, C, K] by the task's names, in its precision."""
-    params = unpack(draws, layer_of(task))
+def _as_point(task: Task, weights: Tensor, log_noise: Tensor | None = None) -> Point:
+    """B [C, K] by the task's names, in its precision."""
+    params = unpack(weights, layer_of(task))
     if LOG_NOISE in task.like and log_noise is not None:
-        params[LOG_NOISE] = log_noise.expand(len(draws), 1)
-    return Samples({name: params[name].to(leaf) for name, leaf in task.like.items()})
+        params[LOG_NOISE] = log_noise.reshape(1)
+    return Point({name: params[name].to(leaf) for name, leaf in task.like.items()})
 
 
 def predict_on_features(task: Task, posterior: Posterior) -> Predictive:

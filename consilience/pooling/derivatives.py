@@ -1,8 +1,9 @@
 """Gradients and Hessians that add up over sites, and the search for the pooled mode with them.
 
 U(B) = −Σ log p(y | φ, B) + ½ Σ λ (B − m)² with B [C, K], a row a class, over K features, with a leading 1 where the
-layer has a bias. Small models: Newton's method with the whole Hessian. Large ones: the Gram matrix G, sent once, bounds
-every Hessian by ½G (Böhning 1992), and the gradients of earlier rounds refine that bound (Liu and Nocedal 1989).
+layer has a bias. Small models: Newton's method with the whole Hessian. Large ones: a Kronecker product in its place,
+Σ (diag(p) − ppᵀ)/n ⊗ G with the Gram matrix G, which is sent once; it would be the Hessian if φ and p were independent
+over rows, and gradients of earlier rounds refine it (Liu and Nocedal 1989). Böhning's bound ½G took twice the rounds.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from consilience.pooling.sums import Sums, in_chunks, square_matrix, targets
 from consilience.posterior import Dense
 from consilience.tree import Params
 
-MEMORY = 20  # gradients of earlier rounds that refine the bound
+MEMORY = 20  # gradients of earlier rounds that refine a product in the Hessian's place
 RIDGE = 1e-10  # of a Hessian's mean diagonal, which keeps rounding from deciding where rows say nothing
 NOISE = 1e-12  # of a loss, relative, that rounding may add
 FLAT = 1e-9  # of a Hessian's mean diagonal, below which a prior's precision counts as none
@@ -86,7 +87,8 @@ class Search(NamedTuple):
         step: To the point that is asked about next [C, K].
         first: ‖∇U‖ at the start.
         size: n, the number of rows.
-        gram: G, a triangle.
+        spectrum: The eigenvalues of G [K].
+        basis: Its eigenvectors, in columns [K, K].
         steps: Earlier steps [M, C, K].
         changes: Of the gradient, along each of them [M, C, K].
     """
@@ -98,7 +100,8 @@ class Search(NamedTuple):
     step: Tensor
     first: Tensor
     size: Tensor
-    gram: Tensor
+    spectrum: Tensor
+    basis: Tensor
     steps: Tensor
     changes: Tensor
 
@@ -245,19 +248,19 @@ def begin(totals: Sums, prior: Quadratic) -> Search:
         The search.
     """
     classes, width = prior.mean.shape
-    gram = _gram(totals, width)
+    size = totals.counts.sum()
     zero = torch.zeros_like(prior.mean)
-    size = totals.count.sum()
     skip = totals.features - width
     mean = totals.gram[skip : totals.features] / classes  # the triangle begins with Σ φ
     gradient = mean - totals.cross[:, skip:] + prior.gradient(zero)
-    between = (torch.eye(classes, dtype=gram.dtype) - 1 / classes) / classes
-    step = -torch.linalg.solve(gram / classes + torch.diag(_ridge(gram) + prior.precision.amax(0)), gradient.mT).mT
+    curvature = size * (torch.eye(classes).to(zero) - 1 / classes) / classes
+    spectrum, basis = torch.linalg.eigh(_gram(totals, width))
     none = zero.new_zeros(0, classes, width)
     value = size * math.log(classes) + prior.value(zero)
-    return Search(
-        zero, value, gradient, size * between.to(gram), step, gradient.norm(), size, _triangle(gram), none, none
+    search = Search(
+        zero, value, gradient, curvature, zero, gradient.norm(), size, spectrum.clamp(min=0), basis, none, none
     )  # fmt: skip
+    return search._replace(step=_refined_step(search, prior))
 
 
 def _gram(totals: Sums, width: int) -> Tensor:
@@ -295,7 +298,7 @@ def advance(search: Search, totals: Derivatives, prior: Quadratic) -> Search:
     )
     if totals.curvature.ndim == 1:
         return taken._replace(step=_newton_step(taken, prior))
-    return taken._replace(step=_bounded_step(taken, prior))
+    return taken._replace(step=_refined_step(taken, prior))
 
 
 def hessian(search: Search, prior: Quadratic) -> Tensor:
@@ -308,12 +311,10 @@ def hessian(search: Search, prior: Quadratic) -> Tensor:
     Returns:
         A matrix [P, P], over the weights of one class after another.
     """
-    width = prior.mean.numel()
     if search.curvature.ndim == 1:
-        rows = square_matrix(search.curvature, width)
+        rows = square_matrix(search.curvature, prior.mean.numel())
     else:
-        size = search.point.shape[1]
-        rows = torch.kron(search.curvature, square_matrix(search.gram, size)) / search.size
+        rows = torch.kron(search.curvature / search.size, search.basis * search.spectrum @ search.basis.mT)
     return rows + torch.diag(prior.precision.flatten())
 
 
@@ -325,25 +326,36 @@ def _newton_step(search: Search, prior: Quadratic) -> Tensor:
     return -torch.cholesky_solve(search.gradient.reshape(-1, 1), factor).reshape(search.point.shape)
 
 
-def _bounded_step(search: Search, prior: Quadratic) -> Tensor:
-    """−∇U by the inverse of ½G + λ, refined by earlier steps: the two loops of L-BFGS."""
-    gram = square_matrix(search.gram, search.point.shape[1])
-    bound = gram / 2 + torch.diag(_ridge(gram) + prior.precision.amax(0))
-    factor = torch.linalg.cholesky(bound)
+def _refined_step(search: Search, prior: Quadratic) -> Tensor:
+    """−∇U by the inverse of a product in the Hessian's place, refined by earlier steps: the two loops of L-BFGS."""
+    solve = _kronecker_solver(search, prior)
     pairs = [(s, y, (s * y).sum()) for s, y in zip(search.steps, search.changes, strict=True)]
     pairs = [pair for pair in pairs if float(pair[2]) > 0]
     direction = search.gradient
-    shares = []
+    shares: list[Tensor] = []
     for s, y, product in reversed(pairs):
         shares.append((s * direction).sum() / product)
         direction = direction - shares[-1] * y
-    direction = torch.cholesky_solve(direction.mT, factor).mT
+    direction = solve(direction)
     if pairs:
         _, y, product = pairs[-1]
-        direction = direction * product / (y * torch.cholesky_solve(y.mT, factor).mT).sum()
+        direction = direction * product / (y * solve(y)).sum()
     for (s, y, product), share in zip(pairs, reversed(shares), strict=True):
         direction = direction + (share - (y * direction).sum() / product) * s
     return -direction
+
+
+def _kronecker_solver(search: Search, prior: Quadratic) -> Callable[[Tensor], Tensor]:
+    """A function that applies (Σ (diag(p) − ppᵀ)/n ⊗ G + λ)⁻¹, which is never written out."""
+    values, basis = torch.linalg.eigh(search.curvature / search.size)
+    diagonal = values.clamp(min=0).unsqueeze(1) * search.spectrum + prior.precision.mean()
+    diagonal = diagonal + RIDGE * diagonal.mean()
+
+    def solve(matrix: Tensor) -> Tensor:
+        solved: Tensor = basis @ (basis.mT @ matrix @ search.basis / diagonal) @ search.basis.mT
+        return solved
+
+    return solve
 
 
 def laplace(mean: Tensor, matrix: Tensor, like: Params, log_noise: Tensor | None = None) -> Dense:
@@ -388,31 +400,6 @@ def with_gauge(matrix: Tensor, prior: Quadratic) -> Tensor:
     classes, width = prior.mean.shape
     together = torch.kron(torch.full((classes, classes), 1 / classes), torch.eye(width)).to(matrix)
     return matrix + scale * (together + FLAT * torch.eye(len(matrix)).to(matrix))
-
-
-def draw_kronecker(mean: Tensor, left: Tensor, right: Tensor, precision: Tensor, noise: Tensor) -> Tensor:
-    """Draw from the Gaussian whose precision is left ⊗ right + λ, which is never written out.
-
-    Exact for numbers. For classes, with left = Σ (diag(p) − ppᵀ)/n and right = G, it is the Hessian if φ and p were
-    independent over rows (Ritter et al. 2018).
-
-    Args:
-        mean: B [C, K].
-        left: [C, C].
-        right: [K, K].
-        precision: λ, the prior's.
-        noise: Standard normals [S, C, K].
-
-    Returns:
-        B [S, C, K], by the symmetric root, which depends on no choice of eigenvectors.
-    """
-    left_values, left_basis = torch.linalg.eigh(left)
-    right_values, right_basis = torch.linalg.eigh(right)
-    values = left_values.clamp(min=0).unsqueeze(1) * right_values.clamp(min=0)
-    values = values + torch.maximum(precision, FLAT * values.mean())
-    rotated = left_basis.mT @ noise @ right_basis
-    away: Tensor = left_basis @ (rotated / values.sqrt()) @ right_basis.mT
-    return mean + away
 
 
 class Line(NamedTuple):
@@ -461,7 +448,7 @@ def line_hessian(line: Line, totals: Sums, prior: Quadratic, noise_prior: Quadra
     """
     weights, log_noise, gram = line
     precision = torch.exp(-log_noise)
-    matrix = torch.block_diag(*(precision * gram + torch.diag(row) for row in prior.precision))
+    matrix: Tensor = torch.block_diag(*(precision * gram + torch.diag(row) for row in prior.precision))
     if noise_prior is None:
         return matrix
     problem = _Regression(totals, prior)
@@ -479,7 +466,7 @@ class _Regression:
         self.gram = _gram(totals, width)
         self.cross = totals.cross[:, totals.features - width :]
         self.square = totals.square.sum()
-        self.numbers = totals.count.sum() * len(self.cross)
+        self.numbers = totals.counts.sum() * len(self.cross)
 
     def weights(self, log_noise: Tensor) -> Tensor:
         """B at its best: (G + σ²Λ)⁻¹(Σ y φ + σ²Λm) for every target."""
@@ -496,7 +483,7 @@ class _Regression:
 
     def slope(self, log_noise: Tensor, prior: Quadratic) -> Tensor:
         """dU/d log σ²."""
-        fit = torch.exp(-log_noise) * self.residual(self.weights(log_noise))
+        fit: Tensor = torch.exp(-log_noise) * self.residual(self.weights(log_noise))
         return 0.5 * (self.numbers - fit) + prior.gradient(log_noise).sum()
 
 
