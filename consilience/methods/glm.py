@@ -78,6 +78,8 @@ class GLM(Method):
     Attributes:
         largest: The most weights of which Hessians are sent.
         tolerance: Of ‖∇U‖ relative to that at 0, where the search ends; later rounds send nothing and change nothing.
+        average: Average the classes' probabilities over the posterior, which is too wide where rows are few for their
+            weights; False: the mode predicts.
     """
 
     name: ClassVar[str] = "glm"
@@ -90,6 +92,7 @@ class GLM(Method):
 
     largest: int = 1500
     tolerance: float = 1e-8
+    average: bool = False
 
     def init(self, task: Task, server: Server) -> GLMState:
         layer = last_layer(task.model)
@@ -129,7 +132,9 @@ class GLM(Method):
         return GLMState(posterior, Point(unpack(search.next, layer_of(task))), search)
 
     def predictive(self, task: Task, state: GLMState) -> Predictive:
-        return predict_on_features(task, state.posterior)
+        if classes_of(task) is None or self.average:
+            return predict_on_features(task, state.posterior)
+        return predict_on_features(task, centre(state.posterior, task.like))
 
     def diagnose(self, task: Task, state: GLMState, x: Tensor) -> dict[str, Any]:
         distance = 0.0

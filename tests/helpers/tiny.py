@@ -34,6 +34,14 @@ def regression(dtype: torch.dtype = torch.float32) -> tuple[co.Task, co.Sites]:
 PROBLEMS = {"classification": classification, "regression": regression}
 
 
+def problem(name: str, kind: str, dtype: torch.dtype = torch.float32) -> tuple[co.Task, co.Sites]:
+    """A problem that a method can learn: with a linear model where it wants one."""
+    task, sites = PROBLEMS[kind](dtype)
+    if METHODS[name].heads:
+        return dataclasses.replace(task, model=co.models.linear(sites.features, sites.classes).to(dtype)), sites
+    return task, sites
+
+
 def shortened(settings: Any) -> Any:
     """The same settings with two epochs, one cycle and few samples, wherever those fields stand."""
     short: dict[str, Any] = {"epochs": 2, "batch": 16, "cycles": 1, "samples": 2, "keep": 2, "burn": 0, "every": 1}
