@@ -36,7 +36,7 @@ def test_a_method_comes_back_from_its_description(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "problem"), [(n, p) for n, p in tiny.CASES if n not in ("local_only", "server_only")])
 def test_a_run_predicts_the_same_from_its_path_alone(name: str, problem: str, tmp_path: Path) -> None:
-    task, sites = tiny.PROBLEMS[problem]()
+    task, sites = tiny.problem_of(name, problem)
     x = sites.all_test.x[:5]
     result = co.run(tiny.method(name), task, sites, rounds=1 if METHODS[name].one_shot else 2, out=tmp_path)
 
