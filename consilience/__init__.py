@@ -50,6 +50,8 @@ from consilience.methods.ep_mcmc import EPMCMC
 from consilience.methods.evidence import EvidencePooling
 from consilience.methods.evidence_logits import EvidenceLogits
 from consilience.methods.evidence_tuned import EvidenceTuned
+from consilience.methods.exact import ExactPooling
+from consilience.methods.exact_tuned import ExactTuned
 from consilience.methods.fedavg import FedAvg
 from consilience.methods.fedbe import FedBE
 from consilience.methods.fedkt import FedKT
@@ -77,7 +79,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BCM", "DOSFL", "EPMCMC", "GLM", "HMC", "PVI", "SGD", "SGLD", "SWAG", "Adam", "BetaPredictiveBayes", "Centralised",
     "Compute", "CoresetFL", "CyclicalSGHMC", "Diverged", "EvidenceLogits", "EvidencePooling", "EvidenceTuned",
-    "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA", "FedProx", "FedYogi", "FederatedClassifier",
+    "ExactPooling", "ExactTuned", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA", "FedProx", "FedYogi", "FederatedClassifier",
     "FederatedRegressor", "GaussianProduct", "InputError", "Laplace", "LocalOnly", "MeanField", "Method", "Mime",
     "MimeLite", "Mixture", "OneShotFL", "Participation", "Result", "Sampler", "Scaffold", "ServerOnly", "Sites", "Task",
     "VariationalAveraging", "__version__", "classification", "compare", "data", "datasets", "engines", "from_arrays",

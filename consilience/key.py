@@ -165,6 +165,8 @@ def _draw(bare: _Draw, operator: Any, key: Key, shape: Sequence[int], like: Tens
     dtype = torch.float32
     if like is not None:
         dtype = like.dtype
+    if like is not None and like.is_meta:  # where nothing is allocated
+        return torch.empty(list(shape), dtype=dtype, device="meta")
     if isinstance(key.seed, int) and not tree.under_vmap():
         numbers = bare(key.seed, shape, dtype)
     else:

@@ -180,6 +180,7 @@ class Method(ABC):
         sums: The model is made of a sum over the clients, so that two models less one another show who is in one alone.
         heads: It learns one linear layer on a fixed feature map.
         multiplies: Densities or predictions are multiplied, so that the errors of overconfident clients multiply too.
+        heads: It learns one linear layer on a fixed feature map.
         carries: Named tuples of other files that its messages, replies or states hold.
         bound: Not a federated method, but what to compare one with.
         pooled: A bound that runs on all sites' rows in one place.
@@ -202,6 +203,7 @@ class Method(ABC):
     sums: ClassVar[bool] = False
     heads: ClassVar[bool] = False
     multiplies: ClassVar[bool] = False
+    heads: ClassVar[bool] = False
     carries: ClassVar[tuple[type, ...]] = ()
     bound: ClassVar[bool] = False
     pooled: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""What there is to choose from: methods, networks and data sets, described from their own files."""
+"""What there is to choose from: methods, networks, feature maps and data sets, described from their own files."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from rich.text import Text
 
 from consilience import datasets
 from consilience.datasets import DATASETS, WITH_VARIANTS
-from consilience.errors import unknown_name
+from consilience.errors import InputError, unknown_name
 from consilience.formats.settings import describe
 from consilience.method import Method, Needs, needs
 from consilience.methods import METHODS
-from consilience.models import MODELS
+from consilience.models import FEATURES, MODELS, features, width_of
 from consilience.report.table import Fitting
 from consilience.runs.provenance import citation
 
 SHOWN = (3, 32, 32)  # the inputs for which sizes of networks are given
+COLUMNS = 20  # the columns for which sizes of feature maps are given
 LEGIBLE = 72  # columns below which tables of words are hard to read
 NEEDS = {
     Needs.NOTHING: "nothing",
@@ -163,6 +164,33 @@ def model_table() -> RenderableType:
         "package.module:factory."
     )
     return Group(list_rows(("model", "parameters", "what it is"), rows, ("parameters",)), Text(note, style="dim"))
+
+
+def feature_table() -> RenderableType:
+    """List the feature maps, one per line, with the number of features they make of images and of tables."""
+    rows = []
+    for name, builder in FEATURES.items():
+        sizes = []
+        for shape in (SHOWN, COLUMNS):
+            sizes.append(_feature_count(name, shape))
+        rows.append((name, *sizes, inspect.getdoc(builder) or ""))
+    heads = ("map", "of images", f"of {COLUMNS} columns", "what it is")
+    channels, height, width = SHOWN
+    note = (
+        f"Numbers that a map makes of a row unless asked otherwise; images are {channels} × {height} × {width}. Write "
+        "conv:512 for 512 of them, conv:512:7 for those of seed 7, or a run's folder for its network without the last "
+        "layer."
+    )
+    return Group(list_rows(heads, rows, heads[1:3]), Text(note, style="dim"))
+
+
+def _feature_count(name: str, shape: int | tuple[int, ...]) -> str:
+    """How many features a map makes of a row; nothing where it is not for such rows."""
+    try:
+        count = width_of(features(name, shape), shape)
+    except InputError:
+        return ""
+    return f"{count:,}".replace(",", " ")
 
 
 def dataset_table(data_dir: str | None) -> RenderableType:

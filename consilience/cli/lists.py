@@ -1,4 +1,4 @@
-"""Commands that list the methods, networks and data sets."""
+"""Commands that list the methods, networks, feature maps and data sets."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ def models() -> None:
     from consilience.cli.catalogue import model_table
 
     out.print(model_table())
+
+
+@app.command(short_help="List the feature maps.")
+def features() -> None:
+    """List the feature maps that `--features` takes by name."""
+    from consilience.cli.catalogue import feature_table
+
+    out.print(feature_table())
 
 
 datasets = typer.Typer(invoke_without_command=True, help="List the data sets, or fetch one.")

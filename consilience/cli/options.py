@@ -39,6 +39,13 @@ def models_like(incomplete: str) -> list[str]:
     return [name for name in MODELS if name.startswith(incomplete)]
 
 
+def features_like(incomplete: str) -> list[str]:
+    """Complete the name of a feature map."""
+    from consilience.models import FEATURES
+
+    return [name for name in FEATURES if name.startswith(incomplete)]
+
+
 app = typer.Typer(
     cls=Screen,
     no_args_is_help=True,
@@ -95,8 +102,20 @@ Split_ = Annotated[
     ),
 ]
 Model_ = Annotated[
-    str,
-    typer.Option(autocompletion=models_like, help="A network (`consilience models`) or package.module:factory."),
+    str | None,
+    typer.Option(
+        autocompletion=models_like,
+        help="A network (`consilience models`) or package.module:factory; by default mlp, or linear on features.",
+    ),
+]
+Features_ = Annotated[
+    str | None,
+    typer.Option(
+        autocompletion=features_like,
+        metavar="MAP[:NUMBER[:SEED]]|FOLDER",
+        help="Fixed features that the network learns on (`consilience features`), as conv:512, or a run's folder, "
+        "whose network is used without its last layer.",
+    ),
 ]
 Seed_ = Annotated[int, typer.Option(help="Seed of the split, the initial weights and all random draws.")]
 Engine_ = Annotated[

@@ -16,6 +16,7 @@ from consilience.cli.options import (
     Device_,
     Dropout_,
     Engine_,
+    Features_,
     Inputs_,
     Json_,
     MinReplies_,
@@ -29,7 +30,7 @@ from consilience.cli.options import (
     app,
     methods_like,
 )
-from consilience.cli.screen import out, print_report, progress
+from consilience.cli.screen import out, print_report, progress, say_features
 from consilience.disk.locks import lock_folder
 from consilience.engines.participation import Participation
 from consilience.errors import InputError, refuse_damage
@@ -56,7 +57,8 @@ def run(
     target: Target_ = None,
     sites: Sites_ = None,
     split: Split_ = None,
-    model: Model_ = "mlp",
+    model: Model_ = None,
+    features: Features_ = None,
     rounds: Annotated[
         int | None, typer.Option(help="Number of rounds; 1 for one-round methods, 10 for others.")
     ] = None,
@@ -94,7 +96,6 @@ def run(
             target=target,
             sites=sites,
             split=split,
-            model=model,
             seed=seed,
             calibration=calibration,
             inputs=inputs,
@@ -103,7 +104,10 @@ def run(
             data_dir=data_dir,
         )
         if method is None:
-            recipe = recipe.choose_method()
+            recipe = recipe.choose_network(model, features, ()).choose_method()
+        else:
+            recipe = recipe.choose_network(model, features, [recipe.build_method()])
+        say_features(recipe, model, features, not as_json)
         options = {
             "out": out_ or run_folder(recipe.method, data),
             "rounds": rounds,
@@ -140,7 +144,7 @@ def _execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
     compute = Compute(options.pop("engine"), options.pop("threads"), device=options.pop("device"))
     about = {
         "recipe": recipe.to_json(),
-        "model": recipe.model,
+        "model": recipe.network,
         "keep_replies": plan.options["keep_replies"],
         "with_bounds": plan.bounds,
     }
@@ -155,7 +159,7 @@ def _execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
     return {**result.report, "bounds": bounds, "baselines": result.baselines}
 
 
-def _resume_plan(folder: Path, model: str, data_dir: str | None, min_replies: int | None) -> RunPlan:
+def _resume_plan(folder: Path, model: str | None, data_dir: str | None, min_replies: int | None) -> RunPlan:
     """Read from a run's folder what it was made with."""
     saved = Store(folder).read_json()
     recipe = _recipe(folder, saved, model, data_dir)
@@ -177,7 +181,7 @@ def _resume_plan(folder: Path, model: str, data_dir: str | None, min_replies: in
         return RunPlan(recipe, bool(saved["with_bounds"]), options, method)
 
 
-def _recipe(folder: Path, saved: dict[str, Any], model: str, data_dir: str | None) -> Recipe:
+def _recipe(folder: Path, saved: dict[str, Any], model: str | None, data_dir: str | None) -> Recipe:
     """Read a run's recipe. Code that the folder names is not imported unless the user names it too."""
     recipe = Recipe.from_json(saved.get("recipe", {"": ""}), data_dir)
     if is_import_path(recipe.model) and recipe.model != model:

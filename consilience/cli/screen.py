@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from consilience.progress import listen
+from consilience.runs.recipe import Recipe
 from consilience.runs.store import as_json as json_text
 
 PIPED = 300  # columns where nobody looks: wide, so that a row stays on its line
@@ -55,6 +56,14 @@ def listener(bar: Progress) -> Callable[[float, str], None]:
     """Make a listener that moves the bar."""
     task = bar.task_ids[0]
     return lambda fraction, what: bar.update(task, completed=fraction, description=what or "working")
+
+
+def say_features(recipe: Recipe, model: str | None, features: str | None, visible: bool) -> None:
+    """Say which feature map was chosen, where nobody named one."""
+    if not visible or recipe.features is None or (model, features) != (None, None):
+        return
+    chosen = f"Features: {recipe.features}, which is usual for such rows; choose others with --features."
+    out.print(chosen, soft_wrap=True, markup=False)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from consilience.cli.options import (
     Deadline_,
     Dropout_,
     Engine_,
+    Features_,
     Inputs_,
     MinReplies_,
     Model_,
@@ -25,7 +26,7 @@ from consilience.cli.options import (
     Target_,
     app,
 )
-from consilience.cli.screen import live, out, print_report, progress, stoppable
+from consilience.cli.screen import live, out, print_report, progress, say_features, stoppable
 from consilience.disk.locks import lock_folder
 from consilience.engines.participation import Participation
 from consilience.runs.recipe import Recipe, run_folder
@@ -43,7 +44,8 @@ def compare(
     sites: Sites_ = None,
     split: Annotated[str | None, typer.Option(help="One or several splits, separated by commas.")] = None,
     seeds: Seeds_ = "0",
-    model: Model_ = "mlp",
+    model: Model_ = None,
+    features: Features_ = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of methods that run several; 10 by default.")] = None,
     engine: Engine_ = "auto",
     calibration: Calibration_ = 30,
@@ -79,7 +81,6 @@ def compare(
         data=data,
         target=target,
         sites=sites,
-        model=model,
         calibration=calibration,
         inputs=inputs,
         validation=validation,
@@ -97,6 +98,8 @@ def compare(
         bounds=bounds,
         participation=Participation(participation, dropout, deadline, min_replies),
     )
+    plan = plan.choose_network(model, features)
+    say_features(plan.recipe, model, features, not as_json)
     plan.check()
     store = Store(out_ or run_folder("compare", data))
     with lock_folder(store.folder):
@@ -120,7 +123,8 @@ def tune(
         int, typer.Option(help="Number of trials drawn from the grid; use the same for every method.")
     ] = 20,
     score: Annotated[str, typer.Option(help="The score to optimise: nll, brier, crps, accuracy or rmse.")] = "nll",
-    model: Model_ = "mlp",
+    model: Model_ = None,
+    features: Features_ = None,
     rounds: Annotated[
         int | None, typer.Option(help="Number of rounds; 1 for one-round methods, 10 for others.")
     ] = None,
@@ -145,7 +149,6 @@ def tune(
         target=target,
         sites=sites,
         split=split,
-        model=model,
         calibration=calibration,
         inputs=inputs,
         validation=validation,
@@ -162,6 +165,8 @@ def tune(
         engine=engine,
         common=tuple(common or ()),
     )
+    search = search.choose_network(model, features)
+    say_features(search.recipe, model, features, not as_json)
     folder = out_ or run_folder("tune", data)
 
     def show_trials(trials: list[Trial]) -> Any:

@@ -50,6 +50,22 @@ class Plan:
     bounds: bool = True
     participation: Participation = Participation()
 
+    def choose_network(self, model: str | None, features: str | None) -> Plan:
+        """Choose the feature map and the network on it for all rows, where nobody named them.
+
+        Args:
+            model: The network, or None.
+            features: The feature map, or None.
+
+        Returns:
+            The plan with both, as `Recipe.choose_network` chooses them.
+
+        Raises:
+            InputError: A row, a setting or a preset is unknown, or two rows are the same.
+        """
+        methods = [row.method for rows in self.check().values() for row in rows]
+        return dataclasses.replace(self, recipe=self.recipe.choose_network(model, features, methods))
+
     def rows(self, split: str | None) -> list[Row]:
         """Build the rows with their settings.
 

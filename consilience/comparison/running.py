@@ -46,7 +46,8 @@ def compare(
     sites: int | None = None,
     split: str | Sequence[str] | None = None,
     seeds: int | str | Iterable[int] = 0,
-    model: str = "mlp",
+    model: str | None = None,
+    features: str | None = None,
     rounds: int | None = None,
     engine: str = "auto",
     calibration: int = 30,
@@ -80,7 +81,9 @@ def compare(
         sites: How many; 5, or as many as the data name, if None.
         split: How the rows are spread over the sites, or several ways, for a table each.
         seeds: One, several, or a text such as `0-9`; each has its own split, start and draws.
-        model: The network, in words.
+        model: The network, in words; `mlp`, or `linear` on features, if None.
+        features: The feature map under the network: a name, as `conv:512`, or a run's folder. If None and no network
+            is named either, what is usual for the rows where a method needs fixed features; else none.
         rounds: The rounds of methods that have many; what is usual for each if None.
         engine: Where the sites' work runs.
         calibration: Labelled rows that the server has.
@@ -104,7 +107,6 @@ def compare(
         data=data,
         target=target,
         sites=sites,
-        model=model,
         calibration=calibration,
         inputs=inputs,
         validation=validation,
@@ -128,7 +130,7 @@ def compare(
         settings=settings,
         bounds=bounds,
         participation=as_participation(participation),
-    )
+    ).choose_network(model, features)
     if out is not None:
         comparison = compare_plan(plan, out, reference)
         write_comparison(comparison, out)
@@ -229,7 +231,7 @@ class _Progress:
                     parts.append(summarise_part(rows, cells, problems, self.reference, self.fixed_test, lines))
         return Comparison(
             title=title(self.rows[self.plan.splits[0]], parts[0].problem.data),
-            model=self.plan.recipe.model,
+            model=self.plan.recipe.network,
             seeds=self.plan.seeds,
             fixed_test_set=self.fixed_test,
             parts=tuple(parts),

@@ -87,6 +87,22 @@ class Search:
             return method_name(self.word)
         return parse_word(self.word)[0]
 
+    def choose_network(self, model: str | None, features: str | None) -> Search:
+        """Choose the feature map and the network on it, where nobody named them.
+
+        Args:
+            model: The network, or None.
+            features: The feature map, or None.
+
+        Returns:
+            The search with both, as `Recipe.choose_network` chooses them.
+
+        Raises:
+            InputError: The method or one of its settings is unknown.
+        """
+        recipe = self.recipe.choose_network(model, features, [self.row({}).method])
+        return dataclasses.replace(self, recipe=recipe)
+
     def row(self, point: Mapping[str, Any]) -> Row:
         """Set the method to one point of the grid.
 

@@ -70,7 +70,8 @@ def tune(
     grid: str | Grid | Sequence[Grid] = "papers",
     budget: int = 20,
     score: str = "nll",
-    model: str = "mlp",
+    model: str | None = None,
+    features: str | None = None,
     rounds: int | None = None,
     engine: str = "auto",
     calibration: int = 30,
@@ -100,7 +101,9 @@ def tune(
         grid: Path → values to try, several such, a JSON file, or `papers` for the papers' own.
         budget: How many points, drawn from the grid; give every method the same.
         score: `nll`, `brier`, `crps`, `accuracy` or `rmse`.
-        model: The network, in words.
+        model: The network, in words; `mlp`, or `linear` on features, if None.
+        features: The feature map under the network: a name, as `conv:512`, or a run's folder. If None and no network
+            is named either, what is usual for the rows if the method needs fixed features; else none.
         rounds: The rounds of methods that have many; what is usual if None.
         engine: Where the sites' work runs.
         calibration: Labelled rows that the server has.
@@ -121,7 +124,6 @@ def tune(
         target=target,
         sites=sites,
         split=split,
-        model=model,
         calibration=calibration,
         inputs=inputs,
         validation=validation,
@@ -137,7 +139,7 @@ def tune(
         rounds=rounds,
         engine=engine,
         common=tuple(f"{path}={as_text(value)}" for path, value in (common or {}).items()),
-    )
+    ).choose_network(model, features)
     if out is not None:
         return _tune_in(search, out)
     with tempfile.TemporaryDirectory() as folder:

@@ -3,13 +3,15 @@
 - `Data`, `Sites`: rows, and rows with their roles at the sites and the server (`sites`).
 - `Dataset`: labelled rows in one place, and how `split` gives them roles (`dataset`, step by step in `roles`).
 - `from_arrays`, `from_csv`: data sets from arrays (`arrays`), sites from CSV files (`tables`).
+- `map_sites`: rows replaced by the features that a fixed map makes of them (`mapped`).
 - `inputs_from`: the server's inputs from another data set (`inputs`).
 """
 
 from consilience.data.arrays import from_arrays
 from consilience.data.dataset import Dataset
 from consilience.data.inputs import inputs_from
+from consilience.data.mapped import map_sites
 from consilience.data.sites import Data, Sites
 from consilience.data.tables import from_csv
 
-__all__ = ["Data", "Dataset", "Sites", "from_arrays", "from_csv", "inputs_from"]
+__all__ = ["Data", "Dataset", "Sites", "from_arrays", "from_csv", "inputs_from", "map_sites"]

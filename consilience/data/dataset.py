@@ -53,6 +53,8 @@ class Dataset:
         feature_names: The names of the features.
         public: Whether single rows may be shown.
         standardise: Whether `split` standardises by default.
+        image: Channels, height and width, where rows are images whose pixels lie in one list; None where the shape of
+            `x` says it all.
         gaps: A pair for every column that may be missing: its number, or None for categories, and the number of the
             column that marks its gaps.
     """
@@ -71,6 +73,7 @@ class Dataset:
     public: bool = False
     standardise: bool = False
     gaps: tuple[tuple[int | None, int], ...] = ()
+    image: tuple[int, int, int] | None = None
 
     def __post_init__(self) -> None:
         _check_part(self, "", self.x, self.y, self.site)
@@ -170,6 +173,7 @@ class Dataset:
             public=self.public,
             class_names=self.class_names,
             feature_names=self.feature_names,
+            image=self.image,
         )
         return self._prepare(with_roles, split, standardise, key.fold(Draw.SHIFT))
 

@@ -75,6 +75,7 @@ class Sites:
         feature_names: The names of the features.
         feature_shift: Original features are feature_shift + feature_scale · x.
         feature_scale: See `feature_shift`.
+        image: Channels, height and width, where rows are images whose pixels lie in one list.
     """
 
     train: tuple[Data, ...]
@@ -94,10 +95,16 @@ class Sites:
     feature_names: tuple[str, ...] | None = None
     feature_shift: Tensor | None = None
     feature_scale: Tensor | None = None
+    image: tuple[int, int, int] | None = None
 
     def __len__(self) -> int:
         """How many sites there are."""
         return len(self.train)
+
+    @property
+    def shape(self) -> Features:
+        """What a row is for a feature map: the shape of an image, or how many features a table has."""
+        return self.image or self.features
 
     @cached_property
     def all_test(self) -> Data:

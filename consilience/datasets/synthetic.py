@@ -26,7 +26,8 @@ def digits() -> Dataset:
     from sklearn.datasets import load_digits  # here, because it takes a second that few commands need
 
     x, y = load_digits(return_X_y=True)
-    return Dataset("digits", torch.tensor(x / 16, dtype=torch.float32), torch.tensor(y), classes=10, public=True)
+    pixels = torch.tensor(x / 16, dtype=torch.float32)
+    return Dataset("digits", pixels, torch.tensor(y), classes=10, public=True, image=(1, 8, 8))
 
 
 def moons(n: int = 1000, noise: float = 0.2, seed: int = 0) -> Dataset:

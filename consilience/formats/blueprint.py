@@ -16,6 +16,9 @@ from consilience.errors import InputError, refuse_damage
 from consilience.formats.settings import LIKELIHOODS, PRIORS, describe, restore
 from consilience.models.batchnorm import BatchNorm
 from consilience.models.controlled import control
+from consilience.models.convolutions import Convolutions
+from consilience.models.features import RandomFourier, RandomReLU
+from consilience.models.frozen import Frozen, count_constants
 from consilience.models.mobilenet import Inverted
 from consilience.models.resnet import Residual
 from consilience.models.seeded import Dropout
@@ -34,6 +37,10 @@ LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     Dropout: ("p", "channels"),
     Residual: ("body", "stride", "extra"),
     Inverted: ("body", "carries"),
+    RandomReLU: ("inputs", "outputs", "seed"),
+    RandomFourier: ("inputs", "outputs", "scale", "seed"),
+    Convolutions: ("shape", "outputs", "seed"),
+    Frozen: ("body", "numbers", "sha256"),
     nn.MaxPool2d: ("kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode"),
     nn.AvgPool2d: ("kernel_size", "stride", "padding", "ceil_mode"),
     nn.AdaptiveAvgPool2d: ("output_size",),
@@ -52,6 +59,7 @@ SCALES = ("feature_shift", "feature_scale")
 LAYER_OF = {kind.__name__: kind for kind in LAYERS}
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32, "float64": torch.float64}
 MOST_DRAWS = 100_000  # members that stand for a Gaussian
+MOST_CONSTANTS = 1 << 28  # of feature maps: a gigabyte
 DAMAGED = "The task in the file is damaged: restore it from a copy, or pass your own as task=."
 
 
@@ -164,9 +172,13 @@ def _build_task(plan: Json, most_parameters: int) -> Task:
     if not 1 <= draws <= MOST_DRAWS:
         raise InputError(f"The task in the file predicts with {draws} draws, and 1 to {MOST_DRAWS:,} can be: {DAMAGED}")
     with torch.device("meta"):  # where nothing is allocated
-        parameters = sum(p.numel() for p in build_network(plan["network"]).parameters())
+        outline = build_network(plan["network"])
+    parameters = sum(p.numel() for p in outline.parameters())
     if parameters > most_parameters:
         raise InputError(f"The file names a network of {parameters:,} weights, more than its state holds. {DAMAGED}")
+    constants = count_constants(outline)
+    if constants > MOST_CONSTANTS:
+        raise InputError(f"The file names feature maps of {constants:,} numbers, more than fit into memory. {DAMAGED}")
     network = control(build_network(plan["network"])).to(DTYPES[plan["dtype"]])
     return Task(network, likelihood, prior, draws=draws)
 

@@ -6,6 +6,9 @@ Factories, each called with (features, outputs):
     resnet: `resnet`, of any depth 6n + 2
     mobilenet: `mobilenetv2`, `mobilenetv2_batchnorm`
 
+Feature maps are fixed functions of a row, on which a network learns: `features` builds one by its name in `FEATURES`,
+`freeze` makes one of any network, and `on_features` puts a network on it.
+
 `variational` makes layers of any network Bayesian; `model` builds one by its name in `MODELS` or its import path.
 The other files hold what a network may not hide (`controlled`, `batchnorm`, `seeded`) and fast paths (`plain`,
 `softmax`, `remembered`).
@@ -23,20 +26,40 @@ from torch import nn
 
 from consilience.errors import InputError, unknown_name
 from consilience.models.cnn import cnn, cnn_chen, cnn_dhondt, cnn_hasan, cnn_hasan_released, cnn_ozer
+from consilience.models.convolutions import Convolutions
+from consilience.models.features import (
+    FEATURES,
+    RandomFourier,
+    RandomReLU,
+    feature_map,
+    features,
+    on_features,
+    usual_features,
+    width_of,
+)
+from consilience.models.frozen import Frozen, freeze
 from consilience.models.mlp import linear, mlp, mlp_groupnorm, mlp_swish
 from consilience.models.mobilenet import mobilenetv2, mobilenetv2_batchnorm
 from consilience.models.resnet import group_norm, resnet
 from consilience.models.variational import variational
 
 __all__ = [
+    "FEATURES",
     "MODELS",
+    "Convolutions",
     "Factory",
+    "Frozen",
+    "RandomFourier",
+    "RandomReLU",
     "cnn",
     "cnn_chen",
     "cnn_dhondt",
     "cnn_hasan",
     "cnn_hasan_released",
     "cnn_ozer",
+    "feature_map",
+    "features",
+    "freeze",
     "is_import_path",
     "linear",
     "mlp",
@@ -45,8 +68,11 @@ __all__ = [
     "mobilenetv2",
     "mobilenetv2_batchnorm",
     "model",
+    "on_features",
     "resnet",
+    "usual_features",
     "variational",
+    "width_of",
 ]
 
 Factory = Callable[[int | Sequence[int], int | None], nn.Module]
@@ -68,7 +94,9 @@ MODELS: dict[str, Factory] = {
 }
 
 
-def model(name: str, features: int | Sequence[int], outputs: int | None) -> nn.Module:
+def model(
+    name: str, features: int | Sequence[int], outputs: int | None, feature_map: nn.Module | None = None
+) -> nn.Module:
     """Build a network by its name.
 
     Args:
@@ -76,13 +104,16 @@ def model(name: str, features: int | Sequence[int], outputs: int | None) -> nn.M
             path 'package.module:factory', called with (features, outputs).
         features: A row's number of features, or its shape.
         outputs: The number of classes; None for regression.
+        feature_map: What the network learns on; the rows themselves if None.
 
     Returns:
-        The network.
+        The network, the feature map included.
 
     Raises:
-        InputError: If there is no such network, or its factory cannot be used.
+        InputError: If there is no such network, its factory cannot be used, or the map does not fit the rows.
     """
+    if feature_map is not None:
+        return on_features(feature_map, model(name, width_of(feature_map, features), outputs))
     if name in MODELS:
         return MODELS[name](features, outputs)
     depth = re.fullmatch(r"resnet(\d+)(_batchnorm)?", name)

@@ -17,6 +17,20 @@ GRID = 4  # cells a side, within which a filter's responses are averaged
 CONTRAST = 0.01  # variance of a patch below which it counts as flat
 THRESHOLD = 0.2  # the largest response that a filter ignores, of a patch scaled to length 1
 CHUNK = 256  # images at a time, so that responses stay in the processor's cache
+LARGEST_WIDTH = 16_384  # features, whose Gram matrix takes a gigabyte in half precision
+
+
+def check_width(outputs: int) -> None:
+    """Refuse a number of features that nobody can use.
+
+    Args:
+        outputs: How many there would be.
+
+    Raises:
+        InputError: There is none, or more than fit into memory.
+    """
+    if type(outputs) is not int or not 1 <= outputs <= LARGEST_WIDTH:
+        raise InputError(f"A feature map of {outputs} features cannot be: take 1 to {LARGEST_WIDTH:,}.")
 
 
 def images(shape: int | Sequence[int]) -> tuple[int, int, int]:
@@ -33,12 +47,13 @@ def images(shape: int | Sequence[int]) -> tuple[int, int, int]:
     """
     if isinstance(shape, int):
         side = math.isqrt(shape)
-        shape = (side, side) if side * side == shape else (shape,)
+        if side * side == shape:
+            return 1, side, side
+        shape = (shape,)
     if len(shape) == 2:
-        shape = (1, *shape)
+        return 1, shape[0], shape[1]
     if len(shape) == 3:
-        channels, height, width = shape
-        return channels, height, width
+        return shape[0], shape[1], shape[2]
     raise InputError(
         f"Rows of {math.prod(shape):,} columns are not images: use the feature maps `relu` or `fourier` for tables."
     )
@@ -58,7 +73,8 @@ class Convolutions(nn.Module):
 
     def __init__(self, shape: Sequence[int], outputs: int, seed: int = 0) -> None:
         super().__init__()
-        self.shape = tuple(shape)
+        check_width(outputs)
+        self.shape = images(tuple(shape))
         self.outputs = outputs
         self.seed = seed
         channels, height, width = self.shape
@@ -67,6 +83,7 @@ class Convolutions(nn.Module):
             raise InputError(f"Images of {height} × {width} are too small for convolutions: use `relu` instead.")
         self.grid = min(GRID, height, width)
         filters = math.ceil(outputs / (2 * self.grid**2))
+        self.kernels = self.kernels[:filters]  # at least one filter of each size
         for i, k in enumerate(self.kernels):
             count = (filters + len(self.kernels) - 1 - i) // len(self.kernels)
             bank, thresholds = _draw_filters(Key(seed).fold(k), count, channels, k)
@@ -85,12 +102,16 @@ class Convolutions(nn.Module):
         x = x.reshape(-1, *self.shape)
         return torch.cat([self._pooled(part) for part in x.split(CHUNK)])[:, : self.outputs]
 
+    def extra_repr(self) -> str:
+        """Return the arguments that build it again."""
+        return f"{self.shape}, {self.outputs}, seed={self.seed}"
+
     def _pooled(self, x: Tensor) -> Tensor:
         """The features of a few images, all scales beside each other."""
         parts = []
         for k in self.kernels:
-            response = conv2d(x, self.get_buffer(f"filters{k}"), padding=k // 2) / _contrast(x, k)
-            thresholds = self.get_buffer(f"thresholds{k}").reshape(-1, 1, 1)
+            response = conv2d(x, self.get_buffer(f"filters{k}").to(x), padding=k // 2) / _contrast(x, k)
+            thresholds = self.get_buffer(f"thresholds{k}").to(x).reshape(-1, 1, 1)
             for sign in (1, -1):
                 parts.append(adaptive_avg_pool2d((sign * response - thresholds).relu_(), self.grid).flatten(1))
         return torch.cat(parts, 1)

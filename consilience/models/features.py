@@ -11,14 +11,18 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from consilience.errors import InputError, unknown_name
 from consilience.key import Key
-from consilience.models.convolutions import Convolutions, images
+from consilience.models.convolutions import LARGEST_WIDTH, Convolutions, check_width, images
+from consilience.models.frozen import Frozen, freeze
 
 WIDTH = 1024  # random features of images
-TABLE_WIDTH = 300  # the same of tables, which have fewer rows
-LARGEST_WIDTH = 16_384  # whose Gram matrix takes a gigabyte in half precision
+SMALL_WIDTH = 512  # the same of images with fewer pixels than `SMALL`
+SMALL = 256
+TABLE_WIDTH = 300  # beside the columns of tables, which have fewer rows
+DIGITS = 18  # of a width or a seed, which then fits into 64 bits
 
 
 class RandomReLU(nn.Module):
@@ -30,8 +34,12 @@ class RandomReLU(nn.Module):
         seed: What W and b are drawn from.
     """
 
+    weight: Tensor
+    bias: Tensor
+
     def __init__(self, inputs: int, outputs: int, seed: int = 0) -> None:
         super().__init__()
+        check_width(outputs)
         self.inputs = inputs
         self.outputs = outputs
         self.seed = seed
@@ -50,7 +58,11 @@ class RandomReLU(nn.Module):
             Features [N, outputs].
         """
         x = x.flatten(1)
-        return torch.cat([x[:, : self.plain], nn.functional.linear(x, self.weight, self.bias).relu()], 1)  # type: ignore[arg-type]
+        return torch.cat([x[:, : self.plain], linear(x, self.weight.to(x), self.bias.to(x)).relu()], 1)
+
+    def extra_repr(self) -> str:
+        """Return the arguments that build it again."""
+        return f"{self.inputs}, {self.outputs}, seed={self.seed}"
 
 
 class RandomFourier(nn.Module):
@@ -61,10 +73,19 @@ class RandomFourier(nn.Module):
         outputs: How many features there are in all; the first d are x itself if there is room for twice as many.
         scale: The kernel's length-scale is scale·√d: the distance at which two rows of d scaled columns typically lie.
         seed: What W and b are drawn from.
+
+    Raises:
+        InputError: There are too many features, or the scale is not above 0.
     """
+
+    weight: Tensor
+    bias: Tensor
 
     def __init__(self, inputs: int, outputs: int, scale: float = 1.0, seed: int = 0) -> None:
         super().__init__()
+        check_width(outputs)
+        if not 0 < scale < math.inf:
+            raise InputError(f"scale={scale}: a length-scale is a number above 0.")
         self.inputs = inputs
         self.outputs = outputs
         self.scale = scale
@@ -86,8 +107,12 @@ class RandomFourier(nn.Module):
             Features [N, outputs].
         """
         x = x.flatten(1)
-        waves = math.sqrt(2) * torch.cos(nn.functional.linear(x, self.weight, self.bias))  # type: ignore[arg-type]
+        waves = math.sqrt(2) * torch.cos(linear(x, self.weight.to(x), self.bias.to(x)))
         return torch.cat([x[:, : self.plain], waves], 1)
+
+    def extra_repr(self) -> str:
+        """Return the arguments that build it again."""
+        return f"{self.inputs}, {self.outputs}, scale={self.scale}, seed={self.seed}"
 
 
 def _plain(inputs: int, outputs: int) -> int:
@@ -98,6 +123,7 @@ def _plain(inputs: int, outputs: int) -> int:
 
 
 Builder = Callable[[int | Sequence[int], int, int], nn.Module]
+MAPS = (RandomReLU, RandomFourier, Convolutions, Frozen)
 
 
 def _size(shape: int | Sequence[int]) -> int:
@@ -107,18 +133,22 @@ def _size(shape: int | Sequence[int]) -> int:
 
 
 def _identity(shape: int | Sequence[int], width: int, seed: int) -> nn.Module:
+    """The row itself, flattened: a linear model."""
     return nn.Flatten()
 
 
 def _relu(shape: int | Sequence[int], width: int, seed: int) -> nn.Module:
+    """The row beside an untrained hidden layer, max(0, Wx + b): for tables and images."""
     return RandomReLU(_size(shape), width, seed)
 
 
 def _fourier(shape: int | Sequence[int], width: int, seed: int) -> nn.Module:
+    """The row beside √2·cos(Wx + b): a sketch of a Gaussian process, for tables with scaled columns."""
     return RandomFourier(_size(shape), width, 1.0, seed)
 
 
 def _convolutions(shape: int | Sequence[int], width: int, seed: int) -> nn.Module:
+    """Responses of random filters of several sizes, averaged over the cells of a grid: for images."""
     return Convolutions(images(shape), width, seed)
 
 
@@ -139,9 +169,19 @@ def usual_features(shape: int | Sequence[int]) -> str:
     Returns:
         Random convolutions for images, the columns and random Fourier features for tables.
     """
+    kind = "conv"
     if isinstance(shape, int):
-        return f"fourier:{TABLE_WIDTH + shape}"
-    return f"conv:{WIDTH}"
+        kind = "fourier"
+    return f"{kind}:{_usual_width(shape)}"
+
+
+def _usual_width(shape: int | Sequence[int]) -> int:
+    """How many features rows get unless somebody says: fewer where rows are few or small."""
+    if isinstance(shape, int):
+        return min(TABLE_WIDTH + shape, LARGEST_WIDTH)
+    if _size(shape) < SMALL:
+        return SMALL_WIDTH
+    return WIDTH
 
 
 def features(name: str, shape: int | Sequence[int]) -> nn.Module:
@@ -160,14 +200,19 @@ def features(name: str, shape: int | Sequence[int]) -> nn.Module:
     kind, *numbers = name.split(":")
     if kind not in FEATURES:
         raise unknown_name("feature map", kind, FEATURES)
-    if len(numbers) > 2 or not all(n.isdecimal() for n in numbers):
+    if len(numbers) > 2 or not all(n.isdecimal() and len(n) < DIGITS for n in numbers):
         raise InputError(
             f"'{name}' is not a feature map: write for example `{kind}:512`, or `{kind}:512:7` for seed 7."
         )
-    width = int(numbers[0]) if numbers else WIDTH
-    if not 1 <= width <= LARGEST_WIDTH:
-        raise InputError(f"'{name}' asks for {width:,} features: take 1 to {LARGEST_WIDTH:,}.")
-    seed = int(numbers[1]) if len(numbers) > 1 else 0
+    if numbers and kind == "identity":
+        raise InputError(f"'{name}': the identity has the row's own features, write `identity` alone.")
+    width = _usual_width(shape)
+    if numbers:
+        width = int(numbers[0])
+    seed = 0
+    if len(numbers) > 1:
+        seed = int(numbers[1])
+    check_width(width)
     return FEATURES[kind](shape, width, seed)
 
 
@@ -184,12 +229,15 @@ def width_of(map_: nn.Module, shape: int | Sequence[int]) -> int:
     Raises:
         InputError: The map does not fit the rows.
     """
-    row = torch.zeros(2, *((shape,) if isinstance(shape, int) else shape))
+    if isinstance(shape, int):
+        shape = (shape,)
+    rows = torch.zeros(2, *shape)
     try:
         with torch.no_grad():
-            out = map_(row)
+            out = freeze(map_)(rows)
     except RuntimeError as error:
-        raise InputError(f"The feature map cannot take rows of shape {tuple(row.shape[1:])}: {error}.") from error
+        reason = str(error).splitlines()[0]
+        raise InputError(f"The feature map cannot take rows of shape {tuple(shape)}: {reason}.") from error
     if out.ndim != 2:
         raise InputError(f"The feature map gives {tuple(out.shape[1:])} for a row; a list of numbers is needed.")
     return int(out.shape[1])
@@ -211,71 +259,6 @@ def on_features(map_: nn.Module, network: nn.Module) -> nn.Module:
     return nn.Sequential(freeze(map_), *layers)
 
 
-def freeze(map_: nn.Module) -> nn.Module:
-    """Make a network a feature map: its weights become constants, its dropout is left out.
-
-    Args:
-        map_: Any network.
-
-    Returns:
-        The map; the same object if it has no weights.
-    """
-    if not any(True for _ in map_.parameters()):
-        return map_
-    return Frozen(map_)
-
-
-class Frozen(nn.Module):
-    """A network whose weights are constants: buffers that are neither learned nor sent.
-
-    Args:
-        body: The network; it is copied.
-    """
-
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.body = _without_weights(body)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Run the network in evaluation mode.
-
-        Args:
-            x: Inputs [N, …].
-
-        Returns:
-            Features [N, D].
-        """
-        out: Tensor = self.body(x).flatten(1)
-        return out
-
-    def train(self, mode: bool = True) -> Frozen:
-        """Stay in evaluation mode.
-
-        Args:
-            mode: Not looked at.
-
-        Returns:
-            Itself.
-        """
-        return super().train(False)
-
-
-def _without_weights(body: nn.Module) -> nn.Module:
-    """A copy in evaluation mode whose weights are buffers and whose dropout is gone."""
-    import copy
-
-    clone = copy.deepcopy(body).eval()
-    for name, layer in list(clone.named_modules()):
-        if "Dropout" in type(layer).__name__:
-            owner, _, attribute = name.rpartition(".")
-            setattr(clone.get_submodule(owner), attribute, nn.Identity())
-    for layer in clone.modules():
-        for name, weight in list(layer._parameters.items()):
-            del layer._parameters[name]
-            layer.register_buffer(name, None if weight is None else weight.detach().clone())
-    return clone
-
-
 def last_layer(model: nn.Module) -> nn.Linear:
     """Find a network's last layer.
 
@@ -288,21 +271,13 @@ def last_layer(model: nn.Module) -> nn.Linear:
     Raises:
         InputError: The network learns in other places too.
     """
-    layers = _layers(model)
-    learns_elsewhere = any(True for layer in layers[:-1] for _ in layer.parameters())
-    if not isinstance(layers[-1], nn.Linear) or learns_elsewhere:
+    layers = flatten(model)
+    if not isinstance(layers[-1], nn.Linear) or nn.Sequential(*layers[:-1]).state_dict():
         raise InputError(
             "This method learns one linear layer on fixed features, and the model has other weights: use the model "
             "'linear', or name a feature map (`consilience features` lists them)."
         )
     return layers[-1]
-
-
-def _layers(model: nn.Module) -> list[nn.Module]:
-    """A network's layers, one after the other."""
-    if type(model) is nn.Sequential:
-        return list(model)
-    return [model]
 
 
 def feature_map(model: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -318,7 +293,7 @@ def feature_map(model: nn.Module) -> Callable[[Tensor], Tensor]:
         InputError: The network learns in other places too.
     """
     last_layer(model)
-    before = _layers(model)[:-1]
+    before = flatten(model)[:-1]
 
     def call(x: Tensor) -> Tensor:
         for layer in before:
@@ -326,3 +301,49 @@ def feature_map(model: nn.Module) -> Callable[[Tensor], Tensor]:
         return x
 
     return call
+
+
+def without_last(model: nn.Module) -> nn.Module:
+    """Cut the last linear layer off a network, so that its features remain.
+
+    Args:
+        model: A network as a chain of layers.
+
+    Returns:
+        The layers before the last one, which shares them.
+
+    Raises:
+        InputError: The last layer is not linear, or the only one.
+    """
+    layers = flatten(model)
+    if not isinstance(layers[-1], nn.Linear):
+        raise InputError("The network does not end with a linear layer, so there are no features below it.")
+    if all(isinstance(layer, nn.Flatten) for layer in layers[:-1]):
+        raise InputError("The network is linear, so there are no features below its last layer: use `identity`.")
+    return nn.Sequential(*layers[:-1])
+
+
+def flatten(model: nn.Module) -> list[nn.Module]:
+    """List the layers of a chain, those of chains within it in their place.
+
+    Args:
+        model: A network.
+
+    Returns:
+        Its layers; the network alone where it is no chain.
+    """
+    if type(model) is not nn.Sequential:
+        return [model]
+    return [layer for part in model for layer in flatten(part)]
+
+
+def describe_maps(model: nn.Module) -> list[str]:
+    """Say which feature maps a network holds: what decides its numbers beside its weights.
+
+    Args:
+        model: Any network.
+
+    Returns:
+        A text for each map: the arguments that build it again, or the hash of its numbers.
+    """
+    return [f"{type(layer).__name__}({layer.extra_repr()})" for layer in model.modules() if isinstance(layer, MAPS)]

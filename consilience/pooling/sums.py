@@ -7,6 +7,7 @@ to. A site that leaves is subtracted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from consilience.errors import InputError
 
 CHUNK = 1024  # rows whose features are held at a time: memory grows with D², not with n
 MOST = 4 * 2**30  # bytes of Gram matrices that a server is asked to hold
+BLOCK = 128  # rows of a Gram matrix that are added to at a time, from the diagonal on
 FLAT = 1e-10  # of a feature's mean square, below which its variance is rounding
 
 
@@ -119,32 +121,61 @@ def summarise(features: Callable[[Tensor], Tensor], data: Data, classes: int | N
     Returns:
         The sums, in double precision.
     """
-    totals: Sums | None = None
+    sums: Sums | None = None
     for part in in_chunks(data):
-        sums = _sum_chunk(features(part.x).double(), part, classes, by_class)
-        totals = sums if totals is None else Sums(*(a + b for a, b in zip(totals, sums, strict=True)))
-    assert totals is not None
-    return totals._replace(gram=_triangle(totals.gram))
+        phi = features(part.x).double()
+        phi = torch.cat([torch.ones_like(phi[:, :1]), phi], 1)
+        if sums is None:
+            sums = _nothing(phi, part, classes, by_class)
+        sums = _add_chunk(sums, phi, part, classes)
+    assert sums is not None
+    return sums._replace(gram=_triangle(sums.gram))
 
 
-def _sum_chunk(phi: Tensor, part: Data, classes: int | None, by_class: bool) -> Sums:
-    """The sums of one chunk, with whole Gram matrices."""
-    phi = torch.cat([torch.ones_like(phi[:, :1]), phi], 1)
-    w = part.w.to(phi)
-    y = targets(part.y, classes)
-    square = phi.new_zeros(0)
-    counts = w @ y
+def _nothing(phi: Tensor, part: Data, classes: int | None, by_class: bool) -> Sums:
+    """The sums of no rows, with whole Gram matrices."""
+    outputs = targets(part.y[:1], classes).shape[1]
+    size = phi.shape[1]
+    zeros = partial(torch.zeros, dtype=torch.float64, device=phi.device)
+    gram = zeros(outputs, size, size) if by_class else zeros(size, size)
     if classes is None:
-        square = (w.unsqueeze(1) * y * y).sum(0)
+        return Sums(zeros(1), zeros(outputs, size), gram, zeros(outputs), zeros(0))
+    return Sums(zeros(outputs), zeros(outputs, size), gram, zeros(0), zeros(0))
+
+
+def _add_chunk(sums: Sums, phi: Tensor, part: Data, classes: int | None) -> Sums:
+    """Add a chunk; of Gram matrices, at least the upper triangle."""
+    w = part.w.double().unsqueeze(1)
+    y = targets(part.y, classes)
+    counts = (w * y).sum(0)
+    square = sums.square
+    if classes is None:
+        square = square + (w * y * y).sum(0)
         counts = w.sum().reshape(1)
-    if not by_class:
-        gram = (w.unsqueeze(1) * phi).T @ phi
-    elif tree.under_vmap():
-        gram = torch.stack([(y[:, c : c + 1] * w.unsqueeze(1) * phi).T @ phi for c in range(y.shape[1])])
-    else:
-        members = [part.y == c for c in range(y.shape[1])]
-        gram = torch.stack([(w[rows].unsqueeze(1) * phi[rows]).T @ phi[rows] for rows in members])
-    return Sums(counts, (w.unsqueeze(1) * y).T @ phi, gram, square, phi.new_zeros(0))
+    cross = sums.cross + (w * y).T @ phi
+    return Sums(sums.counts + counts, cross, _add_gram(sums.gram, phi, w, part.y), square, sums.scale)
+
+
+def _add_gram(gram: Tensor, phi: Tensor, w: Tensor, y: Tensor) -> Tensor:
+    """Gram matrices with a chunk's rows added, in place where no vmap forbids it; half of the work where it can be."""
+    if tree.under_vmap():
+        if gram.ndim == 2:
+            return gram + (w * phi).T @ phi
+        members = one_hot(y.long(), len(gram)).double().T.unsqueeze(-1)
+        return gram + (members * w * phi).mT @ phi
+    if gram.ndim == 2:
+        _add_upper(gram, w * phi, phi)
+        return gram
+    for c, own in enumerate(gram):
+        rows = (y == c).nonzero().squeeze(1)
+        _add_upper(own, (w * phi)[rows], phi[rows])
+    return gram
+
+
+def _add_upper(gram: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add leftᵀ·right to the upper triangle of a matrix, and to some of the rest."""
+    for start in range(0, len(gram), BLOCK):
+        gram[start : start + BLOCK, start:].addmm_(left[:, start : start + BLOCK].T, right[:, start:])
 
 
 def _triangle(matrix: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from consilience.errors import InputError
 from consilience.formats.settings import describe
 from consilience.method import Method, Needs, group, moves_statistics, name, needs
 from consilience.methods import METHODS
+from consilience.models.features import describe_maps
 from consilience.runs.device import on
 from consilience.task import Task
 from consilience.version import __version__
@@ -207,6 +208,9 @@ def identity(
     ]
     if takes_part:
         parts.append(takes_part)
+    maps = describe_maps(task.model)
+    if maps:
+        parts.append({"features": maps})
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ from consilience.formats.typed import restore_fields
 from consilience.method import Method
 from consilience.methods import defaults, method
 from consilience.models import model
+from consilience.models.features import usual_features
+from consilience.runs.features import features_from
 from consilience.splits.text import parse
 from consilience.task import Task, classification, regression
 
@@ -46,7 +49,7 @@ class Recipe:
         sites: How many; 5, or as many as the data name, if None.
         split: How rows are spread over the sites; if None, natural where files or sites are named, else
             `dirichlet:0.5`, or `iid` for numbers.
-        model: The network.
+        model: The network, on the features if there are any.
         seed: What the split, the start and all draws come from.
         test: The share of rows to test on.
         calibration: Labelled rows that the server has.
@@ -55,6 +58,7 @@ class Recipe:
         validation: The share of training rows left out.
         settings: `field=value` texts for the method.
         data_dir: Where data sets are kept.
+        features: The feature map under the network: a name, as `conv:512`, or a run's folder; none if None.
     """
 
     method: str = defaults.RUN
@@ -70,6 +74,7 @@ class Recipe:
     validation: float = 0.0
     settings: tuple[str, ...] = ()
     data_dir: str | None = None
+    features: str | None = None
 
     def build(self) -> Ingredients:
         """Build all that a run takes."""
@@ -91,10 +96,40 @@ class Recipe:
         name, settings = defaults.for_run(sites.classes is not None, self.model == "linear", weights, is_table)
         return dataclasses.replace(self, method=name, settings=(*settings, *self.settings))
 
+    def choose_network(self, model: str | None, features: str | None, methods: Iterable[Method]) -> Recipe:
+        """Choose the feature map and the network on it, where nobody named them.
+
+        Args:
+            model: The network; if None, linear on a feature map, else a perceptron.
+            features: The feature map; if None and no network is named either, what is usual for the rows where a
+                method needs fixed features.
+            methods: What is to run.
+
+        Returns:
+            The recipe with both.
+        """
+        if model is None and features is None and any(method.heads for method in methods):
+            features = usual_features(self.build_sites().shape)
+        if model is None:
+            model = Recipe.model
+            if features is not None:
+                model = "linear"
+        return dataclasses.replace(self, model=model, features=features)
+
+    @property
+    def network(self) -> str:
+        """The network in words, with the feature map under it."""
+        if self.features is None:
+            return self.model
+        return f"{self.model} on {self.features}"
+
     def build_problem(self) -> tuple[Task, Sites]:
         """Build the same rows, split and network for every method with the same words."""
         sites = self.build_sites()
-        network = model(self.model, sites.features, sites.classes)
+        feature_map = None
+        if self.features is not None:
+            feature_map = features_from(self.features, sites)
+        network = model(self.model, sites.features, sites.classes, feature_map)
         if sites.classes:
             return classification(network), sites
         return regression(network), sites
@@ -135,7 +170,10 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         """Write the recipe as JSON, without the data folder, which is this machine's business."""
-        return {**dataclasses.asdict(self), "settings": list(self.settings), "data_dir": None}
+        value = {**dataclasses.asdict(self), "settings": list(self.settings), "data_dir": None}
+        if self.features is None:
+            del value["features"]  # as recipes were before there were any
+        return value
 
     @staticmethod
     def from_json(value: dict[str, Any], data_dir: str | None = None) -> Recipe:

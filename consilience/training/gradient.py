@@ -131,7 +131,7 @@ def check_exact(task: Task, who: str) -> None:
     Raises:
         InputError: if the network has dropout or running statistics.
     """
-    if task.statistics or any(hasattr(layer, "seed") for layer in task.model.modules()):
+    if task.statistics or _layers_with(task.model, "seed"):
         raise InputError(
             f"{who} needs a network that computes the same in training and in prediction: without dropout, and with "
             "GroupNorm or LayerNorm instead of batch normalisation."

@@ -25,7 +25,7 @@ CASES = [(name, problem) for name, problem in tiny.CASES if not METHODS[name].bo
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "problem"), CASES)
 def test_the_messages_and_replies_of_every_method_pass_in_every_round(name: str, problem: str) -> None:
-    task, sites = tiny.problem(name, problem)
+    task, sites = tiny.problem_of(name, problem)
     method = tiny.method(name)
     server = Server(sites.inputs, sites.calibration, Key(5), len(sites))
     state = method.init(task, server)

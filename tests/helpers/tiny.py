@@ -12,6 +12,8 @@ import torch
 import consilience as co
 from consilience.key import Key
 from consilience.methods import METHODS
+from consilience.models.controlled import control
+from consilience.models.features import features, on_features
 from consilience.splits.split import Rows, Split
 
 Invoke = Callable[..., tuple[int, str, str]]  # words of a command → exit code, output, errors
@@ -34,12 +36,15 @@ def regression(dtype: torch.dtype = torch.float32) -> tuple[co.Task, co.Sites]:
 PROBLEMS = {"classification": classification, "regression": regression}
 
 
-def problem(name: str, kind: str, dtype: torch.dtype = torch.float32) -> tuple[co.Task, co.Sites]:
-    """A problem that a method can learn: with a linear model where it wants one."""
-    task, sites = PROBLEMS[kind](dtype)
-    if METHODS[name].heads:
-        return dataclasses.replace(task, model=co.models.linear(sites.features, sites.classes).to(dtype)), sites
-    return task, sites
+def problem_of(name: str, problem: str, dtype: torch.dtype = torch.float32) -> tuple[co.Task, co.Sites]:
+    """A problem that suits a method: a linear layer on fixed features for those that learn nothing else."""
+    task, sites = PROBLEMS[problem](dtype)
+    if not METHODS[name].heads:
+        return task, sites
+    width = 6
+    layer = co.models.linear(width, sites.classes)
+    network = on_features(features(f"relu:{width}", sites.features), layer).to(dtype)
+    return dataclasses.replace(task, model=control(network)), sites
 
 
 def shortened(settings: Any) -> Any:

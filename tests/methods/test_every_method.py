@@ -34,7 +34,7 @@ def distance(a: tree.Tree, b: tree.Tree) -> float:
 
 
 def one_round(name: str, problem: str) -> tuple[co.Method, co.Task, co.Sites, object, list[Received], Server]:
-    task, sites = tiny.problem(name, problem)
+    task, sites = tiny.problem_of(name, problem)
     method = tiny.method(name)
     sites = sites.pooled() if method.pooled else sites
     server = Server(sites.inputs, sites.calibration, Key(2), len(sites))
@@ -50,7 +50,7 @@ def prediction(method: co.Method, task: co.Task, state: object, sites: co.Sites)
 
 @every
 def test_runs_and_scores(name: str, problem: str) -> None:
-    task, sites = tiny.problem(name, problem)
+    task, sites = tiny.problem_of(name, problem)
 
     result = co.run(tiny.method(name), task, sites, rounds=1, seed=4)
 
@@ -120,7 +120,7 @@ def test_flower_equals_sequential_to_the_last_bit(name: str, problem: str) -> No
     pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flower]'")
     import loopback
 
-    task, sites = tiny.problem(name, problem)
+    task, sites = tiny.problem_of(name, problem)
     method = tiny.method(name)
     rounds = 1 if method.one_shot else 3
 
@@ -133,7 +133,7 @@ def test_flower_equals_sequential_to_the_last_bit(name: str, problem: str) -> No
 
 @every
 def test_engines_agree_in_float64_over_three_rounds(name: str, problem: str) -> None:
-    task, sites = tiny.problem(name, problem, torch.float64)
+    task, sites = tiny.problem_of(name, problem, torch.float64)
     method = tiny.method(name)
     rounds = 1 if method.one_shot else 3
 
@@ -156,7 +156,7 @@ def test_groups_of_clients_give_the_same(name: str, problem: str) -> None:
 
 @every
 def test_ledger_counts_what_was_sent(name: str, problem: str) -> None:
-    task, sites = tiny.problem(name, problem)
+    task, sites = tiny.problem_of(name, problem)
 
     result = co.run(tiny.method(name), task, sites, rounds=1)
 
@@ -178,7 +178,7 @@ def test_payload_and_state_survive_the_wire(name: str, problem: str) -> None:
 
 @every
 def test_stopping_and_going_on_changes_nothing(name: str, problem: str, tmp_path: Path) -> None:
-    task, sites = tiny.problem(name, problem)
+    task, sites = tiny.problem_of(name, problem)
     method = tiny.method(name)
     rounds = 1 if method.one_shot else 3
 

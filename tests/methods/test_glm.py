@@ -261,7 +261,7 @@ def test_many_weights_converge_to_the_mode_of_newton_s_method_and_never_rise() -
 
 
 def test_rounds_after_convergence_cost_nothing_and_change_nothing(tmp_path: Path) -> None:
-    task, sites = tiny.problem("glm", "classification")
+    task, sites = tiny.problem_of("glm", "classification")
     result = co.run(GLM(), task, sites, rounds=12, out=tmp_path / "r")
 
     moved = [(entry["up_bytes"], entry["down_bytes"]) for entry in result.report["history"]]
@@ -276,7 +276,7 @@ def test_rounds_after_convergence_cost_nothing_and_change_nothing(tmp_path: Path
 
 @pytest.mark.filterwarnings("ignore")
 def test_messages_and_replies_pass_until_long_after_convergence() -> None:
-    task, sites = tiny.problem("glm", "classification")
+    task, sites = tiny.problem_of("glm", "classification")
     method = GLM()
     server = Server(None, None, Key(5), len(sites))
     state = method.init(task, server)
@@ -364,9 +364,7 @@ def test_sums_that_no_rows_have_are_refused(tmp_path: Path) -> None:
         "'gram' holds": reply.payload._replace(gram=1e9 * reply.payload.gram),
         "'cross' holds": reply.payload._replace(cross=1e9 * reply.payload.cross),
         "counts": reply.payload._replace(counts=reply.payload.counts + 1),
-        "positive semi-definite": reply.payload._replace(
-            gram=torch.cat([reply.payload.gram[:-1], torch.tensor([-1.0])])
-        ),
+        "positive semi-definite": reply.payload._replace(gram=negative),
     }
     for sentence, send in lies.items():
         with pytest.raises(Refused, match=sentence):

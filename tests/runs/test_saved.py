@@ -17,6 +17,9 @@ from consilience.methods import METHODS
 from consilience.models import MODELS
 from consilience.models.batchnorm import BatchNorm
 from consilience.models.controlled import control
+from consilience.models.convolutions import Convolutions
+from consilience.models.features import RandomFourier, RandomReLU
+from consilience.models.frozen import Frozen
 from consilience.models.mobilenet import Inverted
 from consilience.models.resnet import Residual, resnet
 from consilience.models.seeded import Dropout
@@ -36,7 +39,7 @@ def test_a_method_comes_back_from_its_description(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "problem"), [(n, p) for n, p in tiny.CASES if n not in ("local_only", "server_only")])
 def test_a_run_predicts_the_same_from_its_path_alone(name: str, problem: str, tmp_path: Path) -> None:
-    task, sites = tiny.problem(name, problem)
+    task, sites = tiny.problem_of(name, problem)
     x = sites.all_test.x[:5]
     result = co.run(tiny.method(name), task, sites, rounds=1 if METHODS[name].one_shot else 2, out=tmp_path)
 
@@ -227,6 +230,8 @@ def test_every_known_layer_comes_back() -> None:
     arguments |= {nn.MaxPool2d: (2,), nn.AvgPool2d: (2,), nn.AdaptiveAvgPool2d: (1,)}
     arguments |= {nn.Unflatten: (1, (2, 2)), BatchNorm: (3, 1e-4, 0.2, False), Dropout: (0.3, True)}
     arguments |= {Residual: (nn.Sequential(nn.Tanh()), 2, 4), Inverted: (nn.Sequential(nn.ReLU6()), True)}
+    arguments |= {RandomReLU: (3, 9, 1), RandomFourier: (3, 9, 0.5, 1), Convolutions: ((1, 8, 8), 40, 1)}
+    arguments |= {Frozen: (nn.Sequential(nn.Linear(2, 3), nn.Tanh()),)}
     for kind in LAYERS:
         layer = kind(*arguments.get(kind, ()))
         assert repr(build_network(json.loads(json.dumps(describe_network(layer))))) == repr(layer)

@@ -1,0 +1,124 @@
+"""Exact pooling: the answer of pooled data for any split, on every engine."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+
+import consilience as co
+from consilience import tree
+from consilience.errors import InputError
+from consilience.formats.settings import configure
+from consilience.methods import METHODS
+from consilience.methods.exact import ExactPooling
+from consilience.methods.exact_tuned import ExactTuned
+from consilience.models.features import features, on_features
+from consilience.parties import Received
+from consilience.payload import nbytes
+from consilience.pooling import heads, sums
+from consilience.predictive import Categorical, log_prob, tempered
+
+SPLITS = (co.splits.iid(), co.splits.dirichlet(0.05), co.splits.dirichlet(1.0))
+
+
+def problem(split: co.splits.Split, sites: int, width: int = 40) -> tuple[co.Task, co.Sites]:
+    rows = co.datasets.digits().split(split, sites, test=0.3, seed=3).to(torch.float64)
+    network = on_features(features(f"relu:{width}", 64), co.models.linear(width, 10)).double()
+    return co.classification(network), rows
+
+
+def predictions(method: co.Method, split: co.splits.Split, sites: int, engine: str = "sequential") -> torch.Tensor:
+    task, rows = problem(split, sites)
+    result = co.run(method, task, rows, engine=engine)
+    p = method.predictive(task, result.state)(co.datasets.digits().x[:50].double())
+    assert isinstance(p, Categorical)
+    return p.log_probs
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("engine", ["sequential", "vectorised", "parallel"])
+@pytest.mark.parametrize(
+    "method", [ExactPooling(), ExactPooling(heads.Discriminant()), ExactPooling(heads.Dirichlet()), ExactTuned()]
+)
+def test_the_split_does_not_matter(method: co.Method, engine: str) -> None:
+    pooled = predictions(method, SPLITS[0], 1)
+    for sites, split in ((3, SPLITS[1]), (7, SPLITS[2])):
+        assert torch.allclose(predictions(method, split, sites, engine), pooled, rtol=1e-8, atol=1e-8)
+
+
+def test_a_model_without_a_site_is_that_of_the_others() -> None:
+    task, rows = problem(SPLITS[1], 4)
+    method = ExactPooling()
+    result = co.run(method, task, rows)
+    without = method.aggregate(task, result.state, [r for r in result.replies if r.client != 2], None)
+    rest = sums.subtract(result.state.totals, result.replies[2].payload)
+    assert tree.all_finite(rest)
+    for a, b in zip(rest, without.totals, strict=True):
+        assert torch.allclose(a, b, rtol=1e-8, atol=1e-8 * float(b.abs().max()) if b.numel() else 0.0)
+    refit = heads.fit(heads.OneHot(), rest)
+    x = rows.all_test.x
+    a = heads.OneHot().predict(refit, features("relu:40", 64).double()(x))
+    b = method.predictive(task, without)(x)
+    assert torch.allclose(a[0], b[0], rtol=1e-6, atol=1e-6)
+
+
+def test_rows_left_out_choose_what_a_search_over_them_would() -> None:
+    """Every row's score by a fit to the totals without it, for one candidate; the sums equal the sites' message."""
+    task, rows = problem(co.splits.iid(), 2, width=12)
+    method = ExactTuned((heads.OneHot(),))
+    result = co.run(method, task, rows)
+    message = sum(r.payload for r in result.replies)
+    index, share, temperature = result.state.chosen.tolist()
+    assert index == 0
+    chosen = int(message.argmax())
+    expected = 0.0
+    phi = features("relu:12", 64).double()
+    for data in rows.train:
+        left_out = heads.OneHot().left_out(heads.OneHot().prepare(result.state.totals), phi(data.x), data.y, [share])
+        expected += float(log_prob(tempered(left_out[0], temperature), data.y).sum())
+    assert float(message.flatten()[chosen]) == pytest.approx(expected, rel=1e-10)
+
+
+def test_other_weights_are_refused() -> None:
+    task, rows = tiny.classification()
+    with pytest.raises(InputError, match="one linear layer on fixed features"):
+        co.run(ExactPooling(), task, rows)
+
+
+def test_heads_for_another_problem_and_too_many_features_are_refused() -> None:
+    task, rows = problem(SPLITS[0], 2)
+    with pytest.raises(InputError, match="Ridge is for regression"):
+        co.run(ExactPooling(heads.Ridge()), task, rows)
+    with pytest.raises(InputError, match="GB for Gram matrices"):
+        sums.check_memory(16_000, 62, True)
+    with pytest.raises(InputError, match="not a precision"):
+        co.run(ExactPooling(wire="int8"), task, rows)
+
+
+def test_small_sites_are_warned_of_what_a_gram_matrix_shows() -> None:
+    task, rows = problem(co.splits.iid(), 40)
+    assert any("up to a rotation" in text for text in co.run(ExactPooling(), task, rows).report["warnings"])
+    assert not co.run(ExactPooling(), *problem(co.splits.iid(), 2)).report["warnings"]
+
+
+def test_half_precision_costs_little_and_bytes_say_so() -> None:
+    task, rows = problem(co.splits.iid(), 2)
+    whole = co.run(ExactPooling(), task, rows)
+    half = co.run(ExactPooling(wire="float16"), task, rows)
+    assert abs(half.metrics["nll"] - whole.metrics["nll"]) < 0.02
+    assert nbytes(half.replies[0].payload) < 0.4 * nbytes(whole.replies[0].payload)
+
+
+def test_lies_about_sums_are_doubted() -> None:
+    task, rows = problem(co.splits.iid(), 2)
+    result = co.run(ExactPooling(), task, rows)
+    honest: Received = result.replies[0]
+    assert ExactPooling().doubt(task, (), honest.payload) is None
+    lie = honest.payload._replace(gram=-honest.payload.gram)
+    assert ExactPooling().doubt(task, (), lie) is not None
+
+
+def test_heads_are_settings() -> None:
+    method = configure(METHODS["exact"](), ["head=Discriminant", "head.strength=2"])
+    assert method == ExactPooling(heads.Discriminant(2))
