@@ -28,8 +28,8 @@ from consilience.inference.newton import Newton
 from consilience.key import Key
 from consilience.methods.glm import GLM
 from consilience.models.features import features, on_features
-from consilience.parties import Client, Server
-from consilience.pooling.derivatives import NOTHING, Derivatives
+from consilience.parties import Client, Received, Server
+from consilience.pooling.derivatives import NOTHING, Derivatives, unpack
 from consilience.posterior import Dense, Point
 from consilience.prior import Flat, Isotropic
 from consilience.study.rehearsal import Broadcasts
@@ -291,6 +291,20 @@ def test_messages_and_replies_pass_until_long_after_convergence() -> None:
     assert state.asked == ()
 
 
+def test_over_messages_until_after_convergence() -> None:
+    """The gate expects sums in answer to the first message, and nothing in answer to the same one later."""
+    pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flower]'")
+    import loopback
+
+    task, sites = tiny.problem_of("glm", "classification")
+    alone = co.run(GLM(), task, sites, rounds=11, engine="sequential")
+    other = co.run(GLM(), task, sites, rounds=11, engine=lambda data: loopback.flower(GLM(), task, data))
+
+    assert alone.state.asked == () and other.replies[0].payload == NOTHING
+    for a, b in zip(tree.leaves(alone.state), tree.leaves(other.state), strict=True):
+        assert torch.equal(a, b)
+
+
 def test_the_posterior_and_the_mode_predict() -> None:
     """Averaging makes probabilities less extreme; numbers keep the mode's mean."""
     data = rows(40)
@@ -319,6 +333,27 @@ def test_a_million_fold_precision_predicts_in_single_precision() -> None:
     assert float(values[-1] / values[0]) > 1e7
     assert bool(torch.isfinite(GLM(average=True).predictive(task, state)(scaled.x)[0]).all())
     assert len(task.member_predictions(state.posterior, scaled.x)) == task.draws
+
+
+def test_a_step_that_raises_the_loss_is_halved_until_it_does_not() -> None:
+    data = rows()
+    task = co.classification(model(), Isotropic(10.0))
+    start = fit(GLM(), task, [data], 1)[-1]
+    too_far = start.search._replace(step=64 * start.search.step)
+    method = GLM()
+    state = start._replace(asked=Point(unpack(too_far.next, task.like)), search=too_far)
+    values = []
+    for _ in range(16):
+        if not isinstance(state.asked, Point):
+            break
+        reply = method.local(task, state.asked, Client(data, data.size, Key(0)))
+        state = method.aggregate(task, state, [Received(0, reply.size, reply.send)], Server(None, None, Key(0), 1))
+        values.append(float(state.search.value))
+
+    assert values[0] == float(start.search.value), "the first step was not taken"
+    assert all(b <= a * (1 + 1e-11) for a, b in pairwise(values))
+    mode = fit(GLM(), task, [data], 9)[-1]
+    torch.testing.assert_close(state.search.next, mode.search.next, atol=1e-8, rtol=1e-8)
 
 
 def test_other_networks_and_noises_are_refused() -> None:
