@@ -59,6 +59,7 @@ from consilience.methods.fedopt import FedAdam, FedAvgM, FedYogi
 from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx
 from consilience.methods.gaussian_product import GaussianProduct
+from consilience.methods.glm import GLM
 from consilience.methods.mime import Mime, MimeLite
 from consilience.methods.mixture import Mixture
 from consilience.methods.oneshot import OneShotFL
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
     from consilience.runs.estimator import FederatedClassifier, FederatedRegressor
 
 __all__ = [
-    "BCM", "DOSFL", "EPMCMC", "HMC", "PVI", "SGD", "SGLD", "SWAG", "Adam", "BetaPredictiveBayes", "Centralised",
+    "BCM", "DOSFL", "EPMCMC", "GLM", "HMC", "PVI", "SGD", "SGLD", "SWAG", "Adam", "BetaPredictiveBayes", "Centralised",
     "Compute", "CoresetFL", "CyclicalSGHMC", "Diverged", "EvidenceLogits", "EvidencePooling", "EvidenceTuned",
     "ExactPooling", "ExactTuned", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA", "FedProx", "FedYogi", "FederatedClassifier",
     "FederatedRegressor", "GaussianProduct", "InputError", "Laplace", "LocalOnly", "MeanField", "Method", "Mime",

@@ -237,7 +237,7 @@ def draw(gaussian: Gaussian | Dense, key: Key, n: int, like: Params | None = Non
         lower = torch.linalg.cholesky(gaussian.precision)
         noise = key.normal((n, gaussian.mean.numel()), gaussian.mean)
         flat = gaussian.mean + torch.linalg.solve_triangular(lower.mT, noise.mT, upper=True).mT
-        return Samples(tree.unravel(flat, like))
+        return Samples({k: v.to(like[k]) for k, v in tree.unravel(flat, like).items()})
     mean = tree.ravel(gaussian.mean)
     var = tree.ravel({k: gaussian.var.get(k, torch.zeros_like(m)) for k, m in gaussian.mean.items()})
     return Samples(tree.unravel(mean + var.sqrt() * key.normal((n, mean.numel()), mean), gaussian.mean))
@@ -262,7 +262,7 @@ def centre(posterior: Posterior, like: Params | None = None) -> Point:
             return Point(mean)
         case Dense(mean, _):
             assert like is not None
-            return Point(tree.unravel(mean, like))
+            return Point({k: v.to(like[k]) for k, v in tree.unravel(mean, like).items()})
 
 
 def members(posterior: Posterior, key: Key, draws: int, like: Params) -> list[Params]:

@@ -154,3 +154,25 @@ class Bounds(NamedTuple):
             return output
         distance = output + self.target
         return distance * distance / (self.noise or math.exp(-LOG_NOISE))
+
+    def gram(self, rows: int) -> float:
+        """Bound the numbers of a Gram matrix of rows with their constant, Σ φφᵀ, and of what it is larger than.
+
+        Args:
+            rows: How many rows are summed over.
+
+        Returns:
+            n ‖(x, 1)‖², with a margin.
+        """
+        return MARGIN * rows * self.reach * self.reach
+
+    def gradient_sum(self, rows: int) -> float:
+        """Bound a sum of gradients of a linear model's loss: |p − y| is at most 1 for classes.
+
+        Args:
+            rows: How many rows are summed over.
+
+        Returns:
+            n ‖(x, 1)‖ times the largest target, with a margin.
+        """
+        return MARGIN * rows * self.reach * max(1.0, self.target)

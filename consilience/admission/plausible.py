@@ -18,6 +18,8 @@ from consilience.admission.bounds import FAR, ROUNDING, Bounds
 from consilience.admission.form import leaves_of, nodes_of
 from consilience.likelihood import LOG_NOISE
 from consilience.payload import Coreset, Logits
+from consilience.pooling.derivatives import Derivatives
+from consilience.pooling.sums import Sums
 from consilience.posterior import Dense, Gaussian, Natural, Point, Samples
 from consilience.tree import Params, Tree
 
@@ -231,6 +233,14 @@ def _others(value: Tree, bounds: Bounds, rows: int, path: str = "") -> Iterator[
     match value:
         case Point() | Samples() | Gaussian() | Dense() | Natural() | Coreset():
             return
+        case Sums() if not len(value.scale):
+            yield bounds.gradient_sum(rows), f"{path}.cross".removeprefix("."), value.cross
+            yield bounds.gram(rows), f"{path}.gram".removeprefix("."), value.gram
+            yield rows * max(1.0, bounds.target) ** 2, f"{path}.square".removeprefix("."), value.square
+        case Derivatives(loss, gradient, curvature) if isinstance(loss, Tensor):
+            yield rows * bounds.score(rows), f"{path}.loss".removeprefix("."), loss
+            yield bounds.gradient_sum(rows), f"{path}.gradient".removeprefix("."), gradient
+            yield bounds.gram(rows) / 4, f"{path}.curvature".removeprefix("."), curvature  # p (1 − p) ≤ ¼
         case Logits(values):
             yield bounds.score(rows), f"{path}.values".removeprefix("."), values
         case Tensor():

@@ -22,7 +22,7 @@ def doubts(run: RunReport) -> list[str]:
     Returns:
         A sentence each, the gravest first.
     """
-    checks = (_useless, _confidence, _end_of_range, _few_rows, _absent_classes, _failed_bounds)
+    checks = (_useless, _confidence, _end_of_range, _unconverged, _few_rows, _absent_classes, _failed_bounds)
     return [warning for check in checks for warning in check(run)]
 
 
@@ -102,6 +102,14 @@ def _end_of_range(run: RunReport) -> Iterator[str]:
     if run.is_study:
         rows = f"the {count(run.rows.get('set aside'))} rows that the sites set aside"
     yield f"β is at the end of its range ({end}): no value in between did better on {rows}."
+
+
+def _unconverged(run: RunReport) -> Iterator[str]:
+    """A search for a mode that the rounds did not end."""
+    gradient = run.diagnostics.get("relative_gradient")
+    if gradient is None or run.diagnostics.get("converged"):
+        return
+    yield f"Not converged: the pooled gradient is {gradient:.1g} of what it was at the start. More rounds come closer."
 
 
 def _few_rows(run: RunReport) -> Iterator[str]:

@@ -137,7 +137,7 @@ class Rehearsal:
         """
         asked = f"round {round}"
         if message is not None:
-            asked = repr(form_of(message))
+            asked = f"{round > 1} {form_of(message)!r}"  # what a site remembers may decide its reply
         if asked not in self._forms:
             self._forms[asked] = self._rehearse(method, task, message, round)
         return self._forms[asked]

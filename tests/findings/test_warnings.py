@@ -54,6 +54,10 @@ def test_a_good_run_has_no_warning() -> None:
         ({"reliability": reliability([0] * 9 + [100], -0.2)}, "Overconfident: the mean confidence is 96 %"),
         ({"reliability": reliability([0] * 5 + [100, 0, 0, 0, 0], 0.2)}, "Underconfident: the mean confidence is 56 %"),
         ({"multiplies": True, "reliability": reliability([0] * 9 + [100], -0.2)}, "A product treats the sites"),
+        (
+            {"diagnostics": {"relative_gradient": 0.0123, "converged": False}},
+            "Not converged: the pooled gradient is 0.01 of what it was at the start.",
+        ),
         ({"diagnostics": {"beta": 0.0}}, "β is at the end of its range (0, the mixture)"),
         (
             {"diagnostics": {"beta": 1.0}},

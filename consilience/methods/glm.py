@@ -1,0 +1,264 @@
+"""Generalised linear models by summed gradients and Hessians.  Wu et al., JAMIA 2012 (GLORE)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from consilience import tree
+from consilience.errors import InputError
+from consilience.key import Key
+from consilience.likelihood import LOG_NOISE, GaussianNoise, Softmax
+from consilience.method import Method
+from consilience.methods.exact import classes_of, warn_of_few_rows
+from consilience.models.features import feature_map, last_layer
+from consilience.models.remembered import remember
+from consilience.parties import Client, Received, Reply, Server, payloads
+from consilience.pooling.derivatives import (
+    NOTHING,
+    Derivatives,
+    Quadratic,
+    Search,
+    advance,
+    begin,
+    differentiate,
+    doubt_derivatives,
+    hessian,
+    laplace,
+    line_hessian,
+    pack,
+    regress,
+    sum_up,
+    unpack,
+    with_gauge,
+)
+from consilience.pooling.sums import CHUNK, Sums, add, check_memory, doubt, summarise
+from consilience.posterior import Dense, Point, Posterior, Samples, centre, draw, members
+from consilience.predictive import Distribution, Predictive
+from consilience.task import Task
+from consilience.tree import Params
+
+PAIRS = 32  # of draws from a Gaussian, behind a prediction
+
+
+class GLMState(NamedTuple):
+    """The state of a generalised linear model.
+
+    Attributes:
+        posterior: N(θ, H⁻¹) at the newest θ, or θ alone where H is too large; random weights before the first round.
+        asked: θ, where derivatives are asked for; () before the first round, and once the search has converged.
+        search: How θ was found; () before the first round, and for numbers, which one round of sums decides.
+    """
+
+    posterior: Posterior
+    asked: Point | tuple[()] = ()
+    search: Search | tuple[()] = ()
+
+
+@dataclass(frozen=True)
+class GLM(Method):
+    """Logistic, multinomial or linear regression on fixed features: the mode of all rows, and its Laplace posterior.
+
+        for each client k of K, in parallel, in the first round
+    1       Sₖ ← Σ φφᵀ, Σ y φᵀ, Σ y² over its rows;  send Sₖ
+    2   numbers: θ, H ← the mode of U for Σₖ Sₖ and the task's prior, and the Hessian there; done
+    3   classes: θ ← 0 − H⁻¹∇U, both from Σₖ Sₖ
+        for each client k of K, in parallel, in every other round until ‖∇U‖ is small
+    4       send its loss and gradient at θ, and its Hessian; of many weights, Σ diag(p) − ppᵀ in its place
+    5   U, the losses' sum and the prior's part, rose: θ ← half of the last step
+    6   it fell: θ ← θ − H⁻¹∇U; of many weights, H ≈ Σ (diag(p) − ppᵀ)/n ⊗ Σ φφᵀ, refined by earlier gradients
+    7   p(θ | D) ≈ N(θ, H⁻¹)
+
+    Attributes:
+        largest: The most weights of which Hessians are sent.
+        tolerance: Of ‖∇U‖ relative to that at 0, where the search ends; later rounds send nothing and change nothing.
+        average: Average the classes' probabilities over the posterior, which is too wide where rows are few for their
+            weights; False: the mode predicts.
+    """
+
+    name: ClassVar[str] = "glm"
+    sends: ClassVar[str] = "sums over its rows: a Gram matrix of the features, then gradients; of few weights, Hessians"
+    usual_rounds: ClassVar[int] = 8
+    everyone: ClassVar[bool] = True
+    sums: ClassVar[bool] = True
+    heads: ClassVar[bool] = True
+    carries: ClassVar[tuple[type, ...]] = (Sums, Derivatives, Search)
+
+    largest: int = 1500
+    tolerance: float = 1e-8
+    average: bool = False
+
+    def init(self, task: Task, server: Server) -> GLMState:
+        layer = last_layer(task.model)
+        if not isinstance(task.likelihood, (Softmax, GaussianNoise)):
+            raise InputError("glm learns classes, or numbers with one noise for all rows: use heteroscedastic=False.")
+        check_memory(layer.in_features, classes_of(task) or 1, False)
+        return GLMState(task.init(server.key))
+
+    def broadcast(self, state: GLMState) -> Point | tuple[()]:
+        return state.asked
+
+    def local(self, task: Task, message: Point | tuple[()], client: Client) -> Reply:
+        data = client.data
+        features = feature_map(task.model)
+        if isinstance(client.memory, tuple):
+            return Reply(summarise(features, data, classes_of(task)), data.size, keep=data.size)  # 1
+        if not isinstance(message, Point):
+            return Reply(NOTHING, data.size, client.memory)
+        sent = differentiate(features, data, pack(message.params), self.has_hessian(task))  # 4
+        return Reply(sent, data.size, client.memory)
+
+    def aggregate(self, task: Task, state: GLMState, replies: Sequence[Received], server: Server) -> GLMState:
+        prior, _ = priors_of(task)
+        if isinstance(replies[0].payload, Sums):
+            warn_of_few_rows(replies)
+            totals = add(payloads(replies))
+            if classes_of(task) is None:
+                return GLMState(number_posterior(task, totals, self.has_hessian(task)))  # 2
+            search = begin(totals, prior)  # 3
+        elif isinstance(state.search, Search) and isinstance(state.asked, Point):
+            search = advance(state.search, sum_up(payloads(replies)), prior)  # 5, 6
+        else:
+            return state
+        posterior = class_posterior(task, search, self.has_hessian(task))  # 7
+        if search.distance <= self.tolerance:
+            return GLMState(posterior, (), search)
+        return GLMState(posterior, Point(unpack(search.next, layer_of(task))), search)
+
+    def predictive(self, task: Task, state: GLMState) -> Predictive:
+        if classes_of(task) is None or self.average:
+            return predict_on_features(task, state.posterior)
+        return predict_on_features(task, centre(state.posterior, task.like))
+
+    def diagnose(self, task: Task, state: GLMState, x: Tensor) -> dict[str, Any]:
+        distance = 0.0
+        if isinstance(state.search, Search):
+            distance = state.search.distance
+        return {"relative_gradient": distance, "converged": distance <= self.tolerance}
+
+    def doubt(self, task: Task, message: Point | tuple[()], send: Sums | Derivatives) -> str | None:
+        if isinstance(send, Sums):
+            return doubt(send)
+        return doubt_derivatives(send)
+
+    def has_hessian(self, task: Task) -> bool:
+        """Tell whether there are few enough weights for a matrix of all pairs."""
+        return sum(leaf.numel() for leaf in layer_of(task).values()) <= self.largest
+
+
+def layer_of(task: Task) -> Params:
+    """Name the weights of a task's linear layer.
+
+    Args:
+        task: A task whose model ends in a linear layer.
+
+    Returns:
+        Its weight and bias.
+    """
+    return {name: task.like[name] for name in task.uncertain}
+
+
+def priors_of(task: Task) -> tuple[Quadratic, Quadratic | None]:
+    """Write a task's prior as quadratics.
+
+    Args:
+        task: A task whose model ends in a linear layer.
+
+    Returns:
+        That over the layer's weights [C, K]; and that over the log-noise, None where the noise is known.
+    """
+    layer = layer_of(task)
+    mean, var = task.prior.gaussian({name: leaf.double() for name, leaf in task.weights(task.like).items()})
+    weights = Quadratic(pack({k: mean[k] for k in layer}), 1 / pack({k: var[k] for k in layer}))
+    if LOG_NOISE not in mean:
+        return weights, None
+    return weights, Quadratic(mean[LOG_NOISE], 1 / var[LOG_NOISE])
+
+
+def class_posterior(task: Task, search: Search, whole: bool) -> Posterior:
+    """Approximate the posterior of a softmax by Laplace's method.
+
+    Args:
+        task: The statistical problem.
+        search: Where the search for the mode stands.
+        whole: Whether there is a Hessian.
+
+    Returns:
+        A Gaussian with the Hessian as its precision; the mode alone where there is none.
+    """
+    prior, _ = priors_of(task)
+    if whole:
+        return laplace(search.next, with_gauge(hessian(search, prior), prior), layer_of(task))
+    return _as_point(task, search.next)
+
+
+def number_posterior(task: Task, totals: Sums, whole: bool) -> Posterior:
+    """Find the posterior of a linear regression; with a learned noise, Laplace's approximation of it.
+
+    Args:
+        task: The statistical problem.
+        totals: The sums of all rows.
+        whole: Whether there are few enough weights for a precision matrix.
+
+    Returns:
+        A Gaussian, or the mode alone.
+    """
+    prior, noise_prior = priors_of(task)
+    assert isinstance(task.likelihood, GaussianNoise)
+    fixed = torch.tensor(math.log(task.likelihood.noise or 1.0), dtype=torch.float64)
+    line = regress(totals, prior, noise_prior or fixed)
+    if whole:
+        matrix = line_hessian(line, totals, prior, noise_prior)
+        return laplace(line.weights, matrix, layer_of(task), line.log_noise)
+    return _as_point(task, line.weights, line.log_noise)
+
+
+def _as_point(task: Task, weights: Tensor, log_noise: Tensor | None = None) -> Point:
+    """B [C, K] by the task's names, in its precision."""
+    params = unpack(weights, layer_of(task))
+    if LOG_NOISE in task.like and log_noise is not None:
+        params[LOG_NOISE] = log_noise.reshape(1)
+    return Point({name: params[name].to(leaf) for name, leaf in task.like.items()})
+
+
+def predict_on_features(task: Task, posterior: Posterior) -> Predictive:
+    """Average over a posterior of a linear layer, computing the features of a row once for all its members.
+
+    Args:
+        task: A task whose model ends in a linear layer.
+        posterior: What is known about its weights; a Gaussian is drawn from in pairs, so that its mean is kept.
+
+    Returns:
+        A function from inputs to their predictive distribution.
+    """
+    features = feature_map(task.model)
+    weights = _members_of(posterior, task)
+
+    def outcome(x: Tensor) -> Distribution:
+        phi = features(x)
+        layers = [[params[name] for name in task.uncertain] for params in weights]
+        return task.likelihood.outcome(torch.stack([linear(phi, *layer) for layer in layers]), weights)
+
+    @torch.no_grad()
+    def predict(x: Tensor) -> Distribution:
+        whole: Distribution = tree.concatenate(outcome(part) for part in x.split(CHUNK))
+        return whole
+
+    known = (predict_on_features, task.model, task.likelihood, *tree.leaves(posterior))
+    return lambda x: remember(lambda: predict(x), *known, x)
+
+
+def _members_of(posterior: Posterior, task: Task) -> list[Params]:
+    """Sets of weights that stand for a posterior; draws from a Gaussian with their reflections at its mean."""
+    if not isinstance(posterior, Dense):
+        return members(posterior, Key(0), task.draws, task.like)
+    drawn = draw(posterior, Key(0), PAIRS, task.like)
+    mean = centre(posterior, task.like).params
+    pairs = {name: torch.cat([leaf, 2 * mean[name] - leaf]) for name, leaf in drawn.params.items()}
+    return members(Samples(pairs), Key(0), task.draws, task.like)
