@@ -46,7 +46,7 @@ def test_a_runs_network_is_a_map_for_the_next(invoke: Invoke, tmp_path: Path) ->
 
 def test_comparisons_and_searches_take_features(invoke: Invoke, tmp_path: Path) -> None:
     words = ["--features", "relu:40", "--data", "moons", *FAST]
-    assert invoke("compare", "fedavg[rounds=1]", "mixture", "--no-bounds", "--out", "c", *words)[0] == 0
+    assert invoke("compare", "fedavg[rounds=1]", "fedprox[rounds=1]", "--no-bounds", "--out", "c", *words)[0] == 0
     assert json.loads((tmp_path / "c" / "compare.json").read_text())["model"] == "linear on relu:40"
     assert json.loads((tmp_path / "c" / "plan.json").read_text())["recipe"]["features"] == "relu:40"
     (tmp_path / "grid.json").write_text('{"inference.rate": [0.1]}')

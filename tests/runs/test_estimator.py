@@ -153,7 +153,8 @@ def test_an_estimator_learns_on_features() -> None:
         assert list(model.result_.task.like) == ["1.weight", "1.bias"]
         assert model.result_.task.like["1.weight"].shape == (3, 20)
         assert model.score(x, y) > 0.8
-    regressor = co.FederatedRegressor(method, features="relu:20", rounds=3).fit(x, x[:, 0], groups=site)
+    adam = co.FedAvg(co.Adam(rate=0.01, epochs=20, batch=16))
+    regressor = co.FederatedRegressor(adam, features="relu:20", rounds=3).fit(x, x[:, 0], groups=site)
     assert regressor.score(x, x[:, 0]) > 0.8
     own = co.FederatedClassifier(method, features="relu:20", model=co.models.mlp(20, 3, (4,)), rounds=1)
     assert "3.weight" in own.fit(x, y, groups=site).result_.task.like
