@@ -31,7 +31,7 @@ class Bounds(NamedTuple):
         parameters: P, how many weights there are.
         start: ‖θ₀‖, the norm of weights before any training.
         shapes: Of all weights, in the order in which a vector of weights holds them.
-        reach: ‖(x, 1)‖, the longest row that the agreed ranges allow, with its constant.
+        reach: ‖(x, 1)‖, the longest row that the agreed ranges allow, with its constant; its features, if there are.
         widest: The largest number in such a row.
         classes: How many classes there are; 0 where a number is predicted.
         target: The largest number that can be the target, scaled.

@@ -21,7 +21,7 @@ from consilience.cli.handed import (
     server_key,
     write_files,
 )
-from consilience.cli.options import Seed_, Set_, app
+from consilience.cli.options import Seed_, Set_, app, features_like
 from consilience.cli.screen import out, progress
 from consilience.disk.locks import lock_file
 from consilience.errors import InputError
@@ -57,6 +57,12 @@ def new(
     ] = None,
     method: Annotated[str | None, typer.Option(help="The method; see `consilience methods`.")] = None,
     model: Annotated[str | None, typer.Option(help="The network; see `consilience models`.")] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=features_like, help="Fixed features of the columns: identity, relu or fourier, as relu:200."
+        ),
+    ] = None,
     settings: Set_ = None,
     rounds: Annotated[
         int | None, typer.Option(help="Rounds of exchanging files; by default the method's usual number.")
@@ -99,6 +105,7 @@ def new(
         seed,
         scaling,
         hand_out,
+        features,
     )
     draft = dataclasses.replace(
         draft,
@@ -162,7 +169,7 @@ def _show_agreement(agreement: Agreement) -> None:
     say(f"{agreement.name}   {agreement.hash}", "bold")
     columns_ = f"{len(agreement.columns)} columns ({len(agreement.feature_names)} features)"
     say(f"Predicts '{target.name}', {kind}, from {columns_}.")
-    say(f"{agreement.method} with the model {agreement.model}, {agreement.rounds} round(s), seed {agreement.seed}.")
+    say(f"{agreement.method} with the model {agreement.network}, {agreement.rounds} round(s), seed {agreement.seed}.")
     leaves = f"{', '.join(agreement.leaves)}; at most {agreement.most_bytes:,} bytes"
     say(f"A site sends: {agreement.build_method().sends} ({leaves}).")
     say(f"Sites get back: {agreement.hand_out}.")

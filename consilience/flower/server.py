@@ -305,7 +305,7 @@ def _header(study: Study, method: Method, task: Task, participation: Participati
         "threads": threads,
         "compiled": False,
         "device": "cpu",
-        "model": agreement.model,
+        "model": agreement.network,
         "parameters": sum(p.numel() for p in task.weights(task.like).values()),
         "task": "classification" if agreement.target.classes else "regression",
         "classes": len(agreement.target.classes) or None,

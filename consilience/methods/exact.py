@@ -1,4 +1,4 @@
-"""Exact pooling: sums of fixed features.  This project; docs/exact.md.  Heads: Milios et al. 2018, Fed3R and others."""
+"""Exact pooling.  This project; heads after Milios et al. 2018, Fed3R and others: docs/exact.md."""
 
 from __future__ import annotations
 
@@ -75,6 +75,9 @@ class ExactPooling(Method):
         if self.wire not in WIRES:
             raise InputError(f"wire={self.wire!r} is not a precision: choose {', '.join(WIRES)}.")
         return ExactState(task.init(server.key))
+
+    def broadcast(self, state: ExactState) -> tuple[()]:
+        return ()  # the agreement says it all
 
     def local(self, task: Task, message: Any, client: Client) -> Reply:
         by_class = self.chosen_head(task).by_class

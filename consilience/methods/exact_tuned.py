@@ -1,4 +1,4 @@
-"""Exact pooling tuned by the sites: head, λ and a temperature by rows left out.  This project; docs/exact.md."""
+"""Exact pooling, tuned by the sites.  This project; docs/exact.md."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ExactTuned(Method):
     def broadcast(self, state: ExactState) -> Any:
         if isinstance(state.totals, Sums):
             return state.totals  # 2
-        return state.posterior
+        return ()
 
     def local(self, task: Task, message: Any, client: Client) -> Reply:
         if not isinstance(message, Sums):

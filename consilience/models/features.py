@@ -160,6 +160,9 @@ FEATURES: dict[str, Builder] = {
 }
 
 
+FOR_IMAGES = ("conv",)
+
+
 def usual_features(shape: int | Sequence[int]) -> str:
     """Choose a feature map by the kind of the rows.
 
@@ -335,6 +338,32 @@ def flatten(model: nn.Module) -> list[nn.Module]:
     if type(model) is not nn.Sequential:
         return [model]
     return [layer for part in model for layer in flatten(part)]
+
+
+def longest_features(feature_map: nn.Module, longest: float) -> float:
+    """Bound the length of features by that of rows.
+
+    Args:
+        feature_map: A map that `features` builds for tables.
+        longest: The length of the longest row.
+
+    Returns:
+        The largest length of its features.
+
+    Raises:
+        InputError: Nothing is known of this map.
+    """
+    if isinstance(feature_map, nn.Flatten):
+        return longest
+    if not isinstance(feature_map, (RandomReLU, RandomFourier)):
+        raise InputError("The length of such features has no known bound: choose identity, relu or fourier.")
+    plain = 0.0
+    if feature_map.plain:
+        plain = longest
+    if isinstance(feature_map, RandomFourier):
+        return math.hypot(plain, math.sqrt(2 * len(feature_map.bias)))
+    affine = torch.cat([feature_map.weight, feature_map.bias.unsqueeze(1)], 1).double()
+    return math.hypot(plain, float(torch.linalg.matrix_norm(affine, 2)) * math.hypot(longest, 1.0))
 
 
 def describe_maps(model: nn.Module) -> list[str]:

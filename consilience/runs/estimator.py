@@ -19,8 +19,10 @@ from consilience.errors import InputError
 from consilience.method import Method, name
 from consilience.methods import defaults
 from consilience.methods import method as method_from_name
-from consilience.models.mlp import mlp
+from consilience.models.features import on_features, usual_features, width_of
+from consilience.models.mlp import linear, mlp
 from consilience.predictive import Categorical, Distribution, Normal, check_finite
+from consilience.runs.features import features_from
 from consilience.runs.result import Result
 from consilience.runs.run import run
 from consilience.splits.labels import natural
@@ -40,6 +42,7 @@ class _Federated(BaseEstimator):
         *,
         hidden: Sequence[int] = (100, 100),
         model: nn.Module | None = None,
+        features: str | nn.Module | None = None,
         rounds: int | None = None,
         calibration: int = 0,
         inputs: int | float = 0,
@@ -49,6 +52,7 @@ class _Federated(BaseEstimator):
         self.method = method
         self.hidden = hidden
         self.model = model
+        self.features = features
         self.rounds = rounds
         self.calibration = calibration
         self.inputs = inputs
@@ -67,7 +71,7 @@ class _Federated(BaseEstimator):
             seed = int(check_random_state(seed).randint(2**31 - 1))
         sites = data.split(natural(), calibration=self.calibration, inputs=self.inputs, seed=seed)
         method = self._method(usual)
-        task = self._task(sites)
+        task = self._task(sites, method)
         return run(method, task, sites, rounds=self.rounds, seed=seed, engine=self.engine, scored=False)
 
     def _method(self, usual: Method) -> Method:
@@ -79,13 +83,25 @@ class _Federated(BaseEstimator):
             raise InputError(f"{name(method)} has a model for each site and none for all: choose a method that pools.")
         return method
 
-    def _task(self, sites: Sites) -> Task:
-        network = self.model
-        if network is None:
-            network = mlp(sites.features, sites.classes, hidden=self.hidden)
+    def _task(self, sites: Sites, method: Method) -> Task:
+        network = self._network(sites, method)
         if sites.classes:
             return classification(network)
         return regression(network)
+
+    def _network(self, sites: Sites, method: Method) -> nn.Module:
+        """The network that was asked for, on the features that were, or on those that the method needs."""
+        features = self.features
+        if features is None and self.model is None and method.heads:
+            features = usual_features(sites.shape)
+        if isinstance(features, str):
+            features = features_from(features, sites)
+        if features is not None:
+            head = self.model or linear(width_of(features, sites.features), sites.classes)
+            return on_features(features, head)
+        if self.model is not None:
+            return self.model
+        return mlp(sites.features, sites.classes, hidden=self.hidden)
 
     def _predictive(self, x: Any) -> Distribution:
         check_is_fitted(self)
@@ -112,6 +128,9 @@ class FederatedClassifier(ClassifierMixin, _Federated):
         method: How the sites learn together, an object or a name; evidence pooling if None.
         hidden: The widths of the network's hidden layers.
         model: A network of your own, in place of `hidden`.
+        features: Fixed features under the network: a name, as `fourier`, a run's folder, or any network, whose weights
+            are then constants. The network on them is linear, or `model`; `hidden` is not looked at. If None, none,
+            or what is usual for tables where the method learns a linear layer on fixed features.
         rounds: The rounds of methods that have many; what is usual if None.
         calibration: Labelled rows taken from the sites for the server.
         inputs: Unlabelled rows taken from the sites for the server: how many, or a share below 1.
@@ -181,6 +200,9 @@ class FederatedRegressor(RegressorMixin, _Federated):
         method: How the sites learn together, an object or a name; the mixture if None.
         hidden: The widths of the network's hidden layers.
         model: A network of your own, in place of `hidden`.
+        features: Fixed features under the network: a name, as `fourier`, a run's folder, or any network, whose weights
+            are then constants. The network on them is linear, or `model`; `hidden` is not looked at. If None, none,
+            or what is usual for tables where the method learns a linear layer on fixed features.
         rounds: The rounds of methods that have many; what is usual if None.
         calibration: Labelled rows taken from the sites for the server.
         inputs: Unlabelled rows taken from the sites for the server: how many, or a share below 1.

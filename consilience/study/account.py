@@ -107,7 +107,7 @@ def account(
         "summary": source,
         "sends": method.sends,
         "hand_out": _hand_out(agreement, facts),
-        "model": agreement.model,
+        "model": agreement.network,
         "parameters": sum(p.numel() for p in task.weights(task.like).values()),
         "task": agreement.kind,
         "target": target.name,

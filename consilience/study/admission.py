@@ -37,6 +37,7 @@ from consilience.formats.codec import encode
 from consilience.key import Stream
 from consilience.method import Method, Needs
 from consilience.method import name as name_of
+from consilience.models.features import longest_features
 from consilience.parties import Reply
 from consilience.study.agreement import Agreement, Study
 from consilience.study.columns import Column
@@ -91,12 +92,16 @@ def bounds_of(agreement: Agreement) -> Bounds:
     largest_target = 0.0
     if not agreement.target.classes:
         largest_target = max(_scaled(target, value) for value in target.range)
+    longest = math.hypot(*(size for column in sizes for size in column))
+    feature_map = agreement.build_feature_map()
+    if feature_map is not None:
+        longest = longest_features(feature_map, longest)
     return Bounds(
         prior_var=agreement.prior_var,
         parameters=sum(leaf.numel() for leaf in weights.values()),
         start=float(tree.ravel(weights).double().norm()),
         shapes=tuple(tuple(leaf.shape) for leaf in weights.values()),
-        reach=math.hypot(1.0, *(size for column in sizes for size in column)),
+        reach=math.hypot(1.0, longest),
         widest=max(size for column in sizes for size in column),
         classes=len(agreement.target.classes),
         target=largest_target,

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from consilience.admission.gate import MOST_ROWS
 from consilience.errors import InputError, unknown_name
 from consilience.formats.blueprint import MOST_DRAWS
@@ -24,6 +26,7 @@ from consilience.key import Key
 from consilience.method import Method
 from consilience.methods import METHODS, defaults
 from consilience.models import MODELS, model
+from consilience.models.features import FOR_IMAGES, features
 from consilience.prior import Isotropic
 from consilience.study.columns import Column, Target
 from consilience.study.names import check_name
@@ -53,7 +56,7 @@ class Agreement:
         server: The coordinator's public key.
         target: What is predicted.
         columns: What it is predicted from.
-        model: The network.
+        model: The network, on the features if there are any.
         prior_var: Variance of every weight under the prior.
         noise: Variance of an observation of a number, on the scale of the target; 0: learned.
         draws: Members that stand for a Gaussian posterior when predicting.
@@ -73,6 +76,8 @@ class Agreement:
         most_bytes: How large a reply may be.
         hand_out: What sites get back: `mixture`, `student` or `ensemble`.
         format: Version of the file's format.
+        features: The feature map between the columns and the network, as `fourier:320`: every site draws the same one
+            from the seed in its name. None if empty.
     """
 
     name: str
@@ -99,11 +104,14 @@ class Agreement:
     most_bytes: int = 1_000_000
     hand_out: str = "mixture"
     format: int = FORMAT
+    features: str = ""
 
     @property
     def fields(self) -> dict[str, Any]:
         """What is agreed, by name, as plain values: what is hashed, and what `from_fields` reads."""
         fields = dataclasses.asdict(self)
+        if not self.features:
+            del fields["features"]  # as agreements were before there were any
         if self.format == 1:
             return {name: value for name, value in fields.items() if name not in FORMAT_1}
         return fields
@@ -148,13 +156,35 @@ class Agreement:
         """
         return configure(METHODS[self.method](), self.settings)
 
+    def build_feature_map(self) -> nn.Module | None:
+        """Make the agreed feature map, the same at every site.
+
+        Returns:
+            The map; None where the network learns on the columns.
+
+        Raises:
+            InputError: There is no such map, or it is not for tables.
+        """
+        if not self.features:
+            return None
+        if self.features.partition(":")[0] in FOR_IMAGES:
+            raise InputError(f"features = '{self.features}' is for images, and a study has columns: try fourier.")
+        return features(self.features, len(self.feature_names))
+
+    @property
+    def network(self) -> str:
+        """The network in words, with the feature map under it."""
+        if not self.features:
+            return self.model
+        return f"{self.model} on {self.features}"
+
     def build_task(self) -> Task:
         """Make the statistical problem: the network, its prior and the likelihood of the target.
 
         Returns:
             The task.
         """
-        network = model(self.model, len(self.feature_names), len(self.target.classes) or None)
+        network = model(self.model, len(self.feature_names), len(self.target.classes) or None, self.build_feature_map())
         prior = Isotropic(self.prior_var)
         if self.target.classes:
             return replace(classification(network, prior), draws=self.draws)
@@ -175,6 +205,7 @@ class Agreement:
             raise unknown_name("method", self.method, METHODS)
         if self.model not in MODELS:
             raise unknown_name("model", self.model, MODELS)
+        self.build_feature_map()
         method = self.build_method()
         kind = self.kind
         if METHODS[self.method].bound or kind not in method.tasks:

@@ -35,6 +35,7 @@ def proposal(
     seed: int = 0,
     scaling: str = "agreed",
     hand_out: str | None = None,
+    features: str | None = None,
 ) -> Agreement:
     """Draft an agreement with sensible defaults; what leaves a site and its size are found by a rehearsal.
 
@@ -50,6 +51,7 @@ def proposal(
         seed: What all random numbers come from.
         scaling: `agreed` constants, or `sums` from a first exchange.
         hand_out: What sites get back; by a rule if None.
+        features: The feature map between the columns and the network; none if None.
 
     Returns:
         The agreement.
@@ -75,6 +77,7 @@ def proposal(
         seed=seed,
         scaling=scaling,
         hand_out=hand_out or usual_hand_out(METHODS[method]),
+        features=features or Agreement.features,
     )
     draft.check()
     kinds, largest = would_leave(draft)

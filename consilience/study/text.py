@@ -40,6 +40,7 @@ scaling = {scaling}  # agreed: by the constants below; sums: the constants come 
 {columns}
 
 [model]  # see `consilience run --help`
+features = {features}  # fixed features of the columns that the model learns on; sites draw the same from its seed
 model = {model}
 prior_var = {prior_var}  # variance of every weight before any data; the same at all sites
 noise = {noise}  # of a number: variance of an observation on the scaled target, 0 if it is learned
@@ -82,10 +83,13 @@ def agreement_text(a: Agreement, sends: str) -> str:
     words = {f.name: toml(getattr(a, f.name)) for f in dataclasses.fields(a) if f.name not in apart}
     target = "\n".join(f"{k} = {toml(v)}" for k, v in _target_fields(a.target).items())
     columns = "\n".join(f"{_bare(c.name)} = {inline(_column_fields(c))}" for c in a.columns)
-    template = AGREEMENT
+    absent: tuple[str, ...] = ()
     if a.format == 1:
-        lines = AGREEMENT.splitlines(keepends=True)
-        template = "".join(line for line in lines if not line.startswith(tuple(FORMAT_1)))
+        absent = tuple(FORMAT_1)
+    if not a.features:
+        absent = (*absent, "features = ")
+    lines = AGREEMENT.splitlines(keepends=True)
+    template = "".join(line for line in lines if not line.startswith(absent))
     return template.format(**words, target=target, columns=columns, sends=sends, method_name=a.method)
 
 

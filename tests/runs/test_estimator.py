@@ -13,6 +13,7 @@ from sklearn.model_selection import GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
 
 import consilience as co
 from consilience import tree
@@ -142,3 +143,27 @@ def test_predictions_that_are_not_finite_are_refused() -> None:
 
     with pytest.raises(Diverged, match="not finite for"):
         model.predict(x)
+
+
+def test_an_estimator_learns_on_features() -> None:
+    x, y, site = shifted()
+    method = co.FedAvg(co.SGD(rate=0.1, epochs=5, batch=16))
+    for features in ("fourier:20", nn.Sequential(nn.Linear(2, 20), nn.Tanh())):
+        model = clone(co.FederatedClassifier(method, features=features, rounds=3)).fit(x, y, groups=site)
+        assert list(model.result_.task.like) == ["1.weight", "1.bias"]
+        assert model.result_.task.like["1.weight"].shape == (3, 20)
+        assert model.score(x, y) > 0.8
+    adam = co.FedAvg(co.Adam(rate=0.01, epochs=20, batch=16))
+    regressor = co.FederatedRegressor(adam, features="relu:20", rounds=3).fit(x, x[:, 0], groups=site)
+    assert regressor.score(x, x[:, 0]) > 0.8
+    own = co.FederatedClassifier(method, features="relu:20", model=co.models.mlp(20, 3, (4,)), rounds=1)
+    assert "3.weight" in own.fit(x, y, groups=site).result_.task.like
+
+
+def test_an_estimator_whose_method_needs_fixed_features_gets_them() -> None:
+    class Head(co.FedAvg):
+        heads = True
+
+    x, y, site = shifted()
+    model = co.FederatedClassifier(Head(co.SGD(rate=0.05, epochs=2)), rounds=1).fit(x, y, groups=site)
+    assert model.result_.task.like["1.weight"].shape == (3, 302)

@@ -19,6 +19,7 @@ from consilience.datasets.folder import locate
 from consilience.errors import InputError
 from consilience.formats.envelope import open_envelope
 from consilience.formats.signature import read_key
+from consilience.pooling.sums import Sums, square_matrix
 from consilience.posterior import Dense
 from consilience.privacy.disclosure import Span, find_apart, guard
 from consilience.study.agreement import Agreement, Study
@@ -30,13 +31,19 @@ from consilience.study.text import study_text
 ROOT = Path(__file__).parents[2]
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 DEFAULT = {"method": "gaussian_product", "settings": ("inference.mode=Newton", "inference.dense=True")}
+SENDERS = [DEFAULT, {"method": "exact", "settings": (), "smallest": 5}]  # switzerland has five patients without the disease
 
 
 # --- the attack ------------------------------------------------------------------------------------------------------
 
 
-def second_moments(send: Dense, agreement: Agreement) -> Tensor:
-    """Σ p (1 − p) x xᵀ with the constant last: a precision of two logits, less the prior's, for the second of them."""
+def second_moments(send: Dense | Sums, agreement: Agreement) -> Tensor:
+    """Σ p (1 − p) x xᵀ with the constant last: a precision of two logits, less the prior's, for the second of them.
+
+    A Gram matrix is the same without p (1 − p), the constant first.
+    """
+    if isinstance(send, Sums):
+        return square_matrix(send.gram.double(), send.features).roll((-1, -1), (0, 1))
     features = len(agreement.feature_names)
     data = send.precision.double() - torch.eye(len(send.mean)) / agreement.prior_var
     own = [*range(features, 2 * features), 2 * features + 1]  # weights [2, D] come first, then biases [2]
@@ -58,7 +65,7 @@ def guesses(agreement: Agreement) -> Tensor:
     return torch.cat([vectors, vectors[i] - vectors[j]])
 
 
-def patients_in(send: Dense, agreement: Agreement, x: Tensor) -> set[int]:
+def patients_in(send: Dense | Sums, agreement: Agreement, x: Tensor) -> set[int]:
     """Training rows that can be read out of a reply, every feature to within 0.02."""
     lines = guesses(agreement) @ second_moments(send, agreement)
     lines = lines[lines[:, -1].abs() > 1e-3]
@@ -72,7 +79,7 @@ def heart(folder: Path, **words: object) -> Study:
     from consilience.study.toml import read_columns
 
     target, columns = read_columns(ROOT / "examples" / "hospitals" / "columns.toml")
-    return studies.study(folder, HOSPITALS, 400, target=target, columns=columns, **DEFAULT, **words)
+    return studies.study(folder, HOSPITALS, 400, target=target, columns=columns, **(DEFAULT | words))
 
 
 def tables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
@@ -86,8 +93,11 @@ def tables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 
 @pytest.mark.skipif(locate("heart_disease.csv", None) is None, reason="the heart disease table is not there")
-def test_no_patient_of_the_example_can_be_read_out_of_a_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = heart(tmp_path)
+@pytest.mark.parametrize("sender", SENDERS)
+def test_no_patient_of_the_example_can_be_read_out_of_a_reply(
+    sender: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = heart(tmp_path, **sender)
     agreed = study.agreement
     unguarded = dataclasses.replace(agreed, smallest=1)
     before: dict[str, int] = {}
