@@ -375,8 +375,8 @@ LIES = {
     "a loss below 0": (lambda d: d._replace(loss=-d.loss), "log-probabilities to more than 0"),
     "a negative curvature": (lambda d: d._replace(curvature=-d.curvature), "not positive semi-definite"),
     "gradients of no softmax": (lambda d: d._replace(gradient=d.gradient + 1.0), "do not add up to 0"),
-    "a gradient of 5 000": (lambda d: d._replace(gradient=stretch(d.gradient, 5e3)), "'gradient' holds 5e+03"),
-    "a curvature of 20 000": (lambda d: d._replace(curvature=stretch(d.curvature, 2e4)), "'curvature' holds 2e+04"),
+    "a gradient of 5 000": (lambda d: d._replace(gradient=stretch(d.gradient, 5e3)), "'gradient' holds 5e"),
+    "a curvature of 20 000": (lambda d: d._replace(curvature=stretch(d.curvature, 2e4)), "'curvature' holds 2e"),
     "another shape": (lambda d: d._replace(curvature=d.curvature[:-1]), "'curvature' has the shape"),
     "nothing": (lambda d: NOTHING, "is missing"),
 }
