@@ -60,7 +60,6 @@ from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.methods.glm import GLM
-from consilience.methods.glm import GLM
 from consilience.methods.mime import Mime, MimeLite
 from consilience.methods.mixture import Mixture
 from consilience.methods.oneshot import OneShotFL
