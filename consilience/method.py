@@ -178,7 +178,6 @@ class Method(ABC):
         shares: A first reply is the inference's posterior on the untouched task, which other methods can pool.
         by_site: The pool must know whose posterior is whose, so it cannot be handed out as unnamed samples.
         sums: The model is made of a sum over the clients, so that two models less one another show who is in one alone.
-        heads: It learns one linear layer on a fixed feature map.
         multiplies: Densities or predictions are multiplied, so that the errors of overconfident clients multiply too.
         heads: It learns one linear layer on a fixed feature map.
         carries: Named tuples of other files that its messages, replies or states hold.
@@ -201,7 +200,6 @@ class Method(ABC):
     shares: ClassVar[bool] = False
     by_site: ClassVar[bool] = False
     sums: ClassVar[bool] = False
-    heads: ClassVar[bool] = False
     multiplies: ClassVar[bool] = False
     heads: ClassVar[bool] = False
     carries: ClassVar[tuple[type, ...]] = ()

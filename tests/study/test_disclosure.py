@@ -31,7 +31,10 @@ from consilience.study.text import study_text
 ROOT = Path(__file__).parents[2]
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 DEFAULT = {"method": "gaussian_product", "settings": ("inference.mode=Newton", "inference.dense=True")}
-SENDERS = [DEFAULT, {"method": "exact", "settings": (), "smallest": 5}]  # switzerland has five patients without the disease
+SENDERS = [
+    DEFAULT,
+    {"method": "exact", "settings": (), "smallest": 5},
+]  # switzerland has five patients without the disease
 
 
 # --- the attack ------------------------------------------------------------------------------------------------------
