@@ -190,6 +190,10 @@ def test_networks_without_features_below_the_last_layer_are_refused() -> None:
         co.models.feature_map(co.models.mlp(4, 3))
 
 
+def test_a_map_with_a_seed_computes_the_same_in_training_and_prediction() -> None:
+    check_exact(co.classification(co.models.model("linear", 6, 3, co.models.features("relu:32", 6))), "This")
+
+
 def test_the_map_of_a_head_is_found_again() -> None:
     relu = co.models.features("relu:32", 6)
     network = co.models.on_features(relu, co.models.linear(32, 3))
