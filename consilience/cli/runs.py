@@ -103,7 +103,9 @@ def run(
             settings=tuple(settings or ()),
             data_dir=data_dir,
         )
-        if method is None:
+        if method is None and model is None:
+            recipe = recipe.choose_all(features)
+        elif method is None:
             recipe = recipe.choose_network(model, features, ()).choose_method()
         else:
             recipe = recipe.choose_network(model, features, [recipe.build_method()])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from consilience.method import Method
 from consilience.methods.evidence import EvidencePooling
+from consilience.methods.exact import ExactPooling
 from consilience.methods.mixture import Mixture
 
 RUN = "beta"  # a recipe in Python that names none
+FREE_RUN = "exact"  # nobody named a network either: one round on fixed features, the same for every split
 NETWORK_RUN = "evidence"  # classes and a network: needs nothing at the server
 TABLE_RUN = "evidence_tuned"  # the same on small tables, where plain evidence pooling is far behind
 NUMBERS_RUN = "mixture"
+LINEAR_NUMBERS = "exact"  # numbers and a linear model: Bayesian linear regression of all rows
 MOST_WEIGHTS = 2000  # of a linear model whose full Gaussian is sent: four million numbers
 LINEAR_STUDY = "gaussian_product"  # a study that classifies with a linear model: exact up to Laplace's approximation
 LINEAR_STUDY_SETTINGS = ("inference.mode=Newton", "inference.dense=True")
@@ -17,7 +20,7 @@ STUDY = "mixture"  # any other study: a full Gaussian would be too large, or lac
 
 
 def for_run(classes: bool, linear: bool, weights: int, table: bool) -> tuple[str, tuple[str, ...]]:
-    """Choose the method of a run on the command line that names none, as docs/choose.md advises.
+    """Choose the method of a run on the command line that names a network alone, as docs/choose.md advises.
 
     None of them needs anything at the server.
 
@@ -30,6 +33,8 @@ def for_run(classes: bool, linear: bool, weights: int, table: bool) -> tuple[str
     Returns:
         The method's name, and `field=value` settings.
     """
+    if not classes and linear:
+        return LINEAR_NUMBERS, ()
     if not classes:
         return NUMBERS_RUN, ()
     if linear and weights <= MOST_WEIGHTS:
@@ -39,19 +44,29 @@ def for_run(classes: bool, linear: bool, weights: int, table: bool) -> tuple[str
     return NETWORK_RUN, ()
 
 
-def classifier() -> Method:
+def classifier(free: bool) -> Method:
     """Make the method of a classifier that nobody chose one for.
 
+    Args:
+        free: Whether nobody chose a network either.
+
     Returns:
-        Evidence pooling: one round, and nothing is needed at the server.
+        Exact pooling on fixed features, or evidence pooling of networks: one round, with nothing at the server.
     """
+    if free:
+        return ExactPooling()
     return EvidencePooling()
 
 
-def regressor() -> Method:
+def regressor(free: bool) -> Method:
     """Make the method of a regressor that nobody chose one for.
 
+    Args:
+        free: Whether nobody chose a network either.
+
     Returns:
-        The mixture, as it is everywhere: a site whose training diverges repeats it with smaller steps.
+        Exact pooling on fixed features, or the mixture of networks.
     """
+    if free:
+        return ExactPooling()
     return Mixture()

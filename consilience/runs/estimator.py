@@ -28,6 +28,7 @@ from consilience.runs.run import run
 from consilience.splits.labels import natural
 from consilience.task import Task, classification, regression
 
+HIDDEN = (100, 100)  # widths of a network's hidden layers
 Array = np.ndarray[Any, Any]
 
 
@@ -40,7 +41,7 @@ class _Federated(BaseEstimator):
         self,
         method: Method | str | None = None,
         *,
-        hidden: Sequence[int] = (100, 100),
+        hidden: Sequence[int] | None = None,
         model: nn.Module | None = None,
         features: str | nn.Module | None = None,
         rounds: int | None = None,
@@ -74,6 +75,10 @@ class _Federated(BaseEstimator):
         task = self._task(sites, method)
         return run(method, task, sites, rounds=self.rounds, seed=seed, engine=self.engine, scored=False)
 
+    def _is_free(self) -> bool:
+        """Whether nobody chose a network."""
+        return self.model is None and self.hidden is None
+
     def _method(self, usual: Method) -> Method:
         """The method that was asked for, which must have one model for all sites."""
         method = self.method or usual
@@ -101,7 +106,7 @@ class _Federated(BaseEstimator):
             return on_features(features, head)
         if self.model is not None:
             return self.model
-        return mlp(sites.features, sites.classes, hidden=self.hidden)
+        return mlp(sites.features, sites.classes, hidden=self.hidden or HIDDEN)
 
     def _predictive(self, x: Any) -> Distribution:
         check_is_fitted(self)
@@ -125,8 +130,9 @@ class FederatedClassifier(ClassifierMixin, _Federated):
         (60, 2)
 
     Args:
-        method: How the sites learn together, an object or a name; evidence pooling if None.
-        hidden: The widths of the network's hidden layers.
+        method: How the sites learn together, an object or a name; if None, exact pooling on fixed features, or
+            evidence pooling where a network is chosen.
+        hidden: The widths of the network's hidden layers; if None, two of 100 where the method needs a network.
         model: A network of your own, in place of `hidden`.
         features: Fixed features under the network: a name, as `fourier`, a run's folder, or any network, whose weights
             are then constants. The network on them is linear, or `model`; `hidden` is not looked at. If None, none,
@@ -162,7 +168,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(f"y holds one class, {self.classes_[0]}: give rows of at least two classes.")
-        self.result_ = self._fit(x, codes, groups, len(self.classes_), defaults.classifier())
+        self.result_ = self._fit(x, codes, groups, len(self.classes_), defaults.classifier(self._is_free()))
         return self
 
     def predict_proba(self, X: Any) -> Array:
@@ -197,8 +203,9 @@ class FederatedRegressor(RegressorMixin, _Federated):
     """A regressor whose rows lie at sites: `fit(X, y, groups=site)`.
 
     Args:
-        method: How the sites learn together, an object or a name; the mixture if None.
-        hidden: The widths of the network's hidden layers.
+        method: How the sites learn together, an object or a name; if None, exact pooling on fixed features, or
+            the mixture where a network is chosen.
+        hidden: The widths of the network's hidden layers; if None, two of 100 where the method needs a network.
         model: A network of your own, in place of `hidden`.
         features: Fixed features under the network: a name, as `fourier`, a run's folder, or any network, whose weights
             are then constants. The network on them is linear, or `model`; `hidden` is not looked at. If None, none,
@@ -228,7 +235,7 @@ class FederatedRegressor(RegressorMixin, _Federated):
             InputError: The method has no model for all sites.
         """
         x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
-        self.result_ = self._fit(x, y.astype(np.float64), groups, 0, defaults.regressor())
+        self.result_ = self._fit(x, y.astype(np.float64), groups, 0, defaults.regressor(self._is_free()))
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

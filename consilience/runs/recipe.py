@@ -96,6 +96,18 @@ class Recipe:
         name, settings = defaults.for_run(sites.classes is not None, self.model == "linear", weights, is_table)
         return dataclasses.replace(self, method=name, settings=(*settings, *self.settings))
 
+    def choose_all(self, features: str | None) -> Recipe:
+        """Choose method, features and network, where nobody named a method or a network.
+
+        Args:
+            features: The feature map; what is usual for the rows if None.
+
+        Returns:
+            The recipe with all three.
+        """
+        recipe = dataclasses.replace(self, method=defaults.FREE_RUN)
+        return recipe.choose_network(None, features, [recipe.build_method()])
+
     def choose_network(self, model: str | None, features: str | None, methods: Iterable[Method]) -> Recipe:
         """Choose the feature map and the network on it, where nobody named them.
 

@@ -59,11 +59,11 @@ def proposal(
     Raises:
         InputError: The method or model is unknown, or cannot serve such a study.
     """
-    linear = model in (None, Agreement.model) and bool(target.classes)
-    method = method or _usual_method(linear)
+    linear = model in (None, Agreement.model)
+    method = method or _usual_method(linear, bool(target.classes))
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
-    if linear and method == defaults.LINEAR_STUDY:
+    if linear and target.classes and method == defaults.LINEAR_STUDY:
         settings = (*defaults.LINEAR_STUDY_SETTINGS, *settings)
     draft = Agreement(
         name,
@@ -85,10 +85,12 @@ def proposal(
     return dataclasses.replace(draft, leaves=kinds, most_bytes=most)
 
 
-def _usual_method(linear: bool) -> str:
-    """The name of the method unless asked otherwise; by whether a linear model classifies."""
-    if linear:
+def _usual_method(linear: bool, classes: bool) -> str:
+    """The name of the method unless asked otherwise; by whether the model is linear, and what it predicts."""
+    if linear and classes:
         return defaults.LINEAR_STUDY
+    if linear:
+        return defaults.LINEAR_NUMBERS
     return defaults.STUDY
 
 

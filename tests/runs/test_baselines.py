@@ -126,7 +126,7 @@ def test_a_comparison_has_its_lines_to_beat_and_warns_of_rows_below_them(tmp_pat
         (True, False, False, "evidence"),
         (True, False, True, "evidence_tuned"),
         (True, True, True, "gaussian_product"),
-        (False, True, True, "mixture"),
+        (False, True, True, "exact"),
         (False, False, False, "mixture"),
     ],
 )
@@ -152,3 +152,10 @@ def test_a_run_on_the_command_line_needs_no_method(tmp_path: Path, invoke: Invok
 def test_lines_need_rows() -> None:
     _, sites = tiny.classification()
     assert lines_to_beat(dataclasses.replace(sites, train=(), test=())) == {}
+
+
+def test_a_run_without_method_and_network_is_exact_pooling(tmp_path: Path, invoke: Invoke) -> None:
+    folder = tmp_path / "run"
+    code, out, _ = invoke("run", "--data", "moons", "--sites", "3", "--no-bounds", "--out", str(folder))
+    assert code == 0 and "fourier" in out
+    assert Store(folder).read_json()["method"] == "exact"
