@@ -56,7 +56,7 @@ class Perceptron(NamedTuple):
             x = x.flatten(1)
         first = params[self.weights[0]]
         bias = params[self.biases[0]]
-        out = linear(x, first.flatten(0, 1), bias.flatten()).unflatten(-1, first.shape[:2]).transpose(0, 1)
+        out: Tensor = linear(x, first.flatten(0, 1), bias.flatten()).unflatten(-1, first.shape[:2]).transpose(0, 1)
         for w, b in zip(self.weights[1:], self.biases[1:], strict=True):
             out = torch.baddbmm(params[b].unsqueeze(1), out.relu(), params[w].mT)
         return out
