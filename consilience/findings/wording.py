@@ -86,9 +86,8 @@ NEEDS = {"nothing": "no data", "inputs": "unlabelled inputs", "labels": "labelle
 GROUPS = {**{key: f"The server needs {what}" for key, what in NEEDS.items()}, BOUND: "Bounds, for reference"}
 GROUPS[BASELINE] = "Lines to beat"
 PAIRED = (
-    "Differences from the reference are paired by seed, with 95 % intervals; p-values are from Wilcoxon's signed-rank "
-    "test, Holm-adjusted over the rows of a table. Arrows: better (↑) or worse (↓) than the reference at the 5 % "
-    "level; two arrows, at the 1 % level."
+    "Differences from the reference are paired by seed, with 95 % intervals; p-values are Holm-adjusted over the rows "
+    "of a table. Arrows: better (↑) or worse (↓) than the reference at the 5 % level; two arrows, at the 1 % level."
 )
 
 
