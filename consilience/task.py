@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +37,7 @@ __all__ = [
 
 CHUNK = 8192  # inputs predicted at a time
 IMAGES = 512  # the same where every input has many numbers, and more after a convolution
+TOGETHER = 2**20  # numbers in the widest layer of all members: where more, products are large one by one
 UNINFORMED = 1e8  # latent variance of a flat prior, on standardised targets
 PRIOR_DRAWS = 200  # for the prior predictive of a regression network
 
@@ -246,8 +247,7 @@ class Task:
         weights = members(posterior, Key(0), self.draws, self.like)
 
         def outcome(x: Tensor) -> Distribution:
-            outputs = self._pass()
-            return self.likelihood.outcome(torch.stack([outputs(p, x) for p in weights]), weights)
+            return self.likelihood.outcome(self._each(posterior, weights, x), weights)
 
         @torch.no_grad()
         def predict(x: Tensor) -> Distribution:
@@ -255,6 +255,14 @@ class Task:
             return whole
 
         return lambda x: remember(lambda: predict(x), self.model, self.likelihood, *tree.leaves(posterior), x)
+
+    def _each(self, posterior: Posterior, weights: Sequence[Params], x: Tensor) -> Tensor:
+        """The outputs of every member [S, N, …]: by one product a layer where that is small, else by one pass each."""
+        net = perceptron(self.model)
+        if net is not None and isinstance(posterior, Samples) and net.numbers(posterior.params, len(x)) <= TOGETHER:
+            return net.passed_together(posterior.params, x)
+        outputs = self._pass()
+        return torch.stack([outputs(p, x) for p in weights])
 
     def member_predictions(self, posterior: Posterior, x: Tensor) -> list[Distribution]:
         """Predict with each member of a posterior by itself.

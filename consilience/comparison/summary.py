@@ -25,7 +25,7 @@ Cells: TypeAlias = Mapping[str, Cell]  # by a row's word
 WIDTH = 120  # columns of a table as text
 FIXED = (
     "Standard errors are over seeds (split, start and draws) on one fixed test set: they leave out the chance in "
-    "which rows it holds."
+    "which rows it holds. p is from Wilcoxon's signed-rank test."
 )
 FRESH = (
     "Every seed splits the same table anew, so that seeds share rows: standard errors, intervals and p are those of "

@@ -86,9 +86,8 @@ NEEDS = {"nothing": "no data", "inputs": "unlabelled inputs", "labels": "labelle
 GROUPS = {**{key: f"The server needs {what}" for key, what in NEEDS.items()}, BOUND: "Bounds, for reference"}
 GROUPS[BASELINE] = "Lines to beat"
 PAIRED = (
-    "Differences from the reference are paired by seed, with 95 % intervals; p-values are from Wilcoxon's signed-rank "
-    "test, Holm-adjusted over the rows of a table. Arrows: better (↑) or worse (↓) than the reference at the 5 % "
-    "level; two arrows, at the 1 % level."
+    "Differences from the reference are paired by seed, with 95 % intervals; p-values are Holm-adjusted over the rows "
+    "of a table. Arrows: better (↑) or worse (↓) than the reference at the 5 % level; two arrows, at the 1 % level."
 )
 
 
@@ -120,12 +119,27 @@ def beaten_by_base_rate(scores: Mapping[str, float | None], base: Mapping[str, f
         key, trivial = "rmse", "always predicting the overall mean"
     ours = scores.get(key)
     theirs = base.get(key)
-    if ours is None or theirs is None or not math.isfinite(ours) or ours <= theirs:
+    if ours is None or theirs is None or not math.isfinite(ours):
         return ""
+    if ours <= theirs:
+        return _narrower_than_base_rate(scores, base)
     return (
         f"an {metric(key).name} of {number(ours)} is worse than {trivial} ({number(theirs)}): do not use this "
         "model; a chain may have diverged or the pool may be far too confident. Try a linear model, a smaller learning "
         "rate, more epochs, a temperature, or another method."
+    )
+
+
+def _narrower_than_base_rate(scores: Mapping[str, float | None], base: Mapping[str, float | None]) -> str:
+    """What is wrong with numbers that are well predicted and badly surrounded; empty where nothing is."""
+    ours = scores.get("nll")
+    theirs = base.get("nll")
+    if ours is None or theirs is None or not math.isfinite(ours) or ours <= theirs:
+        return ""
+    return (
+        f"an {metric('nll').name} of {number(ours)} is worse than always predicting the overall mean with its variance "
+        f"({number(theirs)}), although the {metric('rmse').name} is not: do not use its intervals, which are too "
+        "narrow. Fit a temperature on labelled rows; where weights are averaged, set rule=pooled_variance."
     )
 
 

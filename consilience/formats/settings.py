@@ -16,7 +16,7 @@ from consilience.inference.hmc import HMC
 from consilience.inference.unrolled import Distillation
 from consilience.method import Method
 from consilience.methods import METHODS
-from consilience.pooling import distil, ensembles, heads, merging, resistant
+from consilience.pooling import distil, ensembles, heads, merging, noise, resistant
 from consilience.training import optimisers
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(predictive.shared, predictive.robust, posterior.moments, posterior.dense_moments),
         *(merging.eaa, merging.gaa, merging.aalv, merging.ppa, merging.cf),
         *(heads.Ridge, heads.OneHot, heads.Discriminant, heads.Dirichlet),
-        *(posterior.average, resistant.median, resistant.trimmed),
+        *(posterior.average, noise.pooled_variance, resistant.median, resistant.trimmed),
     )
 }
 # What else a task is made of.

@@ -36,7 +36,7 @@ class PreconditionedSGHMC:
     forgets where it began after about 1/c epochs, however unequal the curvatures are. The noise of the batches adds
     the share c/2 to the variance if rows are drawn independently, and less as an epoch uses every row once. The matrix
     C is as large as the number of weights squared, and is taken at three places on the way: for linear models, where
-    the curvature is exact and changes little, not for networks.
+    the curvature is exact and changes little, not for networks, on which the chain diverges.
 
     Attributes:
         rate: c, in shares of the way to the mode an epoch

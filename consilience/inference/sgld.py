@@ -20,7 +20,9 @@ from consilience.tree import Tree
 class SGLD:
     """θ ← θ − ε ∇U/n + √(2εT/n)·ξ: samples exp(−U/T) as ε → 0.
 
-    For U/n with curvature h the stationary variance is T/(nh) · 1/(1 − εh/2).
+    For U/n with curvature h the stationary variance is T/(nh) · 1/(1 − εh/2). The default's 60 epochs of small steps
+    are a snapshot ensemble: on a network of three units its predictions have 0.28 of the posterior's deviation, and
+    0.93 with 3000 epochs at a rate of 0.1.
 
     Attributes:
         rate: ε, on the mean loss

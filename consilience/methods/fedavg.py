@@ -28,7 +28,8 @@ class FedAvg(Method):
     Attributes:
         inference: How a client trains.
         equal: Whether every client counts the same.
-        rule: How weights become one: `average`; or `median` or `trimmed`, which no single client decides.
+        rule: How weights become one: `average`; `pooled_variance`, for a learned noise that is not too small; or
+            `median` or `trimmed`, which no single client decides.
     """
 
     shares: ClassVar[bool] = True

@@ -33,7 +33,8 @@ class FedAdam(Method):
         beta1: β₁, the memory of m.
         beta2: β₂, the memory of v.
         tau: τ, the adaptivity.
-        rule: How weights become one: `average`; or `median` or `trimmed`, which no single client decides.
+        rule: How weights become one: `average`; `pooled_variance`, for a learned noise that is not too small; or
+            `median` or `trimmed`, which no single client decides.
     """
 
     title: ClassVar[str] = "FedAdam"
@@ -83,7 +84,8 @@ class FedAvgM(Method):
         inference: How a client trains.
         rate: η, the server's step.
         momentum: m, how much of the last step is kept.
-        rule: How weights become one: `average`; or `median` or `trimmed`, which no single client decides.
+        rule: How weights become one: `average`; `pooled_variance`, for a learned noise that is not too small; or
+            `median` or `trimmed`, which no single client decides.
     """
 
     title: ClassVar[str] = "FedAvgM, server momentum"
@@ -134,7 +136,8 @@ class FedYogi(Method):
         beta1: β₁, the memory of m.
         beta2: β₂, the memory of v.
         tau: τ, the adaptivity.
-        rule: How weights become one: `average`; or `median` or `trimmed`, which no single client decides.
+        rule: How weights become one: `average`; `pooled_variance`, for a learned noise that is not too small; or
+            `median` or `trimmed`, which no single client decides.
     """
 
     title: ClassVar[str] = "FedYogi, called AdaptFL in Hasan 2023"

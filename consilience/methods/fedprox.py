@@ -28,7 +28,8 @@ class FedProx(Method):
         inference: How a client trains.
         mu: μ, the strength of the penalty.
         squared: Whether the distance is squared; False: μ‖θₖ − θ‖, as Hasan 2023 prints it.
-        rule: How weights become one: `average`; or `median` or `trimmed`, which no single client decides.
+        rule: How weights become one: `average`; `pooled_variance`, for a learned noise that is not too small; or
+            `median` or `trimmed`, which no single client decides.
     """
 
     moves_statistics: ClassVar[bool] = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -40,6 +41,37 @@ class Perceptron(NamedTuple):
         for w, b in zip(self.weights[:-1], self.biases[:-1], strict=True):
             inputs.append(linear(inputs[-1], params[w], params[b]).relu_())
         return inputs, linear(inputs[-1], params[self.weights[-1]], params[self.biases[-1]])
+
+    def passed_together(self, params: Params, x: Tensor) -> Tensor:
+        """Run the network with many sets of weights at once.
+
+        Args:
+            params: Weights by name, each leaf [S, …].
+            x: Inputs [N, …].
+
+        Returns:
+            The outputs [S, N, C]; equal to one pass after another, but for rounding.
+        """
+        if self.flat:
+            x = x.flatten(1)
+        first = params[self.weights[0]]
+        bias = params[self.biases[0]]
+        out: Tensor = linear(x, first.flatten(0, 1), bias.flatten()).unflatten(-1, first.shape[:2]).transpose(0, 1)
+        for w, b in zip(self.weights[1:], self.biases[1:], strict=True):
+            out = torch.baddbmm(params[b].unsqueeze(1), out.relu(), params[w].mT)
+        return out
+
+    def numbers(self, params: Params, rows: int) -> int:
+        """Count what the widest layer holds while `passed_together` runs.
+
+        Args:
+            params: Weights by name, each leaf [S, …].
+            rows: How many inputs there are.
+
+        Returns:
+            S · N · its width.
+        """
+        return rows * max(params[bias].numel() for bias in self.biases)
 
 
 def perceptron(model: nn.Module) -> Perceptron | None:

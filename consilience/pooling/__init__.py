@@ -3,7 +3,8 @@
 Of predictions (`consilience.predictive`):
     `mixture`, `product` with the powers `shared` or `robust`, `geometric` between two, `tempered`
 Of posteriors (`consilience.posterior`):
-    `average`, `median` and `trimmed` mean of weights; `multiply` of Gaussians, `cap_evidence` before it
+    `average`, `median` and `trimmed` mean of weights, `pooled_variance` for their noise; `multiply` of Gaussians,
+    `cap_evidence` before it
 Of Gaussians weight by weight (`merging`):
     `merge` by one of the rules `eaa`, `gaa`, `aalv`, `ppa`, `cf`; `spread` of the outcome
 Of models into ensembles (`ensembles`):
@@ -17,6 +18,7 @@ Of any teacher into one student (`distil`):
 from consilience.pooling.distil import Distil, at_average, at_client, at_random
 from consilience.pooling.ensembles import DirichletModels, Ensemble, GaussianModels
 from consilience.pooling.merging import aalv, cf, eaa, gaa, merge, ppa, spread
+from consilience.pooling.noise import pooled_variance
 from consilience.pooling.resistant import cap_evidence, median, trimmed
 from consilience.posterior import average, multiply
 from consilience.predictive import geometric, mixture, product, robust, shared, tempered
@@ -40,6 +42,7 @@ __all__ = [
     "merge",
     "mixture",
     "multiply",
+    "pooled_variance",
     "ppa",
     "product",
     "robust",

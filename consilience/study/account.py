@@ -152,12 +152,21 @@ def influence_warnings(agreement: Agreement, influence: Mapping[str, float], unk
     if unknown:
         sentences.append(f"The sites' influence on the model was not measured: {unknown}")
     for name, share in influence.items():
-        if share > agreement.most_influence:
+        if round(share, 3) > agreement.most_influence:  # less than a thousandth more is rounding, not influence
+            mine, agreed = _distinct_percents(share, agreement.most_influence)
             sentences.append(
-                f"{name} has an influence of {percent(share)} on this model, and at most "
-                f"{percent(agreement.most_influence)} is agreed: look at its reply, or pool without it."
+                f"{name} has an influence of {mine} on this model, and at most {agreed} is agreed: look at its reply, "
+                "or pool without it."
             )
     return sentences
+
+
+def _distinct_percents(share: float, limit: float) -> tuple[str, str]:
+    """Write two shares with as few decimals as tell them apart: '50.3 %' and '50.0 %', never '50 %' and '50 %'."""
+    digits = 0
+    while digits < 3 and percent(share, digits) == percent(limit, digits):
+        digits += 1
+    return percent(share, digits), percent(limit, digits)
 
 
 def _site(name: str, rows: int | None, reply: Received | None, influence: float | None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 DICTIONARY = HERE.parent.parent / "examples" / "hospitals" / "columns.toml"
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 FOLDS, CHOOSE = 5, 0.125  # share of the training rows that only choose β, λ and temperature
-SAMPLER, NEWTON = co.CyclicalSGHMC(), Newton()
+SAMPLER, NEWTON = co.Sampler(), Newton()
 LAPLACE = co.Laplace(mode=NEWTON, dense=True)
 Predictions = dict[str, Tensor]  # row of the table → p(yes) of every test row
 

@@ -10,7 +10,10 @@ import pytest
 
 from benchmarks import protocols
 from benchmarks.__main__ import BEGIN, END, write_page
+from consilience import datasets
 from consilience.comparison.reproduce import module
+from consilience.metrics.paired import difference
+from consilience.splits.text import parse
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,3 +75,18 @@ def test_a_benchmark_renews_its_own_table_and_leaves_the_others(tmp_path: Path) 
     assert text.startswith("Before.") and text.endswith("After.\n")
     write_page(page, found)
     assert page.read_text() == text
+
+
+def test_the_evidence_intervals_allow_for_rows_that_seeds_share() -> None:
+    """Where a seed splits the table anew; from the scores of every seed, as far as they are stored."""
+    summary, page = module("evidence/summary"), (ROOT / "docs/evidence.md").read_text()
+    found = cells("evidence/results/table.json")
+    sites = datasets.load("digits").split(parse("dirichlet:0.1"), 5, calibration=30, inputs=200)
+    assert summary.overlap("digits/dirichlet:0.1/5") == len(sites.all_test.x) / sum(len(d.x) for d in sites.train)
+    assert summary.overlap("mnist/dirichlet:0.1/5") == 0
+    for column in (*summary.MAIN, *summary.SHIFTED):
+        ours = found.get(("Evidence, as it comes", column))
+        if ours is not None and ours["seeds"] >= 3:
+            rivals = [found[row, column]["per_seed"] for row in summary.CLOSEST.values()]
+            pairs = [difference(ours["per_seed"], theirs, summary.overlap(column)) for theirs in rivals]
+            assert f"| {column} (10) | {' | '.join(summary.interval(d) for d in pairs)} |" in page, column

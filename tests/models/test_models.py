@@ -17,8 +17,11 @@ from consilience.models import MODELS, model
 from consilience.models.cnn import cnn_hasan
 from consilience.models.mlp import mlp
 from consilience.models.mobilenet import mobilenetv2
+from consilience.models.plain import Perceptron
 from consilience.models.resnet import resnet
 from consilience.parties import Client
+from consilience.posterior import Samples
+from consilience.predictive import Categorical
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 CONVOLUTIONAL = [name for name in MODELS if name.startswith(("cnn", "resnet", "mobilenet"))]
@@ -202,3 +205,29 @@ def test_networks_that_cannot_be() -> None:
         resnet(CIFAR, 10, depth=18)
     with pytest.raises(InputError, match="Did you mean 'mobilenetv2'"):
         model("mobilenet", CIFAR, 10)
+
+
+@pytest.mark.parametrize("hidden", [(), (7,), (7, 5)])
+def test_samples_predict_by_one_product_a_layer(hidden: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    task = co.classification(co.models.mlp(4, 3, hidden=hidden))
+    each = [task.init(Key(i)).params for i in range(30)]
+    samples = Samples({name: torch.stack([params[name] for params in each]) for name in each[0]})
+    x = Key(1).normal((50, 4))
+    one_by_one = torch.stack([task.outputs(params, x).softmax(-1) for params in each]).mean(0)
+    passes = []
+    monkeypatch.setattr(Perceptron, "passed", lambda *given: passes.append(given))
+
+    p = task.predictive(samples)(x)
+
+    assert isinstance(p, Categorical) and not passes
+    torch.testing.assert_close(p.probs, one_by_one, rtol=0, atol=1e-6)
+
+
+def test_many_samples_of_a_wide_network_are_passed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that memory does not grow with their number."""
+    task = co.classification(co.models.mlp(4, 3, hidden=(64,)))
+    samples = Samples({name: leaf.expand(20, *leaf.shape) for name, leaf in task.like.items()})
+    x = Key(1).normal((1000, 4))
+    monkeypatch.setattr(Perceptron, "passed_together", lambda *given: pytest.fail("too much at once"))
+
+    assert task.predictive(samples)(x).log_probs.shape == (1000, 3)  # type: ignore[union-attr]

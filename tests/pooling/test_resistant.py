@@ -132,7 +132,7 @@ def test_a_rule_survives_its_folder_and_folds_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "change", "said"),
     [
-        ("fedavg", "rule=eaa", "should be one of average, median, trimmed"),
+        ("fedavg", "rule=eaa", "should be one of average, median, pooled_variance, trimmed"),
         ("variational", "rule=median", "should be one of aalv, cf, eaa, gaa, ppa"),
         ("gaussian_product", "cap=many", "of type float"),
     ],

@@ -94,6 +94,9 @@ def test_numbers_are_held_against_the_overall_mean_of_training_rows() -> None:
     (warning,) = doubts(read_run(report))
     assert "An RMSE of 2.1" in warning and "the overall mean" in warning
     report["metrics"] = {"rmse": 1.9, "nll": 3.0}
+    (warning,) = doubts(read_run(report))
+    assert "An NLL of 3.000" in warning and "do not use its intervals" in warning
+    report["metrics"] = {"rmse": 1.9, "nll": 1.5}
     assert doubts(read_run(report)) == []
 
 

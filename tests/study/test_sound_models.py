@@ -246,3 +246,12 @@ def test_a_deployed_study_goes_on_without_the_site_and_measures_influence(tmp_pa
     assert (outcome.names, outcome.refused) == (("north", "south"), UNSOUND)
     report = json.loads((tmp_path / "lied" / "run" / "run.json").read_text())
     assert report["finished"] and sum(report["influence"]["shares"].values()) == pytest.approx(1, abs=0.01)
+
+
+def test_a_warning_about_influence_names_two_numbers_that_differ(tmp_path: Path) -> None:
+    agreement = studies.agreement(tmp_path)
+    assert influence_warnings(agreement, {"north": 0.5 + 1e-7, "south": 0.5}) == []  # rounding alone
+    (warning,) = influence_warnings(agreement, {"north": 0.503, "south": 0.49})
+    assert warning.startswith("north has an influence of 50.3 % on this model, and at most 50.0 % is agreed")
+    (warning,) = influence_warnings(agreement, {"north": 0.7, "south": 0.3})
+    assert "of 70 % on this model, and at most 50 %" in warning
