@@ -195,11 +195,11 @@ class Task:
         return dataclasses.replace(self, tilts=(*self.tilts, tilt))
 
     def anchored(self, point: Params, gradient: Params) -> Task:
-        """Learn with gradients g(θ; batch) − g(point; batch) + gradient, g that of U/n without tilts (SVRG, MIME).
+        """Learn with gradients g(θ; batch) − g(point; batch) + gradient, g that of U/n with its tilts (SVRG, MIME).
 
         Args:
             point: Where the batch's gradient is replaced.
-            gradient: What replaces it: the gradient over all rows there.
+            gradient: What replaces it: the gradient over all rows there, tilts included.
 
         Returns:
             A task with this anchor.
