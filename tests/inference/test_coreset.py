@@ -17,8 +17,9 @@ from consilience.comparison.rows import Row
 from consilience.data.sites import Data
 from consilience.engines import Sequential, Turn
 from consilience.errors import InputError
+from consilience.formats.settings import describe, restore
 from consilience.inference import BPCfKL, Inference
-from consilience.inference.coreset import contrast, departure
+from consilience.inference.coreset import contrast, departure, still
 from consilience.inference.pseudo_rows import initial
 from consilience.key import Key
 from consilience.parties import Client, Received, Server
@@ -91,15 +92,45 @@ def test_the_gradient_is_that_of_the_divergence() -> None:
 
 def test_the_divergence_falls_along_the_steps() -> None:
     (task, data), coreset = conjugate(12, 0), some_coreset(3, 12.0)
-    learn = BPCfKL(rate_x=0.002, rate_y=0.01)
+    learn = BPCfKL(rate_x=0.006, rate_y=0.03, momentum=0.0)
     seen = [divergence(data, coreset).item()]
+    velocity, scale = still(coreset), torch.ones((), dtype=torch.float64)
 
     for _ in range(150):
-        coreset = learn.update(coreset, exact_gradient(task, data, coreset), torch.ones((), dtype=torch.float64))
+        coreset, velocity = learn.update(coreset, velocity, exact_gradient(task, data, coreset), scale)
         seen.append(divergence(data, coreset).item())
 
     assert all(b < a for a, b in itertools.pairwise(seen))
     assert seen[-1] < 0.05 * seen[0]
+
+
+@pytest.mark.parametrize("rows", [3, 6])
+def test_steps_are_those_of_the_reference(rows: int) -> None:
+    """torch's SGD with momentum 0.5 on the mean over K pseudo-rows, at weights drawn on either side."""
+    task, _ = conjugate(12, 0)
+    coreset = some_coreset(rows, 12.0)
+    sides = [Key(30 + i).normal((4, 2)).double() for i in range(2)]
+    x, y = (leaf.clone().requires_grad_() for leaf in coreset[:2])
+    reference = torch.optim.SGD([{"params": [x], "lr": 0.3}, {"params": [y], "lr": 0.7}], momentum=0.5)
+    learn, velocity, scale = BPCfKL(rate_x=0.3, rate_y=0.7), still(coreset), torch.ones((), dtype=torch.float64)
+
+    for _ in range(3):
+        reference.zero_grad()
+        losses = [((x @ theta.T - y.unsqueeze(1)) ** 2 / (2 * NOISE)).mean() for theta in sides]
+        (losses[0] - losses[1]).backward()
+        reference.step()
+        coreset, velocity = learn.update(coreset, velocity, contrast(task, task.like, coreset, *sides), scale)
+
+    torch.testing.assert_close(coreset.x, x.detach(), atol=1e-12, rtol=0)
+    torch.testing.assert_close(coreset.y, y.detach(), atol=1e-12, rtol=0)
+
+
+def test_settings_stored_before_keep_their_steps() -> None:
+    old = {key: value for key, value in describe(BPCfKL()).items() if key not in ("momentum", "mean")}
+    restored = restore(old)
+    assert (restored.momentum, restored.mean) == (0.0, False)
+    assert describe(restored) == old
+    assert restore(describe(BPCfKL())) == BPCfKL()
 
 
 def test_the_data_themselves_are_stationary() -> None:
@@ -132,7 +163,7 @@ def test_the_whole_algorithm_leaves_the_data_where_they_are() -> None:
 def test_learning_brings_the_coresets_posterior_mean_to_the_datas() -> None:
     task, data = conjugate(30, 0)
     learn = BPCfKL(rows=4, trajectories=3, steps=14, data_steps=12, coreset_steps=12, interval=2, updates=40, draws=3)
-    learn = dataclasses.replace(learn, batch=30, rate_x=0.002, rate_y=0.1, noise=0.05, chain=Descent(0.2))
+    learn = dataclasses.replace(learn, batch=30, rate_x=0.004, rate_y=0.2, noise=0.05, chain=Descent(0.2))
     client = Client(data, (), Key(1))
 
     before = initial(task, data, 4, learn.spread, client.key.fold(1))
