@@ -388,7 +388,7 @@ def mean_nll(nll: Tensor, w: Tensor) -> Tensor:
         w: The rows' weights [N]; padding has 0.
 
     Returns:
-        The weighted mean.
+        The weighted mean. Of a batch of unequal weights it is a ratio, biased by O(1/rows); see docs/coresets.md.
     """
     return (w * nll).sum() / w.sum().clamp(min=1e-12)
 

@@ -56,8 +56,8 @@ class BPCfKL:
     5       g ← (1/MS) Σ ∇_C [−log p(ŷ | Z, θ_D + σε) + log p(ŷ | Z, θ_C + σε′)]
     6       v ← m v + g/n;  C ← C − ψ v;  a coreset that leaves is put back and its ψ halved
 
-    Each of the K rows stands for n/K: q can then be as sharp as p, and g/n is that of the mean over the K rows, which is
-    what the reference steps along.
+    Each of the K rows stands for n/K: q can then be as sharp as p, and g/n is that of the mean over the K rows, along
+    which the reference steps.
 
     Attributes:
         rows: K, the number of pseudo-rows

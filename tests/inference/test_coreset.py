@@ -26,6 +26,7 @@ from consilience.parties import Client, Received, Server
 from consilience.payload import Coreset
 from consilience.prior import Isotropic
 from consilience.privacy.exposure import nearness
+from consilience.task import mean_nll
 from consilience.training.optimisers import Descent
 
 NOISE, PRIOR = 0.5, 2.0  # variances
@@ -131,6 +132,31 @@ def test_settings_stored_before_keep_their_steps() -> None:
     assert (restored.momentum, restored.mean) == (0.0, False)
     assert describe(restored) == old
     assert restore(describe(BPCfKL())) == BPCfKL()
+
+
+def test_batches_of_unequal_pseudo_rows_are_all_but_unbiased() -> None:
+    """A batch's weights are normalised within it: its mean is a ratio, biased by O(1/B) of what sets rows apart.
+
+    All batches of B of 15 pseudo-rows, of five sites whose sizes differ as FEMNIST's writers do (a deviation of 27 % of
+    the mean): the expected gradient is off by 1.4 % (B = 5) and 0.3 % (10), where a single batch is off by 32 and 16 %.
+    """
+    sizes = torch.tensor([100.0, 130.0, 155.0, 170.0, 210.0]).double()
+    w = sizes.repeat_interleave(3) / 3
+    slopes = Key(5).normal((15, 8)).double() + (w / w.mean()).unsqueeze(1)  # of each row; some of it grows with w
+    right = (w / w.sum()) @ slopes
+    theta = torch.zeros(8, dtype=torch.float64, requires_grad=True)
+
+    def gradient(rows: Tensor) -> Tensor:
+        return torch.autograd.grad(mean_nll(slopes[rows] @ theta, w[rows]), theta)[0]
+
+    bias = {}
+    for count in (5, 10):
+        away = torch.stack([gradient(torch.tensor(rows)) for rows in itertools.combinations(range(15), count)]) - right
+        bias[count] = (away.mean(0).norm() / right.norm()).item()
+        noise = (away.norm(dim=1).mean() / right.norm()).item()
+        assert bias[count] < noise / 20
+    assert bias[5] < 0.015 and bias[10] < 0.3 * bias[5]  # (1 − B/N)/B: a quarter
+    torch.testing.assert_close(gradient(torch.arange(15)), right)  # all rows in one batch: exact
 
 
 def test_the_data_themselves_are_stationary() -> None:
