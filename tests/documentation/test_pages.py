@@ -72,3 +72,14 @@ def test_a_benchmark_renews_its_own_table_and_leaves_the_others(tmp_path: Path) 
     assert text.startswith("Before.") and text.endswith("After.\n")
     write_page(page, found)
     assert page.read_text() == text
+
+
+@pytest.mark.parametrize("name", ["table1", "table9"])
+def test_dhondt2024_tables_are_those_of_its_results(name: str) -> None:
+    summary, page = module("dhondt2024/summary"), (ROOT / "experiments/dhondt2024/README.md").read_text()
+    stored = ROOT / f"experiments/dhondt2024/results/{name}-{summary.STORED[name]}.json"
+    if not stored.exists():
+        assert f"<!-- {name}: summary.py -->\n<!-- end -->" in page  # nothing has run yet
+        return
+    found = summary.table(json.loads(stored.read_text()))
+    assert found.count("\n") > 1 and summary.renew(page, name, found) == page
