@@ -196,11 +196,11 @@ class Task:
         return dataclasses.replace(self, tilts=(*self.tilts, tilt))
 
     def anchored(self, point: Params, gradient: Params) -> Task:
-        """Learn with gradients g(θ; batch) − g(point; batch) + gradient, g that of U/n without tilts (SVRG, MIME).
+        """Learn with gradients g(θ; batch) − g(point; batch) + gradient, g that of U/n with its tilts (SVRG, MIME).
 
         Args:
             point: Where the batch's gradient is replaced.
-            gradient: What replaces it: the gradient over all rows there.
+            gradient: What replaces it: the gradient over all rows there, tilts included.
 
         Returns:
             A task with this anchor.
@@ -396,7 +396,7 @@ def mean_nll(nll: Tensor, w: Tensor) -> Tensor:
         w: The rows' weights [N]; padding has 0.
 
     Returns:
-        The weighted mean.
+        The weighted mean. Of a batch of unequal weights it is a ratio, biased by O(1/rows); see docs/coresets.md.
     """
     return (w * nll).sum() / w.sum().clamp(min=1e-12)
 

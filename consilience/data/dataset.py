@@ -158,6 +158,11 @@ class Dataset:
         parts = split(rows, len(names), key.fold(Draw.SITES))
         test_parts = split.follow(held_out, [rows.take(part) for part in parts], key.fold(Draw.FOLLOW))
         train, tuned = cut_validation(rows, parts, validation, base.shares_rows, key.fold(Draw.VALIDATION))
+        numbers = None
+        if base.shares_rows:  # the same cut of the rows' numbers
+            numbered = rows._replace(y=torch.arange(len(rows.y)))
+            cuts, _ = cut_validation(numbered, parts, validation, True, key.fold(Draw.VALIDATION))
+            numbers = tuple(part.y for part in cuts)
 
         with_roles = Sites(
             train=train,
@@ -174,6 +179,7 @@ class Dataset:
             class_names=self.class_names,
             feature_names=self.feature_names,
             image=self.image,
+            numbers=numbers,
         )
         return self._prepare(with_roles, split, standardise, key.fold(Draw.SHIFT))
 
@@ -204,9 +210,9 @@ class Dataset:
         if self.site is None:
             raise InputError(f"{self.name} has no natural sites: use another split, such as iid().")
         ids = sorted(set(self.site.tolist()))
-        if count is not None and not 0 <= count <= len(ids):
-            raise InputError(f"{self.name} has {len(ids)} natural sites: ask for at most that many, not for {count}.")
-        ids = ids[: count or len(ids)]
+        if count is not None and not 1 <= count <= len(ids):
+            raise InputError(f"{self.name} has {len(ids)} natural sites: ask for 1 to {len(ids)}, not for {count}.")
+        ids = ids[:count]
         names = tuple(str(i) for i in ids)
         if self.site_names is not None:
             names = tuple(self.site_names[i] for i in ids)

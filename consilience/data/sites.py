@@ -76,6 +76,7 @@ class Sites:
         feature_shift: Original features are feature_shift + feature_scale · x.
         feature_scale: See `feature_shift`.
         image: Channels, height and width, where rows are images whose pixels lie in one list.
+        numbers: Numbers of every site's training rows, where a row may be at several sites; None where it is at one.
     """
 
     train: tuple[Data, ...]
@@ -96,6 +97,7 @@ class Sites:
     feature_shift: Tensor | None = None
     feature_scale: Tensor | None = None
     image: tuple[int, int, int] | None = None
+    numbers: tuple[Tensor, ...] | None = None
 
     def __len__(self) -> int:
         """How many sites there are."""
@@ -126,11 +128,16 @@ class Sites:
         """Bring all rows to one site, in the order of the sites; the server keeps what it has.
 
         Returns:
-            The one site.
+            The one site. A training row that several sites have is there once.
         """
+        train = concatenate(self.train)
+        if self.numbers is not None:
+            first = _first_places(torch.cat(self.numbers)).to(train.w.device)
+            train = Data(*(leaf[first] for leaf in train))
         pooled = replace(
             self,
-            train=(concatenate(self.train),),
+            train=(train,),
+            numbers=None,
             test=(self.all_test,),
             split="pooled",
             names=("pooled",),
@@ -280,6 +287,15 @@ def concatenate(parts: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Data:
         All rows, one part after another.
     """
     return Data(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+
+
+def _first_places(numbers: Tensor) -> Tensor:
+    """Where each number stands first, ascending."""
+    order = numbers.argsort(stable=True)
+    ordered = numbers[order]
+    begins = torch.ones_like(ordered, dtype=torch.bool)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    return order[begins].sort().values
 
 
 def narrow(values: Tensor) -> Tensor:

@@ -69,8 +69,13 @@ def describe(value: Any) -> Any:
 
 
 def _is_as_before(settings: Any, field: dataclasses.Field[Any]) -> bool:
-    """Whether a field that older runs lack has the default with which nothing changed."""
-    return bool(field.metadata.get("added")) and getattr(settings, field.name) == field.default
+    """Whether a field that older runs lack has the value with which nothing changed."""
+    return bool(field.metadata.get("added")) and getattr(settings, field.name) == _before(field)
+
+
+def _before(field: dataclasses.Field[Any]) -> Any:
+    """What older runs, which lack a field, did: its default, unless it says otherwise."""
+    return field.metadata.get("before", field.default)
 
 
 def restore(value: Any) -> Any:
@@ -133,7 +138,8 @@ def _restore_dataclass(value: dict[str, Any]) -> Any:
     for field, item in restored.items():
         if not matches(declared.get(field), item):
             raise InputError(f"'{name}' cannot have {field}={value[field]!r}: the file is damaged.")
-    return kinds[name](**restored)
+    older = {field.name: field for field in dataclasses.fields(kinds[name]) if "before" in field.metadata}
+    return kinds[name](**{name: _before(field) for name, field in older.items()} | restored)
 
 
 def _replace(settings: T, path: list[str], text: str, change: str) -> T:

@@ -54,9 +54,10 @@ class BPCfKL:
     3       draw M of the kept weights;  θ_D ← those L_D steps later on the same trajectory
     4       θ_C ← L_C steps on the coreset's own U/n, from the weights drawn
     5       g ← (1/MS) Σ ∇_C [−log p(ŷ | Z, θ_D + σε) + log p(ŷ | Z, θ_C + σε′)]
-    6       C ← C − ψ g;  a coreset that leaves is put back and its ψ halved
+    6       v ← m v + g/n;  C ← C − ψ v;  a coreset that leaves is put back and its ψ halved
 
-    Each of the K rows stands for n/K: q can then be as sharp as p. The steps ψ are in units of one pseudo-row.
+    Each of the K rows stands for n/K: q can then be as sharp as p, and g/n is that of the mean over the K rows, along
+    which the reference steps.
 
     Attributes:
         rows: K, the number of pseudo-rows
@@ -71,10 +72,13 @@ class BPCfKL:
         noises: S, perturbations of each set of weights
         noise: σ, their deviation
         chain: how trajectories and short chains move
-        rate_x: ψ of the inputs
+        rate_x: ψ of the inputs, as in Table 2
         rate_y: ψ of the targets of a regression
         spread: deviation of the first inputs around the data's mean
         memory: bytes of kept weights a client may hold
+        momentum: m, the share of the last step that goes on; 0.5 in the reference
+        mean: whether steps are along the mean over the K rows; False: along their sum, K times as far, as runs made
+            before had it
     """
 
     rows: int = 10
@@ -89,10 +93,12 @@ class BPCfKL:
     noises: int = 5
     noise: float = 1e-2
     chain: Optimiser = AdamSteps(1e-2)
-    rate_x: float = 0.01
-    rate_y: float = 0.1
+    rate_x: float = 0.05
+    rate_y: float = 0.5
     spread: float = 1.0
     memory: float = 1e9
+    momentum: float = dataclasses.field(default=0.5, metadata={"added": True, "before": 0.0})
+    mean: bool = dataclasses.field(default=True, metadata={"added": True, "before": False})
 
     def abridge(self) -> BPCfKL:
         """Take one step everywhere; see `consilience.method.abridge`."""
@@ -136,6 +142,7 @@ class BPCfKL:
         weights, spacing = self.pretrain(task, seed, client)  # 1
         first = initial(task, data, self.rows, self.spread, client.key.fold(1))  # 2
         coreset = first
+        velocity = still(first)
         scale = torch.ones_like(data.size)
         halved = torch.zeros_like(data.size)
         gradients = gradients_of(task, task.like, data.size)
@@ -154,9 +161,10 @@ class BPCfKL:
             data_side = self.perturb(theta_data, key.fold(1))
             coreset_side = self.perturb(theta, key.fold(2))
             gradient = contrast(task, task.like, coreset, data_side, coreset_side)  # 5
-            new = self.update(coreset, gradient, scale)  # 6
+            new, velocity = self.update(coreset, velocity, gradient, scale)  # 6
             away = departure(new, first, data)
             coreset = Coreset(*(torch.where(away, a, b) for a, b in zip(coreset, new, strict=True)))
+            velocity = Coreset(*(torch.where(away, torch.zeros_like(v), v) for v in velocity))
             scale = torch.where(away, 0.5 * scale, scale)
             halved = halved + away.to(halved)
         return Learned(coreset, halved, nearness(coreset, data))
@@ -223,21 +231,43 @@ class BPCfKL:
         noise = key.normal((self.noises, *vectors.shape), vectors)
         return (vectors + self.noise * noise).flatten(0, 1)
 
-    def update(self, coreset: Coreset, gradient: Coreset, scale: Tensor) -> Coreset:
-        """Take one step downhill, in units of one pseudo-row.
+    def update(self, coreset: Coreset, velocity: Coreset, gradient: Coreset, scale: Tensor) -> tuple[Coreset, Coreset]:
+        """Take one step downhill, along the mean over the pseudo-rows.
 
         Args:
             coreset: the pseudo-rows
+            velocity: of the step before, in their inputs and targets; see `still`
             gradient: of the divergence, in their inputs and targets
             scale: factor of the steps ψ
 
         Returns:
-            The pseudo-rows moved; labels and weights stay.
+            The pseudo-rows moved, labels and weights as they were; and the velocity.
         """
-        x = coreset.x - scale * self.rate_x * gradient.x / coreset.w.mean()
+        unit = coreset.w.sum()
+        if not self.mean:
+            unit = coreset.w.mean()
+        moved = velocity._replace(
+            x=self.momentum * velocity.x + gradient.x / unit, y=self.momentum * velocity.y + gradient.y / unit
+        )
+        x = coreset.x - scale * self.rate_x * moved.x
         if not coreset.y.is_floating_point():
-            return coreset._replace(x=x)
-        return coreset._replace(x=x, y=coreset.y - scale * self.rate_y * gradient.y / coreset.w.mean())
+            return coreset._replace(x=x), moved
+        return coreset._replace(x=x, y=coreset.y - scale * self.rate_y * moved.y), moved
+
+
+def still(coreset: Coreset) -> Coreset:
+    """The velocity of pseudo-rows before their first step.
+
+    Args:
+        coreset: the pseudo-rows
+
+    Returns:
+        Zeros, shaped as the gradient that `contrast` gives.
+    """
+    y = torch.zeros_like(coreset.y)
+    if not coreset.y.is_floating_point():
+        y = torch.zeros_like(coreset.x[:, 0])
+    return Coreset(torch.zeros_like(coreset.x), y, torch.zeros_like(coreset.w))
 
 
 def caution(learned: Sequence[Learned], classes: int | None) -> None:

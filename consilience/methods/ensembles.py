@@ -11,7 +11,7 @@ from consilience.pooling.ensembles import Ensemble
 
 
 def v_distillation(inner: Method | None = None, inference: Inference | None = None) -> FedBE:
-    """Distil the clients' models alone, with squared pseudo-labels and SGD, in every round.
+    """Distil the clients' models alone, with squared pseudo-labels (as FedBE) and SGD, in every round.
 
     The paper's 20 epochs and batch of 128; its step size is not printed, 1e-3 is where SWA's steps begin.
 
@@ -24,7 +24,7 @@ def v_distillation(inner: Method | None = None, inference: Inference | None = No
     """
     training = inference or SGD(rate=1e-3, momentum=0.9, epochs=20, batch=128)
     ensemble = Ensemble(samples=0, average=False, clients=True)
-    return FedBE(inner or FedAvg(), ensemble, sharpen=2.0, distil=Distil(training, wide=False))
+    return FedBE(inner or FedAvg(), ensemble, distil=Distil(training, wide=False))
 
 
 def one_ensemble(inference: Inference | None = None) -> FedBE:

@@ -15,7 +15,7 @@ from consilience.parties import Client, Received, Reply, Server, weights
 from consilience.pooling.distil import Distil
 from consilience.pooling.ensembles import Ensemble, Ensembled
 from consilience.posterior import Samples
-from consilience.predictive import Predictive, tempered
+from consilience.predictive import Categorical, Distribution, Predictive, tempered
 from consilience.task import Task
 
 
@@ -34,7 +34,7 @@ class FedBE(Method):
     Attributes:
         inner: How clients train and the server averages: fedavg, fedprox, fedavgm, scaffold and others.
         ensemble: Who is in the ensemble.
-        sharpen: s; 1 leaves the pseudo-labels as they are.
+        sharpen: s, for classes; 2 as the paper's text and program have it, 1 leaves the pseudo-labels as they are.
         distil: How the server trains one student; None: keep the ensemble, and go on from θ̄.
         monitor: Whether to score ensemble and student, or average, side by side in every round.
     """
@@ -44,7 +44,7 @@ class FedBE(Method):
 
     inner: Method = FedAvg()
     ensemble: Ensemble = Ensemble()
-    sharpen: float = 1.0
+    sharpen: float = 2.0
     distil: Distil | None = Distil(SWA(epochs=40, batch=20), wide=False)
     monitor: bool = False
 
@@ -72,7 +72,7 @@ class FedBE(Method):
         ensembled = Ensembled.of(inner, members)
         if self.distil is None or (len(replies) < 2 and self.distil.keeps_shape(task)):
             return ensembled
-        teacher = lambda x: tempered(task.predictive(members)(x), 1 / self.sharpen)  # 4
+        teacher = lambda x: sharpened(task.predictive(members)(x), self.sharpen)  # 4
         student = self.distil.student(task, teacher, [inner.posterior], server.inputs, server.key.fold(1))  # 5
         return ensembled.taught(student, self.distil.keeps_shape(task))
 
@@ -87,3 +87,18 @@ class FedBE(Method):
         if self.distil is None:
             return {"average": task.predictive(state.posterior)}
         return {"ensemble": task.predictive(state.posteriors[0])}
+
+
+def sharpened(p: Distribution, power: float) -> Distribution:
+    """Raise pseudo-labels to a power.
+
+    Args:
+        p: What the ensemble predicts.
+        power: s.
+
+    Returns:
+        p^s, normalised, for classes; a Normal as it is, because the spread of its members is what the student learns.
+    """
+    if not isinstance(p, Categorical):
+        return p
+    return tempered(p, 1 / power)

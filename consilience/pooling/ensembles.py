@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -42,11 +42,26 @@ class ModelDistribution(Protocol):
 
 @dataclass(frozen=True)
 class GaussianModels:
-    """Every weight by itself, from the Gaussian with the clients' weighted mean and variance (eq. 5)."""
+    """Every weight by itself, from the Gaussian with the clients' weighted mean and variance (eq. 5).
+
+    Attributes:
+        scale: Of the deviation that is drawn with; the released program has 0.1.
+
+    Raises:
+        InputError: If scale is below 0.
+    """
+
+    scale: float = field(default=1.0, metadata={"added": True})
+
+    def __post_init__(self) -> None:
+        if not self.scale >= 0:
+            raise InputError(f"scale={self.scale}: a factor of a deviation is at least 0; eq. 5 has scale=1.")
 
     def __call__(self, points: Sequence[Point], weights: Tensor, key: Key, n: int) -> Samples:
         """Fit the Gaussian and draw from it; see `ModelDistribution.__call__`."""
-        return Samples(floor_var(draw(gaussian(points, weights), key, n).params))
+        fitted = gaussian(points, weights)
+        narrowed = {name: var * self.scale**2 for name, var in fitted.var.items()}
+        return Samples(floor_var(draw(Gaussian(fitted.mean, narrowed), key, n).params))
 
 
 @dataclass(frozen=True)

@@ -174,11 +174,11 @@ class Recipe:
         if self.data.endswith(".csv"):
             if self.target is None:
                 raise InputError("CSV files need to know which column to predict: name it as target.")
-            return from_csv(self.data, self.target, split=split, sites=self.sites or None, **roles)
+            return from_csv(self.data, self.target, split=split, sites=self.sites, **roles)
         if self.target is not None:
             raise InputError(f"target is for CSV files, and {self.data} knows what it predicts: leave it out.")
         rows = datasets.load(self.data, self.data_dir)
-        return rows.split(split or rows.usual_split(), self.sites or None, **roles)
+        return rows.split(split or rows.usual_split(), self.sites, **roles)
 
     def to_json(self) -> dict[str, Any]:
         """Write the recipe as JSON, without the data folder, which is this machine's business."""
@@ -196,7 +196,7 @@ class Recipe:
             data_dir: Where data sets are kept on this machine.
 
         Returns:
-            The recipe, without a target that named data once ignored.
+            The recipe, without a target that named data once ignored; 0 sites once meant as many as usual.
 
         Raises:
             InputError: The value is not a recipe.
@@ -207,6 +207,8 @@ class Recipe:
                 "run.json does not say how this run was made: it was started from Python, resume it there."
             )
         recipe = restore_fields(Recipe, {**value, "data_dir": data_dir})
+        if recipe.sites == 0:
+            recipe = dataclasses.replace(recipe, sites=None)
         if recipe.data.endswith(".csv"):
             return recipe
         return dataclasses.replace(recipe, target=None)

@@ -44,7 +44,7 @@ def gradient_of(task: Task, like: Params, size: Tensor) -> Gradient:
 
 
 def pass_of(task: Task, like: Params, size: Tensor) -> Pass:
-    """A training pass: forward and backward through likelihood, prior, anchor and tilts.
+    """A training pass: forward and backward through likelihood, prior, tilts and anchor.
 
     Args:
         task: the target
@@ -58,25 +58,25 @@ def pass_of(task: Task, like: Params, size: Tensor) -> Pass:
     likelihood_pass = _likelihood_pass(task, like)
     is_statistic = statistics_in(task, like)
 
-    def posterior_pass(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
+    def tilted_pass(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
         current, gradient = likelihood_pass(vector, batch, key, step)
         prior = task.prior.gradient(vector)
         if prior is not None:
             gradient = gradient.add_(prior / size)
-        return current, gradient
-
-    def learn(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
-        anchor = task.anchor
-        if anchor is not None:  # first, since the next pass may overwrite this one's gradient
-            correction = anchor.gradient - posterior_pass(anchor.point, batch, key, step)[1]
-        current, gradient = posterior_pass(vector, batch, key, step)
-        if anchor is not None:
-            gradient = gradient + correction
         for tilt in task.tilts:
             if hasattr(tilt, "onto"):
                 gradient = tilt.onto(gradient, vector)
             else:
                 gradient = gradient + grad(lambda v, t=tilt: t(tree.unravel(v, like)), vector)  # type: ignore[misc]
+        return current, gradient
+
+    def learn(vector: Tensor, batch: Data, key: Key, step: int) -> tuple[Tensor, Tensor]:
+        anchor = task.anchor
+        if anchor is not None:  # first, since the next pass may overwrite this one's gradient
+            correction = anchor.gradient - tilted_pass(anchor.point, batch, key, step)[1]
+        current, gradient = tilted_pass(vector, batch, key, step)
+        if anchor is not None:
+            gradient = gradient + correction
         if is_statistic is None:
             return vector, gradient
         return torch.where(is_statistic, current, vector), torch.where(is_statistic, 0.0, gradient)

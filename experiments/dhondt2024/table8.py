@@ -8,16 +8,17 @@ import warnings
 import consilience as co
 from consilience.comparison.reproduce import Experiment, Values, module
 from consilience.metrics.scores import scores
-from consilience.prior import Isotropic
 
 table1 = module("dhondt2024/table1")
 
 
-def score_writers(writers: int, rows: int, seed: int, scale: str, data_dir: str | None) -> dict[str, float | None]:
+def score_writers(
+    writers: int, rows: int, seed: int, scale: str, data_dir: str | None, column: str = ""
+) -> dict[str, float | None]:
     """One run of BPC-FL + SGD with so many writers and pseudo-rows, scored on writers nobody trained on."""
     size = table1.SIZES[scale]
     sites, others = table1.prepare(writers, size.unseen, seed, data_dir)
-    task = co.classification(table1.network(size), prior=Isotropic(100.0))
+    task = table1.regularised(size, column)
     learn = dataclasses.replace(size.learn, rows=rows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

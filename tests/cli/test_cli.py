@@ -197,6 +197,8 @@ NORMED = "from torch import nn\ndef net(f, o):\n    return nn.Sequential(nn.Batc
         ("run fedavg --split dirichlet:0", "alpha=0.0 is not a positive number"),
         ("run fedavg --split dirichlet:-1", "alpha=-1.0 is not a positive number"),
         ("run fedavg --sites 5000", "sites"),
+        ("run fedavg --sites 0", "at least one site"),
+        ("run fedavg --data sine --sites 0", "ask for 1 to 5, not for 0"),
         ("run fedavg --engine gpu", "Known: auto"),
         ("run fedavg --model resnet9000", "model"),
         ("run fedavg --model nowhere:net", "Cannot load the model"),

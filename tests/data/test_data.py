@@ -172,7 +172,8 @@ def test_sites_may_be_without_test_rows() -> None:
         ({"inputs": float("nan")}, "a count or a share below 1"),
         ({"sites": 0}, "at least one site"),
         ({"sites": 200}, "to train on at 200 sites"),
-        ({"split": natural(), "sites": 4}, "has 3 natural sites"),
+        ({"split": natural(), "sites": 4}, "has 3 natural sites: ask for 1 to 3, not for 4"),
+        ({"split": natural(), "sites": 0}, "has 3 natural sites: ask for 1 to 3, not for 0"),
         ({"split": iid}, r"pass for example iid\(\)"),
         ({"split": "iid"}, r"pass for example iid\(\)"),
     ],
@@ -203,6 +204,19 @@ def test_pooled_holds_every_row_in_the_order_of_the_sites() -> None:
     assert torch.equal(pooled.test[0].y, torch.cat([d.y for d in sites.test]))
     assert pooled.calibration is sites.calibration
     assert row_numbers(pooled) == row_numbers(sites)
+
+
+@pytest.mark.parametrize("validation", [0.0, 0.2])
+def test_pooled_holds_a_row_that_several_sites_have_once(validation: float) -> None:
+    sites = numbered(400).split(heterogeneous(0.3, "hasan2023"), 5, validation=validation)
+    every = torch.cat([part.x for part in sites.train]).flatten()
+
+    pooled = sites.to(torch.float64).pooled().train[0]
+
+    assert len(every) > 2 * len(every.unique())  # five times the shared part
+    assert sorted(pooled.x.flatten().tolist()) == every.unique().tolist()
+    assert torch.equal(pooled.x.flatten().long() % 4, pooled.y)
+    assert sites.pooled().pooled().fingerprint() == sites.pooled().fingerprint()
 
 
 def test_label_counts() -> None:

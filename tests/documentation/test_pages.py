@@ -90,3 +90,14 @@ def test_the_evidence_intervals_allow_for_rows_that_seeds_share() -> None:
             rivals = [found[row, column]["per_seed"] for row in summary.CLOSEST.values()]
             pairs = [difference(ours["per_seed"], theirs, summary.overlap(column)) for theirs in rivals]
             assert f"| {column} (10) | {' | '.join(summary.interval(d) for d in pairs)} |" in page, column
+
+
+@pytest.mark.parametrize("name", ["table1", "table9"])
+def test_dhondt2024_tables_are_those_of_its_results(name: str) -> None:
+    summary, page = module("dhondt2024/summary"), (ROOT / "experiments/dhondt2024/README.md").read_text()
+    stored = ROOT / f"experiments/dhondt2024/results/{name}-{summary.STORED[name]}.json"
+    if not stored.exists():
+        assert f"<!-- {name}: summary.py -->\n<!-- end -->" in page  # nothing has run yet
+        return
+    found = summary.table(json.loads(stored.read_text()))
+    assert found.count("\n") > 1 and summary.renew(page, name, found) == page

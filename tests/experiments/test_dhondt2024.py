@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+import consilience as co
 from consilience.comparison.reproduce import collect, load, module
 from consilience.comparison.rows import read_settings, row
 from consilience.data.dataset import Dataset
+from consilience.data.sites import Data
 from consilience.key import Key
+from consilience.parties import Client
+from consilience.posterior import Point
+from consilience.prior import Flat
 from consilience.training.optimisers import AdamSteps, Descent
 
 
@@ -82,6 +88,44 @@ def test_no_writer_is_both_trained_and_tested_on(monkeypatch: pytest.MonkeyPatch
     seen = {tuple(x.flatten()[:5].tolist()) for part in (*sites.train, *sites.test, *sites.validation) for x in part.x}
     assert len(sites) == 3 and len(seen) == 60 and len(others.x) == 40
     assert not seen & {tuple(x.flatten()[:5].tolist()) for x in others.x}
+
+
+def test_femnist_is_white_on_black_as_fedjax_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consilience.datasets.load", writers)
+    sites, others = module("dhondt2024/table1").prepare(3, 3, 0, None)
+    rows = writers("femnist")
+    assert rows.x_test is not None
+    pixels = torch.cat([rows.x, rows.x_test])
+    found = torch.cat([others.x, *(part.x for part in (*sites.train, *sites.test, *(sites.validation or ())))])
+    assert found.sum().item() == pytest.approx((1 - pixels).sum().item(), rel=1e-5)
+
+
+def test_fedpa_samples_ten_steps_with_momentum() -> None:
+    """On h(θ − c)²/2 with v ← 0.9 v + h(θ − c), θ ← θ − 0.01 v."""
+    task = co.regression(nn.Linear(1, 1, bias=False), noise=1.0, prior=Flat())
+    data = Data.of(torch.full((4, 1), 2.0), torch.full((4,), 6.0))  # h = 4, c = 3
+    theta, velocity, expected = 0.5, 0.0, []
+    for _ in range(12):
+        velocity = 0.9 * velocity + 4 * (theta - 3)
+        theta -= 0.01 * velocity
+        expected.append(theta)
+
+    iterates = module("dhondt2024/table1").Iterates(steps=12)
+    found = iterates(task, Point({"weight": torch.full((1, 1), 0.5)}), Client(data, (), Key(0)))
+
+    assert found.params["weight"].flatten().tolist() == pytest.approx(expected[2:], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["table1", "table9"])
+def test_decay_on_the_mean_loss_is_a_column(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = load(f"dhondt2024/{name}")
+    monkeypatch.setattr("consilience.datasets.load", writers)
+    columns = [column for column in experiment.columns if "decay" in column]
+    assert len(columns) == 1
+    values = experiment.trial(columns[0], 0, "smoke", None)
+    assert values["BPC-FL + SGD"]["nll"] > 0 and not any("Fed" in row for row in values)
+    task = module("dhondt2024/table1").regularised(module("dhondt2024/table1").SIZES["smoke"], columns[0])
+    assert task.prior == Flat() and [tilt.mu for tilt in task.tilts] == [1e-2]
 
 
 def test_figure_2_has_exactly_its_points() -> None:

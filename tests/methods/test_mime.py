@@ -14,15 +14,18 @@ from consilience.key import Key
 from consilience.parties import Server
 from consilience.posterior import Point
 from consilience.prior import Flat
+from consilience.tilt import decay
 from consilience.training import AdamSteps, Descent
 from consilience.training.gradient import full_gradient, gradient_of
 
 CURVES, CENTRES, SIZES = (1.0, 4.0), (0.0, 3.0), (2, 6)  # fₖ(θ) = hₖ (θ − cₖ)²/2
 
 
-def clients() -> tuple[co.Task, list[Data]]:
-    """x = √h, y = √h·c, noise 1: the mean loss is h(θ − c)²/2 + const."""
+def clients(strength: float = 0.0) -> tuple[co.Task, list[Data]]:
+    """x = √h, y = √h·c, noise 1: the mean loss is h(θ − c)²/2 + const, and λθ²/2 where weights decay."""
     task = co.regression(nn.Linear(1, 1, bias=False), noise=1.0, prior=Flat())
+    if strength:
+        task = task.tilted(decay(strength))
     data = [
         Data.of(torch.full((n, 1), h**0.5), torch.full((n,), h**0.5 * c))
         for h, c, n in zip(CURVES, CENTRES, SIZES, strict=True)
@@ -30,8 +33,8 @@ def clients() -> tuple[co.Task, list[Data]]:
     return task, data
 
 
-def after(method: co.Method, exchanges: int, engine: type = Sequential) -> float:
-    task, data = clients()
+def after(method: co.Method, exchanges: int, engine: type = Sequential, strength: float = 0.0) -> float:
+    task, data = clients(strength)
     server, where = Server(None, None, Key(0), 2), engine(data)
     state = method.init(task, server)._replace(posterior=Point({"weight": torch.full((1, 1), 0.5)}))
     for t in range(exchanges):
@@ -40,12 +43,12 @@ def after(method: co.Method, exchanges: int, engine: type = Sequential) -> float
     return float(state.posterior.params["weight"])
 
 
-def gradient(k: int, x: float) -> float:
-    return CURVES[k] * (x - CENTRES[k])
-
-
-def by_hand(rounds: int, rate: float, momentum: float, corrected: bool) -> float:
+def by_hand(rounds: int, rate: float, momentum: float, corrected: bool, strength: float = 0.0) -> float:
     """Two full-batch steps a round; sizes 2 and 6 of 8."""
+
+    def gradient(k: int, x: float) -> float:
+        return CURVES[k] * (x - CENTRES[k]) + strength * x
+
     x, v = 0.5, 0.0
     for _ in range(rounds):
         c = 0.25 * gradient(0, x) + 0.75 * gradient(1, x)
@@ -68,6 +71,17 @@ def test_both_take_the_steps_of_their_boxes(engine: type) -> None:
     assert mime == pytest.approx(by_hand(3, 0.05, 0.6, corrected=True), abs=1e-6)
     assert lite == pytest.approx(by_hand(3, 0.05, 0.6, corrected=False), abs=1e-6)
     assert mime != pytest.approx(lite, abs=1e-3)
+
+
+@pytest.mark.parametrize("engine", [Sequential, Vectorised])
+def test_a_tilt_counts_once(engine: type) -> None:
+    descent, still = Descent(rate=0.05, momentum=0.6), Descent(rate=0.05, momentum=0.0)
+    mime = after(co.Mime(descent, epochs=2, batch=10), 6, engine, strength=0.5)
+    lite = after(co.MimeLite(descent, epochs=2, batch=10), 3, engine, strength=0.5)
+    assert mime == pytest.approx(by_hand(3, 0.05, 0.6, corrected=True, strength=0.5), abs=1e-6)
+    assert lite == pytest.approx(by_hand(3, 0.05, 0.6, corrected=False, strength=0.5), abs=1e-6)
+    # The minimum of Σ nₖ/n (hₖ(θ − cₖ)² + λθ²)/2: Σ nₖhₖcₖ / Σ nₖ(hₖ + λ) = 72/(26 + 8·0.5).
+    assert after(co.Mime(still, epochs=3, batch=10), 80, engine, strength=0.5) == pytest.approx(72 / 30, abs=1e-4)
 
 
 def test_mime_with_one_step_is_the_centralised_optimiser() -> None:

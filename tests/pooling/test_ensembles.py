@@ -20,12 +20,13 @@ from consilience.inference.swa import refresh_statistics
 from consilience.key import Key
 from consilience.method import Needs, needs
 from consilience.methods.ensembles import one_ensemble, v_distillation
+from consilience.methods.fedbe import sharpened
 from consilience.models.mobilenet import mobilenetv2
 from consilience.models.resnet import resnet
 from consilience.parties import Server
 from consilience.pooling.ensembles import FLOOR, dirichlet_shares, floor_var, gaussian
 from consilience.posterior import Point, Samples
-from consilience.predictive import Normal
+from consilience.predictive import Categorical, Normal
 
 POINTS = [Point({"a": torch.tensor([0.0, 1.0]).double()}), Point({"a": torch.tensor([4.0, 1.0]).double()})]
 WEIGHTS = torch.tensor([0.25, 0.75]).double()
@@ -54,6 +55,37 @@ def test_gaussian_draws_have_these_moments() -> None:
     assert drawn[:, 0].mean() == pytest.approx(3, abs=4 * (3 / 4000) ** 0.5)
     assert drawn[:, 0].var() == pytest.approx(3, abs=4 * 3 * (2 / 4000) ** 0.5)
     assert torch.equal(drawn[:, 1], torch.ones(4000).double())
+
+
+def test_a_tenth_of_the_deviation_is_the_same_draws_nearer_to_the_mean() -> None:
+    wide, narrow = (co.pooling.GaussianModels(s)(POINTS, WEIGHTS, Key(1), 50).params["a"] for s in (1.0, 0.1))
+    mean = torch.tensor([3.0, 1.0]).double()
+    assert torch.allclose(narrow - mean, 0.1 * (wide - mean))
+    with pytest.raises(InputError, match="scale=1"):
+        co.pooling.GaussianModels(-0.1)
+
+
+def test_classes_are_sharpened_by_default_and_numbers_never() -> None:
+    labels = Categorical(torch.tensor([[0.8, 0.2], [0.5, 0.5]]).log())
+    squared = sharpened(labels, co.FedBE().sharpen).probs
+    assert torch.allclose(squared, torch.tensor([[0.64 / 0.68, 0.04 / 0.68], [0.5, 0.5]]))  # temp=0.5 as released
+    assert torch.allclose(sharpened(labels, 1.0).probs, labels.probs)
+    numbers = Normal(torch.zeros(3), torch.full((3,), 0.5), torch.tensor(0.25))
+    assert sharpened(numbers, co.FedBE().sharpen) is numbers
+
+
+def test_the_student_learns_from_sharpened_labels() -> None:
+    """The student of `sharpen=2` is surer than that of 1, and differs from it by nothing else."""
+    task, sites = tiny.classification(torch.float64)
+    x = sites.all_test.x
+    sure = {}
+    for power in (1.0, 2.0):
+        method = co.FedBE(INNER["fedavg"], sharpen=power, distil=TEACH)
+        result = co.run(method, task, sites, rounds=1, seed=2)
+        sure[power] = float(method.predictive(task, result.state)(x).probs.amax(-1).mean())
+    assert sure[2.0] > sure[1.0]
+    default = co.run(co.FedBE(INNER["fedavg"], distil=TEACH), task, sites, rounds=1, seed=2)
+    assert float(default.method.predictive(task, default.state)(x).probs.amax(-1).mean()) == sure[2.0]
 
 
 @pytest.mark.parametrize("alpha", [0.01, 0.5, 1.0, 50.0])
@@ -106,7 +138,7 @@ def test_with_the_average_alone_the_student_is_the_inner_method(inner: str, prob
     """The student starts at its own teacher, so that its gradient is 0 and the average of equal weights stays."""
     task, sites = tiny.PROBLEMS[problem](torch.float64)
     plain = co.run(INNER[inner], task, sites, rounds=3, seed=2)
-    around = co.run(co.FedBE(INNER[inner], ALONE, distil=TEACH), task, sites, rounds=3, seed=2)
+    around = co.run(co.FedBE(INNER[inner], ALONE, sharpen=1.0, distil=TEACH), task, sites, rounds=3, seed=2)
     # for numbers the teacher's variance is larger by the 1e-6 that stands for a single model's
     gap = tree.map(lambda a, b: (a - b).abs().max(), plain.state.posterior, around.state.posterior)
     assert max(float(g) for g in tree.leaves(gap)) < (1e-12 if problem == "classification" else 1e-5)
@@ -191,7 +223,7 @@ def test_pseudo_labels_are_predicted_without_augmentation_and_distilled_with_it(
     x = sites.inputs
     assert x is not None
     distil = co.pooling.Distil(co.SGD(rate=0.1, momentum=0.0, epochs=1, batch=len(x), augment=mirrored), wide=False)
-    result = co.run(co.FedBE(INNER["fedavg"], ALONE, distil=distil), task, sites, rounds=1)
+    result = co.run(co.FedBE(INNER["fedavg"], ALONE, sharpen=1.0, distil=distil), task, sites, rounds=1)
     average = co.pooling.average([r.payload for r in result.replies], co.parties.weights(result.replies)).params
     theta = {k: v.clone().requires_grad_() for k, v in average.items()}
     target = torch.softmax(task.outputs(average, x), -1).detach()

@@ -23,6 +23,7 @@ from consilience.models.frozen import Frozen
 from consilience.models.mobilenet import Inverted
 from consilience.models.resnet import Residual, resnet
 from consilience.models.seeded import Dropout
+from consilience.runs.recipe import Recipe
 from consilience.runs.result import Prediction
 
 
@@ -236,3 +237,8 @@ def test_every_known_layer_comes_back() -> None:
         layer = kind(*arguments.get(kind, ()))
         assert repr(build_network(json.loads(json.dumps(describe_network(layer))))) == repr(layer)
     assert repr(build_network(describe_network(nn.Linear(3, 4, bias=False)))) == repr(nn.Linear(3, 4, bias=False))
+
+
+def test_a_stored_recipe_of_0_sites_means_as_many_as_usual() -> None:
+    assert Recipe.from_json({"data": "sine", "sites": 0}).sites is None
+    assert Recipe.from_json({"data": "sine", "sites": 3}).sites == 3
