@@ -13,7 +13,10 @@ import torch
 from consilience.comparison.reproduce import load, module, names, reproduce
 from consilience.data.dataset import Dataset
 from consilience.key import Key
+from consilience.methods.fedpa import delta
 from consilience.predictive import Normal
+from consilience.splits.split import Rows
+from consilience.training.kernels import At
 
 IMAGES = {
     "mnist": (1, 28, 28),
@@ -122,3 +125,26 @@ def test_figures_take_the_trials_of_the_accuracy_table_and_leave_out_what_diverg
     cells = [cell("β", c, 0.1) for c in figures.columns] + [cell("FedPA", "mnist:0.3", None)]
     module("hasan2024/figures").draw({"cells": cells}, tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {"nll.svg", "ece.svg"}
+
+
+@pytest.mark.parametrize(("count", "exact"), [(1, True), (2, True), (4, False)])
+def test_the_released_recursion_of_fedpa_is_exact_for_two_samples_only(count: int, exact: bool) -> None:
+    theta, samples = Key(0).normal((6,)), Key(1).normal((count, 6))
+    ours = delta(theta, samples, 0.4)
+    released = module("hasan2024/released").released_delta(theta, samples, 0.4)
+    assert torch.allclose(released, ours, atol=1e-4) == exact
+
+
+def test_the_released_counter_decays_once_on_images() -> None:
+    sampler = module("hasan2024/released").ReleasedCounter(0.1, epochs=25, cycles=5, batch=100, rows=60_000)
+    places = [At(epoch, 0.0, torch.tensor(12_000.0), Key(0), step) for epoch in range(25) for step in range(120)]
+    rates = [float(sampler.rate_at(at)) for at in places]
+    firsts = rates[::120]
+    assert firsts == sorted(firsts, reverse=True) and rates[0] == 0.1
+    assert min(rates) == pytest.approx(0.05 * (1 + math.cos(math.pi * 2519 / 3005)))  # 24 · 100 + 119 of 25 · 601 / 5
+
+
+def test_released_clients_of_one_file_are_cut_by_date() -> None:
+    released = module("hasan2024/released")
+    rows = Rows(torch.zeros(10, 1), torch.arange(10.0), None, None)
+    assert [p.tolist() for p in released.InFileOrder()(rows, 2, Key(0))] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
