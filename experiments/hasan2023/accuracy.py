@@ -169,7 +169,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     add("EP MCMC", gaussian.pool(co.EPMCMC(), scored=False))
     attempt("FedProx", co.FedProx(optimiser(s["prox"][0], s["prox"][1], epochs), mu=s["prox"][2]))
     attempt("AdaptFL", co.FedYogi(optimiser(*s["yogi"], epochs), rate=1e-1, tau=1e-2))
-    add("FedBE", local.pool(co.FedBE(distil=distil), scored=False))
+    add("FedBE", local.pool(co.FedBE(sharpen=1.0, distil=distil), scored=False))
     add("Oneshot FL", local.pool(co.OneShotFL(distil=distil), scored=False))
     voting = dataclasses.replace(local, replies=[r._replace(payload=samples_of(r.payload)) for r in local.replies])
     add("FedKT", voting.pool(co.FedKT(models=1, consistent=False, distil=distil), scored=False))
