@@ -5,7 +5,7 @@ h = 0 the clients' rows are disjoint. Weight decay acts in the sampler alone, wh
 FedPA of several rounds takes one cycle and two samples a round and remembers the newest six; of one round it follows
 the released recursion. EP-MCMC is the mean of the clients' means; FedProx penalises the norm of every tensor; AdaptFL
 starts at v = 0; FedBE draws with variances for deviations; β is where ten passes of Adam end; students start at a
-client.
+client. FedAvg of several rounds carries its momentum.
 
 `--scale fedavg` is one-round FedAvg alone, at full settings.
 """
@@ -161,7 +161,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         return t.values
     t.attempt("FedProx", REGRESSION.FedProxByTensor(t.optimiser(*s["prox"][:2]), mu=s["prox"][2]))
     t.attempt("AdaptFL", co.FedYogi(t.optimiser(*s["yogi"]), rate=1e-1, tau=1e-2, start=0.0))
-    t.attempt(f"FedAvg, {rounds} rounds", co.FedAvg(t.optimiser(*s["local"], rounds)), rounds)
+    t.attempt(f"FedAvg, {rounds} rounds", REGRESSION.FedAvgCarried(t.optimiser(*s["local"], rounds)), rounds)
     server = Descent(s["server"], 0.9)
     remembering = co.FedPA(t.sampler(s["many"], rounds), 0.4, server, remembered=KEPT)
     t.attempt(f"FedPA, {rounds} rounds", remembering, rounds, decayed=True)
@@ -169,7 +169,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     gaussian = sampled
     if s["sampler"] != s["gaussian"]:
         gaussian = t.execute(co.Mixture(t.sampler(s["gaussian"])), decayed=True)
-    t.add("FedPA", one_round_of_fedpa(gaussian, server))
+    t.add("FedPA", one_round_of_fedpa(gaussian, Descent(1.0, 0.9)))  # the script sets 1 for all
     t.score("EP MCMC", t.task.predictive(mean_of_means(gaussian)))
     t.add("BCM", sampled.pool(co.BCM(), scored=False))
     t.add("Mixture", sampled)
