@@ -72,7 +72,7 @@ class FedPA(Method):
         if not self.remembered:
             return ()
         theta = tree.ravel(message.params)
-        return Recent(theta.new_zeros(self.remembered, len(theta)), torch.zeros((), dtype=torch.int64))
+        return Recent(theta.new_zeros(self.remembered, len(theta)), theta.new_zeros((), dtype=torch.int64))
 
     def local(self, task: Task, message: Point, client: Client) -> Reply:
         samples = tree.ravel(samples_of(self.inference(task, message, client)).params, batch_dims=1)  # 1
@@ -81,7 +81,7 @@ class FedPA(Method):
             step = delta(theta, samples, self.rho)  # 2, 3
             return Reply(tree.unravel(step, message.params), client.data.size)
         recent = remember(client.memory, samples)
-        drawn = torch.arange(self.remembered) >= self.remembered - recent.filled
+        drawn = torch.arange(self.remembered, device=theta.device) >= self.remembered - recent.filled
         step = delta(theta, recent.samples, self.rho, drawn)
         return Reply(tree.unravel(step, message.params), client.data.size, keep=recent)
 
