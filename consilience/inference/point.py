@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -35,6 +35,7 @@ class SGD:
         decay: factor of the rate over the rounds
         fewest: passes are drawn from fewest … epochs for every client and round; None: always epochs
         augment: changes every batch's inputs, for example CropAndFlip()
+        shuffle: whether every pass has an order of its own; otherwise all have that of the rows
     """
 
     moves_statistics: ClassVar[bool] = True
@@ -48,6 +49,7 @@ class SGD:
     decay: Schedule = constant
     fewest: int | None = None
     augment: Augment | None = None
+    shuffle: bool = field(default=True, metadata={"added": True})
 
     def abridge(self) -> SGD:
         """Pass over the rows once; see `consilience.method.abridge`."""
@@ -120,6 +122,7 @@ class Adam:
         decay: factor of the rate over the rounds
         fewest: passes are drawn from fewest … epochs for every client and round; None: always epochs
         augment: changes every batch's inputs, for example CropAndFlip()
+        shuffle: whether every pass has an order of its own; otherwise all have that of the rows
     """
 
     moves_statistics: ClassVar[bool] = True
@@ -134,6 +137,7 @@ class Adam:
     decay: Schedule = constant
     fewest: int | None = None
     augment: Augment | None = None
+    shuffle: bool = field(default=True, metadata={"added": True})
 
     def abridge(self) -> Adam:
         """Pass over the rows once; see `consilience.method.abridge`."""
@@ -186,5 +190,6 @@ def fit_point(settings: SGD | Adam, optimiser: Optimiser, task: Task, start: Pos
         settings.batch,
         client_epochs=draw_epochs(client, settings.fewest, settings.epochs),
         augment=settings.augment,
+        shuffle=settings.shuffle,
     )
     return Point(tree.unravel(trace.vector, centre(start, task.like).params))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -38,6 +38,7 @@ class CyclicalSGHMC:
         keep: how many samples are sent, the newest
         batch: rows a step
         temperature: T; 0: no noise at all
+        shuffle: whether every pass has an order of its own; otherwise all have that of the rows
     """
 
     moves_statistics: ClassVar[bool] = True
@@ -50,6 +51,7 @@ class CyclicalSGHMC:
     keep: int = 6
     batch: int = 50
     temperature: float = 1.0
+    shuffle: bool = field(default=True, metadata={"added": True})
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Samples:
         """Sample exp(−U/T).
@@ -74,7 +76,7 @@ class CyclicalSGHMC:
         sample_at: list[int] = []
         if self.cycles > 0 and self.keep > 0:
             sample_at = [epoch for epoch in range(self.epochs) if self.in_sampling_stage(epoch)][-self.keep :]
-        return sample(task, start, client, self, self.epochs, self.batch, sample_at)
+        return sample(task, start, client, self, self.epochs, self.batch, sample_at, self.shuffle)
 
     def in_sampling_stage(self, epoch: int) -> bool:
         """Whether an epoch is among the last of its cycle, where noise enters.
@@ -99,6 +101,18 @@ class CyclicalSGHMC:
         i = (epoch * self.cycles) // self.epochs
         return range(-(-i * self.epochs // self.cycles), -(-(i + 1) * self.epochs // self.cycles))
 
+    def rate_at(self, at: At) -> float | Tensor:
+        """The size of a step on the cosine of its cycle.
+
+        Args:
+            at: where the step stands
+
+        Returns:
+            ε.
+        """
+        cycle = self.cycle(at.epoch)
+        return self.rate * cosine((at.progress * self.epochs - cycle.start) / len(cycle))
+
     def init(self, vector: Tensor) -> Tree:
         """The velocity before the first step.
 
@@ -122,8 +136,7 @@ class CyclicalSGHMC:
         Returns:
             The new weights and velocity.
         """
-        cycle = self.cycle(at.epoch)
-        rate = self.rate * cosine((at.progress * self.epochs - cycle.start) / len(cycle))
+        rate = self.rate_at(at)
         if at.overwrite:
             velocity = torch.mul(state, 1 - self.friction, out=state)
         else:

@@ -138,6 +138,7 @@ class FedYogi(Method):
         tau: τ, the adaptivity.
         rule: How weights become one: `average`; `pooled_variance`, for a learned noise that is not too small; or
             `median` or `trimmed`, which no single client decides.
+        start: Where v starts; None: at τ², as in the paper. The released program of Hasan 2023 starts at 0.
     """
 
     title: ClassVar[str] = "FedYogi, called AdaptFL in Hasan 2023"
@@ -152,6 +153,7 @@ class FedYogi(Method):
     beta2: float = 0.99
     tau: float = 1e-2
     rule: Average = added(average)
+    start: float | None = added(None)
 
     def init(self, task: Task, server: Server) -> Stepped:
         start = task.init(server.key)
@@ -170,4 +172,4 @@ class FedYogi(Method):
     @property
     def yogi(self) -> Yogi:
         """The server's optimiser."""
-        return Yogi(self.rate, self.beta1, self.beta2, self.tau)
+        return Yogi(self.rate, self.beta1, self.beta2, self.tau, self.start)

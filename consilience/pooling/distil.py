@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 import torch
@@ -107,6 +107,25 @@ class MatchNormals(Heteroscedastic):
 
 
 @dataclass(frozen=True)
+class SeekNormals(MatchNormals):
+    """KL(student ‖ teacher) between Normals, up to a constant, as the program of Hasan et al. 2024 has it."""
+
+    def nll(self, outputs: Tensor, y: Tensor, params: Params) -> Tensor:
+        """Evaluate the divergence to the teacher's Normal; see `Likelihood.nll`."""
+        mean, var = y.unbind(-1)
+        student, log_noise = (part.reshape(mean.shape) for part in outputs.chunk(2, dim=-1))
+        log_noise = bound(log_noise)
+        return sum_outputs(0.5 * ((log_noise.exp() + (mean - student) ** 2) / var - log_noise))
+
+    def gradients(self, outputs: Tensor, y: Tensor, params: Params) -> tuple[Tensor, Params]:
+        """Differentiate `nll`; see `Heteroscedastic.gradients`."""
+        mean, var = y.unbind(-1)
+        student, log_noise = (part.reshape(mean.shape) for part in outputs.chunk(2, dim=-1))
+        gradients = (student - mean) / var, 0.5 * (bound(log_noise).exp() / var - 1)
+        return torch.cat([d.reshape(len(y), -1) for d in gradients], -1), {}
+
+
+@dataclass(frozen=True)
 class MatchNoise(GaussianNoise):
     """KL(teacher ‖ student) between Normals where the student has one variance for all rows."""
 
@@ -132,11 +151,13 @@ class Distil:
         inference: How the student is fitted.
         start: Where it starts; at random where its last layer is new.
         wide: For regression: twice the outputs, a variance for every row; False: the clients' own network.
+        reverse: For a student with a variance for every row: KL(student ‖ teacher) in place of KL(teacher ‖ student).
     """
 
     inference: Inference = Adam(rate=1e-3, epochs=100, batch=100)
     start: Start = at_average
     wide: bool = True
+    reverse: bool = field(default=False, metadata={"added": True})
 
     def student_task(self, task: Task) -> Task:
         """Make the task that a student is trained for and predicts with.
@@ -146,16 +167,24 @@ class Distil:
 
         Returns:
             The student's task, whose targets are the teacher's distributions.
+
+        Raises:
+            InputError: If the divergence is reversed for a student without a variance for every row.
         """
         same = dataclasses.replace(task, prior=Flat(), tilts=())
+        normals = MatchNormals
+        if self.reverse:
+            normals = SeekNormals
+            if isinstance(task.likelihood, Softmax) or (isinstance(task.likelihood, GaussianNoise) and not self.wide):
+                raise InputError("reverse=True is for a regression's student with wide=True: set reverse=False.")
         match task.likelihood:
             case Softmax():
                 return dataclasses.replace(same, likelihood=MatchClasses())
             case GaussianNoise(noise, latent, full) if not self.wide:
                 return dataclasses.replace(same, likelihood=MatchNoise(noise, latent, full))
             case Heteroscedastic(latent):
-                return dataclasses.replace(same, likelihood=MatchNormals(latent))
-        return dataclasses.replace(same, model=widen(task.model), likelihood=MatchNormals())
+                return dataclasses.replace(same, likelihood=normals(latent))
+        return dataclasses.replace(same, model=widen(task.model), likelihood=normals())
 
     def keeps_shape(self, task: Task) -> bool:
         """Say whether the student could be a client's model.

@@ -82,14 +82,22 @@ class HeterogeneousHasan2023(Split):
     Attributes:
         h: The share that is dealt by class.
         oversize: Rows a site over n/K; the paper's are counted before the server's fifth is cut, 1.25.
+        ordered: Whether a site's rows stay as they were dealt, its own classes first and then what all share; training
+            that does not shuffle (`shuffle=False`) then sees them in that order, as the paper's clients did.
     """
 
     shares_rows: ClassVar[bool] = True
     h: float
     oversize: float = 1.0
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         Heterogeneous(self.h)  # its range is the same
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether a site's own classes come first."""
+        return self.ordered
 
     def deal(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
         """Deal the same random rows to every site, and to each the first of its classes."""
@@ -105,7 +113,7 @@ class HeterogeneousHasan2023(Split):
             same = order[
                 : max(size - dealt_by_class, 1 - len(by_class))
             ]  # one at least where nobody has the site's classes
-            parts.append(torch.cat([same, by_class]))
+            parts.append(torch.cat([by_class, same]))
         return parts
 
     def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
@@ -114,7 +122,10 @@ class HeterogeneousHasan2023(Split):
 
     def __str__(self) -> str:
         """Write the split as `parse` reads it."""
-        return f"heterogeneous:{text_of(self.h)}@hasan2023"
+        variant = "hasan2023"
+        if self.ordered:
+            variant = "hasan2023_ordered"
+        return f"heterogeneous:{text_of(self.h)}@{variant}"
 
 
 @dataclass(frozen=True)
@@ -239,7 +250,8 @@ def heterogeneous(h: float, variant: str | None = None) -> Heterogeneous | Heter
 
     Args:
         h: The share, from 0 to 1.
-        variant: "hasan2023" for the form behind that paper's tables, with rows at several sites.
+        variant: "hasan2023" for the form behind that paper's tables, with rows at several sites; "hasan2023_ordered"
+            for the same with every site's own classes first.
 
     Returns:
         The split.
@@ -249,9 +261,10 @@ def heterogeneous(h: float, variant: str | None = None) -> Heterogeneous | Heter
     """
     if variant is None:
         return Heterogeneous(h)
-    if variant != "hasan2023":
-        raise unknown_name("variant of the split", variant, ["hasan2023"])
-    return HeterogeneousHasan2023(h)
+    variants = {"hasan2023": False, "hasan2023_ordered": True}
+    if variant not in variants:
+        raise unknown_name("variant of the split", variant, variants)
+    return HeterogeneousHasan2023(h, ordered=variants[variant])
 
 
 def dirichlet(alpha: float) -> Dirichlet:

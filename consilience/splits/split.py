@@ -55,6 +55,11 @@ class Split(ABC):
 
     shares_rows: ClassVar[bool] = False
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the order of a site's rows means something; otherwise it is that of the table."""
+        return False
+
     @abstractmethod
     def deal(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
         """Deal training rows.
@@ -93,7 +98,7 @@ class Split(ABC):
             key: For what is drawn.
 
         Returns:
-            Row numbers for every site, ascending.
+            Row numbers for every site, ascending unless the split keeps its order.
 
         Raises:
             InputError: There are too few rows for so many sites, or the split deals a row twice.
@@ -106,7 +111,10 @@ class Split(ABC):
         numbers = torch.cat(parts)
         if not self.shares_rows and len(numbers.unique()) < len(numbers):
             raise InputError(f"The split '{self}' hands out a row twice: deal every row once, or set shares_rows.")
-        return [part.sort().values for part in _fill_empty(parts, key.fold(2))]
+        parts = _fill_empty(parts, key.fold(2))
+        if self.keeps_order:
+            return parts
+        return [part.sort().values for part in parts]
 
     def __str__(self) -> str:
         """Write the split as `parse` reads it."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import Diverged, Exploded, InputError
+from consilience.key import Key
 from consilience.parties import Client
 from consilience.posterior import Posterior, Samples, centre
 from consilience.progress import track
@@ -89,6 +90,7 @@ def chain(
     sample_at: Collection[int] = (),
     client_epochs: Tensor | None = None,
     augment: Augment | None = None,
+    shuffle: bool = True,
 ) -> Trace:
     """Run passes over the client's rows. Running statistics follow the passes, not the kernel.
 
@@ -102,6 +104,7 @@ def chain(
         sample_at: the epochs at whose ends the weights are kept
         client_epochs: after how many of the epochs this client stops; None: after all
         augment: changes every batch's inputs
+        shuffle: whether every pass has an order of its own; otherwise all have that of the rows
 
     Returns:
         The last weights, those kept and the kernel's state.
@@ -129,7 +132,7 @@ def chain(
     samples: list[Tensor] = []
     for epoch in track(range(loop_epochs), "epoch"):
         key = chain_key.fold(epoch)
-        order = key.order(data.w)[: steps * batch]
+        order = order_of(data.w, key, shuffle)[: steps * batch]
         for i, plain in enumerate(batches(data, order, batch)):
             rows = plain
             if augment is not None:
@@ -187,6 +190,22 @@ def _pace(data: Data, vector: Tensor, epochs: int, batch: int, client_epochs: Te
     return Pace(epochs, steps, passes, client_steps, uneven=padded or client_epochs is not None)
 
 
+def order_of(w: Tensor, key: Key, shuffle: bool) -> Tensor:
+    """The order of a pass: the rows, followed by the padding.
+
+    Args:
+        w: the rows' weights [N]
+        key: the pass's
+        shuffle: whether the key decides; otherwise the rows stay as they are
+
+    Returns:
+        Row numbers [N].
+    """
+    if shuffle:
+        return key.order(w)
+    return torch.sort((w <= 0).to(torch.uint8), stable=True).indices
+
+
 def batches(data: Data, order: Tensor, batch: int) -> Iterator[Data]:
     """So many rows at a time; small leaves are put in order at once, large ones batch by batch.
 
@@ -211,7 +230,14 @@ def batches(data: Data, order: Tensor, batch: int) -> Iterator[Data]:
 
 
 def sample(
-    task: Task, start: Posterior, client: Client, kernel: Kernel, epochs: int, batch: int, sample_at: Collection[int]
+    task: Task,
+    start: Posterior,
+    client: Client,
+    kernel: Kernel,
+    epochs: int,
+    batch: int,
+    sample_at: Collection[int],
+    shuffle: bool = True,
 ) -> Samples:
     """Run a chain and keep its weights at the ends of some epochs as a posterior.
 
@@ -223,6 +249,7 @@ def sample(
         epochs: passes over the rows
         batch: rows a step
         sample_at: the epochs at whose ends the weights are kept
+        shuffle: whether every pass has an order of its own
 
     Returns:
         The samples, in the order of the epochs.
@@ -235,7 +262,7 @@ def sample(
         raise InputError(
             f"{type(kernel).__name__} would keep no sample: lower burn, or raise epochs, samples, cycles or keep."
         )
-    trace = chain(task, start, client, kernel, epochs, batch, sample_at)
+    trace = chain(task, start, client, kernel, epochs, batch, sample_at, shuffle=shuffle)
     return Samples(tree.unravel(torch.stack(trace.samples), centre(start, task.like).params))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -122,12 +122,14 @@ class FederatedAdam:
         beta1: memory of gradients
         beta2: memory of squared gradients
         tau: τ, the adaptivity; v starts at τ²
+        start: where v starts; None: at τ²
     """
 
     rate: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-2
+    start: float | None = field(default=None, metadata={"added": True})
 
     def init(self, vector: Tensor) -> Tree:
         """The two moments before the first step.
@@ -136,9 +138,12 @@ class FederatedAdam:
             vector: the weights, flat
 
         Returns:
-            m = 0 and v = τ².
+            m = 0 and v = τ², or where it is said to start.
         """
-        return torch.zeros_like(vector), torch.full_like(vector, self.tau**2)
+        start = self.start
+        if start is None:
+            start = self.tau**2
+        return torch.zeros_like(vector), torch.full_like(vector, start)
 
     def step(
         self, vector: Tensor, gradient: Tensor, state: Tree, rate: float | Tensor, overwrite: bool = False

@@ -1,7 +1,9 @@
-"""The tables of README.md: python experiments/hasan2023/summary.py FOLDER
+"""The tables of README.md: python experiments/hasan2023/summary.py FOLDER, or --released FOLDER
 
-FOLDER is the `--out` of `consilience reproduce hasan2023/accuracy`; the MSE of regression comes from
-`results/regression.json`. Means and standard errors over seeds; differences are paired over seeds.
+FOLDER is the `--out` of `consilience reproduce hasan2023/accuracy`, or of `hasan2023/released`, whose cells go to
+`results/released.json` first; the MSE of regression comes from `results/regression.json` and
+`results/regression_released.json`. Means and standard errors over seeds; differences are paired over seeds, which deal
+out one table anew: their intervals are those of Nadeau and Bengio.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from consilience.comparison.reproduce import collect, load, module
 from consilience.metrics.paired import difference
 
 PAGE, BEGIN = Path("experiments/hasan2023/README.md"), "<!-- tables: summary.py -->"
+RESULTS = Path("experiments/hasan2023/results")
 EXPERIMENT = load("hasan2023/accuracy")
 COLUMNS = EXPERIMENT.columns
 SHARED = module("evidence/summary")
@@ -34,6 +37,7 @@ CALIBRATED = (
 CALIBRATED += ("FedAvg", "FedAvg, 5 rounds", "Local only, mean", "Server only, all labels", "Server only, 30 labels")
 CALIBRATED += ("Centralised",)
 PAIRS = [("β", "Mixture"), ("β", "Mixture, tempered"), ("β", "BCM, tempered"), ("D β", "β"), ("D β", "D BCM")]
+OVERLAP = 10_000 / 60_000  # test rows / training rows
 PAIRS += [("β", "Oneshot FL"), ("β", "Server only, all labels"), ("D β", "FedAvg, 5 rounds")]
 
 
@@ -75,15 +79,15 @@ def away(cell: dict[str, Any] | None) -> str:
     return "–" if errors is None else f"{errors:+.1f}".replace("-", "−")
 
 
-def regression() -> str:
+def regression(name: str = "regression") -> str:
     """Table 3.2: ours ± its standard error (the paper's), and the distance in standard errors of the difference."""
-    results = json.loads(Path("experiments/hasan2023/results/regression.json").read_text())["cells"]
+    results = json.loads((RESULTS / f"{name}.json").read_text())["cells"]
     results_by_cell = {(c["row"], c["column"]): c for c in results}
     columns = list(dict.fromkeys(column for _, column in results_by_cell))
     body = []
     for row in dict.fromkeys(row for row, _ in results_by_cell):
-        cells = [results_by_cell[row, column] for column in columns]
-        texts = [format_cell(c if c["ours"] is not None else None) for c in cells]
+        cells = [results_by_cell.get((row, column)) for column in columns]
+        texts = [format_cell(c if c and c["ours"] is not None else None) for c in cells]
         body.append([row, *(t if away(c) == "–" else f"{t} {away(c)}" for t, c in zip(texts, cells, strict=True))])
     return str(SHARED.lines(["MSE, summed (paper), distance", *(c.replace("_", " ") for c in columns)], body))
 
@@ -110,7 +114,7 @@ def pairs(trials: dict[str, list[dict[str, Any]]]) -> str:
         line = [f"{ours} − {theirs}"]
         for column in COLUMNS:
             both = [(t[ours]["nll"], t[theirs]["nll"]) for t in trials[column] if ours in t and theirs in t]
-            d = difference(*zip(*both, strict=True)) if len(both) > 2 else None
+            d = difference(*zip(*both, strict=True), overlap=OVERLAP) if len(both) > 2 else None
             line.append("–" if d is None else SHARED.interval(d))
         body.append(line)
     return str(SHARED.lines(["NLL", *COLUMNS], body))
@@ -136,11 +140,64 @@ ECE:
 
 {means(trials, "ece")}
 
-NLL, paired over seeds, with 95 % intervals (negative: the first is better):
+NLL, paired over seeds, with 95 % intervals that allow for seeds sharing their rows (negative: the first is better):
 
 {pairs(trials)}"""
 
 
+def collect_released(folder: Path) -> dict[str, Any]:
+    """The cells of the released variant; FedAvg's are those of its own scale where that has more seeds."""
+    experiment = load("hasan2023/released")
+    whole, alone = (
+        collect("hasan2023/released", experiment, range(10), scale, folder) for scale in experiment.scales[:2]
+    )
+    more = {(c["row"], c["column"]): c for c in alone["cells"] if c["seeds"]}
+    for i, cell in enumerate(whole["cells"]):
+        other = more.get((cell["row"], cell["column"]), cell)
+        if other["seeds"] > cell["seeds"]:
+            whole["cells"][i] = other
+    return whole
+
+
+def released(results_by_cell: dict[tuple[str, str], dict[str, Any]]) -> str:
+    """As released ± its standard error, the same shuffled in square brackets (the paper's), seeds × and distance."""
+    shuffled = json.loads((RESULTS / "accuracy.json").read_text())["cells"]
+    before = {(c["row"], c["column"]): c["ours"] for c in shuffled}
+    columns = [c for c in COLUMNS if any(column == c for _, column in results_by_cell)]
+    body = []
+    for row in dict.fromkeys([*(EXPERIMENT.paper or {}), *(row for row, _ in results_by_cell)]):
+        line = [row]
+        for column in columns:
+            cell = results_by_cell.get((row, column))
+            text = format_cell(cell)
+            if cell is not None:
+                old = before.get((row, column))
+                text = text.replace(" (", f" [{old:.2f}] (") if old is not None else text
+                text = f"{text} {cell['seeds']}× {away(cell)}"
+            line.append(text)
+        body.append(line)
+    return str(SHARED.lines(["accuracy, % as released [shuffled] (paper), seeds, distance", *columns], body))
+
+
+def read_released() -> dict[tuple[str, str], dict[str, Any]]:
+    """(row, column) → the stored cell of the released variant."""
+    stored = json.loads((RESULTS / "released.json").read_text())["cells"]
+    return {(c["row"], c["column"]): c for c in stored if c["ours"] is not None}
+
+
+def write_page(folder: Path, with_released: bool) -> None:
+    """Renew the tables of one variant, and those of regression."""
+    text = PAGE.read_text()
+    if with_released:
+        (RESULTS / "released.json").write_text(json.dumps(collect_released(folder), indent=1, ensure_ascii=False))
+        text = SHARED.between(text, "<!-- released: summary.py -->", released(read_released()))
+    else:
+        text = SHARED.between(text, BEGIN, page(folder))
+    text = SHARED.between(text, "<!-- regression: summary.py -->", regression())
+    PAGE.write_text(
+        SHARED.between(text, "<!-- regression, released: summary.py -->", regression("regression_released"))
+    )
+
+
 if __name__ == "__main__":
-    text = SHARED.between(PAGE.read_text(), BEGIN, page(Path(sys.argv[1])))
-    PAGE.write_text(SHARED.between(text, "<!-- regression: summary.py -->", regression()))
+    write_page(Path(sys.argv[-1]), "--released" in sys.argv)

@@ -42,9 +42,9 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
         "FedAvg, 10 rounds": co.run(
             co.FedAvg(co.SGD(rate=0.02, epochs=epochs // 10, batch=50)), task, sites, rounds=10, seed=seed
         ),
-        "FedBE, 1 round": local.pool(co.FedBE(distil=co.pooling.Distil(distil.inference, wide=False))),
+        "FedBE, 1 round": local.pool(co.FedBE(sharpen=1.0, distil=co.pooling.Distil(distil.inference, wide=False))),
         "FedBE, 10 rounds": co.run(
-            co.FedBE(co.FedAvg(co.SGD(rate=0.02, epochs=epochs // 10, batch=50)), distil=swa),
+            co.FedBE(co.FedAvg(co.SGD(rate=0.02, epochs=epochs // 10, batch=50)), sharpen=1.0, distil=swa),
             task,
             sites,
             rounds=10,

@@ -161,8 +161,10 @@ def trial(name: str, seed: int, scale: str, data_dir: str | None) -> Values:
         "EP-MCMC": score_result(sampled, many, co.EPMCMC()),
         "OneshotFL": score_result(local, many, co.OneShotFL(distil=None)),
         "D-OneshotFL": score_result(local, many, co.OneShotFL(distil=distil)),
-        "FedBE": score_result(local, many, co.FedBE(distil=None)),  # 16 members: ten drawn, five clients, their average
-        "D-FedBE": score_result(local, many, co.FedBE(distil=distil)),
+        "FedBE": score_result(
+            local, many, co.FedBE(sharpen=1.0, distil=None)
+        ),  # 16 members: ten drawn, five clients, their average
+        "D-FedBE": score_result(local, many, co.FedBE(sharpen=1.0, distil=distil)),
         "Mixture": score_result(sampled, many, co.Mixture()),
         "Product": score_result(sampled, many, co.BCM()),
         "D-BCM": score_result(sampled, many, co.BCM(distil=distil)),

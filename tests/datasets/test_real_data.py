@@ -294,6 +294,17 @@ def test_the_papers_row_number_and_missing_values() -> None:
 
 
 @real
+def test_all_hours_of_air_quality_are_there_on_request() -> None:
+    air = air_quality(variant="hasan2023_all_hours")
+    assert air.y_test is not None
+    assert (len(air.y), len(air.y_test)) == (7485, 1872)  # as the loader of Hasan et al. 2024 comments
+    y = everything(air)[1]
+    assert int((y == y.min()).sum()) == 9357 - 7674  # hours whose target is −200
+    with pytest.raises(InputError, match="no variant"):
+        datasets.load("wine@hasan2023_all_hours")
+
+
+@real
 def test_honest_values_are_those_of_the_file() -> None:
     air, fire, houses, red = air_quality(), forest_fire(), real_estate(), wine()
 

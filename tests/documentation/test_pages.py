@@ -12,7 +12,7 @@ from benchmarks import protocols
 from benchmarks.__main__ import BEGIN, END, write_page
 from consilience import datasets
 from consilience.comparison.reproduce import module
-from consilience.metrics.paired import difference
+from consilience.metrics.paired import Difference, difference
 from consilience.splits.text import parse
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +38,29 @@ def test_hasan2023_tables_are_those_of_its_results() -> None:
         for score in ("nll", "ece"):
             values = [found[row, column]["scores"][score] for column in summary.COLUMNS]
             assert f"| {row} | {' | '.join(f'{v:.3f}' for v in values)} |" in page
+
+
+def test_the_released_tables_of_hasan_are_those_of_their_results() -> None:
+    summary, page = module("hasan2023/summary"), (ROOT / "experiments/hasan2023/README.md").read_text()
+    assert summary.released(summary.read_released()) in page
+    assert summary.regression("regression_released") in page
+    summary, page = module("hasan2024/summary"), (ROOT / "experiments/hasan2024/README.md").read_text()
+    assert summary.page(summary.read_cells(summary.RESULTS)) in page
+
+
+def test_intervals_of_hasan2023_allow_for_seeds_that_share_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = module("hasan2023/summary")
+    ratios = []
+
+    def record(a: Any, b: Any, overlap: float = 0.0) -> Difference:
+        ratios.append(overlap)
+        return difference(a, b, overlap)
+
+    monkeypatch.setattr(summary, "difference", record)
+    seed = {row: {"nll": 0.1 * len(row)} for pair in summary.PAIRS for row in pair}
+    summary.pairs({column: [seed] * 3 for column in summary.COLUMNS})
+
+    assert ratios and set(ratios) == {1 / 6}  # 10 000 test rows, 60 000 training rows
 
 
 def test_the_evidence_tables_are_those_of_its_results() -> None:

@@ -10,10 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+import consilience as co
 from consilience.comparison.reproduce import load, module, names, reproduce
 from consilience.data.dataset import Dataset
 from consilience.key import Key
+from consilience.methods.fedpa import delta
 from consilience.predictive import Normal
+from consilience.prior import Flat
+from consilience.splits.labels import iid
+from consilience.splits.split import Rows
+from consilience.training.kernels import At
 
 IMAGES = {
     "mnist": (1, 28, 28),
@@ -122,3 +128,48 @@ def test_figures_take_the_trials_of_the_accuracy_table_and_leave_out_what_diverg
     cells = [cell("β", c, 0.1) for c in figures.columns] + [cell("FedPA", "mnist:0.3", None)]
     module("hasan2024/figures").draw({"cells": cells}, tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {"nll.svg", "ece.svg"}
+
+
+@pytest.mark.parametrize(("count", "exact"), [(1, True), (2, True), (4, False)])
+def test_the_released_recursion_of_fedpa_is_exact_for_two_samples_only(count: int, exact: bool) -> None:
+    theta, samples = Key(0).normal((6,)), Key(1).normal((count, 6))
+    ours = delta(theta, samples, 0.4)
+    released = module("hasan2024/released").released_delta(theta, samples, 0.4)
+    assert torch.allclose(released, ours, atol=1e-4) == exact
+
+
+def test_the_released_counter_decays_once_on_images() -> None:
+    sampler = module("hasan2024/released").ReleasedCounter(0.1, epochs=25, cycles=5, batch=100, rows=60_000)
+    places = [At(epoch, 0.0, torch.tensor(12_000.0), Key(0), step) for epoch in range(25) for step in range(120)]
+    rates = [float(sampler.rate_at(at)) for at in places]
+    firsts = rates[::120]
+    assert firsts == sorted(firsts, reverse=True) and rates[0] == 0.1
+    assert min(rates) == pytest.approx(0.05 * (1 + math.cos(math.pi * 2519 / 3005)))  # 24 · 100 + 119 of 25 · 601 / 5
+
+
+def test_released_clients_of_one_file_are_cut_by_date() -> None:
+    released = module("hasan2024/released")
+    rows = Rows(torch.zeros(10, 1), torch.arange(10.0), None, None)
+    assert [p.tolist() for p in released.InFileOrder()(rows, 2, Key(0))] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_released_client_carries_its_momentum_from_round_to_round(rounds: int) -> None:
+    x, y = Key(0).normal((12, 3)), Key(1).normal((12,))
+    sites = Dataset("rows", x, y).split(iid(), 1, test=0.25, calibration=0)
+    network = torch.nn.Linear(3, 1)
+    task = co.regression(network, noise=0.5, prior=Flat())
+    sgd = co.SGD(rate=0.05, momentum=0.9, epochs=2, batch=4, shuffle=False)
+    method = module("hasan2024/released").FedAvgCarried(sgd)
+
+    result = co.run(method, task, sites, rounds=rounds, scored=False)
+
+    network.load_state_dict(method.init(task, result.server).posterior.params)
+    optimiser, rows = torch.optim.SGD(network.parameters(), 0.05, 0.9), sites.train[0]
+    for _ in range(2 * rounds):
+        for part, target in zip(rows.x.split(4), rows.y.split(4), strict=True):
+            optimiser.zero_grad()
+            ((network(part).squeeze(-1) - target) ** 2).mean().backward()
+            optimiser.step()
+    for name, leaf in network.state_dict().items():
+        torch.testing.assert_close(result.state.posterior.params[name], leaf, atol=1e-5, rtol=1e-4)

@@ -15,10 +15,12 @@ from consilience.engines import Sequential, Turn
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.method import State
+from consilience.methods.beta import choose_beta, step_beta
+from consilience.methods.fedpa import Recent, remember
 from consilience.methods.scaffold import Controlled
 from consilience.parties import Client, Received, Reply, Server
 from consilience.posterior import Point
-from consilience.predictive import geometric, score, temperature, tempered
+from consilience.predictive import Categorical, geometric, score, temperature, tempered
 from consilience.prior import Flat, Isotropic
 from consilience.training.gradient import full_gradient
 
@@ -272,3 +274,64 @@ def test_scaffolds_control_does_not_look_beyond_the_last_step() -> None:
     alone, together = (co.run(method, task, sites, engine=e, rounds=2, scored=False) for e in engines)
     for a, b in zip(tree.leaves(alone.state), tree.leaves(together.state), strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+def test_fedpa_takes_the_newest_samples_of_all_rounds_together(engine: str) -> None:
+    task, sites = tiny.classification()
+    sampler = co.CyclicalSGHMC(rate=0.05, epochs=3, cycles=1, samples=2, keep=2, batch=16)
+    method = co.FedPA(sampler, remembered=5)
+    compute = co.Compute(engine, threads=1)
+    run = lambda method, rounds: co.run(method, task, sites, rounds=rounds, seed=3, scored=False, engine=compute)
+
+    short, first = run(co.FedPA(sampler), 1), run(method, 1)  # of one round there is nothing older
+    torch.testing.assert_close(tree.ravel(first.state.posterior.params), tree.ravel(short.state.posterior.params))
+    third = run(method, 3)
+    assert not torch.allclose(
+        tree.ravel(third.state.posterior.params), tree.ravel(run(co.FedPA(sampler), 3).state.posterior.params)
+    )
+
+    recent = Recent(torch.zeros(5, 2), torch.zeros((), dtype=torch.int64))
+    for value in (1.0, 2.0, 3.0):
+        recent = remember(recent, torch.full((2, 2), value))
+    assert recent.samples[:, 0].tolist() == [1.0, 2.0, 2.0, 3.0, 3.0] and int(recent.filled) == 5
+
+
+def test_fedpa_refuses_a_memory_below_zero() -> None:
+    with pytest.raises(InputError, match="remembered=-1"):
+        co.FedPA(remembered=-1)
+
+
+def test_yogi_starts_where_it_is_told() -> None:
+    task, _ = quadratic(1.0)
+    moved = []
+    for start in (None, 0.0):
+        method = co.FedYogi(co.SGD(rate=1.0, momentum=0.0, epochs=1, batch=10), rate=1.0, tau=0.1, start=start)
+        state = method.init(task, Server(None, None, Key(0), 1))._replace(posterior=at(0.0))
+        reply = Received(0, torch.tensor(4.0), at(1.0))
+        moved.append(theta(method.aggregate(task, state, [reply], Server(None, None, Key(0), 1)).posterior))
+    # Δ = 1, m = 0.1; v = 0.01 + 0.01 from τ² and 0.01 from 0; θ = m / (√v + 0.1).
+    assert moved == pytest.approx([0.1 / (0.02**0.5 + 0.1), 0.1 / 0.2])
+
+
+def test_ten_passes_of_adam_end_near_where_they_begin_on_few_rows_and_at_the_optimum_on_many() -> None:
+    g = torch.Generator().manual_seed(0)
+    y = torch.randint(3, (2000,), generator=g)
+    sure = Categorical((3 * torch.nn.functional.one_hot(y, 3) + torch.randn(2000, 3, generator=g)).log_softmax(-1))
+    vague = Categorical(torch.zeros(2000, 3).log_softmax(-1))
+    few = [Categorical(p.log_probs[:90]) for p in (sure, vague)]
+
+    optimum = choose_beta(sure, vague, y)
+    assert optimum > 0.95  # the sure predictions are right
+    assert step_beta(sure, vague, y, Key(0)) > 0.95
+    assert 0.55 < step_beta(*few, y[:90], Key(0)) < 0.61  # ten steps of at most 0.01
+
+
+def test_beta_is_chosen_as_the_method_says() -> None:
+    task, sites = tiny.classification()
+    sites = dataclasses.replace(sites, calibration=sites.train[0])
+    result = co.run(co.BetaPredictiveBayes(co.CyclicalSGHMC(epochs=10)), task, sites, seed=1, scored=False)
+    stepped = result.pool(co.BetaPredictiveBayes(fit="adam"), scored=False)
+    assert 0.39 < stepped.state.beta < 0.61 and stepped.state.beta != result.state.beta
+    with pytest.raises(InputError, match="Known: adam, optimum"):
+        co.BetaPredictiveBayes(fit="newton")

@@ -13,13 +13,14 @@ import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.engines import Sequential, Turn
+from consilience.errors import InputError
 from consilience.inference import SWA
 from consilience.key import Key
 from consilience.method import Pooled, State
 from consilience.methods.fedpa import delta
 from consilience.parties import Client, Server
 from consilience.payload import nbytes
-from consilience.pooling.distil import MatchNormals, widen
+from consilience.pooling.distil import MatchNormals, SeekNormals, widen
 from consilience.posterior import Point, Posterior, Samples, dense_moments
 from consilience.predictive import Categorical, Normal, logarithmic, product, robust, shared
 from consilience.prior import Isotropic
@@ -373,3 +374,33 @@ def test_a_teacher_with_certain_predictions_can_be_learned() -> None:
         task, lambda _: certain, [], sites.train[0].x, Key(0)
     )
     assert tree.all_finite(student)
+
+
+def test_the_reversed_divergence_is_that_of_torch_and_has_its_gradients() -> None:
+    outputs = Key(0).normal((6, 2)).requires_grad_()
+    y = torch.stack([Key(1).normal((6,)), Key(2).uniform(6) + 0.5], -1)
+    student = torch.distributions.Normal(outputs[:, 0], outputs[:, 1].exp().sqrt())
+    teacher = torch.distributions.Normal(y[:, 0], y[:, 1].sqrt())
+    divergence = torch.distributions.kl_divergence(student, teacher)
+
+    found = SeekNormals().nll(outputs, y, {})
+
+    constant = 0.5 * (y[:, 1].log() - 1)
+    torch.testing.assert_close(found + constant, divergence)
+    (expected,) = torch.autograd.grad(divergence.sum(), outputs)
+    torch.testing.assert_close(SeekNormals().gradients(outputs.detach(), y, {})[0], expected)
+
+
+def test_a_reversed_student_is_taught_by_the_reversed_divergence() -> None:
+    task, _ = tiny.regression()
+    assert type(co.pooling.Distil(reverse=True).student_task(task).likelihood) is SeekNormals
+    assert type(co.pooling.Distil().student_task(task).likelihood) is MatchNormals
+    with pytest.raises(InputError, match="reverse=False"):
+        co.pooling.Distil(reverse=True).student_task(tiny.classification()[0])
+
+
+@pytest.mark.parametrize("drawn", [1, 2, 4])
+def test_fedpas_delta_leaves_out_what_was_not_drawn(drawn: int) -> None:
+    theta, samples = Key(0).normal((5,)), Key(1).normal((4, 5))
+    mask = torch.arange(4) >= 4 - drawn
+    torch.testing.assert_close(delta(theta, samples, 0.4, mask), delta(theta, samples[4 - drawn :], 0.4))

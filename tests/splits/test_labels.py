@@ -384,3 +384,15 @@ def test_a_row_is_handed_out_twice_only_by_a_split_that_says_so() -> None:
 def test_the_released_form_goes_by_class_too() -> None:
     with pytest.raises(InputError, match="sorted_feature"):
         HeterogeneousHasan2023(0.3)(measured([[0.0], [1.0]]), 2, Key(0))
+
+
+def test_an_ordered_site_has_its_own_classes_first_and_then_what_all_share() -> None:
+    rows = labelled(torch.arange(4000) % 4)
+    plain = heterogeneous(0.6, "hasan2023")(rows, 4, Key(0))
+    ordered = heterogeneous(0.6, "hasan2023_ordered")(rows, 4, Key(0))
+
+    assert [p.tolist() for p in plain] == [sorted(p.tolist()) for p in ordered]  # the same rows
+    for part in ordered:
+        assert len(rows.y[part[:600]].unique()) == 1
+        assert part[600:].tolist() == ordered[0][600:].tolist()
+    assert len(rows.y[ordered[0][600:]].unique()) == 4

@@ -46,6 +46,7 @@ def test_what_is_written_can_be_read(split: Split) -> None:
         (dirichlet(1), "dirichlet:1"),
         (heterogeneous(0.9), "heterogeneous:0.9"),
         (heterogeneous(0.3, "hasan2023"), "heterogeneous:0.3@hasan2023"),
+        (heterogeneous(0.3, "hasan2023_ordered"), "heterogeneous:0.3@hasan2023_ordered"),
         (sorted_feature(), "sorted_feature"),
         (sorted_feature(12), "sorted_feature:12"),
         (step(2), "step:2:10"),

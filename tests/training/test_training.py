@@ -382,3 +382,45 @@ def test_fewer_than_one_pass_is_refused() -> None:
     task, data = quadratic(1.0)
     with pytest.raises(co.InputError, match="at least one pass"):
         co.SGD(fewest=0)(task, at(0.0), Client(data, (), Key(0)))
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorised", "parallel"])
+@pytest.mark.parametrize(
+    "inference",
+    [co.SGD(rate=0.1, momentum=0.9, epochs=3, batch=4, shuffle=False), co.Adam(epochs=3, batch=4, shuffle=False)],
+)
+def test_training_that_does_not_shuffle_takes_the_rows_as_they_stand(engine: str, inference: Inference) -> None:
+    data = [rows(11, seed=1), rows(7, seed=2)]  # of unequal size, so that one is padded
+    network = nn.Linear(4, 3)
+    task = co.classification(network, prior=Flat())
+
+    replies = gathered(engine, co.FedAvg(inference), task, data)
+
+    start = co.FedAvg().init(task, Server(None, None, Key(2), 2)).posterior
+    for part, reply in zip(data, replies, strict=True):
+        network.load_state_dict(start.params)
+        made: torch.optim.Optimizer = torch.optim.Adam(network.parameters(), 1e-3)
+        if isinstance(inference, co.SGD):
+            made = torch.optim.SGD(network.parameters(), 0.1, 0.9)
+        for _ in range(3):
+            for x, y in zip(part.x.split(4), part.y.split(4), strict=True):
+                made.zero_grad()
+                nn.functional.cross_entropy(network(x), y).backward()
+                made.step()
+        for name, leaf in network.state_dict().items():
+            torch.testing.assert_close(reply.payload.params[name], leaf, atol=1e-5, rtol=1e-4)
+
+
+def test_a_sampler_that_does_not_shuffle_depends_on_the_order_of_the_rows() -> None:
+    data = rows(40)
+    turned = Data(*(leaf.flip(0) for leaf in data))
+    task = co.classification(nn.Linear(4, 3), prior=Flat())
+
+    def ends(shuffle: bool, part: Data, seed: int) -> torch.Tensor:
+        sampler = co.CyclicalSGHMC(epochs=4, cycles=1, samples=1, keep=1, batch=8, temperature=0.0, shuffle=shuffle)
+        samples = sampler(task, task.init(Key(0)), Client(part, (), Key(seed)))
+        return tree.ravel(samples.params)
+
+    assert ends(False, data, 1).equal(ends(False, data, 2))  # no draw is left
+    assert not ends(True, data, 1).equal(ends(True, data, 2))
+    assert not ends(False, data, 1).equal(ends(False, turned, 1))
