@@ -66,6 +66,7 @@ class Convolutions(nn.Module):
             raise InputError(f"Images of {height} × {width} are too small for convolutions: use `relu` instead.")
         self.grid = min(GRID, height, width)
         filters = math.ceil(outputs / (2 * self.grid**2))
+        self.kernels = self.kernels[:filters]  # at least one filter of each size
         for i, k in enumerate(self.kernels):
             count = (filters + len(self.kernels) - 1 - i) // len(self.kernels)
             bank, thresholds = _draw_filters(Key(seed).fold(k), count, channels, k)

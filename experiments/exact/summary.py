@@ -25,6 +25,7 @@ BEGIN, END = "<!-- tables: summary.py -->", "<!-- end of the tables -->"
 RESPLIT = {"digits": 0.25, "heart_disease": 0.25, "femnist": 0.0} | dict.fromkeys(
     ("beijing_air", "air_quality", "bike", "wine", "real_estate", "forest_fire"), 0.25
 )  # test rows / training rows, where seeds re-split one table
+ROWS = dict.fromkeys(("mnist", "fashion_mnist", "cifar10"), 10_000)  # of the official test parts
 Trials = dict[str, dict[str, dict[str, dict[str, float | None]]]]  # column → seed → row → score → value
 Cell = dict[str, dict[str, float | None]]  # seed → score → value
 
@@ -66,14 +67,14 @@ def collect(folder: Path) -> Trials:
 
 def cell(trials: Trials, column: str, row: str) -> Cell:
     """A row's scores by seed; columns beyond ten rounds end in 'more', those of one in 'once'."""
-    for place in (column, f"{column}/more", f"{column}/once"):
+    for place in (column, f"{column}/more", f"{column}/once", f"{column}/dirichlet"):
         found = {seed: rows[row] for seed, rows in trials.get(place, {}).items() if row in rows}
         if found:
             return found
     return {}
 
 
-def mean_with_interval(values: Cell, score: str, overlap: float, form: str) -> str:
+def mean_with_interval(values: Cell, score: str, overlap: float, form: str, rows: int = 0) -> str:
     """Mean and half the width of its 95 % interval: over seeds, or (°) over test rows where there are fewer than 3."""
     known = [v for scores in values.values() if (v := scores.get(score)) is not None]
     if not known:
@@ -84,6 +85,8 @@ def mean_with_interval(values: Cell, score: str, overlap: float, form: str) -> s
         half = float(scipy.stats.t.ppf(0.975, len(known) - 1)) * error
         return f"{mean:{form}} ± {half:{form}}"
     errors = [e for scores in values.values() if (e := scores.get(f"{score}_error")) is not None]
+    if score == "accuracy" and rows:
+        errors = [math.sqrt(mean * (1 - mean) / rows)]
     if errors:
         return f"{mean:{form}} ± {1.96 * fmean(errors):{form}}°"
     return f"{mean:{form}}"
@@ -107,8 +110,12 @@ def table(trials: Trials, data: str, rows: Mapping[str, tuple[str, str]]) -> str
     for title, (column, row) in rows.items():
         values = cell(trials, column, row)
         if values:
-            numbers = [mean_with_interval(values, score, overlap, forms.get(score, ".3f")) for score in scores.values()]
-            body.append([title, str(len(values)), *numbers, against(reference, values, overlap), sent(values)])
+            numbers = [
+                mean_with_interval(values, score, overlap, forms.get(score, ".3f"), ROWS.get(data, 0))
+                for score in scores.values()
+            ]
+            size = sent(with_rounds(trials, column, row, values))
+            body.append([title, str(len(values)), *numbers, against(reference, values, overlap), size])
     return lines(["row", "seeds", *scores, "NLL less tuned's", "sent by a site"], body)
 
 
@@ -122,6 +129,17 @@ def against(reference: Cell, values: Cell, overlap: float) -> str:
     if len(seeds) < 3:
         return f"{d.mean:+.3f}".replace("-", "−")
     return f"{d.mean:+.3f} ({d.low:+.3f} to {d.high:+.3f})".replace("-", "−")
+
+
+def with_rounds(trials: Trials, column: str, row: str, values: Cell) -> Cell:
+    """Add what FedAvg sent before an exact head was put on its network; on pooled rows nobody sends anything."""
+    if row.startswith("Pooled"):
+        return {}
+    network, _, rest = row.partition(" of ")
+    rounds = cell(trials, column, f"FedAvg, {network}, {rest.partition(', then')[0]}")
+    if ", then" not in row or not rounds:
+        return values
+    return {seed: {"up_bytes": (values[seed]["up_bytes"] or 0) + (rounds[seed]["up_bytes"] or 0)} for seed in values}
 
 
 def sent(values: Cell) -> str:

@@ -2,7 +2,7 @@
 
 A column is data/model/what, where the model is a feature map ('conv:512') or 'cnn', and 'what' is one of
 
-    exact           heads on sums, which no split changes: once for all splits
+    exact           heads on sums, which no split changes: once for all splits; 'exact/300' of 300 natural sites
     SPLIT/SITES     rows that a split changes; '+rotate:30' turns each site's images by an angle of its own
     pooled          the CNN on all rows in one place
     bytes           heads on fewer features and in lower precision
@@ -63,6 +63,7 @@ SCALE = 0.3  # of standardised features, for FedAvg and evidence pooling; see 'r
 RATE = 0.03  # of the CNN's descent; see 'rates'
 ROUNDS = (1, 3, 10)  # of the runs with a tenth of the passes each, as the model stands then
 MORE = {"digits": 50, "mnist": 50, "fashion_mnist": 50}  # rounds of FedAvg with a CNN, beyond ten
+MANY = 20_000  # rows, beyond which the tuned Dirichlet head has a column of its own, 'exact/dirichlet'
 WIDEST = 1024  # features of a head with a Gram matrix a class
 HEADS: dict[str, Head] = {"OneHot": OneHot(), "Discriminant": Discriminant(), "Dirichlet": Dirichlet()}
 
@@ -71,8 +72,8 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     name, kind, what, *rest = column.split("/")
     size = SMOKE if scale == "smoke" else SIZES.get(name, USUAL)
     if what == "exact":
-        count = int(rest[0]) if rest else None
-        return score_heads(split_features(name, kind, "iid", count, seed, data_dir))
+        count = next((int(word) for word in rest if word.isdecimal()), None)
+        return score_heads(split_features(name, kind, "iid", count, seed, data_dir), only="dirichlet" in rest)
     if what == "bytes":
         return score_bytes(name, kind, seed, data_dir)
     if what == "check":
@@ -178,8 +179,11 @@ def base_rate(sites: co.Sites) -> Distribution:
 # Rows of the table
 
 
-def score_heads(sites: co.Sites, by_class: bool = True) -> Values:
-    """Every head on the sums of all rows, in one round and tuned by rows left out; by class only where affordable."""
+def score_heads(sites: co.Sites, by_class: bool = True, only: bool = False) -> Values:
+    """Every head on the sums of all rows, in one round and tuned by rows left out.
+
+    The Dirichlet head is left out above `WIDEST` features; with many rows it is tuned if it is asked for, alone.
+    """
     by_class = by_class and sites.classes is not None and int(sites.train[0].x.shape[1]) <= WIDEST
     task, pooled = linear_task(sites), sites.pooled()
     train, test = pooled.train[0], pooled.all_test
@@ -189,14 +193,17 @@ def score_heads(sites: co.Sites, by_class: bool = True) -> Values:
     totals = summarise(_itself, train, sites.classes, by_class)
     whole = totals._replace(gram=whole_gram(totals))
     values: Values = {"Base rate": measure(base_rate(sites), test.y)}
+    methods = {"Tuned": (ExactTuned(), whole)}
+    if by_class and (only or len(train.y) <= MANY):
+        methods["Tuned, Dirichlet"] = (ExactTuned((Dirichlet(),)), totals)
+    if only:
+        heads = {}
+        del methods["Tuned"]
     for name, head in heads.items():
         sums = totals if head.by_class else whole
         fitted = fit(head, sums)
         p = predict_in_parts(partial(head.predict, fitted), test.x)
         values[f"{name}, 1 round"] = measure(p, test.y) | {"up_bytes": nbytes(sums), "share": float(fitted.share)}
-    methods = {"Tuned": (ExactTuned(), whole)}
-    if by_class:
-        methods["Tuned, Dirichlet"] = (ExactTuned((Dirichlet(),)), totals)
     for name, (method, sums) in methods.items():
         state = tune(method, task, sums, train)
         p = predict_in_parts(method.predictive(task, state), test.x)
@@ -400,68 +407,71 @@ WIDTHS = (64, 128, 256, 512, 1024, 2048)
 ONE, THREE, TEN = range(1), range(3), range(10)
 
 
-def plan() -> Iterator[tuple[str, range]]:
-    """Columns and their seeds, what decides most first."""
-    yield "fashion_mnist/conv:1024/rates", ONE
-    yield "fashion_mnist/cnn/rates", ONE
-    yield "digits/conv:512/check", ONE
-    yield "digits/conv:512/exact", TEN
-    yield "digits/conv:512/dirichlet:0.1/5", TEN
-    yield "fashion_mnist/conv:1024/exact", ONE
-    yield "fashion_mnist/conv:1024/dirichlet:0.1/10", ONE
-    yield "digits/cnn/dirichlet:0.1/5/more", THREE
-    yield "digits/cnn/dirichlet:0.1/5/once", THREE
-    yield "digits/cnn/pooled", THREE
-    for name in ("mnist", "cifar10"):
-        yield f"{name}/conv:1024/exact", ONE
-        yield f"{name}/conv:1024/dirichlet:0.1/10", ONE
-    for kind in ("identity", "fourier:329"):
-        yield f"heart_disease/{kind}/exact", TEN
-        yield f"heart_disease/{kind}/natural/4", TEN
-    yield "fashion_mnist/cnn/dirichlet:0.1/10", ONE
-    yield "digits/conv:512/dirichlet:0.3+rotate:30/5", TEN
-    yield "digits/cnn/dirichlet:0.3+rotate:30/5", THREE
-    yield "femnist/conv:1024/exact", ONE
-    yield "femnist/conv:1024/natural/50", ONE
-    yield "cifar10/conv:2048/exact", ONE
-    for name in TABLES:
-        for kind in ("identity", "fourier:315"):
-            yield f"{name}/{kind}/exact", TEN
-    yield "mnist/cnn/dirichlet:0.1/10", ONE
-    for width in WIDTHS[:-1]:
-        yield f"fashion_mnist/conv:{width}/bytes", ONE
-    yield "cifar10/cnn/dirichlet:0.1/10", ONE
-    yield "fashion_mnist/cnn/pooled", ONE
-    for kind in ("identity", "fourier:315"):
-        yield f"beijing_air/{kind}/natural/12", THREE
-    yield "beijing_air/mlp/natural/12", THREE
-    yield "beijing_air/mlp/pooled", THREE
-    yield "fashion_mnist/cnn/dirichlet:0.1/10/once", ONE
-    yield "heart_disease/mlp/natural/4", TEN
-    yield "heart_disease/mlp/pooled", TEN
-    yield "fashion_mnist/conv:2048/bytes", ONE
-    for name in ("fashion_mnist", "mnist"):
-        yield f"{name}/conv:1024/exact", THREE
-        yield f"{name}/conv:1024/dirichlet:0.1/10", THREE
-    for name in ("cifar10", "mnist"):
-        yield f"{name}/cnn/pooled", ONE
-        yield f"{name}/cnn/dirichlet:0.1/10/once", ONE
-    yield "femnist/cnn/natural/50", ONE
-    yield "femnist/cnn/pooled", ONE
-    for name in LARGE:
-        for split in SPLITS[1:]:
-            yield f"{name}/conv:1024/{split}", ONE
-    for column in (*DIGITS, *SHIFTED):
-        yield column, THREE
-    yield "cifar10/conv:1024/exact", THREE
-    yield "fashion_mnist/cnn/dirichlet:0.1/10/more", ONE
-    yield "femnist/conv:1024/exact/300", ONE
-    yield "mnist/conv:1024/check", ONE
-
+PLAN: tuple[tuple[str, range], ...] = (  # columns and their seeds, what decides most first
+    ("fashion_mnist/conv:1024/rates", ONE),
+    ("fashion_mnist/cnn/rates", ONE),
+    ("digits/conv:512/check", ONE),
+    ("digits/conv:512/exact", TEN),
+    ("digits/conv:512/dirichlet:0.1/5", TEN),
+    ("fashion_mnist/conv:1024/exact", ONE),
+    ("fashion_mnist/conv:1024/dirichlet:0.1/10", ONE),
+    *(
+        (column, TEN)
+        for kind in ("identity", "fourier:329")
+        for column in (f"heart_disease/{kind}/exact", f"heart_disease/{kind}/natural/4")
+    ),
+    ("digits/cnn/dirichlet:0.1/5/more", THREE),
+    ("digits/cnn/dirichlet:0.1/5/once", THREE),
+    ("digits/cnn/pooled", THREE),
+    ("mnist/conv:1024/exact", ONE),
+    ("mnist/conv:1024/dirichlet:0.1/10", ONE),
+    ("cifar10/conv:1024/exact", ONE),
+    ("fashion_mnist/cnn/dirichlet:0.1/10", ONE),
+    *((f"{name}/{kind}/exact", TEN) for name in TABLES for kind in ("identity", "fourier:315")),
+    ("digits/conv:512/dirichlet:0.3+rotate:30/5", THREE),
+    ("digits/cnn/dirichlet:0.3+rotate:30/5", THREE),
+    *((f"fashion_mnist/conv:{width}/bytes", ONE) for width in WIDTHS[:-2]),
+    ("femnist/conv:1024/exact", ONE),
+    ("femnist/conv:1024/natural/50", ONE),
+    ("cifar10/conv:1024/dirichlet:0.1/10", ONE),
+    ("cifar10/conv:2048/exact", ONE),
+    ("mnist/cnn/dirichlet:0.1/10", ONE),
+    ("cifar10/cnn/dirichlet:0.1/10", ONE),
+    ("fashion_mnist/conv:1024/bytes", ONE),
+    ("digits/conv:512/dirichlet:0.3+rotate:30/5", TEN),
+    ("fashion_mnist/cnn/pooled", ONE),
+    *((f"beijing_air/{kind}/natural/12", THREE) for kind in ("identity", "fourier:315")),
+    ("beijing_air/mlp/natural/12", THREE),
+    ("beijing_air/mlp/pooled", THREE),
+    ("fashion_mnist/cnn/dirichlet:0.1/10/once", ONE),
+    ("heart_disease/mlp/natural/4", TEN),
+    ("heart_disease/mlp/pooled", TEN),
+    ("fashion_mnist/conv:2048/bytes", ONE),
+    *(
+        (column, THREE)
+        for name in ("fashion_mnist", "mnist")
+        for column in (f"{name}/conv:1024/exact", f"{name}/conv:1024/dirichlet:0.1/10")
+    ),
+    *(
+        (column, ONE)
+        for name in ("cifar10", "mnist")
+        for column in (f"{name}/cnn/pooled", f"{name}/cnn/dirichlet:0.1/10/once")
+    ),
+    ("femnist/cnn/natural/50", ONE),
+    ("femnist/cnn/pooled", ONE),
+    *((f"{name}/conv:1024/{split}", ONE) for name in LARGE for split in SPLITS[1:]),
+    *((column, THREE) for column in (*DIGITS, *SHIFTED)),
+    ("fashion_mnist/conv:1024/exact/dirichlet", ONE),
+    ("mnist/conv:1024/exact/dirichlet", ONE),
+    ("cifar10/conv:1024/exact", THREE),
+    ("fashion_mnist/cnn/dirichlet:0.1/10/more", ONE),
+    ("femnist/conv:1024/exact/300", ONE),
+    ("mnist/conv:1024/check", ONE),
+)
 
 EXPERIMENT = Experiment(
     title="Exact pooling: NLL per point",
-    columns=tuple(dict.fromkeys(column for column, _ in plan())),
+    columns=tuple(sorted({column for column, _ in PLAN})),
     trial=trial,
     score="nll",
     digits=3,
@@ -470,9 +480,9 @@ EXPERIMENT = Experiment(
 
 
 def run_plan(out: Path, data_dir: str | None) -> None:
-    """Run what is missing, in the order of `plan`; the files are those of `consilience reproduce exact/table`."""
+    """Run what is missing, in the order of `PLAN`; the files are those of `consilience reproduce exact/table`."""
     torch.set_num_threads(1)
-    for column, seeds in plan():
+    for column, seeds in PLAN:
         for seed in seeds:
             file = f"trials/full/{column.replace(':', '-').replace('/', '-')}/seed-{seed}.json"
             if not (out / file).exists():
