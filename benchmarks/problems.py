@@ -41,7 +41,7 @@ class Problem:
 
 def mnist(scale: float, data_dir: str | None) -> Problem:
     """h = 0.3, 25 epochs, six samples a client, 100 epochs of distillation; `scale` of the rows, so of the work."""
-    rows, source = _rows("mnist", data_dir)
+    rows, source = load_rows("mnist", data_dir)
     assert rows.x_test is not None and rows.y_test is not None
     n, held = round(scale * len(rows.x)), round(scale * len(rows.x_test))
     rows = dataclasses.replace(rows, x=rows.x[:n], y=rows.y[:n], x_test=rows.x_test[:held], y_test=rows.y_test[:held])
@@ -53,7 +53,7 @@ def mnist(scale: float, data_dir: str | None) -> Problem:
 
 def wine(data_dir: str | None) -> Problem:
     """20 epochs, four samples a client, 100 epochs of distillation."""
-    rows, source = _rows("wine@hasan2023", data_dir)
+    rows, source = load_rows("wine@hasan2023", data_dir)
     assert rows.x_test is not None and rows.y_test is not None
     sites = rows.split(parse("sorted_feature"), CLIENTS, calibration=round(0.2 * len(rows.x)), standardise=False)
     test = Data.of(rows.x_test, rows.y_test)
@@ -66,7 +66,7 @@ def _shared(sites: co.Sites) -> co.Sites:
     return dataclasses.replace(sites, inputs=sites.calibration.x)
 
 
-def _rows(name: str, data_dir: str | None) -> tuple[co.data.Dataset, str]:
+def load_rows(name: str, data_dir: str | None) -> tuple[co.data.Dataset, str]:
     try:
         return datasets.load(name, data_dir), "real rows"
     except InputError:

@@ -1,0 +1,78 @@
+"""The tables of exact pooling: every kind of column on a few drawn images, and the page is that of its results."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from consilience.comparison.reproduce import load, module
+from consilience.data.dataset import Dataset
+from consilience.key import Key
+
+ROOT = Path(__file__).parents[2]
+
+
+def drawn(name: str, data_dir: str | None = None) -> Dataset:
+    """Small images of four classes; a table of numbers under the name of one."""
+    if name == "wine":
+        x = Key(7).normal((200, 4))
+        return Dataset(name, x, x[:, 0] + 0.3 * Key(8).normal((200,)), standardise=True)
+    y = torch.arange(260) % 4
+    x = (Key(7).uniform(260 * 64).reshape(260, 64) + (torch.arange(64) % 4 == y.unsqueeze(1))) / 2
+    return Dataset(name, x, y, classes=4)
+
+
+@pytest.mark.parametrize(
+    ("column", "row"),
+    [
+        ("digits/conv:32/exact", "Tuned, Dirichlet"),
+        ("digits/conv:32/dirichlet:0.3/3", "FedAvg, head, 10 short rounds"),
+        ("digits/conv:32/dirichlet:0.3+rotate:30/3", "Discriminant, 1 round"),
+        ("digits/cnn/dirichlet:0.3/3", "CNN of 3 short rounds, then Tuned"),
+        ("digits/cnn/pooled", "Pooled CNN"),
+        ("digits/conv:32/bytes", "Dirichlet, float16"),
+        ("digits/conv:32/rates", "scale 0.3, Evidence, head"),
+        ("wine/fourier:20/exact", "Ridge, 1 round"),
+        ("wine/mlp/iid/3/once", "FedAvg, MLP, 1 round"),
+    ],
+)
+def test_every_kind_of_column_is_filled(column: str, row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consilience.datasets.load", drawn)
+
+    values = load("exact/table").trial(column, 0, "smoke", None)
+
+    assert row in values
+    assert all(math.isfinite(scores["nll"] or 0) and "nll_error" in scores for scores in values.values())
+
+
+def test_splits_maps_and_whole_runs_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consilience.datasets.load", drawn)
+
+    values = load("exact/table").trial("digits/conv:32/check", 0, "smoke", None)
+
+    nll = {row: scores["nll"] for row, scores in values.items()}
+    for head in ("OneHot", "Discriminant", "Dirichlet"):
+        assert nll[f"{head}, dirichlet:0.05"] == pytest.approx(nll[f"{head}, iid"], abs=1e-6)
+    assert nll["OneHot, map inside"] == pytest.approx(nll["OneHot, 1 round"], abs=1e-6)
+    assert nll["Tuned, two rounds"] == pytest.approx(nll["Tuned"], abs=1e-6)
+
+
+def test_the_page_is_that_of_its_results() -> None:
+    summary = module("exact/summary")
+    trials = json.loads((ROOT / "experiments/exact/results/table.json").read_text())
+
+    assert summary.page(trials) in (ROOT / "experiments/exact/README.md").read_text()
+
+
+def test_stored_checks_are_below_one_in_a_million() -> None:
+    trials = json.loads((ROOT / "experiments/exact/results/table.json").read_text())
+    tables = [rows for column, seeds in trials.items() if column.endswith("/check") for rows in seeds.values()]
+
+    assert tables
+    for rows in tables:
+        for head in ("OneHot", "Discriminant", "Dirichlet"):
+            assert abs(rows[f"{head}, dirichlet:0.05"]["nll"] - rows[f"{head}, iid"]["nll"]) < 1e-6
