@@ -80,11 +80,12 @@ __all__ = [
     "BCM", "DOSFL", "EPMCMC", "GLM", "HMC", "PVI", "SGD", "SGLD", "SWAG", "Adam", "BetaPredictiveBayes", "Centralised",
     "Compute", "CoresetFL", "CyclicalSGHMC", "Diverged", "EvidenceLogits", "EvidencePooling", "EvidenceTuned",
     "ExactPooling", "ExactTuned", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA", "FedProx", "FedYogi",
-    "FederatedClassifier", "FederatedRegressor", "GaussianProduct", "InputError", "Laplace", "LocalOnly", "MeanField", "Method", "Mime",
-    "MimeLite", "Mixture", "OneShotFL", "Participation", "Result", "Sampler", "Scaffold", "ServerOnly", "Sites", "Task",
-    "VariationalAveraging", "__version__", "classification", "compare", "data", "datasets", "engines", "from_arrays",
-    "from_csv", "inference", "key", "load", "method", "methods", "metrics", "models", "parties", "pooling",
-    "posterior", "predictive", "prior", "regression", "run", "runs", "splits", "task", "training", "tune",
+    "FederatedClassifier", "FederatedRegressor", "GaussianProduct", "InputError", "Laplace", "LocalOnly", "MeanField",
+    "Method", "Mime", "MimeLite", "Mixture", "OneShotFL", "Participation", "Result", "Sampler", "Scaffold",
+    "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification", "compare", "data",
+    "datasets", "engines", "from_arrays", "from_csv", "inference", "key", "load", "method", "methods", "metrics",
+    "models", "parties", "pooling", "posterior", "predictive", "prior", "regression", "run", "runs", "splits", "task",
+    "training", "tune",
 ]  # fmt: skip
 
 
