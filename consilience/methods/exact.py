@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -14,11 +14,11 @@ from torch import Tensor
 from consilience import tree
 from consilience.errors import InputError
 from consilience.likelihood import Heteroscedastic, Softmax
-from consilience.method import Method, keep_fields
+from consilience.method import Knob, Method, keep_fields
 from consilience.models.features import feature_map, last_layer
 from consilience.models.remembered import remember
 from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.pooling.heads import LEAST, Classes, Head, OneHot, Ridge, Spectrum, as_point, fit
+from consilience.pooling.heads import LEAST, SHARES, Classes, Head, OneHot, Ridge, Spectrum, as_point, fit
 from consilience.pooling.sums import CHUNK, Sums, add, check_memory, compress, doubt, summarise
 from consilience.posterior import Point
 from consilience.predictive import Distribution, Predictive
@@ -97,6 +97,15 @@ class ExactPooling(Method):
     def diagnose(self, task: Task, state: ExactState, x: Tensor) -> dict[str, Any]:
         penalty = getattr(state.fit, "share", torch.nan)
         return {"head": type(self.chosen_head(task)).__name__, "penalty_per_row": float(penalty)}
+
+    def knob(self, state: ExactState) -> Knob | None:
+        if isinstance(state.fit, (Spectrum, Classes)):
+            return Knob("share", "λ/n", SHARES, None)
+        return None
+
+    def turn(self, state: ExactState, value: float) -> tuple[Self, ExactState]:
+        assert isinstance(state.fit, (Spectrum, Classes))
+        return self, state._replace(fit=state.fit._replace(share=torch.tensor(value, dtype=torch.float64)))
 
     def doubt(self, task: Task, message: Any, send: Any) -> str | None:
         return doubt(send)

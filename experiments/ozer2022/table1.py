@@ -47,6 +47,7 @@ class Scale(NamedTuple):
     weightings: tuple[str, ...]  # FVBA: equal, FVBWA: by size
 
 
+WHOLE = 60_000  # training rows in print: 600 for each of a hundred clients
 SCALES = {  # the last two figures: local epochs, and which weightings
     "full": Scale(("fashion_mnist", "cifar10", "svhn"), None, None, {10: 50, 100: 500}, 10, ("FVBA", "FVBWA")),
     "overnight": Scale(("fashion_mnist",), None, None, {10: 10, 100: 100}, 10, ("FVBWA",)),
@@ -60,13 +61,22 @@ def descent(epochs: int) -> co.SGD:
     return co.SGD(rate=0.01, momentum=0.9, epochs=epochs, batch=BATCH, weight_decay=1e-5)
 
 
-def mean_field(epochs: int, variant: str = "printed") -> co.MeanField:
+def prior_weight(scale: Scale) -> float:
+    """By what the KL divergence is multiplied, so that with fewer rows a client the prior weighs what it does in print."""
+    if scale.rows is None:
+        return 1.0
+    return scale.rows / WHOLE
+
+
+def mean_field(epochs: int, variant: str = "printed", kl: float = 1.0) -> co.MeanField:
     steps = Descent(rate=0.01, momentum=0.9)
-    return co.MeanField(steps, epochs=epochs, batch=BATCH, start=-9.0, weight_decay=1e-5, variant=variant)
+    return co.MeanField(steps, epochs=epochs, batch=BATCH, start=-9.0, weight_decay=1e-5, kl=kl, variant=variant)
 
 
-def merging(rule: str, weighting: str, epochs: int, variant: str = "printed") -> co.VariationalAveraging:
-    return co.VariationalAveraging(mean_field(epochs, variant), RULES[rule], weighting == "FVBA", variant=variant)
+def merging(
+    rule: str, weighting: str, epochs: int, variant: str = "printed", kl: float = 1.0
+) -> co.VariationalAveraging:
+    return co.VariationalAveraging(mean_field(epochs, variant, kl), RULES[rule], weighting == "FVBA", variant=variant)
 
 
 def tasks(sites: co.Sites) -> tuple[co.Task, co.Task]:
@@ -98,6 +108,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     sites, clients = prepare(column, seed, plan, data_dir)
     point, gaussian = tasks(sites)
     rounds = plan.rounds[10 if clients <= 10 else 100]
+    kl = prior_weight(plan)
     values: Values = {}
 
     def add(row: str, method: co.Method, task: co.Task, rounds: int, cohort: int | None = None) -> None:
@@ -122,13 +133,13 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     add("FEDAVG", co.FedAvg(descent(plan.epochs)), point, rounds, cohort)
     for weighting in plan.weightings:
         for rule in RULES:
-            add(f"{weighting} {rule}", merging(rule, weighting, plan.epochs), gaussian, rounds, cohort)
+            add(f"{weighting} {rule}", merging(rule, weighting, plan.epochs, kl=kl), gaussian, rounds, cohort)
     for rule in RULES:
         row = f"FVBWA {rule}, released"
-        add(row, merging(rule, "FVBWA", plan.epochs, "ozer2022"), gaussian, rounds, cohort)
+        add(row, merging(rule, "FVBWA", plan.epochs, "ozer2022", kl), gaussian, rounds, cohort)
     passes = max(plan.epochs * rounds * min(ACTIVE, clients) // clients, 1)  # as many as the rows above make
     add("Centralised", co.Centralised(descent(passes)), point, 1)
-    add("Centralised, VI", co.Centralised(mean_field(passes)), gaussian, 1)
+    add("Centralised, VI", co.Centralised(mean_field(passes, kl=kl)), gaussian, 1)
     many = passes * sum(len(d.x) for d in sites.train) // LABELS  # as many steps as all the data get in one place
     add("Server only", co.ServerOnly(descent(many)), point, 1)
     add("Local only", co.LocalOnly(descent(passes)), point, 1)

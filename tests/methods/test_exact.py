@@ -122,3 +122,15 @@ def test_lies_about_sums_are_doubted() -> None:
 def test_heads_are_settings() -> None:
     method = configure(METHODS["exact"](), ["head=Discriminant", "head.strength=2"])
     assert method == ExactPooling(heads.Discriminant(2))
+
+
+def test_sites_can_choose_the_penalty_after_the_round() -> None:
+    task, rows = problem(co.splits.iid(), 2)
+    method = ExactPooling()
+    state = co.run(method, task, rows).state
+    knob = method.knob(state)
+    assert knob is not None
+    x = rows.all_test.x
+    for value, swept in zip(knob.values, method.sweep(task, state, x), strict=True):
+        direct = heads.OneHot().predict(heads.fit(heads.OneHot(), state.totals, value), features("relu:40", 64).double()(x))
+        assert torch.allclose(swept[0], direct[0], rtol=1e-9, atol=1e-9)
