@@ -1,4 +1,4 @@
-"""Exact pooling, tuned by the sites.  This project; docs/exact.md."""
+"""Exact pooling tuned by the sites.  This project; docs/exact.md."""
 
 from __future__ import annotations
 
