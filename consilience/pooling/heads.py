@@ -292,8 +292,7 @@ class OneHot:
     """The same regression on ones and zeros that mark the classes (analytic federated learning, Fed3R).
 
     Its outputs f are roughly probabilities and not quite, so that softmax(f/σ) is taken, σ the outputs' mean deviation
-    from their targets: a rule, not a fit, which came within 5 % of the best constant's log-score on most data tried
-    and far less on MNIST. Each output is shrunk for its variance.
+    from their targets: a rule, not a fit (docs/exact.md has what it costs). Each output is shrunk for its variance.
     """
 
     by_class: ClassVar[bool] = False
