@@ -87,7 +87,7 @@ def test_ordinary_rows_are_left_alone() -> None:
 
 
 def test_the_estimator_has_the_rule_of_all_others() -> None:
-    assert defaults.regressor() == co.Mixture()
+    assert defaults.regressor(free=False) == co.Mixture()
     data = scattered(2, sites=6, rows=80)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
