@@ -95,6 +95,8 @@ def run_console(block: Block, page: Path, invoke: Invoke) -> None:
         words = shlex.split(command, comments=True)[1:]
         if words[0] in ("run", "compare") and "inference.epochs" not in command and "--resume" not in command:
             words += ["--set", "inference.epochs=10"]
+        if words[0] == "run" and "--resume" not in command:
+            words.append("--no-bounds")  # which take most of the time
         code, out, err = invoke(*words)
         assert code == 0, f"{page.name}:{block.line}: '{command}' failed: {err}"
         printed = " ".join(out.split())
