@@ -72,6 +72,8 @@ class ExactPooling(Method):
 
     def init(self, task: Task, server: Server) -> ExactState:
         check_problem(task, self.chosen_head(task))
+        if self.share is not None and not self.share > 0:
+            raise InputError(f"share={self.share:g} is not the weight of a prior: give a positive number, or None.")
         if self.wire not in WIRES:
             raise InputError(f"wire={self.wire!r} is not a precision: choose {', '.join(WIRES)}.")
         return ExactState(task.init(server.key))

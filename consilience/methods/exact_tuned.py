@@ -89,7 +89,7 @@ class ExactTuned(Method):
         index, setting = divmod(best, len(GRID))
         share, temperature = GRID[setting]
         head = self.chosen_heads(task)[index]
-        fitted = fit(head, state.totals, share, least_share(self.wire, state.totals))
+        fitted = fit(head, state.totals, max(share, least_share(self.wire, state.totals)))
         chosen = torch.tensor([index, share, temperature], dtype=torch.float64)
         return ExactState(as_point(head.linear(fitted), fitted, task.like), fitted, state.totals, chosen)
 

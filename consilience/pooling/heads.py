@@ -120,11 +120,13 @@ class Spectrum(NamedTuple):
         Returns:
             Means [N, C] and variances in units of the noise [N, B].
         """
-        means = (rotated @ (self.coefficients / self.shrunk).unsqueeze(-1)).squeeze(-1).T
-        if len(rotated) == 1:
-            means = rotated[0] @ (self.coefficients / self.shrunk).T
-        variances = (rotated**2 @ (1 / self.shrunk).unsqueeze(-1)).squeeze(-1) + 1 / self.weight.unsqueeze(-1)
-        return means + self.offset, variances.T
+        weights = self.coefficients / self.shrunk
+        if len(rotated) == 1:  # the eigenvectors are shared
+            means = rotated[0] @ weights.T
+        else:
+            means = torch.einsum("cnd,cd->nc", rotated, weights)
+        variances = torch.einsum("bnd,bd->nb", rotated**2, 1 / self.shrunk)
+        return means + self.offset, variances + 1 / self.weight
 
 
 class Classes(NamedTuple):
@@ -217,7 +219,7 @@ def fit(head: Head, totals: Sums, share: float | None = None, least: float = LEA
         head: Which.
         totals: The sums of all rows.
         share: λ/n; None: where the marginal likelihood is largest.
-        least: The smallest λ/n that is considered then, and takes the place of a smaller one.
+        least: The smallest λ/n that is considered then.
 
     Returns:
         What predicting needs.
@@ -226,7 +228,6 @@ def fit(head: Head, totals: Sums, share: float | None = None, least: float = LEA
     if share is None:
         evidence = lambda exponent: head.log_evidence(prepared, 10**exponent)
         share = 10 ** maximise(evidence, math.log10(least), math.log10(SHARES[-1]) + 2)
-    share = max(share, least)
     return prepared._replace(share=torch.as_tensor(share, dtype=torch.float64))
 
 

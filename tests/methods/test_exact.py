@@ -92,6 +92,8 @@ def test_heads_for_another_problem_and_too_many_features_are_refused() -> None:
         co.run(ExactPooling(heads.Ridge()), task, rows)
     with pytest.raises(InputError, match="GB for Gram matrices"):
         sums.check_memory(16_000, 62, True)
+    with pytest.raises(InputError, match="positive number"):
+        co.run(ExactPooling(share=-1.0), task, rows)
     with pytest.raises(InputError, match="not a precision"):
         co.run(ExactPooling(wire="int8"), task, rows)
 
@@ -132,5 +134,7 @@ def test_sites_can_choose_the_penalty_after_the_round() -> None:
     assert knob is not None
     x = rows.all_test.x
     for value, swept in zip(knob.values, method.sweep(task, state, x), strict=True):
-        direct = heads.OneHot().predict(heads.fit(heads.OneHot(), state.totals, value), features("relu:40", 64).double()(x))
+        direct = heads.OneHot().predict(
+            heads.fit(heads.OneHot(), state.totals, value), features("relu:40", 64).double()(x)
+        )
         assert torch.allclose(swept[0], direct[0], rtol=1e-9, atol=1e-9)

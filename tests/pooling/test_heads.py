@@ -190,7 +190,7 @@ def test_discriminant_is_linear_discriminant_analysis() -> None:
     """Without priors the coefficients are scikit-learn's, but for the degrees of freedom of the covariance."""
     data = rows()
     head = heads.Discriminant(strength=0.0, plain=True)
-    fit = heads.fit(head, total(data), 0.0, least=0.0)
+    fit = heads.fit(head, total(data), 0.0)
     oracle = LinearDiscriminantAnalysis(solver="lsqr").fit(data.x.numpy(), data.y.numpy())
     weight, _ = head.linear(fit)
     factor = N / (N + D + 3)
