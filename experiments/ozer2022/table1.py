@@ -62,7 +62,7 @@ def descent(epochs: int) -> co.SGD:
 
 
 def prior_weight(scale: Scale) -> float:
-    """By what the KL divergence is multiplied, so that with fewer rows a client the prior weighs what it does in print."""
+    """What the KL divergence is multiplied by: with fewer rows a client, the prior then weighs what it does in print."""
     if scale.rows is None:
         return 1.0
     return scale.rows / WHOLE
