@@ -62,7 +62,7 @@ def descent(epochs: int) -> co.SGD:
 
 
 def prior_weight(scale: Scale) -> float:
-    """What the KL divergence is multiplied by: with fewer rows a client, the prior then weighs what it does in print."""
+    """What the KL divergence is multiplied by, so that the prior weighs what it does in print with fewer rows."""
     if scale.rows is None:
         return 1.0
     return scale.rows / WHOLE
