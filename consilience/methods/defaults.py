@@ -5,10 +5,12 @@ from __future__ import annotations
 from consilience.method import Method
 from consilience.methods.evidence import EvidencePooling
 from consilience.methods.exact import ExactPooling
+from consilience.methods.exact_tuned import ExactTuned
 from consilience.methods.mixture import Mixture
 
 RUN = "beta"  # a recipe in Python that names none
-FREE_RUN = "exact"  # nobody named a network either: one round on fixed features, the same for every split
+FREE_CLASSES = "exact_tuned"  # nobody named a network either: fixed features, the same for every split
+FREE_NUMBERS = "exact"  # the same for numbers, whose noise and prior one round of sums decides
 NETWORK_RUN = "evidence"  # classes and a network: needs nothing at the server
 TABLE_RUN = "evidence_tuned"  # the same on small tables, where plain evidence pooling is far behind
 NUMBERS_RUN = "mixture"
@@ -17,6 +19,20 @@ MOST_WEIGHTS = 2000  # of a linear model whose full Gaussian is sent: four milli
 LINEAR_STUDY = "gaussian_product"  # a study that classifies with a linear model: exact up to Laplace's approximation
 LINEAR_STUDY_SETTINGS = ("inference.mode=Newton", "inference.dense=True")
 STUDY = "mixture"  # any other study: a full Gaussian would be too large, or lack the noise
+
+
+def for_free_run(classes: bool) -> str:
+    """Choose the method of a run on the command line that names neither a method nor a network.
+
+    Args:
+        classes: Whether classes are predicted rather than numbers.
+
+    Returns:
+        The method's name.
+    """
+    if classes:
+        return FREE_CLASSES
+    return FREE_NUMBERS
 
 
 def for_run(classes: bool, linear: bool, weights: int, table: bool) -> tuple[str, tuple[str, ...]]:
@@ -51,10 +67,10 @@ def classifier(free: bool) -> Method:
         free: Whether nobody chose a network either.
 
     Returns:
-        Exact pooling on fixed features, or evidence pooling of networks: one round, with nothing at the server.
+        Exact pooling on fixed features, tuned by the sites, or evidence pooling of networks; nothing at the server.
     """
     if free:
-        return ExactPooling()
+        return ExactTuned()
     return EvidencePooling()
 
 

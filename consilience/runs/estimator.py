@@ -130,8 +130,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):
         (60, 2)
 
     Args:
-        method: How the sites learn together, an object or a name; if None, exact pooling on fixed features, or
-            evidence pooling where a network is chosen.
+        method: How the sites learn together, an object or a name; if None, exact pooling on fixed features,
+            tuned by the sites, or evidence pooling where a network is chosen.
         hidden: The widths of the network's hidden layers; if None, two of 100 where the method needs a network.
         model: A network of your own, in place of `hidden`.
         features: Fixed features under the network: a name, as `fourier`, a run's folder, or any network, whose weights

@@ -105,7 +105,7 @@ class Recipe:
         Returns:
             The recipe with all three.
         """
-        recipe = dataclasses.replace(self, method=defaults.FREE_RUN)
+        recipe = dataclasses.replace(self, method=defaults.for_free_run(self.build_sites().classes is not None))
         return recipe.choose_network(None, features, [recipe.build_method()])
 
     def choose_network(self, model: str | None, features: str | None, methods: Iterable[Method]) -> Recipe:

@@ -161,4 +161,4 @@ def test_a_run_without_method_and_network_is_exact_pooling(tmp_path: Path, invok
     folder = tmp_path / "run"
     code, out, _ = invoke("run", "--data", "moons", "--sites", "3", "--no-bounds", "--out", str(folder))
     assert code == 0 and "fourier" in out
-    assert Store(folder).read_json()["method"] == "exact"
+    assert Store(folder).read_json()["method"] == "exact_tuned"
