@@ -103,7 +103,8 @@ def sentence(cells: Sequence[Cell], test_rows: int) -> str:
     return (
         f"On this one split the best federated NLL is {best['nll']:.2f} "
         f"({name}, {percent(best['accuracy'])} accurate), "
-        f"against {top['nll']:.2f} ({percent(top['accuracy'])}) for the network on all data in one place and {alone['nll']:.2f} "
+        f"against {top['nll']:.2f} ({percent(top['accuracy'])}) for the network on all data in one place "
+        f"and {alone['nll']:.2f} "
         f"({percent(alone['accuracy'])}) from the server's 30 labelled rows alone; one seed and "
         f"{test_rows} test rows do not rank methods that are close."
     )
