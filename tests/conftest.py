@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -20,6 +21,13 @@ settings.load_profile("repeatable")
 def same_draws() -> None:
     """Networks are made with torch's own numbers: the same ones in every test, whichever ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are not synced: a test's folder need not survive a loss of power, and a sync takes milliseconds."""
+    if "disk" not in request.path.parts:
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
