@@ -166,17 +166,25 @@ def released(results_by_cell: dict[tuple[str, str], dict[str, Any]]) -> str:
     columns = [c for c in COLUMNS if any(column == c for _, column in results_by_cell)]
     body = []
     for row in dict.fromkeys([*(EXPERIMENT.paper or {}), *(row for row, _ in results_by_cell)]):
-        line = [row]
-        for column in columns:
-            cell = results_by_cell.get((row, column))
-            text = format_cell(cell)
-            if cell is not None:
-                old = before.get((row, column))
-                text = text.replace(" (", f" [{old:.2f}] (") if old is not None else text
-                text = f"{text} {cell['seeds']}× {away(cell)}"
-            line.append(text)
-        body.append(line)
+        cells = [(results_by_cell.get((row, column)), before.get((row, column))) for column in columns]
+        body.append([row, *(format_released(cell, old) for cell, old in cells)])
     return str(SHARED.lines(["accuracy, % as released [shuffled] (paper), seeds, distance", *columns], body))
+
+
+def format_released(cell: dict[str, Any] | None, shuffled: float | None) -> str:
+    """'42.63 ± 5.59 [91.20] (50.28) 4× −1.1'; one seed has no error, and so no distance."""
+    if cell is None:
+        return "–"
+    ours, bracket, printed = format_cell(cell).partition(" (")
+    parts = [ours]
+    if shuffled is not None:
+        parts.append(f"[{shuffled:.2f}]")
+    if bracket:
+        parts.append(f"({printed}")
+    parts.append(f"{cell['seeds']}×")
+    if cell["spread"] is not None and cell["paper"] is not None:
+        parts.append(away(cell))
+    return " ".join(parts)
 
 
 def read_released() -> dict[tuple[str, str], dict[str, Any]]:

@@ -18,7 +18,7 @@ RESULTS = Path("experiments/hasan2024/results/released.json")
 MSE = Path("experiments/hasan2023/results/regression_released.json")
 RELEASED = module("hasan2024/released")
 SHARED = module("evidence/summary")
-AIR = ["air_quality", *(f"air_quality, {variant}" for variant in RELEASED.VARIANTS)]
+AIR = ["air_quality", *(f"air_quality, {variant}" for variant in RELEASED.VARIANTS), RELEASED.WHOLE_FILE]
 
 Cells = dict[tuple[str, str], dict[str, Any]]
 
