@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import matplotlib
 import scipy.stats
 from matplotlib.figure import Figure
 
@@ -369,7 +370,8 @@ def draw(trials: Trials, file: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, which="both", alpha=0.2)
     figure.legend(loc="outside right center", frameon=False, fontsize=8)
-    figure.savefig(file, metadata={"Date": None})
+    with matplotlib.rc_context({"svg.hashsalt": "exact"}):  # the same file from the same numbers
+        figure.savefig(file, metadata={"Date": None})
 
 
 def page(trials: Trials) -> str:
