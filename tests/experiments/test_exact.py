@@ -76,3 +76,8 @@ def test_stored_checks_are_below_one_in_a_million() -> None:
     for rows in tables:
         for head in ("OneHot", "Discriminant", "Dirichlet"):
             assert abs(rows[f"{head}, dirichlet:0.05"]["nll"] - rows[f"{head}, iid"]["nll"]) < 1e-6
+
+
+def test_the_rows_of_glm_are_those_of_their_results() -> None:
+    stored = json.loads((ROOT / "experiments/exact/results/glm.json").read_text())
+    assert module("exact/glm").table(stored) in (ROOT / "experiments/exact/README.md").read_text()
