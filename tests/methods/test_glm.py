@@ -165,7 +165,8 @@ def test_without_a_prior_it_is_maximum_likelihood_with_its_standard_errors() -> 
 
 
 def test_without_a_prior_it_is_what_statsmodels_prints() -> None:
-    api = pytest.importorskip("statsmodels.api", reason="no dependency of ours")
+    import statsmodels.api as api
+
     data = rows(n=300, seed=1)
     task = co.classification(model(), Flat())
     state = fit(GLM(), task, deal(data, [0, 1, 2] * 100), 12)[-1]
