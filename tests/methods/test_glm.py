@@ -165,7 +165,7 @@ def test_without_a_prior_it_is_maximum_likelihood_with_its_standard_errors() -> 
 
 
 def test_without_a_prior_it_is_what_statsmodels_prints() -> None:
-    import statsmodels.api as api
+    from statsmodels import api
 
     data = rows(n=300, seed=1)
     task = co.classification(model(), Flat())
