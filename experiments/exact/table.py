@@ -404,7 +404,7 @@ LARGE = ("mnist", "fashion_mnist", "cifar10")
 SPLITS = ("dirichlet:0.1/10", "dirichlet:0.05/10", "dirichlet:0.3/10")  # FedLPA's
 TABLES = ("beijing_air", "air_quality", "bike", "wine", "real_estate", "forest_fire")
 WIDTHS = (64, 128, 256, 512, 1024, 2048)
-ONE, THREE, TEN = range(1), range(3), range(10)
+ONE, THREE, FIVE, TEN = range(1), range(3), range(5), range(10)
 
 
 PLAN: tuple[tuple[str, range], ...] = (  # columns and their seeds, what decides most first
@@ -413,8 +413,8 @@ PLAN: tuple[tuple[str, range], ...] = (  # columns and their seeds, what decides
     ("digits/conv:512/check", ONE),
     ("digits/conv:512/exact", TEN),
     ("digits/conv:512/dirichlet:0.1/5", TEN),
-    ("fashion_mnist/conv:1024/exact", ONE),
-    ("fashion_mnist/conv:1024/dirichlet:0.1/10", ONE),
+    ("fashion_mnist/conv:1024/exact", FIVE),
+    ("fashion_mnist/conv:1024/dirichlet:0.1/10", FIVE),
     *(
         (column, TEN)
         for kind in ("identity", "fourier:329")
@@ -423,17 +423,17 @@ PLAN: tuple[tuple[str, range], ...] = (  # columns and their seeds, what decides
     ("digits/cnn/dirichlet:0.1/5/more", THREE),
     ("digits/cnn/dirichlet:0.1/5/once", THREE),
     ("digits/cnn/pooled", THREE),
-    ("mnist/conv:1024/exact", ONE),
-    ("mnist/conv:1024/dirichlet:0.1/10", ONE),
-    ("cifar10/conv:1024/exact", ONE),
+    ("mnist/conv:1024/exact", FIVE),
+    ("mnist/conv:1024/dirichlet:0.1/10", FIVE),
+    ("cifar10/conv:1024/exact", FIVE),
     ("digits/conv:512/dirichlet:0.3+rotate:30/5", THREE),
     *((f"{name}/{kind}/exact", TEN) for kind in ("identity", "fourier:315") for name in TABLES),
     ("fashion_mnist/cnn/dirichlet:0.1/10", ONE),
-    ("femnist/conv:1024/exact", ONE),
-    ("femnist/conv:1024/natural/50", ONE),
+    ("femnist/conv:1024/exact", FIVE),
+    ("femnist/conv:1024/natural/50", FIVE),
     ("digits/cnn/dirichlet:0.3+rotate:30/5", THREE),
     *((f"fashion_mnist/conv:{width}/bytes", ONE) for width in WIDTHS[:-2]),
-    ("cifar10/conv:1024/dirichlet:0.1/10", ONE),
+    ("cifar10/conv:1024/dirichlet:0.1/10", FIVE),
     ("cifar10/conv:2048/exact", ONE),
     ("mnist/cnn/dirichlet:0.1/10", ONE),
     ("cifar10/cnn/dirichlet:0.1/10", ONE),
