@@ -31,9 +31,9 @@ from pathlib import Path
 case, size, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 import consilience.cli
 import consilience as co
-from consilience.study.agreement import Agreement
-from consilience.study.columns import Column, Target
-from consilience.study.rehearsal import rehearse
+from consilience.agreement.agreement import Agreement
+from consilience.agreement.columns import Column, Target
+from consilience.agreement.rehearsal import rehearse
 def invoke(*words):
     sys.argv = ["consilience", *words]
     try:

@@ -32,6 +32,7 @@ ORDER = [
         "findings",
         "report",
         "runs",
+        "agreement",
         "study",
         "flower",
         "comparison",

@@ -18,9 +18,9 @@ from consilience.errors import InputError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    from consilience.agreement.agreement import Study
     from consilience.flower.certificates import Certificates
     from consilience.flower.server import Deployed
-    from consilience.study.agreement import Study
 
 Insecure_ = Annotated[
     bool, typer.Option("--insecure", help="No encryption and no keys: for trials on this machine only.")
@@ -44,8 +44,8 @@ def certs(
     days: Annotated[int, typer.Option(help="How many days the certificates are valid.")] = 30,
 ) -> None:
     """Make development certificates for the server and a node key for every site, to try out a deployment."""
+    from consilience.agreement.agreement import read
     from consilience.flower.certificates import new_certificates, new_node_key
-    from consilience.study.agreement import read
 
     study = read(study_file)
     new_certificates(folder, host or ["127.0.0.1", "localhost"], days)
@@ -62,9 +62,9 @@ def deploy(
 ) -> None:
     """Write the study's Flower app, and the commands that start the server and the sites."""
     needs_flower()
+    from consilience.agreement.agreement import read
     from consilience.flower.app import pin, write_app
     from consilience.flower.guide import guide
-    from consilience.study.agreement import read
 
     study = read(study_file)
     target = folder or study_file.with_suffix(".deploy")
@@ -95,11 +95,11 @@ def serve_study(
 ) -> None:
     """Run the study's rounds with connected sites, and write the model."""
     needs_flower()
+    from consilience.agreement.agreement import read
     from consilience.flower.server import connect, rounds
     from consilience.study.admission import check_release
-    from consilience.study.agreement import read
     from consilience.study.coordinator import inputs_from, own_key
-    from consilience.study.site import rows_of
+    from consilience.study.rows import rows_of
 
     study = read(study_file)
     signing_key = server_key(study_file, key)
@@ -157,9 +157,9 @@ def _write_result(
     accept_difference: bool,
 ) -> None:
     """Write the model of all rounds and its report, record it in the study, and say which replies were lost."""
+    from consilience.agreement.agreement import read
     from consilience.study.account import account, influence_warnings
     from consilience.study.admission import check_release
-    from consilience.study.agreement import read
     from consilience.study.coordinator import rows_heard, senders, write_model
 
     study = read(study_file)
@@ -211,8 +211,8 @@ def serve_site(
 ) -> None:
     """Answer the server's messages with this site's own code until Ctrl-C; every message is logged."""
     needs_flower()
+    from consilience.agreement.agreement import read
     from consilience.flower.site import serve, site_of
-    from consilience.study.agreement import read
 
     study = read(study_file)
     member, signing_key = site_identity(study, key)

@@ -13,12 +13,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from consilience.agreement.agreement import Agreement, Member, Study
 from consilience.cli.screen import out, plain
 from consilience.disk.locks import lock_file
 from consilience.disk.writing import PRIVATE, SHARED, write_whole
 from consilience.errors import InputError
 from consilience.formats.signature import public, read_key
-from consilience.study.agreement import Agreement, Member, Study
 
 Study_ = Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, NAME.toml.")]
 Table_ = Annotated[Path, typer.Argument(help="The site's rows: a CSV file in UTF-8 with a header row.")]

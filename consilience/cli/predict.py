@@ -17,8 +17,8 @@ from consilience.data.cells import number
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
+    from consilience.agreement.columns import Column, Inspection, Target
     from consilience.predictive import Categorical, Distribution, Normal
-    from consilience.study.columns import Column, Inspection, Target
     from consilience.study.model import Model
 
 Z95 = 1.959964
@@ -51,8 +51,8 @@ def predict(
     ] = None,
 ) -> None:
     """Write probabilities, or means and intervals, with the parts of their uncertainty."""
+    from consilience.agreement.columns import features
     from consilience.predictive import check_finite
-    from consilience.study.columns import features
 
     pooled = _read_model(model, study)
     columns = pooled.agreement.columns
@@ -68,7 +68,7 @@ def predict(
 
 def _read_model(path: Path, study_file: Path | None) -> Model:
     """Read a model, checked against its study where that is given."""
-    from consilience.study.agreement import read
+    from consilience.agreement.agreement import read
     from consilience.study.model import read_model
 
     if study_file is None:
@@ -86,7 +86,7 @@ def _read_model(path: Path, study_file: Path | None) -> Model:
 
 def _read_rows(table: Path, columns: Sequence[Column]) -> Inspection:
     """Read a table whose rows can be told apart by their number."""
-    from consilience.study.columns import inspect
+    from consilience.agreement.columns import inspect
 
     rows = inspect(table, columns, None)
     if rows.blank is not None:

@@ -35,8 +35,8 @@ from consilience.errors import InputError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+    from consilience.agreement.agreement import Agreement
     from consilience.data.sites import Data
-    from consilience.study.agreement import Agreement
     from consilience.study.model import Model
 
 site_app = typer.Typer(no_args_is_help=True, help="Take part in a study; your rows never leave.")
@@ -63,9 +63,9 @@ def join(
 
     The site commits to a number of rows, those of TABLE or --rows: a reply that speaks for more is refused.
     """
-    from consilience.study.agreement import read
+    from consilience.agreement.agreement import read
+    from consilience.agreement.names import check_name
     from consilience.study.joining import join_text
-    from consilience.study.names import check_name
     from consilience.study.proposal import consistent
 
     check_name(name)
@@ -83,8 +83,8 @@ def join(
 
 def _commitment(agreement: Agreement, name: str, table: Path | None, rows: int | None) -> int:
     """Count the rows that a site commits to; 0 in old studies, which do not ask."""
-    from consilience.study.agreement import check_rows
-    from consilience.study.site import rows_of
+    from consilience.agreement.agreement import check_rows
+    from consilience.study.rows import rows_of
 
     if table is not None and rows is not None:
         raise InputError("Give the table, whose rows are counted, or --rows, not both.")
@@ -120,10 +120,10 @@ def sums(
     out_: Out_ = None,
 ) -> None:
     """Write counts, sums and sums of squares of the numeric columns, for studies that find their scaling by them."""
-    from consilience.study.agreement import read
+    from consilience.agreement.agreement import read
+    from consilience.agreement.names import check_name
     from consilience.study.joining import sums_file
-    from consilience.study.names import check_name
-    from consilience.study.site import rows_of
+    from consilience.study.rows import rows_of
 
     check_name(name)
     agreement = read(study_file).agreement
@@ -137,8 +137,8 @@ def sums(
 @site_app.command()
 def check(study_file: Study_, table: Table_) -> None:
     """Check a table against the study and show what would leave. Sends nothing, writes nothing."""
-    from consilience.study.agreement import read
-    from consilience.study.columns import inspect
+    from consilience.agreement.agreement import read
+    from consilience.agreement.columns import inspect
     from consilience.study.proposal import consistent
 
     study = read(study_file)
@@ -168,9 +168,10 @@ def fit(
     one_class: OneClass_ = False,
 ) -> None:
     """Fit the model to this site's rows and write the one file that leaves the site."""
-    from consilience.study.agreement import read
+    from consilience.agreement.agreement import read
+    from consilience.study.rows import parts, rows_of
     from consilience.study.site import fit as fit_site
-    from consilience.study.site import own_scores, parts, rows_of
+    from consilience.study.site import own_scores
 
     study = read(study_file)
     member, signing_key = site_identity(study, key)
@@ -228,9 +229,10 @@ def statistics(
     study_file: Study_, model: Model_, table: Table_, out_: Out_ = None, key: Key_ = None, memory: Memory_ = None
 ) -> None:
     """Write sums of log-scores over the rows set aside, for `study choose` at the coordinator. No row leaves."""
-    from consilience.study.agreement import read
+    from consilience.agreement.agreement import read
     from consilience.study.model import read_model
-    from consilience.study.site import check_unseen, parts, rows_of
+    from consilience.study.rows import parts, rows_of
+    from consilience.study.site import check_unseen
     from consilience.study.site import statistics as sum_scores
 
     study = read(study_file)
@@ -277,9 +279,9 @@ def evaluate(
 
 def _model_and_rows(model: Path, table: Path, study_file: Path | None, key: Path | None) -> tuple[Model, Data]:
     """Read a model and the rows to evaluate it on: the site's test rows, where its study is given."""
-    from consilience.study.agreement import read
+    from consilience.agreement.agreement import read
     from consilience.study.model import read_model
-    from consilience.study.site import parts, rows_of
+    from consilience.study.rows import parts, rows_of
 
     if study_file is None:
         pooled = read_model(model, None)

@@ -12,9 +12,9 @@ from consilience.cli.screen import out
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from consilience.agreement.agreement import Agreement, Study
+    from consilience.agreement.columns import Inspection
     from consilience.predictive import Categorical
-    from consilience.study.agreement import Agreement, Study
-    from consilience.study.columns import Inspection
 
 
 def show_table(agreement: Agreement, inspection: Inspection) -> None:
@@ -38,7 +38,7 @@ def show_table(agreement: Agreement, inspection: Inspection) -> None:
 
 def show_rehearsal(agreement: Agreement) -> None:
     """Show what would leave, from a rehearsal on invented rows: once, where every round sends the same."""
-    from consilience.study.rehearsal import rehearse
+    from consilience.agreement.rehearsal import rehearse
 
     say(f"What would leave: {agreement.build_method().sends}", "bold")
     rounds = range(1, min(agreement.rounds, 2) + 1)
@@ -57,7 +57,7 @@ def show_rehearsal(agreement: Agreement) -> None:
 def show_training(study: Study, path: Path, number: int) -> None:
     """Show how rare values would be merged before anything is fitted, and by which rules replies are pooled."""
     from consilience.study.admission import pooling_rules
-    from consilience.study.site import parts, rows_of, training_rows
+    from consilience.study.rows import parts, rows_of, training_rows
 
     agreement = study.agreement
     data, _ = rows_of(agreement, path, one_class=True)

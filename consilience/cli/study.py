@@ -27,8 +27,8 @@ from consilience.disk.locks import lock_file
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
-    from consilience.study.agreement import Agreement, Study
-    from consilience.study.columns import Column, Target
+    from consilience.agreement.agreement import Agreement, Study
+    from consilience.agreement.columns import Column, Target
     from consilience.study.coordinator import ChosenFiles, PooledFiles
     from consilience.study.model import Facts
 
@@ -83,9 +83,9 @@ def new(
     folder: Annotated[Path, typer.Option("--folder", help="Folder for NAME.toml and NAME.key.")] = Path(),
 ) -> None:
     """Write a study file, to be read, corrected and then signed by every site."""
+    from consilience.agreement.text import agreement_text
     from consilience.formats.signature import new_key, public
     from consilience.study.proposal import proposal
-    from consilience.study.text import agreement_text
 
     path = folder / f"{name}.toml"
     if path.exists():
@@ -129,9 +129,9 @@ def new(
 
 def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> tuple[Target, tuple[Column, ...]]:
     """Read the columns from a dictionary, guess them from a table, or take an example to fill in."""
+    from consilience.agreement.text import propose_columns
+    from consilience.agreement.toml import read_columns
     from consilience.study.proposal import EXAMPLE
-    from consilience.study.text import propose_columns
-    from consilience.study.toml import read_columns
 
     if dictionary is not None:
         return read_columns(dictionary)
@@ -143,7 +143,7 @@ def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> 
 @study_app.command()
 def show(study_file: Study_) -> None:
     """Show what was agreed, who signed and which models were made, and check that the file is consistent."""
-    from consilience.study.agreement import read
+    from consilience.agreement.agreement import read
     from consilience.study.proposal import consistent
 
     study = read(study_file)
@@ -194,10 +194,10 @@ def add(
     study_file: Study_, files: Annotated[list[Path], typer.Argument(help="The NAME.join files of the sites.")]
 ) -> None:
     """Add sites that have signed, at the start or later; nobody has to train again."""
-    from consilience.study.agreement import read
+    from consilience.agreement.agreement import read
+    from consilience.agreement.text import study_text
     from consilience.study.joining import add_member
     from consilience.study.proposal import consistent
-    from consilience.study.text import study_text
 
     study = read(study_file)
     consistent(study.agreement)
@@ -216,8 +216,8 @@ def add(
 @locking_study
 def leave(study_file: Study_, site: Annotated[str, typer.Argument(help="The site that leaves.")]) -> None:
     """Remove a site; pool the others' replies again for a model without it."""
-    from consilience.study.agreement import read
-    from consilience.study.text import study_text
+    from consilience.agreement.agreement import read
+    from consilience.agreement.text import study_text
 
     study = read(study_file).without(site)
     write_files(study_file, study_text(study), "Study", shared=True)
@@ -232,9 +232,9 @@ def leave(study_file: Study_, site: Annotated[str, typer.Argument(help="The site
 @locking_study
 def scale(study_file: Study_, files: Files_) -> None:
     """Compute the scaling constants from the sites' sums and write them into the study, before anybody signs it."""
-    from consilience.study.agreement import Study, read
+    from consilience.agreement.agreement import Study, read
+    from consilience.agreement.text import agreement_text, study_text
     from consilience.study.joining import with_scaling
-    from consilience.study.text import agreement_text, study_text
 
     study = read(study_file)
     if study.sites:
@@ -254,7 +254,7 @@ def scale(study_file: Study_, files: Files_) -> None:
 @study_app.command()
 def message(study_file: Study_, key: Key_ = None, inputs: Inputs_ = None, out_: Out_ = None) -> None:
     """Write the first message, for methods that begin with one."""
-    from consilience.study.agreement import read
+    from consilience.agreement.agreement import read
     from consilience.study.coordinator import inputs_from, start
 
     study = read(study_file)
@@ -273,7 +273,7 @@ def pool(
     accept_difference: AcceptDifference_ = False,
 ) -> None:
     """Check the sites' replies one by one and pool the valid ones into one model."""
-    from consilience.study.agreement import read
+    from consilience.agreement.agreement import read
     from consilience.study.coordinator import inputs_from
     from consilience.study.coordinator import pool as pool_replies
 
@@ -309,8 +309,8 @@ def choose(
     study_file: Study_, model: Model_, files: Files_, out_: Out_ = None, key: Key_ = None, inputs: Inputs_ = None
 ) -> None:
     """Choose the pooling parameter, where the method has one, and a temperature by the sites' statistics."""
+    from consilience.agreement.agreement import read
     from consilience.study.account import kept_account
-    from consilience.study.agreement import read
     from consilience.study.coordinator import choose as choose_values
     from consilience.study.coordinator import inputs_from
     from consilience.study.model import read_model
@@ -343,9 +343,9 @@ def warn(refused: Any) -> None:
 
 def record(study: Path, model: Path, sites: tuple[str, ...]) -> None:
     """Record the model in the study, so that it can be named if one of its sites leaves."""
+    from consilience.agreement.agreement import read
+    from consilience.agreement.text import study_text
     from consilience.formats.envelope import open_envelope
-    from consilience.study.agreement import read
-    from consilience.study.text import study_text
 
     checksum = open_envelope(model, "model").checksum
     with lock_file(study):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from flwr.cli.build import build_fab_from_files
 
+from consilience.agreement.agreement import Agreement
 from consilience.disk.writing import write_whole
-from consilience.study.agreement import Agreement
 from consilience.version import __version__
 
 MOST_BYTES = 10_000_000  # unpacked; ours are a few thousand

@@ -19,6 +19,7 @@ from flwr.clientapp import ClientApp
 
 from consilience.admission.gate import Refused, Rules, limit_bytes
 from consilience.admission.message import check_first, check_message, limit_weights
+from consilience.agreement.rehearsal import Broadcasts
 from consilience.data.sites import Data
 from consilience.engines.exchange import Turn, alone, client_view
 from consilience.errors import InputError
@@ -40,7 +41,6 @@ from consilience.method import name as name_of
 from consilience.parties import Reply
 from consilience.privacy.rows import holds_rows
 from consilience.study.admission import may_leave
-from consilience.study.rehearsal import Broadcasts
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__

@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 
 from consilience.admission.gate import Arrival, Gate, Refused, Rules, refuse_errors
+from consilience.agreement.rehearsal import Rehearsal
 from consilience.data.sites import Data
 from consilience.engines.exchange import Turn
 from consilience.errors import InputError
@@ -26,7 +27,6 @@ from consilience.formats.codec import types_of
 from consilience.method import Method
 from consilience.parties import Received
 from consilience.study.admission import group_answers
-from consilience.study.rehearsal import Rehearsal
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from shlex import quote
 
+from consilience.agreement.agreement import Study
 from consilience.flower.app import pin
-from consilience.study.agreement import Study
 
 GUIDE = """\
 # {name}, deployed

@@ -18,6 +18,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.constant import TaskType
 from torch import Tensor
 
+from consilience.agreement.agreement import Agreement, Study
+from consilience.agreement.rehearsal import invent_rows, probe_rows
 from consilience.data.sites import Data
 from consilience.disk.writing import PRIVATE, write_whole
 from consilience.engines import threads_for
@@ -38,8 +40,6 @@ from consilience.runs.loop import Loop, new_checkpoint
 from consilience.runs.provenance import citation, versions
 from consilience.runs.store import FORMAT, Checkpoint, Store
 from consilience.study.admission import rules_of
-from consilience.study.agreement import Agreement, Study
-from consilience.study.rehearsal import invent_rows, probe_rows
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__

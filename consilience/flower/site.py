@@ -19,6 +19,7 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 from flwr.supercore.constant import TaskType
 
+from consilience.agreement.agreement import Agreement, Member, Study
 from consilience.disk.writing import PRIVATE, append_line, make_folder, write_whole
 from consilience.engines import threads_for
 from consilience.engines.exchange import Turn
@@ -30,8 +31,8 @@ from consilience.flower.processes import Child, Unreachable, free_port, reach, s
 from consilience.formats.signature import sign, verifies
 from consilience.key import Stream
 from consilience.study.admission import begins_alone, rules_of
-from consilience.study.agreement import Agreement, Member, Study
-from consilience.study.site import check_commitment, first_message, parts, rows_of, training_rows
+from consilience.study.rows import parts, rows_of, training_rows
+from consilience.study.site import check_commitment, first_message
 
 PAUSE = 3.0  # seconds between two attempts to connect
 

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from consilience.admission.form import leaves_of
+from consilience.agreement.agreement import Agreement, Study
+from consilience.agreement.columns import Column
 from consilience.engines.ledger import Ledger
 from consilience.findings.wording import percent
 from consilience.formats.settings import describe
 from consilience.method import Method
 from consilience.parties import Received
 from consilience.runs.provenance import citation, versions
-from consilience.study.agreement import Agreement, Study
 from consilience.study.choice import TEMPERATURES
-from consilience.study.columns import Column
 from consilience.study.model import Facts, is_unnamed
 from consilience.tree import Tree
 from consilience.version import __version__

@@ -32,6 +32,9 @@ from consilience.admission.gate import (
     check_weights,
     refuse_errors,
 )
+from consilience.agreement.agreement import Agreement, Study
+from consilience.agreement.columns import Column
+from consilience.agreement.rehearsal import rehearsal_of
 from consilience.errors import InputError
 from consilience.formats.codec import encode
 from consilience.key import Stream
@@ -39,9 +42,6 @@ from consilience.method import Method, Needs
 from consilience.method import name as name_of
 from consilience.models.features import longest_features
 from consilience.parties import Reply
-from consilience.study.agreement import Agreement, Study
-from consilience.study.columns import Column
-from consilience.study.rehearsal import rehearsal_of
 from consilience.tree import Tree
 
 T = TypeVar("T")

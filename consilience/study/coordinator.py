@@ -11,6 +11,9 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
+from consilience.agreement.agreement import Agreement, Study
+from consilience.agreement.columns import features, inspect
+from consilience.agreement.rehearsal import probe_rows, server_of
 from consilience.engines import threads_for, using_threads
 from consilience.engines.influence import Influence, measure_influence
 from consilience.engines.round import Round, play_round, server_in_round
@@ -25,12 +28,9 @@ from consilience.parties import Received, Server
 from consilience.pooling.distil import distil_pool
 from consilience.study.account import account, bytes_crossed, chosen_account, influence_warnings
 from consilience.study.admission import check_release, gate_of
-from consilience.study.agreement import Agreement, Study
 from consilience.study.choice import choose_value, knob_of, without_student
-from consilience.study.columns import features, inspect
 from consilience.study.files import Collected, collect, message_file, open_file
 from consilience.study.model import Facts, Model, model_file, select_hand_out
-from consilience.study.rehearsal import probe_rows, server_of
 from consilience.study.statistics import judge, read_statistics
 from consilience.tree import Tree
 

@@ -13,14 +13,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from consilience.admission.gate import Rules
+from consilience.agreement.agreement import Agreement, Sender, Study, check_rows, signed_words
+from consilience.agreement.columns import Column, Inspection, sums
+from consilience.agreement.names import check_name
 from consilience.errors import InputError
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Header, bytes_of, open_envelope, seal
 from consilience.formats.signature import public, sign
 from consilience.study.admission import admit
-from consilience.study.agreement import Agreement, Sender, Study, check_rows, signed_words
-from consilience.study.columns import Column, Inspection, sums
-from consilience.study.names import check_name
 
 
 def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey, rows: int = 0) -> str:

@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from consilience import tree
+from consilience.agreement.agreement import Agreement, Study, from_fields
+from consilience.agreement.rehearsal import probe_rows
 from consilience.engines.soundness import holds_finite, quietly
 from consilience.errors import Diverged, InputError, refuse_damage
 from consilience.formats.codec import types_of
@@ -25,8 +27,6 @@ from consilience.methods import METHODS
 from consilience.metrics.uncertainty import decompose
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Distribution, Normal, finite_rows, tempered
-from consilience.study.agreement import Agreement, Study, from_fields
-from consilience.study.rehearsal import probe_rows
 from consilience.tree import Tree
 
 NEEDS_NAMES = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from consilience.agreement.agreement import Agreement
+from consilience.agreement.columns import Column, Target
+from consilience.agreement.rehearsal import would_leave
 from consilience.errors import InputError, unknown_name
 from consilience.method import Method, usual_rounds
 from consilience.methods import METHODS, defaults
-from consilience.study.agreement import Agreement
-from consilience.study.columns import Column, Target
 from consilience.study.model import NEEDS_NAMES
-from consilience.study.rehearsal import would_leave
 
 EXAMPLE = (  # to be filled in by people
     Target("disease", ("no", "yes")),

@@ -1,9 +1,8 @@
-"""What happens at a site: rows are read by the agreement, given their roles, fitted, and one file is written."""
+"""What happens at a site: the method runs on its rows, and one file is written."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.admission.gate import Refused, limit_bytes
 from consilience.admission.message import check_first, check_message, limit_weights
+from consilience.agreement.agreement import Agreement, Member, Study
+from consilience.agreement.rehearsal import Broadcasts, invent_rows, server_of
 from consilience.data.sites import Data
 from consilience.engines import threads_for, using_threads
 from consilience.engines.exchange import Turn, alone, client_view
@@ -23,41 +24,12 @@ from consilience.method import Method, Needs
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
-from consilience.privacy.disclosure import Finding, guard
 from consilience.privacy.rows import holds_rows
 from consilience.study.admission import begins_alone, may_leave, message_hash, rules_of
-from consilience.study.agreement import Agreement, Member, Study
 from consilience.study.choice import knob_of, log_scores
-from consilience.study.columns import Inspection, inspect, labelled_rows, spans
 from consilience.study.files import open_file
-from consilience.study.rehearsal import Broadcasts, invent_rows, server_of
+from consilience.study.rows import Parts, Training, fingerprint, training_rows
 from consilience.tree import Tree
-
-
-class Parts(NamedTuple):
-    """A site's rows by their role; the same at every call, as they depend on the seed and the site's number alone.
-
-    Attributes:
-        train: Rows to train on.
-        choose: Rows to choose β, λ and temperature by.
-        test: Rows that only score.
-    """
-
-    train: Data
-    choose: Data
-    test: Data
-
-
-class Training(NamedTuple):
-    """Rows that a reply may be made from.
-
-    Attributes:
-        data: The rows, rare values merged.
-        notes: A sentence for each value that was merged and each combination that was left out; they stay here.
-    """
-
-    data: Data
-    notes: tuple[str, ...]
 
 
 class Fitted(NamedTuple):
@@ -75,140 +47,6 @@ class Fitted(NamedTuple):
     memory: bytes
     send: Tree
     training: Training
-
-
-def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[Data, Inspection]:
-    """Read a site's table.
-
-    Args:
-        agreement: The study's agreement.
-        path: The table, a CSV file.
-        one_class: Whether all rows may be of one class.
-
-    Returns:
-        The rows, and what was found in the table.
-
-    Raises:
-        InputError: The table does not fit the agreement, has too few rows, or a single class.
-    """
-    inspection = inspect(path, agreement.columns, agreement.target).sound()
-    if inspection.rows < agreement.smallest:
-        raise InputError(f"{path.name} has {inspection.rows} rows; the study asks for at least {agreement.smallest}.")
-    present = [label for label, count in inspection.classes.items() if count]
-    if len(present) == 1 and not one_class:
-        raise InputError(
-            f"'{agreement.target.name}' is '{present[0]}' in every row of {path.name}: check the column, or "
-            "say that it is so with one_class=True."
-        )
-    return labelled_rows(agreement.columns, agreement.target, inspection), inspection
-
-
-def parts(agreement: Agreement, number: int, data: Data) -> Parts:
-    """Give rows their roles, drawn by the seed within each class.
-
-    Args:
-        agreement: The study's agreement.
-        number: The site's number in the study.
-        data: All rows of the site.
-
-    Returns:
-        The rows by role.
-
-    Raises:
-        InputError: Too few rows are left to train on.
-    """
-    key = agreement.key.fold(Stream.ROLES).fold(number)
-    roles = torch.zeros(len(data.y), dtype=torch.int64)
-    groups = torch.zeros_like(roles)
-    if agreement.target.classes:
-        groups = data.y
-    for label in sorted(set(groups.tolist())):
-        rows = (groups == label).nonzero().flatten()
-        order = rows[key.fold(label).permutation(len(rows))]
-        choose = round(agreement.choose * len(rows))
-        test = round(agreement.test * len(rows))
-        roles[order[:choose]] = 1
-        roles[order[choose : choose + test]] = 2
-    by_role = Parts(*(Data(*(leaf[roles == role] for leaf in data)) for role in range(3)))
-    if len(by_role.train.y) < agreement.smallest:
-        raise InputError(
-            f"{len(by_role.train.y)} rows are left to train on; the study asks for at least {agreement.smallest}."
-        )
-    return by_role
-
-
-def training_rows(agreement: Agreement, data: Data) -> Training:
-    """Keep single patients out of what is sent: the one guard before every fit, by files and over Flower.
-
-    Args:
-        agreement: The study's agreement.
-        data: The site's rows to train on.
-
-    Returns:
-        The rows that may be fitted; in studies of format 1, which agreed on no guard, all of them as they are.
-
-    Raises:
-        InputError: The study refuses rare values and there are some, or too few rows are left for the model.
-    """
-    guarded = guard(data.x, spans(agreement.columns), agreement.smallest)
-    findings = guarded.findings
-    if findings and agreement.format == 1:
-        return Training(data, (_warning(findings),))
-    if agreement.format == 1:
-        return Training(data, ())
-    if findings and agreement.rare == "refuse":
-        raise InputError(_refusal(findings))
-    notes = [str(finding) for finding in findings]
-    rows = guarded.rows
-    left = Data(guarded.x[rows], data.y[rows], data.w[rows])
-    if len(left.y) < agreement.fewest_rows:
-        raise InputError(
-            f"{len(left.y)} rows are left to train on and the model has {agreement.parameters:,} parameters: the study "
-            f"asks for {agreement.fewest_rows:,} rows. Agree on a smaller model or on another rows_per_parameter "
-            f"({agreement.rows_per_parameter:g}), or take part with more rows."
-        )
-    if len(left.y) < len(data.y):
-        notes.append(f"Of {len(data.y):,} rows to train on, {len(left.y):,} are used.")
-    return Training(left, (*notes, *_rare_classes(agreement, left)))
-
-
-def _warning(findings: Sequence[Finding]) -> str:
-    """The sentence for a study that was agreed on before rare values were guarded."""
-    more = ""
-    if len(findings) > 1:
-        more = f", and {len(findings) - 1} more like that"
-    return f"{findings[0].what}{more}, and this study, of format 1, shows them in its replies: make a new study."
-
-
-def _refusal(findings: Sequence[Finding]) -> str:
-    """The sentence for rare values that a study refuses."""
-    first, *others = findings
-    more = ""
-    if others:
-        more = f" Also: {'. '.join(finding.what for finding in others)}."
-    return f'{first.what}, and a reply would show them: recode them in the table, or agree on rare = "merge".{more}'
-
-
-def _rare_classes(agreement: Agreement, data: Data) -> Iterator[str]:
-    """A warning for each class that few rows are of: merging classes would falsify them."""
-    for code, label in enumerate(agreement.target.classes):
-        if 0 < int((data.y == code).sum()) < agreement.smallest:
-            yield (
-                f"Fewer than {agreement.smallest} rows are of the class '{label}': the reply tells roughly what they "
-                "have in common."
-            )
-
-
-def fingerprint(data: Data) -> str:
-    """Hash rows, so that those trained on are never taken for rows set aside; the hash stays at the site.
-
-    Args:
-        data: The rows.
-    """
-    digest = hashlib.sha256()
-    for leaf in data:
-        digest.update(leaf.contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def first_message(study: Study) -> Tree:

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from consilience.admission.gate import refuse_errors
+from consilience.agreement.agreement import Study
 from consilience.errors import InputError
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Envelope
 from consilience.method import Knob
 from consilience.study.account import Judgement
 from consilience.study.admission import admit, rules_of
-from consilience.study.agreement import Study
 from consilience.study.choice import TEMPERATURES, score_at
 from consilience.study.files import from_sites
 from consilience.study.model import Model

@@ -10,6 +10,7 @@ from torch import Tensor
 import consilience as co
 from consilience.admission.gate import Refused
 from consilience.admission.message import check_first, check_message, largest_weight, limit_weights
+from consilience.agreement.rehearsal import Broadcasts
 from consilience.data.sites import Data
 from consilience.engines import Sequential, Turn
 from consilience.key import Key
@@ -17,7 +18,6 @@ from consilience.methods import METHODS
 from consilience.parties import Client, Server
 from consilience.posterior import Dense, Gaussian, Natural, Point, Samples
 from consilience.privacy.rows import holds_rows
-from consilience.study.rehearsal import Broadcasts
 
 CASES = [(name, problem) for name, problem in tiny.CASES if not METHODS[name].bound]
 

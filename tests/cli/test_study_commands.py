@@ -12,11 +12,11 @@ import torch
 from places import COLUMNS, SHORT, Place
 from tiny import Invoke
 
+from consilience.agreement.agreement import read
 from consilience.cli.site_tables import show_parts
 from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.formats.signature import new_key
 from consilience.posterior import Dense, multiply
-from consilience.study.agreement import read
 from consilience.study.model import read_model
 
 

@@ -21,12 +21,12 @@ import tiny
 from tiny import Invoke
 
 import consilience as co
+from consilience.agreement.agreement import read
+from consilience.agreement.text import study_text
 from consilience.disk.locks import lock_file, lock_folder
 from consilience.errors import InputError
 from consilience.formats.signature import read_key
-from consilience.study.agreement import read
 from consilience.study.joining import join_text
-from consilience.study.text import study_text
 
 TRIES = 12
 

@@ -28,6 +28,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.constant import TaskType
 from tiny import Invoke
 
+from consilience.agreement.agreement import read
+from consilience.agreement.text import study_text
 from consilience.errors import InputError
 from consilience.flower.app import app_files, content_hash, pin, write_app
 from consilience.flower.certificates import Certificates, check_current, new_certificates, new_node_key
@@ -37,8 +39,6 @@ from consilience.flower.server import rounds, run_of
 from consilience.flower.site import responder, site_of
 from consilience.formats.signature import read_key
 from consilience.runs.result import Result
-from consilience.study.agreement import read
-from consilience.study.text import study_text
 
 
 @pytest.fixture

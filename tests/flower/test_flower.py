@@ -24,6 +24,7 @@ from torch import Tensor
 
 import consilience as co
 from consilience.admission.gate import Arrival, Gate, Refused, Rules
+from consilience.agreement.rehearsal import Rehearsal
 from consilience.data import Data
 from consilience.engines import Sequential, Turn
 from consilience.engines import engine as engine_of
@@ -36,7 +37,6 @@ from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.parties import Client, Received, Reply, Server
 from consilience.posterior import Point
-from consilience.study.rehearsal import Rehearsal
 from consilience.version import __version__
 
 METHOD = tiny.method("fedavg")

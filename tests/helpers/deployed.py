@@ -16,14 +16,14 @@ import studies
 import torch
 from sklearn.datasets import load_digits
 
+from consilience.agreement.agreement import Study
+from consilience.agreement.columns import Column, Target
+from consilience.agreement.text import study_text
 from consilience.engines import Sequential, Turn
 from consilience.flower.certificates import new_certificates, new_node_key
 from consilience.flower.processes import free_port
 from consilience.parties import Server
-from consilience.study.agreement import Study
-from consilience.study.columns import Column, Target
-from consilience.study.site import parts, rows_of, training_rows
-from consilience.study.text import study_text
+from consilience.study.rows import parts, rows_of, training_rows
 
 PIXELS = [f"p{i}" for i in range(64)]
 TARGET = Target("digit", tuple(map(str, range(10))))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from consilience import cli
+from consilience.agreement.agreement import Agreement
 from consilience.flower import server
-from consilience.study.agreement import Agreement
 
 
 def main() -> None:

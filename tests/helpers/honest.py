@@ -11,16 +11,16 @@ import studies
 import torch
 
 from consilience.admission.gate import Arrival, Gate
+from consilience.agreement.agreement import Agreement
+from consilience.agreement.columns import Target
+from consilience.agreement.rehearsal import would_leave
 from consilience.data.sites import Data
 from consilience.engines import Sequential, Turn
 from consilience.key import Key, Stream
 from consilience.method import Method
 from consilience.parties import Received, Server
 from consilience.study.admission import gate_of
-from consilience.study.agreement import Agreement
-from consilience.study.columns import Target
-from consilience.study.rehearsal import would_leave
-from consilience.study.site import rows_of
+from consilience.study.rows import rows_of
 from consilience.task import Task
 
 NUMBER = Target("died", (), "", (-20.0, 20.0), 0.0, 2.0)

@@ -10,8 +10,8 @@ from doors import Lie
 
 from consilience import tree
 from consilience.admission import gate
+from consilience.agreement.columns import Target
 from consilience.posterior import Dense, Point
-from consilience.study.columns import Target
 
 BASES: dict[str, dict[str, Any]] = {
     "samples": {"most_bytes": 20_000},

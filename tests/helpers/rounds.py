@@ -10,11 +10,12 @@ import tiny
 import torch
 
 from consilience import tree
+from consilience.agreement.agreement import Study
 from consilience.formats.signature import read_key
-from consilience.study.agreement import Study
 from consilience.study.coordinator import pool
 from consilience.study.model import read_model
-from consilience.study.site import Parts, fit, parts, rows_of, statistics
+from consilience.study.rows import Parts, parts, rows_of
+from consilience.study.site import fit, statistics
 
 
 def rows(study: Study, folder: Path) -> dict[str, Parts]:

@@ -8,11 +8,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+from consilience.agreement.agreement import Agreement, Study, signed_words
+from consilience.agreement.columns import Column, Target
+from consilience.agreement.rehearsal import would_leave
+from consilience.agreement.text import agreement_text
 from consilience.formats.signature import new_key, public, read_key, sign
-from consilience.study.agreement import Agreement, Study, signed_words
-from consilience.study.columns import Column, Target
-from consilience.study.rehearsal import would_leave
-from consilience.study.text import agreement_text
 
 COLUMNS = (
     Column("age", "number", "years", (18.0, 100.0), 50.0, 15.0),

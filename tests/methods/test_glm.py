@@ -21,6 +21,7 @@ import consilience as co
 from consilience import tree
 from consilience.admission.gate import Refused
 from consilience.admission.message import check_message
+from consilience.agreement.rehearsal import Broadcasts
 from consilience.data.sites import Data
 from consilience.engines import Parallel, Sequential, Turn, Vectorised
 from consilience.inference import Laplace
@@ -32,7 +33,6 @@ from consilience.parties import Client, Received, Server
 from consilience.pooling.derivatives import NOTHING, Derivatives, unpack
 from consilience.posterior import Dense, Point
 from consilience.prior import Flat, Isotropic
-from consilience.study.rehearsal import Broadcasts
 from consilience.task import Task
 
 ENGINES = {"sequential": Sequential, "vectorised": Vectorised, "parallel": lambda data: Parallel(data, workers=2)}

@@ -16,6 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 import consilience as co
 from consilience.admission.form import form_of
+from consilience.agreement import rehearsal
+from consilience.agreement.columns import Column, Target, inspect, labelled_rows
+from consilience.agreement.rehearsal import rehearsal_of, rehearse, would_leave
 from consilience.data import cells
 from consilience.data.tables import from_csv
 from consilience.engines.soundness import PROBES
@@ -26,9 +29,6 @@ from consilience.metrics.scores import scores
 from consilience.parties import Client
 from consilience.predictive import Predictive
 from consilience.runs.evaluate import Scorer, in_units
-from consilience.study import rehearsal
-from consilience.study.columns import Column, Target, inspect, labelled_rows
-from consilience.study.rehearsal import rehearsal_of, rehearse, would_leave
 from consilience.task import Task
 
 WORK: Counter[str] = Counter()

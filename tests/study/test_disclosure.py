@@ -14,6 +14,9 @@ from rounds import replies, rows, server_key
 from tiny import Invoke
 from torch import Tensor
 
+from consilience.agreement.agreement import Agreement, Study
+from consilience.agreement.columns import Column
+from consilience.agreement.text import study_text
 from consilience.data.sites import Data
 from consilience.datasets.folder import locate
 from consilience.errors import InputError
@@ -22,11 +25,9 @@ from consilience.formats.signature import read_key
 from consilience.pooling.sums import Sums, square_matrix
 from consilience.posterior import Dense
 from consilience.privacy.disclosure import Span, find_apart, guard
-from consilience.study.agreement import Agreement, Study
-from consilience.study.columns import Column
 from consilience.study.coordinator import pool
-from consilience.study.site import fit, parts, rows_of, training_rows
-from consilience.study.text import study_text
+from consilience.study.rows import parts, rows_of, training_rows
+from consilience.study.site import fit
 
 ROOT = Path(__file__).parents[2]
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
@@ -79,7 +80,7 @@ def patients_in(send: Dense | Sums, agreement: Agreement, x: Tensor) -> set[int]
 
 def heart(folder: Path, **words: object) -> Study:
     """The study of docs/study.md, signed by its hospitals."""
-    from consilience.study.toml import read_columns
+    from consilience.agreement.toml import read_columns
 
     target, columns = read_columns(ROOT / "examples" / "hospitals" / "columns.toml")
     return studies.study(folder, HOSPITALS, 400, target=target, columns=columns, **(DEFAULT | words))
@@ -404,7 +405,7 @@ def test_the_account_of_a_pool_says_what_was_accepted(
 
 
 def test_columns_say_where_their_features_lie() -> None:
-    from consilience.study.columns import spans
+    from consilience.agreement.columns import spans
 
     columns = (*studies.COLUMNS, Column("site", "category", levels=("x", "y")))
 

@@ -13,14 +13,14 @@ import studies
 import torch
 
 import consilience as co
+from consilience.agreement.agreement import from_fields, read
+from consilience.agreement.columns import Column, Target
+from consilience.agreement.text import study_text
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.models.features import longest_features
 from consilience.study.admission import bounds_of
-from consilience.study.agreement import from_fields, read
-from consilience.study.columns import Column, Target
 from consilience.study.proposal import consistent, proposal
-from consilience.study.text import study_text
 
 
 @pytest.mark.parametrize("features", ["identity", "relu:20", "fourier:20:3"])

@@ -12,6 +12,7 @@ import torch
 from rounds import replies, rows, server_key
 
 import consilience as co
+from consilience.agreement.agreement import FORMAT_1, Study
 from consilience.errors import InputError
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import open_envelope
@@ -19,10 +20,10 @@ from consilience.formats.signature import read_key
 from consilience.methods import METHODS
 from consilience.parties import Client, Reply
 from consilience.posterior import Point
-from consilience.study.agreement import FORMAT_1, Study
 from consilience.study.coordinator import PooledFiles, pool
 from consilience.study.files import message_file
-from consilience.study.site import Fitted, Parts, first_message, fit, parts, rows_of
+from consilience.study.rows import Parts, parts, rows_of
+from consilience.study.site import Fitted, first_message, fit
 
 SETTINGS: dict[str, Any] = {"method": "fedavg", "settings": ("inference.epochs=1",), "rounds": 2}
 OLD: dict[str, Any] = {**SETTINGS, "format": 1, **FORMAT_1}

@@ -13,13 +13,13 @@ from places import COLUMNS, SHORT, Place
 from tiny import Invoke
 from torch import Tensor
 
+from consilience.agreement.agreement import Agreement, Sender, Study, read, signed_words
+from consilience.agreement.columns import inspect
+from consilience.agreement.text import agreement_text, study_text
 from consilience.errors import InputError
 from consilience.formats.envelope import Header, seal
 from consilience.formats.signature import new_key, public, read_key, sign
-from consilience.study.agreement import Agreement, Sender, Study, read, signed_words
-from consilience.study.columns import inspect
 from consilience.study.joining import draft_hash, sums_file, with_scaling
-from consilience.study.text import agreement_text, study_text
 
 
 def drafted(folder: Path) -> Agreement:

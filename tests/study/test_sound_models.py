@@ -19,6 +19,8 @@ from tiny import Invoke
 
 from consilience import tree
 from consilience.admission import gate
+from consilience.agreement.agreement import Study
+from consilience.agreement.rehearsal import PROBES, probe_rows
 from consilience.engines.soundness import UNSOUND
 from consilience.errors import Diverged, InputError
 from consilience.formats.codec import types_of
@@ -28,10 +30,8 @@ from consilience.posterior import Dense
 from consilience.predictive import Categorical
 from consilience.report.study_page import study_page
 from consilience.study.account import influence_warnings
-from consilience.study.agreement import Study
 from consilience.study.coordinator import choose, pool
 from consilience.study.model import Model, model_file, read_model
-from consilience.study.rehearsal import PROBES, probe_rows
 
 LIAR = "west"
 FOUR = ("north", "south", "east", "west")

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from consilience.admission.form import Form, counts_of, form_of, kinds_of, merge_forms
 from consilience.admission.message import Broadcast, broadcast_of
+from consilience.agreement.agreement import Agreement
+from consilience.agreement.columns import Column
 from consilience.data.sites import Data
 from consilience.engines.round import server_view
 from consilience.errors import InputError
@@ -17,8 +19,6 @@ from consilience.key import Key, Stream
 from consilience.method import Method, abridge
 from consilience.parties import Client, Received, Reply, Server
 from consilience.payload import nbytes
-from consilience.study.agreement import Agreement
-from consilience.study.columns import Column
 from consilience.task import Task
 from consilience.tree import Tree
 

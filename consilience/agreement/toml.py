@@ -8,8 +8,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from consilience.agreement.columns import Column, Target
 from consilience.errors import InputError, unknown_name
-from consilience.study.columns import Column, Target
 
 TOML_TYPES = {"str": str, "float": float, "int": int, "bool": bool, "tuple[str, ...]": tuple}  # by annotation
 LARGEST = 2**63  # whole numbers from here on are counts or seeds of nothing

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from consilience.agreement.agreement import FORMAT_1, SITES, Agreement, Study
+from consilience.agreement.columns import Column, Target
 from consilience.data.cells import Cells, Numbers, is_missing, number, read_table
 from consilience.data.columns import MOST_CLASSES
 from consilience.errors import InputError, unknown_name
-from consilience.study.agreement import FORMAT_1, SITES, Agreement, Study
-from consilience.study.columns import Column, Target
 
 FEW = 5  # different whole numbers that look like categories, and odd texts that a column of numbers may have
 MOST_LEVELS = 20  # of a column of text
@@ -40,7 +40,6 @@ scaling = {scaling}  # agreed: by the constants below; sums: the constants come 
 {columns}
 
 [model]  # see `consilience run --help`
-features = {features}  # fixed features of the columns that the model learns on; sites draw the same from its seed
 model = {model}
 prior_var = {prior_var}  # variance of every weight before any data; the same at all sites
 noise = {noise}  # of a number: variance of an observation on the scaled target, 0 if it is learned
@@ -86,11 +85,25 @@ def agreement_text(a: Agreement, sends: str) -> str:
     absent: tuple[str, ...] = ()
     if a.format == 1:
         absent = tuple(FORMAT_1)
-    if not a.features:
-        absent = (*absent, "features = ")
     lines = AGREEMENT.splitlines(keepends=True)
     template = "".join(line for line in lines if not line.startswith(absent))
-    return template.format(**words, target=target, columns=columns, sends=sends, method_name=a.method)
+    text = template.format(**words, target=target, columns=columns, sends=sends, method_name=a.method)
+    return _with_options(text, a)
+
+
+def _with_options(text: str, a: Agreement) -> str:
+    """The text with the optional fields that the study uses, each at the top of its table."""
+    for field in dataclasses.fields(a):
+        value = getattr(a, field.name)
+        if not field.metadata or value == field.default:
+            continue
+        line = f"{field.name} = {toml(value)}  # {field.metadata['says']}\n"
+        heading = f"\n[{field.metadata['part']}]"
+        if heading not in text:
+            text = f"{text.rstrip(chr(10))}\n{heading}\n"
+        place = text.index("\n", text.index(heading) + 1) + 1
+        text = text[:place] + line + text[place:]
+    return text
 
 
 def study_text(study: Study) -> str:

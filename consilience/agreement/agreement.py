@@ -18,6 +18,9 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from consilience.admission.gate import MOST_ROWS
+from consilience.agreement.columns import Column, Target
+from consilience.agreement.names import check_name
+from consilience.agreement.toml import check_column, convert, parse
 from consilience.errors import InputError, unknown_name
 from consilience.formats.blueprint import MOST_DRAWS
 from consilience.formats.settings import configure
@@ -28,9 +31,6 @@ from consilience.methods import METHODS, defaults
 from consilience.models import MODELS, model
 from consilience.models.features import FOR_IMAGES, features
 from consilience.prior import Isotropic
-from consilience.study.columns import Column, Target
-from consilience.study.names import check_name
-from consilience.study.toml import check_column, convert, parse
 from consilience.task import Task, classification, regression
 from consilience.version import __version__
 
@@ -45,6 +45,22 @@ RARE = ("merge", "refuse")
 HAND_OUTS = ("mixture", "student", "ensemble")
 SITES_BEGIN = "# Sites, written by "  # the rest of that line has been worded differently
 SITES = f"{SITES_BEGIN}`consilience study add` and `study leave`. Not part of what is signed.\n"
+
+
+def optional(default: Any, part: str, says: str) -> Any:
+    """Declare a field that a study may do without: at its default it is neither written nor hashed.
+
+    So studies that were signed before there was such a field keep their text and their hash.
+
+    Args:
+        default: With which a study does what it did before.
+        part: The table of the file that it stands in, as `model`.
+        says: What it means, for the people who sign: the comment beside it.
+
+    Returns:
+        The field of a dataclass.
+    """
+    return field(default=default, metadata={"part": part, "says": says})
 
 
 @dataclass(frozen=True)
@@ -104,14 +120,16 @@ class Agreement:
     most_bytes: int = 1_000_000
     hand_out: str = "mixture"
     format: int = FORMAT
-    features: str = ""
+    features: str = optional(
+        "", "model", "fixed features of the columns that the model learns on; sites draw the same from its seed"
+    )
 
     @property
     def fields(self) -> dict[str, Any]:
         """What is agreed, by name, as plain values: what is hashed, and what `from_fields` reads."""
-        fields = dataclasses.asdict(self)
-        if not self.features:
-            del fields["features"]  # as agreements were before there were any
+        values = dataclasses.asdict(self)
+        unused = [f.name for f in dataclasses.fields(self) if f.metadata and values[f.name] == f.default]
+        fields = {name: value for name, value in values.items() if name not in unused}
         if self.format == 1:
             return {name: value for name, value in fields.items() if name not in FORMAT_1}
         return fields
@@ -523,7 +541,9 @@ def from_toml(value: dict[str, Any], path: Path | str) -> Agreement:
     """
     try:
         flat = {k: v for k, v in value.items() if k not in ("sites", "models", "sums")}
-        for part in ("model", "method", "rows", "leaving"):
+        needed = ("model", "method", "rows", "leaving")
+        further = {f.metadata["part"] for f in dataclasses.fields(Agreement) if f.metadata} - {*needed}
+        for part in (*needed, *sorted(further & {*flat})):
             flat |= flat.pop(part)
         columns = [{"name": name, **column} for name, column in value["columns"].items()]
     except (TypeError, KeyError, AttributeError, ValueError) as error:
