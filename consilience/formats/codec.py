@@ -137,7 +137,8 @@ def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     hashed = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         hashed.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        hashed.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        flat = tensor.reshape(-1).clone(memory_format=torch.contiguous_format)  # one number can have any stride
+        hashed.update(flat.view(torch.uint8).numpy().data)
     return hashed.hexdigest()
 
 

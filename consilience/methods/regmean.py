@@ -28,7 +28,7 @@ class RegMean(Method):
 
     Attributes:
         inference: How a client trains.
-        keep: α, how much of the moments off the diagonal is kept.
+        off_diagonal: α, how much of the moments off the diagonal is kept.
     """
 
     sends: ClassVar[str] = "its weights, and second moments of its layers' inputs"
@@ -37,11 +37,11 @@ class RegMean(Method):
     carries: ClassVar[tuple[type, ...]] = (Layers, Layered)
 
     inference: Inference = SGD(epochs=50)
-    keep: float = 0.9
+    off_diagonal: float = 0.9
 
     def init(self, task: Task, server: Server) -> State:
-        if not 0 <= self.keep <= 1:
-            raise InputError(f"keep={self.keep:g} is a share: give a number from 0 to 1.")
+        if not 0 <= self.off_diagonal <= 1:
+            raise InputError(f"off_diagonal={self.off_diagonal:g} is a share: give a number from 0 to 1.")
         return State(task.init(server.key))
 
     def local(self, task: Task, message: Point, client: Client) -> Reply:
@@ -50,4 +50,4 @@ class RegMean(Method):
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
         points, layers = zip(*payloads(replies), strict=True)
-        return State(merge_by_inputs(points, layers, weights(replies), self.keep))  # 3
+        return State(merge_by_inputs(points, layers, weights(replies), self.off_diagonal))  # 3

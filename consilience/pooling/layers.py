@@ -14,7 +14,7 @@ from consilience.tree import Params
 
 TINY = 1e-9  # of the mean curvature, that pulls towards the average where no client has any
 STEPS = 1000  # of conjugate gradients, at most
-CLOSE = 1e-10  # of the residual relative to the right-hand side, where they end
+CLOSE = 1e-9  # of the residual relative to the right-hand side, where they end
 
 
 def merge_by_weight(points: Sequence[Point], curvatures: Sequence[Params], weights: Tensor) -> Point:
@@ -81,33 +81,32 @@ def merge_by_layers(points: Sequence[Point], moments: Sequence[Layers], weights:
         b = torch.stack([m.gradients[name].double() for m in moments])
         matrices = torch.stack([matrix_of(p.params, name).double() for p in points])
         diagonals = torch.einsum("ko,ki->koi", b.diagonal(dim1=-2, dim2=-1), a.diagonal(dim1=-2, dim2=-1))
-        pull = ridge + TINY * diagonals.mean()
-        curve = partial(_curve, a, b, pull)
-        diagonal = diagonals.sum(0) + len(points) * pull
-        matrix = solve(curve, curve(matrices), matrix_of(mean, name).double(), diagonal)
-        merged |= from_matrix(matrix, name, mean)
+        curve = partial(_curve, a, b, ridge)
+        centre = matrix_of(mean, name).double()
+        diagonal = diagonals.sum(0) + len(points) * ridge + TINY * diagonals.mean()
+        away = solve(curve, curve(matrices - centre), diagonal)  # directions without curvature stay at the average
+        merged |= from_matrix(centre + away, name, mean)
     return Point(merged)
 
 
-def _curve(a: Tensor, b: Tensor, ridge: Tensor, w: Tensor) -> Tensor:
+def _curve(a: Tensor, b: Tensor, ridge: float, w: Tensor) -> Tensor:
     """Σₖ Bₖ Wₖ Aₖ + ridge Wₖ, of one W for all clients [O, I] or of one each [K, O, I]."""
     return (b @ w @ a + ridge * w).sum(0)
 
 
-def solve(apply: Callable[[Tensor], Tensor], right: Tensor, start: Tensor, diagonal: Tensor) -> Tensor:
-    """Solve a positive definite system by conjugate gradients, preconditioned by its diagonal.
+def solve(apply: Callable[[Tensor], Tensor], right: Tensor, diagonal: Tensor) -> Tensor:
+    """Solve a positive system by conjugate gradients from 0, preconditioned by its diagonal.
 
     Args:
         apply: The linear map.
         right: The right-hand side.
-        start: Where the search begins.
         diagonal: The map's diagonal, of the shape of the unknown.
 
     Returns:
-        The solution.
+        The solution; of a singular map the one without a part that the map takes to 0.
     """
-    x = start
-    residual = right - apply(x)
+    x = torch.zeros_like(right)
+    residual = right
     direction = residual / diagonal
     length = (residual * direction).sum()
     goal = CLOSE * float(right.norm())
@@ -119,6 +118,7 @@ def solve(apply: Callable[[Tensor], Tensor], right: Tensor, start: Tensor, diago
         x = x + step * direction
         residual = residual - step * image
         scaled = residual / diagonal
-        before, length = length, (residual * scaled).sum()
+        before = length
+        length = (residual * scaled).sum()
         direction = scaled + (length / before) * direction
     return x

@@ -27,7 +27,7 @@ class Layers(NamedTuple):
 
     Attributes:
         inputs: A = Σ a aᵀ, a the layer's input, with a 1 at its end where the layer has a bias, [I, I].
-        gradients: B = Σ g gᵀ, g the gradient of the log-likelihood by the layer's output, [O, O]; empty if not asked for.
+        gradients: B = Σ g gᵀ, g a gradient at the layer's output, [O, O]; empty if not asked for.
         size: How many rows they are over, [].
     """
 
@@ -66,7 +66,7 @@ def curvature_root(task: Task, params: Params, z: Tensor, y: Tensor) -> Tensor:
         R with R Rᵀ = Λ for every row [N, O, O]; directions in which Λ is negative are left out.
     """
     nll = lambda z, y: task.likelihood.nll(z.unsqueeze(0), y.unsqueeze(0), params).squeeze(0)
-    values, vectors = torch.linalg.eigh(torch.func.vmap(torch.func.hessian(nll))(z, y))
+    values, vectors = torch.linalg.eigh(torch.func.vmap(torch.func.jacrev(torch.func.grad(nll)))(z, y))
     root: Tensor = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
     return root
 
@@ -108,9 +108,8 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
     """
     layers: dict[str, nn.Linear | nn.Conv2d] = {}
     for name, layer in model.named_modules():
-        if isinstance(layer, nn.Linear) or (
-            isinstance(layer, nn.Conv2d) and layer.groups == 1 and not isinstance(layer.padding, str)
-        ):
+        plain = isinstance(layer, nn.Conv2d) and layer.groups == 1 and not isinstance(layer.padding, str)
+        if isinstance(layer, nn.Linear) or plain:
             layers[name] = layer
     return layers
 
