@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from consilience import tree
+from consilience.errors import InputError
 from consilience.inference import SGD, Inference
 from consilience.inference.laplace import ggn, sum_curvature
 from consilience.method import Method, State
@@ -82,10 +83,13 @@ class FedFisher(Method):
         for each client k of K, in parallel
     1       θₖ ← training on client k's data
     2       for each layer: Aₖ ← Σ a aᵀ of its inputs, Bₖ ← Σ g gᵀ of gradients at its outputs, E over y ∼ p(·|x, θₖ)
-    3   θ ← argmin Σₖ (θ − θₖ)ᵀ Fₖ (θ − θₖ),  Fₖ = Aₖ ⊗ Bₖ / nₖ in each layer
+    3   θ ← argmin Σₖ (θ − θₖ)ᵀ Fₖ (θ − θₖ),  Fₖ = Aₖ ⊗ Bₖ / nₖ + damping in each layer
+
+    The paper descends and stops by labelled rows of the server; here it has none, and damping takes their place.
 
     Attributes:
         inference: How a client trains.
+        damping: What holds θ where no rows have looked, in units of a layer's mean curvature.
     """
 
     title: ClassVar[str] = "FedFisher"
@@ -97,6 +101,12 @@ class FedFisher(Method):
     carries: ClassVar[tuple[type, ...]] = (Layers,)
 
     inference: Inference = SGD(epochs=50)
+    damping: float = 0.1
+
+    def init(self, task: Task, server: Server) -> State:
+        if not self.damping >= 0:
+            raise InputError(f"damping={self.damping:g} is a share of the curvature: give 0 or more.")
+        return State(task.init(server.key))
 
     def local(self, task: Task, message: Point, client: Client) -> Reply:
         point = centre(self.inference(task, message, client), task.like)  # 1
@@ -105,4 +115,4 @@ class FedFisher(Method):
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
         points, layers = zip(*payloads(replies), strict=True)
-        return State(merge_by_layers(points, layers, weights(replies), 0.0))  # 3
+        return State(merge_by_layers(points, layers, weights(replies), 0.0, self.damping))  # 3

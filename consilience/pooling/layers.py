@@ -62,7 +62,9 @@ def merge_by_inputs(points: Sequence[Point], moments: Sequence[Layers], weights:
     return Point(merged)
 
 
-def merge_by_layers(points: Sequence[Point], moments: Sequence[Layers], weights: Tensor, ridge: float) -> Point:
+def merge_by_layers(
+    points: Sequence[Point], moments: Sequence[Layers], weights: Tensor, ridge: float, damping: float = 0.0
+) -> Point:
     """Multiply the clients' Gaussians whose precisions are Kronecker products in each layer.
 
     Args:
@@ -70,6 +72,7 @@ def merge_by_layers(points: Sequence[Point], moments: Sequence[Layers], weights:
         moments: The second moments A and B of their layers, whose precision is A ⊗ B / n + ridge.
         weights: By which what is not a layer's matrix is averaged [K].
         ridge: What each client's precision has beside its rows' curvature.
+        damping: The same, in units of the mean curvature of a layer's weights.
 
     Returns:
         The mean of the product: for every layer the W with Σₖ Bₖ (W − Wₖ) Aₖ / nₖ + ridge (W − Wₖ) = 0.
@@ -81,9 +84,10 @@ def merge_by_layers(points: Sequence[Point], moments: Sequence[Layers], weights:
         b = torch.stack([m.gradients[name].double() for m in moments])
         matrices = torch.stack([matrix_of(p.params, name).double() for p in points])
         diagonals = torch.einsum("ko,ki->koi", b.diagonal(dim1=-2, dim2=-1), a.diagonal(dim1=-2, dim2=-1))
-        curve = partial(_curve, a, b, ridge)
+        beside = ridge + damping * float(diagonals.mean())
+        curve = partial(_curve, a, b, beside)
         centre = matrix_of(mean, name).double()
-        diagonal = diagonals.sum(0) + len(points) * ridge + TINY * diagonals.mean()
+        diagonal = diagonals.sum(0) + len(points) * beside + TINY * diagonals.mean()
         away = solve(curve, curve(matrices - centre), diagonal)  # directions without curvature stay at the average
         merged |= from_matrix(centre + away, name, mean)
     return Point(merged)

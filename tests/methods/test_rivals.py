@@ -62,7 +62,7 @@ def merged(method: co.Method, task: Task, rows: list[Data]) -> dict[str, Tensor]
 
 
 @pytest.mark.parametrize(
-    "method", [FedFisher(LeastSquares()), RegMean(LeastSquares(), off_diagonal=1.0)], ids=["F", "R"]
+    "method", [FedFisher(LeastSquares(), 0.0), RegMean(LeastSquares(), off_diagonal=1.0)], ids=["F", "R"]
 )
 def test_layers_of_linear_models_merge_to_least_squares_on_all_rows(method: co.Method) -> None:
     """Each client's loss is ‖X(w − wₖ)‖² plus a constant, so the sum's minimum is that of all rows."""
@@ -186,7 +186,7 @@ def test_a_softmaxs_root_is_that_of_its_fisher() -> None:
 
 def test_settings_that_cannot_be_are_refused() -> None:
     task, server = linear_task(), Server(None, None, Key(0), 3)
-    for method in (FedLPA(ridge=-1.0), RegMean(off_diagonal=1.5)):
+    for method in (FedLPA(ridge=-1.0), FedFisher(damping=-0.1), RegMean(off_diagonal=1.5)):
         with pytest.raises(co.InputError, match="give"):
             method.init(task, server)
 
