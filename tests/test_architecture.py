@@ -105,7 +105,7 @@ def test_no_file_is_named_for_its_role_or_grows_without_end() -> None:
 
 def test_rooms_hold_about_a_dozen_files() -> None:
     rooms = Counter(file.parent for file in FILES if file.name != "__init__.py")
-    assert rooms.pop(PACKAGE / "methods") <= 30  # one file a method
+    assert rooms.pop(PACKAGE / "methods") <= 45  # one file a method
     assert max(rooms.values()) <= 16, rooms
 
 

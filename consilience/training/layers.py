@@ -5,6 +5,7 @@ Martens and Grosse, ICML 2015 (Kronecker factors); Grosse and Martens, ICML 2016
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
@@ -15,6 +16,7 @@ from torch.func import functional_call
 from torch.nn.functional import pad, unfold
 
 from consilience.data.sites import Data
+from consilience.errors import InputError
 from consilience.task import Task
 from consilience.tree import Params
 
@@ -168,7 +170,8 @@ def _of_batch(
             z: Tensor = functional_call(task.model, weights, (rows.x,))
         return z
 
-    z, pull = torch.func.vjp(outputs, {name: torch.zeros_like(out) for name, out in shapes.items()})
+    probes = {name: torch.zeros_like(out) for name, out in shapes.items()}
+    z, pull = torch.func.vjp(outputs, probes)[:2]
     columns = roots(task, params, z.detach(), rows.y)
     gradients: Params = {}
     for column in columns.unbind(-1):
@@ -235,3 +238,59 @@ def _second_moment(v: Tensor, w: Tensor, mean: bool = False) -> Tensor:
     if mean:
         return moment / v.shape[1]
     return moment
+
+
+def last_linear(model: nn.Module) -> str:
+    """Find the layer that a network ends with.
+
+    Args:
+        model: The network.
+
+    Returns:
+        The name of its last linear layer.
+
+    Raises:
+        InputError: It has none.
+    """
+    names: list[str] = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    if not names:
+        raise InputError("This method needs a network that ends with a linear layer: use another model.")
+    return names[-1]
+
+
+def features_of(task: Task, params: Params, x: Tensor) -> Tensor:
+    """Run a network up to its last layer.
+
+    Args:
+        task: The network.
+        params: Its weights.
+        x: Inputs [N, …].
+
+    Returns:
+        What the last linear layer gets [N, D].
+    """
+    name = last_linear(task.model)
+    weights = {k: v for k, v in params.items() if not k.startswith("likelihood.")}
+    seen: Params = {}
+    with torch.no_grad(), _watching({name: task.model.get_submodule(name)}, seen, {}, {}):
+        functional_call(task.model, weights, (x,))
+    return seen[name]
+
+
+def resized(layer: nn.Linear, inputs: int, outputs: int) -> nn.Linear:
+    """Make a linear layer of another size, of zeros: weights are always passed in, and nothing is drawn under vmap.
+
+    Args:
+        layer: Whose type and device it has.
+        inputs: How many inputs it has.
+        outputs: How many outputs.
+
+    Returns:
+        The layer, with a bias.
+    """
+    made = copy.deepcopy(layer)
+    made.in_features = inputs
+    made.out_features = outputs
+    made.weight = nn.Parameter(layer.weight.new_zeros(outputs, inputs))
+    made.bias = nn.Parameter(layer.weight.new_zeros(outputs))
+    return made

@@ -13,11 +13,16 @@ import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.key import Key
+from consilience.methods.ccvr import CCVR, draw_features
+from consilience.methods.fedavg import FedAvg
 from consilience.methods.fedlpa import FedLPA
+from consilience.methods.fedov import FedOV, destroy, open_set
+from consilience.methods.fens import FENS
 from consilience.methods.fisher import FedFisher, FisherMerging
 from consilience.methods.regmean import RegMean
 from consilience.models.controlled import control
 from consilience.parties import Client, Received, Server
+from consilience.pooling.sums import add, summarise
 from consilience.posterior import Point, Posterior
 from consilience.task import Task
 from consilience.training.layers import curvature_root, label_gradient, layer_moments, linear_layers
@@ -202,3 +207,56 @@ def test_a_networks_statistics_are_averaged_and_its_merge_predicts() -> None:
         result = co.run(method, task, sites, seed=0)
         assert set(result.state.posterior.params) == set(task.like)
         assert tree.all_finite(result.state.posterior)
+
+
+def test_ccvrs_gaussians_are_those_of_all_clients_rows() -> None:
+    """Mean and covariance of many draws against numpy's, of one class over three clients (500 000 draws: 1 % error)."""
+    g = torch.Generator().manual_seed(3)
+    parts = [torch.randn(n, 2, generator=g, dtype=torch.float64) * (k + 1) + k for k, n in enumerate((30, 40, 50))]
+    rows = [Data(x, torch.zeros(len(x), dtype=torch.int64), torch.ones(len(x), dtype=torch.float64)) for x in parts]
+    totals = add([summarise(lambda x: x, data, 2, by_class=True) for data in rows])
+
+    drawn = draw_features(totals, 500_000, Key(0))
+
+    pooled = torch.cat(parts)
+    assert set(drawn.y.tolist()) == {0}  # the other class has no row, and no Gaussian
+    assert float(drawn.w.sum()) == pytest.approx(120)
+    torch.testing.assert_close(drawn.x.mean(0), pooled.mean(0), rtol=0, atol=0.02)
+    torch.testing.assert_close(drawn.x.T.cov(), pooled.T.cov(), rtol=0.02, atol=0.02)
+
+
+def test_ccvr_fits_the_last_layer_alone_and_only_after_averaging() -> None:
+    sites = co.datasets.moons(n=120).split(co.splits.dirichlet(0.8), sites=3, test=0.25, seed=1)
+    task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(5,)))
+    quick = co.SGD(epochs=2, batch=16)
+
+    averaged = co.run(FedAvg(quick), task, sites, rounds=1, seed=0).state.posterior.params
+    refitted = co.run(CCVR(quick, refit=quick), task, sites, rounds=2, seed=0).state.posterior.params
+
+    changed = {name for name, value in refitted.items() if not torch.equal(value, averaged[name])}
+    assert changed == {"2.weight", "2.bias"}
+
+
+def test_an_open_set_network_says_unknown_to_outliers_and_known_to_rows() -> None:
+    sites = co.datasets.load("digits").split(co.splits.iid(), sites=1, test=0.2, seed=0)
+    task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(40,)))
+    result = co.run(FedOV(co.SGD(epochs=15)), task, sites, seed=0)
+    model = open_set(task).predictive(result.state.posteriors[0])
+    test = sites.test[0]
+
+    unknown_to_rows = model(test.x).probs[:, -1].mean()
+    unknown_to_outliers = model(destroy(test, 10, Key(5)).x).probs[:, -1].mean()
+
+    assert float(unknown_to_rows) < 0.2 and float(unknown_to_outliers) > 0.6
+    assert result.metrics["accuracy"] > 0.9
+
+
+def test_fens_aggregator_learns_whom_to_believe() -> None:
+    """Two models that each know one half of the classes: equal treatment errs, light rounds mend it."""
+    sites = co.datasets.load("digits").split(co.splits.dirichlet(0.1), sites=3, test=0.2, seed=0)
+    task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(20,)))
+    method = FENS(co.SGD(epochs=10))
+
+    scores = [co.run(method, task, sites, rounds=rounds, seed=0).metrics["nll"] for rounds in (1, 6)]
+
+    assert scores[1] < 0.8 * scores[0]
