@@ -47,7 +47,7 @@ def at_random(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
 
 
 def at_client(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
-    """Start from the last sample of the client with the lowest number.
+    """Start from the last sample of the client with the lowest number; from fresh weights where clients send none.
 
     Args:
         task: The student's task.
@@ -57,11 +57,13 @@ def at_client(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
     Returns:
         Where the student starts.
     """
+    if not posteriors:
+        return at_random(task, posteriors, key)
     return Point(members(posteriors[0], key, 1, task.like)[-1])
 
 
 def at_average(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
-    """Start from the mean of the clients' centres.
+    """Start from the mean of the clients' centres; from fresh weights where clients send none.
 
     Args:
         task: The student's task.
@@ -71,6 +73,8 @@ def at_average(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
     Returns:
         Where the student starts.
     """
+    if not posteriors:
+        return at_random(task, posteriors, key)
     return average([centre(p, task.like) for p in posteriors], torch.ones(len(posteriors)))
 
 
