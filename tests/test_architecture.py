@@ -26,6 +26,7 @@ ORDER = [
     *(
         "methods",
         "metrics",
+        "conformal",
         "formats",
         "admission",
         "engines",
