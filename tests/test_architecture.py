@@ -26,7 +26,7 @@ ORDER = [
     *(
         "methods",
         "metrics",
-        "conformal",
+        "guarantees",
         "formats",
         "admission",
         "engines",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.conformal.coverage import binomial_interval
+from consilience.guarantees.coverage import binomial_interval
 
 
 class Covered(NamedTuple):

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.conformal.counts import count_by_class, count_scores, mark_rank
-from consilience.conformal.coverage import Ranks, beta_least, choose_k, fewest_rows, quantile_least, rank
-from consilience.conformal.scores import Score
-from consilience.conformal.sets import Guarantee
 from consilience.errors import InputError, unknown_name
+from consilience.guarantees.counts import count_by_class, count_scores, mark_rank
+from consilience.guarantees.coverage import Ranks, beta_least, choose_k, fewest_rows, quantile_least, rank
+from consilience.guarantees.scores import Score
+from consilience.guarantees.sets import Guarantee
 
 KINDS = ("class", "pooled", "quantile", "own")
 SPENT = 0.1  # of the miss rate, on the chance that noise is larger than it is taken to be

@@ -10,8 +10,8 @@ measured: how often sets held what they should, and how large they were
 What is random comes from a key, and what moves between sites is a table of whole numbers that add up.
 """
 
-from consilience.conformal.kinds import KINDS, choose_kind
-from consilience.conformal.scores import SCORES, Score
-from consilience.conformal.sets import Guarantee
+from consilience.guarantees.kinds import KINDS, choose_kind
+from consilience.guarantees.scores import SCORES, Score
+from consilience.guarantees.sets import Guarantee
 
 __all__ = ["KINDS", "SCORES", "Guarantee", "Score", "choose_kind"]

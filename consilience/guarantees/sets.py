@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from consilience.conformal.scores import PREDICTION, class_scores, draws, mean_and_deviation, reach, score_from
 from consilience.errors import InputError
+from consilience.guarantees.scores import PREDICTION, class_scores, draws, mean_and_deviation, reach, score_from
 from consilience.key import Key
 from consilience.predictive import Categorical, Distribution, Normal
 

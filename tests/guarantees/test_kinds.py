@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from consilience.conformal.counts import add_noise, count_scores, merge_upwards
-from consilience.conformal.coverage import choose_ranks, rank
-from consilience.conformal.kinds import (
+from consilience.errors import InputError
+from consilience.guarantees.counts import add_noise, count_scores, merge_upwards
+from consilience.guarantees.coverage import choose_ranks, rank
+from consilience.guarantees.kinds import (
     Calibration,
     check_calibration,
     choose_kind,
@@ -24,9 +25,8 @@ from consilience.conformal.kinds import (
     own_guarantee,
     site_table,
 )
-from consilience.conformal.scores import Score
-from consilience.conformal.sets import Guarantee
-from consilience.errors import InputError
+from consilience.guarantees.scores import Score
+from consilience.guarantees.sets import Guarantee
 from consilience.key import Key
 
 BALANCED = (40, 40, 40)

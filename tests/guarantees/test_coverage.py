@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from consilience.conformal import coverage
+from consilience.guarantees import coverage
 
 
 @pytest.mark.parametrize(("level", "rows", "expected"), [(0.9, 9, 9), (0.9, 8, 9), (0.9, 99, 90), (0.7, 9, 7)])

@@ -13,11 +13,11 @@ from mapie.regression import SplitConformalRegressor
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from torch import Tensor
 
-from consilience.conformal.kinds import Calibration, find_guarantee, own_guarantee, site_table
-from consilience.conformal.measured import measure_groups
-from consilience.conformal.scores import Score, class_scores, draws, number_scores, row_scores, score_from
-from consilience.conformal.sets import Guarantee, contains, prediction_intervals, prediction_sets
 from consilience.errors import InputError
+from consilience.guarantees.kinds import Calibration, find_guarantee, own_guarantee, site_table
+from consilience.guarantees.measured import measure_groups
+from consilience.guarantees.scores import Score, class_scores, draws, number_scores, row_scores, score_from
+from consilience.guarantees.sets import Guarantee, contains, prediction_intervals, prediction_sets
 from consilience.key import Key
 from consilience.predictive import Categorical, Normal
 
