@@ -168,7 +168,7 @@ def assess(method: Method, task: Task, state: Tree, sites: Sites, guarantee: Gua
 
 
 def report_guarantee(
-    method: Method, task: Task, state: Tree, sites: Sites, level: float, seed: int
+    method: Method, task: Task, state: Tree, sites: Sites, level: float | None, seed: int
 ) -> Mapping[str, Any]:
     """Say what a run's prediction sets promise and do.
 
@@ -177,7 +177,7 @@ def report_guarantee(
         task: The statistical problem.
         state: The server's state.
         sites: Everybody's rows.
-        level: The share of rows that the sets shall cover.
+        level: The share of rows that the sets shall cover; the usual one if None.
         seed: What random parts are drawn from.
 
     Returns:
@@ -186,10 +186,27 @@ def report_guarantee(
     if sites.conformal is None:
         return {}
     try:
-        guarantee = calibrate(method, task, state, sites, level, seed=seed)
+        guarantee = calibrate(method, task, state, sites, level or LEVEL, seed=seed)
     except InputError as error:
         return {"guarantee": {"refused": str(error)}}  # a run is not lost by it
     return {"guarantee": assess(method, task, state, sites, guarantee)}
+
+
+def check_level(sites: Sites, level: float | None) -> None:
+    """Refuse a level that cannot be reached, before anybody trains.
+
+    Args:
+        sites: Everybody's rows.
+        level: The share of rows that the sets shall cover; None where nobody asked.
+
+    Raises:
+        InputError: No rows are set aside, or it is not a level.
+    """
+    if level is None:
+        return
+    if sites.conformal is None:
+        raise InputError(NONE_ASIDE)
+    check_calibration("pooled", level, sites.classes is not None)
 
 
 def class_names(sites: Sites) -> tuple[str, ...]:
