@@ -83,7 +83,7 @@ def _draw(sets: SetsReport, groups: Sequence[Covered], what: str, size: str) -> 
         right.plot([value for value, _ in finite], [place for _, place in finite], "o", color=ACCENT, markersize=4.5)
         right.set_xlabel(size)
         right.xaxis.set_major_locator(MaxNLocator(3))
-        right.margins(x=0.15)
+        right.set_xlim(0, 1.15 * max([value for value, _ in finite], default=1.0))
         for axes in (left, right):
             site_axis(axes, names)
             axes.set_ylabel("")
