@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from consilience.cli.handed import Key_, Model_, Study_, Table_, say, server_key, site_identity, write_files
 from consilience.cli.site import Memory_, site_app
 from consilience.cli.site import Out_ as SiteOut_
-from consilience.cli.study import Files_, Out_, write_pooled, study_app
+from consilience.cli.study import Files_, Out_, study_app, write_pooled
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from consilience.data.sites import Data
     from consilience.guarantees.sets import Guarantee
     from consilience.study.model import Model
 
@@ -90,6 +91,24 @@ def find_thresholds(pooled: Model, level: float, thresholds: Path | None) -> Gua
             "another study."
         )
     return guarantee
+
+
+def show_coverage(pooled: Model, guarantee: Guarantee, rows: Data) -> None:
+    """Say how often a model's prediction sets hold the truth on some rows, and how large they are."""
+    from consilience.findings.numbers import percent
+    from consilience.findings.prediction_sets import write_size
+    from consilience.guarantees.measured import measure
+    from consilience.guarantees.sets import contains
+
+    inside, sizes = contains(pooled.on_network_scale(rows.x), rows.y, guarantee)
+    target = pooled.agreement.target
+    if not target.classes:
+        sizes = sizes * target.spread
+    covered = measure(inside, sizes)
+    low, high = (percent(end) for end in covered.interval)
+    size = write_size(covered.size, not target.classes)
+    share = f"{percent(covered.coverage, 1)} of {covered.rows:,} rows ({low} to {high})"
+    say(f"Prediction sets for {percent(guarantee.level)} hold {share}, {size} on average.")
 
 
 def set_columns(pooled: Model, guarantee: Guarantee, x: Tensor) -> tuple[list[str], list[list[str]]]:
