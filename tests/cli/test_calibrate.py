@@ -19,11 +19,8 @@ def place(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> Pl
     return Place(tmp_path, invoke, monkeypatch)
 
 
-def pooled(place: Place, *words: str, target: str | None = None) -> None:
-    if target is None:
-        place.begun(*SHORT, "--rows-per-parameter", "0", *words)
-    else:
-        place.begun(*SHORT, "--rows-per-parameter", "0", *words, target=target)
+def pooled(place: Place, *words: str) -> None:
+    place.begun(*SHORT, "--rows-per-parameter", "0", *words)
     place.fitted()
     place.at("server", "study", "pool", "sepsis.toml", *place.files)
     place.everybody("sepsis.model")
@@ -73,7 +70,7 @@ def test_a_site_keeps_its_own_thresholds(place: Place) -> None:
 
 
 def test_a_study_without_sets_calibrates_none(place: Place) -> None:
-    pooled(place)
+    place.begun(*SHORT)
     code, _, error = place.tried("north", "site", "calibrate", "sepsis.toml", "sepsis.model", "data.csv")
 
     assert code == 2 and "agreed on no prediction sets" in error
