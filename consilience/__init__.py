@@ -8,6 +8,7 @@ is in namespaces:
 - `co.inference`: every way a client infers, and `co.training`: optimisers and schedules;
 - `co.pooling`: rules that pool posteriors and predictions;
 - `co.metrics`: scores, calibration and paired differences;
+- `co.guarantees`: prediction sets, and how much they cover;
 - `co.engines`: where the clients' work runs;
 - `co.method`, `co.parties`, `co.posterior`, `co.predictive`: the vocabulary of a method's file.
 """
@@ -19,6 +20,7 @@ from consilience import (
     data,
     datasets,
     engines,
+    guarantees,
     inference,
     key,
     method,
@@ -66,6 +68,7 @@ from consilience.methods.oneshot import OneShotFL
 from consilience.methods.pvi import PVI
 from consilience.methods.scaffold import Scaffold
 from consilience.methods.variational import VariationalAveraging
+from consilience.runs.conformal import conformal
 from consilience.runs.result import Result
 from consilience.runs.run import Compute, load, run
 from consilience.task import Task, classification, regression
@@ -82,10 +85,10 @@ __all__ = [
     "ExactPooling", "ExactTuned", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA", "FedProx", "FedYogi",
     "FederatedClassifier", "FederatedRegressor", "GaussianProduct", "InputError", "Laplace", "LocalOnly", "MeanField",
     "Method", "Mime", "MimeLite", "Mixture", "OneShotFL", "Participation", "Result", "Sampler", "Scaffold",
-    "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification", "compare", "data",
-    "datasets", "engines", "from_arrays", "from_csv", "inference", "key", "load", "method", "methods", "metrics",
-    "models", "parties", "pooling", "posterior", "predictive", "prior", "regression", "run", "runs", "splits", "task",
-    "training", "tune",
+    "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification", "compare", "conformal",
+    "data", "datasets", "engines", "from_arrays", "from_csv", "guarantees", "inference", "key", "load", "method",
+    "methods", "metrics", "models", "parties", "pooling", "posterior", "predictive", "prior", "regression", "run",
+    "runs", "splits", "task", "training", "tune",
 ]  # fmt: skip
 
 

@@ -44,6 +44,7 @@ ROOMS = {
     "pooling": Room("Pooling", "Rules that make one answer of many: of Gaussians, of evidence, of ensembles."),
     "methods": Room("Methods", "One class a method; [each has a page](../methods/index.md) with its settings."),
     "metrics": Room("Metrics", "Proper scores, calibration, uncertainty, paired differences and communication."),
+    "guarantees": Room("Guarantees", "Prediction sets with a guarantee in finite samples: scores, kinds, coverage."),
     "privacy": Room("Privacy", "What a reply may reveal, and rules against it."),
     "disk": Room("Disk", "Files written whole or not at all, and locks on files and folders."),
     "formats": Room("Formats", "How settings, networks, envelopes and signatures are written to files."),

@@ -26,6 +26,7 @@ ORDER = [
     *(
         "methods",
         "metrics",
+        "guarantees",
         "formats",
         "admission",
         "engines",

@@ -19,6 +19,7 @@ from torch import nn
 
 from consilience.admission.gate import MOST_ROWS
 from consilience.agreement.columns import Column, Target
+from consilience.agreement.guarantees import check_guarantees
 from consilience.agreement.names import check_name
 from consilience.agreement.toml import check_column, convert, parse
 from consilience.errors import InputError, unknown_name
@@ -94,6 +95,11 @@ class Agreement:
         format: Version of the file's format.
         features: The feature map between the columns and the network, as `fourier:320`: every site draws the same one
             from the seed in its name. None if empty.
+        level: Share of rows that prediction sets shall cover; 0 where none are made.
+        calibrate: Share of a site's rows that calibrate them.
+        guarantee: Their kind: `class`, `pooled`, `quantile` or `own`; the usual one if empty.
+        nonconformity: The score that is counted, as `aps`; the usual one if empty.
+        grid: How many edges scores are counted on.
     """
 
     name: str
@@ -123,6 +129,13 @@ class Agreement:
     features: str = optional(
         "", "model", "fixed features of the columns that the model learns on; sites draw the same from its seed"
     )
+    level: float = optional(0.0, "guarantees", "share of rows that prediction sets shall cover")
+    calibrate: float = optional(
+        0.0, "guarantees", "share of a site's rows that calibrate prediction sets; counts leave"
+    )
+    guarantee: str = optional("", "guarantees", "class, pooled, quantile or own: docs/guarantees.md says what holds")
+    nonconformity: str = optional("", "guarantees", "the score that is counted: hinge, aps, raps; residual, quantile")
+    grid: int = optional(1000, "guarantees", "edges that scores are counted on")
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -245,6 +258,7 @@ class Agreement:
             )
         self._check_numbers()
         self._check_disclosure()
+        check_guarantees(self)
         columns = (*self.columns, self.target.as_column())
         names = [column.name for column in columns]
         if len(set(names)) != len(names) or len(names) < 2:

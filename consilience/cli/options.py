@@ -129,6 +129,13 @@ Set_ = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. i
 Seeds_ = Annotated[
     str, typer.Option(help="Seeds, as 0-9, 0,3,7 or 5; each sets the split, the initial weights and all random draws.")
 ]
+Conformal_ = Annotated[
+    float, typer.Option(help="Fraction of each site's training rows set aside for prediction sets; 0 for none.")
+]
+Level_ = Annotated[
+    float | None,
+    typer.Option(help="What prediction sets shall cover, as 0.9; sets a fifth of the rows aside for them."),
+]
 Calibration_ = Annotated[int, typer.Option(help="Labelled rows at the server; 0 for none.")]
 Inputs_ = Annotated[
     Any,

@@ -46,12 +46,19 @@ def predict(
             "wider."
         ),
     ] = None,
+    set_: Annotated[
+        float | None, typer.Option("--set", help="Add prediction sets that cover this share of rows, as 0.9.")
+    ] = None,
+    thresholds: Annotated[
+        Path | None, typer.Option(help="This site's own thresholds, where `site calibrate` wrote some.")
+    ] = None,
     study: Annotated[
         Path | None, typer.Option(help="The study file, to check that the model belongs to it and who has left since.")
     ] = None,
 ) -> None:
     """Write probabilities, or means and intervals, with the parts of their uncertainty."""
     from consilience.agreement.columns import features
+    from consilience.cli.calibrate import find_thresholds, set_columns
     from consilience.predictive import check_finite
 
     pooled = _read_model(model, study)
@@ -61,9 +68,17 @@ def predict(
     predicted = pooled(x)
     check_finite(predicted)
     predictions = _predict(predicted, pooled.agreement.target, abstain)
+    guarantee = None
+    if set_ is not None:
+        guarantee = find_thresholds(pooled, set_, thresholds)
+        predictions = _with_sets(predictions, *set_columns(pooled, guarantee, x))
+    elif thresholds is not None:
+        raise InputError("Thresholds are for prediction sets: ask for some with --set 0.9.")
     path = out_ or table.with_name(f"{table.stem}.predictions.csv")
     write_files(path, _csv(predictions, parts), "Predictions")
     _summarise(predictions, parts, abstain)
+    if guarantee is not None:
+        say(str(guarantee))
 
 
 def _read_model(path: Path, study_file: Path | None) -> Model:
@@ -123,6 +138,12 @@ def _number_predictions(p: Normal, target: Target, widest: float | None) -> Pred
     if target.unit:
         mean = f"mean ({target.unit})"
     return Predictions([mean, "low95", "high95"], rows, [row[0] for row in rows], (~(2 * reach <= widest)).tolist())
+
+
+def _with_sets(predictions: Predictions, head: list[str], sets: list[list[str]]) -> Predictions:
+    """The table with further columns."""
+    rows = [[*row, *map(_inert, more)] for row, more in zip(predictions.rows, sets, strict=True)]
+    return predictions._replace(head=[*predictions.head, *head], rows=rows)
 
 
 def _csv(predictions: Predictions, parts: Mapping[str, Sequence[float]]) -> str:

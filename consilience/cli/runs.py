@@ -10,6 +10,7 @@ import typer
 
 from consilience.cli.options import (
     Calibration_,
+    Conformal_,
     Data_,
     DataDir_,
     Deadline_,
@@ -19,6 +20,7 @@ from consilience.cli.options import (
     Features_,
     Inputs_,
     Json_,
+    Level_,
     MinReplies_,
     Model_,
     Participation_,
@@ -41,6 +43,7 @@ from consilience.models import is_import_path
 from consilience.runs.recipe import Recipe, free_folder, run_folder
 from consilience.runs.store import Store
 
+ASIDE = 0.2  # of a site's rows, where a level is asked for and nobody says how many rows it may cost
 RESUMED = {"rounds": int, "engine": str, "threads": int, "keep_replies": str}  # options that a folder remembers
 
 
@@ -70,6 +73,8 @@ def run(
     calibration: Calibration_ = 30,
     inputs: Inputs_ = 0,
     validation: Annotated[float, typer.Option(help="Fraction of training rows held out for tuning.")] = 0.0,
+    conformal: Conformal_ = 0.0,
+    level: Level_ = None,
     participation: Participation_ = None,
     dropout: Dropout_ = 0.0,
     deadline: Deadline_ = None,
@@ -90,6 +95,8 @@ def run(
     if resume is not None:
         plan = _resume_plan(resume, model, data_dir, min_replies)
     else:
+        if level is not None and not conformal:
+            conformal = ASIDE
         recipe = Recipe(
             method or "",
             data=data,
@@ -100,6 +107,7 @@ def run(
             calibration=calibration,
             inputs=inputs,
             validation=validation,
+            conformal=conformal,
             settings=tuple(settings or ()),
             data_dir=data_dir,
         )
@@ -118,6 +126,7 @@ def run(
             "device": device,
             "start": start,
             "keep_replies": keep_replies,
+            "level": level,
             "participation": Participation(participation, dropout, deadline, min_replies),
         }
         plan = RunPlan(recipe, bounds, options)
@@ -150,6 +159,8 @@ def _execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
         "keep_replies": plan.options["keep_replies"],
         "with_bounds": plan.bounds,
     }
+    if options["level"] is not None:
+        about["level"] = options["level"]
     bounds: dict[str, Any] = {}
     with progress(not as_json):
         method = plan.method or recipe.build_method()
@@ -171,6 +182,7 @@ def _resume_plan(folder: Path, model: str | None, data_dir: str | None, min_repl
             "out": folder,
             "start": (saved.get("started_from") or {}).get("folder"),
             "device": saved.get("device", "cpu"),
+            "level": saved.get("level"),
             "participation": dataclasses.replace(cohort, min_replies=min_replies or cohort.min_replies),
         }
         for name, kind in RESUMED.items():

@@ -275,6 +275,10 @@ def evaluate(
     out.print(score_table(scores(p, y), intervals(p, y)))
     if isinstance(p, Categorical):
         out.print(calibration_table(p, y, pooled.agreement.smallest))
+    if pooled.guarantee is not None and len(y):
+        from consilience.cli.calibrate import show_coverage
+
+        show_coverage(pooled, pooled.guarantee, data)
 
 
 def _model_and_rows(model: Path, table: Path, study_file: Path | None, key: Path | None) -> tuple[Model, Data]:

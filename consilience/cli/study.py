@@ -80,6 +80,10 @@ def new(
     most_influence: Annotated[
         float, typer.Option(help="Share of the model that one site may have without a warning.")
     ] = 0.5,
+    level: Annotated[
+        float, typer.Option(help="What prediction sets shall cover, as 0.9; a fifth of the rows calibrates them.")
+    ] = 0.0,
+    guarantee: Annotated[str, typer.Option(help="Their kind: class, pooled, quantile or own.")] = "",
     folder: Annotated[Path, typer.Option("--folder", help="Folder for NAME.toml and NAME.key.")] = Path(),
 ) -> None:
     """Write a study file, to be read, corrected and then signed by every site."""
@@ -113,6 +117,9 @@ def new(
         rows_per_parameter=rows_per_parameter,
         fewest_sites=fewest_sites,
         most_influence=most_influence,
+        level=level,
+        calibrate=0.2 * bool(level),
+        guarantee=guarantee,
     )
     draft.check()
     key = new_key(path.with_suffix(".key"))
@@ -290,7 +297,7 @@ def pool(
     path = out_ or study_file.with_suffix(".model")
     message_path = path.with_suffix(".message")
     with lock_file(study_file):
-        _write_model(study_file, path, pooled)
+        write_pooled(study_file, path, pooled)
         if pooled.message and pooled.state:
             write_files(message_path, pooled.message, "Message for the sites")
             state_path = path.with_suffix(".state")  # may be that of --after
@@ -320,10 +327,14 @@ def choose(
     pooled = read_model(model, study)
     known = kept_account(model.with_suffix(".json"), pooled.checksum)
     chosen = choose_values(study, pooled, files, signing_key, inputs_from(study.agreement, inputs), known)
-    _write_model(study_file, out_ or model.with_name(f"{model.stem}-chosen{model.suffix}"), chosen)
+    path = out_ or model.with_name(f"{model.stem}-chosen{model.suffix}")
+    write_pooled(study_file, path, chosen)
+    if study.agreement.level:
+        command = f"`consilience site calibrate {study_file.name} {path.name} TABLE`"
+        say(f"Next: send the model to the sites, who run {command}.")
 
 
-def _write_model(study_file: Path, path: Path, content: PooledFiles | ChosenFiles) -> None:
+def write_pooled(study_file: Path, path: Path, content: PooledFiles | ChosenFiles) -> None:
     """Write a model, record it in the study, and say what is in it."""
     warn(content.refused)
     with lock_file(study_file):

@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from consilience.data.roles import cut_validation, fill_gaps, hold_out, serve, shift_features, to_count, to_data
+from consilience.data.roles import (
+    cut_validation,
+    fill_gaps,
+    hold_out,
+    serve,
+    set_aside,
+    shift_features,
+    to_count,
+    to_data,
+)
 from consilience.data.sites import Features, Sites
 from consilience.errors import InputError
 from consilience.key import Key
@@ -33,6 +42,7 @@ class Draw(enum.IntEnum):
     VALIDATION = 4  # which training rows are tuned on, folded by site
     SHIFT = 5  # noise in the features, folded by role, shift and site
     INPUTS = 5  # which rows of another data set the server has; `inputs_from`, with a seed of its own
+    CONFORMAL = 6  # which rows are set aside for prediction sets, folded by site
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +127,7 @@ class Dataset:
         calibration: int = 30,
         inputs: int | float = 0,
         validation: float = 0.0,
+        conformal: float = 0.0,
         seed: int = 0,
         standardise: bool | None = None,
     ) -> Sites:
@@ -133,6 +144,7 @@ class Dataset:
             calibration: How many labelled rows the server has.
             inputs: How many rows without labels the server has; below 1, a share of the rows that are not for testing.
             validation: The share cut from each site's training rows to tune on.
+            conformal: The share that each site sets aside for prediction sets, before anything else is cut.
             seed: Equal seeds give equal roles.
             standardise: Whether features, and regression targets, are scaled by the mean and deviation of all training
                 rows; by default as the data set says.
@@ -150,6 +162,8 @@ class Dataset:
         source, names = self._choose_sites(base, sites)
         if not 0 <= validation < 1:
             raise InputError(f"validation={validation} is not a share from 0 to below 1: try validation=0.1.")
+        if not 0 <= conformal < 1:
+            raise InputError(f"conformal={conformal} is not a share from 0 to below 1: try conformal=0.2.")
 
         key = Key(seed)
         rows, held_out = source._hold_out(test, key.fold(Draw.TEST))
@@ -157,6 +171,7 @@ class Dataset:
         rows = server.rest
         parts = split(rows, len(names), key.fold(Draw.SITES))
         test_parts = split.follow(held_out, [rows.take(part) for part in parts], key.fold(Draw.FOLLOW))
+        parts, aside = set_aside(parts, len(rows.y), conformal, base.shares_rows, key.fold(Draw.CONFORMAL))
         train, tuned = cut_validation(rows, parts, validation, base.shares_rows, key.fold(Draw.VALIDATION))
         numbers = None
         if base.shares_rows:  # the same cut of the rows' numbers
@@ -181,6 +196,8 @@ class Dataset:
             image=self.image,
             numbers=numbers,
         )
+        if aside is not None:
+            with_roles = replace(with_roles, conformal=tuple(to_data(rows.take(part)) for part in aside))
         return self._prepare(with_roles, split, standardise, key.fold(Draw.SHIFT))
 
     def _check_sorting(self, split: Split) -> None:

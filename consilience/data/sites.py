@@ -77,6 +77,8 @@ class Sites:
         feature_scale: See `feature_shift`.
         image: Channels, height and width, where rows are images whose pixels lie in one list.
         numbers: Numbers of every site's training rows, where a row may be at several sites; None where it is at one.
+        conformal: The rows every site sets aside for prediction sets, neither trained nor tuned on; None where none
+            are.
     """
 
     train: tuple[Data, ...]
@@ -98,6 +100,7 @@ class Sites:
     feature_scale: Tensor | None = None
     image: tuple[int, int, int] | None = None
     numbers: tuple[Tensor, ...] | None = None
+    conformal: tuple[Data, ...] | None = None
 
     def __len__(self) -> int:
         """How many sites there are."""
@@ -142,9 +145,11 @@ class Sites:
             split="pooled",
             names=("pooled",),
         )
-        if self.validation is None:
-            return pooled
-        return replace(pooled, validation=(self.all_validation,))
+        if self.validation is not None:
+            pooled = replace(pooled, validation=(self.all_validation,))
+        if self.conformal is not None:
+            pooled = replace(pooled, conformal=(concatenate(self.conformal),))
+        return pooled
 
     def label_counts(self) -> Tensor:
         """Count the training rows of each class at every site.
@@ -253,6 +258,8 @@ class Sites:
             roles["calibration"] = (self.calibration,)
         if self.inputs is not None:
             roles["inputs"] = ((self.inputs,),)
+        if self.conformal is not None:
+            roles["conformal"] = self.conformal
         return roles
 
     def _map(
@@ -274,6 +281,8 @@ class Sites:
             sites = replace(sites, inputs=x(self.inputs))
         if self.calibration is not None:
             sites = replace(sites, calibration=change(self.calibration))
+        if self.conformal is not None:
+            sites = replace(sites, conformal=tuple(change(part) for part in self.conformal))
         return sites
 
 

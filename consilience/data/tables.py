@@ -30,6 +30,7 @@ def from_csv(
     calibration: int = 30,
     inputs: int | float = 0,
     validation: float = 0.0,
+    conformal: float = 0.0,
     seed: int = 0,
     standardise: bool = True,
     task: Literal["classification", "regression"] | None = None,
@@ -53,6 +54,7 @@ def from_csv(
         calibration: How many labelled rows the server has.
         inputs: How many rows without labels the server has, or, below 1, what share.
         validation: The share cut from each site's training rows to tune on.
+        conformal: The share that each site sets aside for prediction sets.
         seed: Equal seeds give equal roles.
         standardise: Whether features, and regression targets, are scaled by all training rows.
         task: "classification" or "regression", where the target's column would be read as the other.
@@ -80,6 +82,7 @@ def from_csv(
         calibration=calibration,
         inputs=inputs,
         validation=validation,
+        conformal=conformal,
         seed=seed,
         standardise=standardise,
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from consilience.findings.prediction_sets import SetsReport, read_sets
 from consilience.findings.values import (
     Bin,
     Bound,
@@ -132,6 +133,7 @@ class RunReport:
         multiplies: Whether the pooled density is a product of the sites'.
         warnings: Warnings raised while it ran.
         failures: Replies that were lost.
+        sets: Prediction sets and their guarantee; None where there are none.
     """
 
     content: Json
@@ -162,6 +164,7 @@ class RunReport:
     multiplies: bool
     warnings: Sequence[Any]
     failures: Sequence[Any]
+    sets: SetsReport | None = None
 
     @property
     def test_rows(self) -> int | None:
@@ -231,6 +234,7 @@ def read_run(run: Json) -> RunReport:
         multiplies=bool(run.get("multiplies")),
         warnings=run.get("warnings") or [],
         failures=run.get("failures") or [],
+        sets=read_sets(run.get("guarantee")),
     )
 
 

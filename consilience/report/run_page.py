@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from consilience.errors import InputError
+from consilience.findings.prediction_sets import sets_sentence, sets_title
 from consilience.findings.run_findings import RunReport, read_run
 from consilience.findings.sentence import ece_note, sentence, tempered_note
 from consilience.findings.values import Scores
@@ -60,6 +61,8 @@ def run_page(run: Json) -> str:
         raise InputError("This is a comparison, not a run: render it with `comparison_page`.")
     report = read_run(suppress(run))
     warnings = [*losses(report.failures), *doubts(report), *report.warnings]
+    if report.sets is not None and report.sets.refused:
+        warnings.append(sets_sentence(report.sets, report.is_regression))
     caution = ""
     if any(is_greyed(key, report.test_rows) for key in report.scores.metrics):
         caution = _ece_note(report)
@@ -93,11 +96,18 @@ def _facts(run: RunReport) -> Facts:
         ("Rows", role_counts(run.rows)),
         ("Model", join_words(content.get("model"), count_or_nothing(content.get("parameters"), "parameter"))),
         ("The server needs", NEEDS.get(needs, needs)),
+        ("Prediction sets", _sets(run)),
         ("Transferred", _transferred(run)),
         ("HMC acceptance rate", _acceptance_rate(run)),
         ("Engine", join_words(*engine)),
         ("Seed", join_words(content.get("seed"))),
     )
+
+
+def _sets(run: RunReport) -> str:
+    if run.sets is None or run.sets.refused:
+        return ""
+    return sets_title(run.sets)
 
 
 def _transferred(run: RunReport) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from consilience.findings.numbers import temperature
+from consilience.findings.prediction_sets import sets_title
 from consilience.findings.run_findings import RunReport, read_run
 from consilience.findings.values import Scores, read_scores
 from consilience.findings.warnings import doubts
@@ -116,10 +117,19 @@ def _facts(run: RunReport) -> Facts:
         ("A site sends", str(account["sends"])),
         ("Sites get back", HAND_OUTS[str(account["hand_out"])]),
         ("Chosen by the sites", _chosen(run)),
+        ("Prediction sets", _sets(run)),
         ("Rounds", rounds),
         ("Seed", str(account["seed"])),
         ("Agreement", str(account["hash"])[:12]),
     )
+
+
+def _sets(run: RunReport) -> str:
+    """Which guarantee the model's prediction sets have, and under what assumption."""
+    if run.sets is None:
+        return ""
+    promise = f"{sets_title(run.sets)}. {run.sets.promise}"
+    return f"{promise} This holds on average over calibration rows, if {run.sets.assumption}."
 
 
 def _chosen(run: RunReport) -> str:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from consilience.findings.comparison_findings import ComparisonReport, ComparisonRow, SplitTable, read_comparison
 from consilience.findings.comparison_findings import Group as RowGroup
+from consilience.findings.prediction_sets import sets_sentence
 from consilience.findings.run_findings import RunReport, read_run
 from consilience.findings.sentence import ece_note, sentence
 from consilience.findings.values import Scores
@@ -185,6 +186,8 @@ def _run_notes(run: RunReport) -> Iterator[str]:
         known = run.weakest_site.scores
         scores = ", ".join(f"{metric(key).name} {score(key, x)}" for key, x in known.items() if key in OF_WEAKEST)
         yield f"Weakest site: {run.weakest_site.name} ({scores})".removesuffix(" ()")
+    if run.sets is not None:
+        yield sets_sentence(run.sets, run.is_regression)
     if run.ledger:
         yield f"Bytes: {human_bytes(run.ledger.up)} up, {human_bytes(run.ledger.down)} down"
     for warning in (*doubts(run), *run.warnings):

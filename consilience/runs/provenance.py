@@ -151,6 +151,8 @@ def _row_counts(sites: Sites) -> dict[str, int]:
         counts["inputs"] = len(sites.inputs)
     if sites.validation is not None:
         counts["validation"] = sum(len(d.x) for d in sites.validation)
+    if sites.conformal is not None:
+        counts["conformal"] = sum(len(d.x) for d in sites.conformal)
     return counts
 
 

@@ -59,6 +59,7 @@ class Recipe:
         settings: `field=value` texts for the method.
         data_dir: Where data sets are kept.
         features: The feature map under the network: a name, as `conv:512`, or a run's folder; none if None.
+        conformal: The share of training rows set aside for prediction sets.
     """
 
     method: str = defaults.RUN
@@ -75,6 +76,7 @@ class Recipe:
     settings: tuple[str, ...] = ()
     data_dir: str | None = None
     features: str | None = None
+    conformal: float = 0.0
 
     def build(self) -> Ingredients:
         """Build all that a run takes."""
@@ -166,6 +168,7 @@ class Recipe:
             "calibration": self.calibration,
             "inputs": inputs,
             "validation": self.validation,
+            "conformal": self.conformal,
             "seed": self.seed,
         }
         split = None
@@ -185,6 +188,8 @@ class Recipe:
         value = {**dataclasses.asdict(self), "settings": list(self.settings), "data_dir": None}
         if self.features is None:
             del value["features"]  # as recipes were before there were any
+        if not self.conformal:
+            del value["conformal"]
         return value
 
     @staticmethod

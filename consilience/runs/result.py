@@ -23,6 +23,7 @@ from consilience.engines.round import play_round, server_in_round
 from consilience.engines.soundness import draw_probes
 from consilience.errors import InputError
 from consilience.formats.blueprint import blueprint
+from consilience.guarantees.sets import Guarantee, prediction_intervals, prediction_sets
 from consilience.key import Key
 from consilience.method import Method, name
 from consilience.parties import Received, Server
@@ -52,6 +53,9 @@ class Prediction(NamedTuple):
         aleatoric: The uncertainty in the outcome itself.
         epistemic: The uncertainty from not knowing the weights.
         disagreement: The part of it between sites.
+        sets: Whether each class is in the prediction set, [N, C]; None for a regression, or where no level is asked.
+        low: The lower end of the prediction interval in the target's units; None likewise.
+        high: Its upper end.
     """
 
     probs: Tensor | None
@@ -60,6 +64,9 @@ class Prediction(NamedTuple):
     aleatoric: Tensor
     epistemic: Tensor
     disagreement: Tensor
+    sets: Tensor | None = None
+    low: Tensor | None = None
+    high: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,33 +101,71 @@ class Result:
         metrics: dict[str, float] = self.report["metrics"]
         return metrics
 
-    def predict(self, x: Tensor | numpy.ndarray[Any, Any], temper: bool = False) -> Prediction:
+    def predict(
+        self,
+        x: Tensor | numpy.ndarray[Any, Any],
+        temper: bool = False,
+        level: float | Guarantee | None = None,
+        site: str | None = None,
+    ) -> Prediction:
         """Predict for inputs in the units the data came in.
 
         Args:
             x: Rows, [N, …].
             temper: Apply the temperature that the calibration rows chose. It scales a regression's variance and its
                 parts alike; the parts of a classification's uncertainty are those before it.
+            level: Give prediction sets that cover this share of rows, calibrated on the rows that the sites set aside;
+                or the thresholds of `co.conformal`. Sets are of the model without a temperature.
+            site: Whose rows they are, where each site has a threshold of its own.
 
         Returns:
             The predictions.
 
         Raises:
-            InputError: The rows are not what the network takes, or there are no calibration rows.
+            InputError: The rows are not what the network takes, or there are no calibration rows for a temperature or
+                too few for prediction sets.
             Diverged: The predictions are not finite.
         """
         inputs = self._inputs(x)
         model = self.method.predictive(self.task, self.state)
         t = self._temperature() if temper else 1.0
-        p = tempered(model(inputs), t) if temper else model(inputs)
+        plain = model(inputs)
+        p = tempered(plain, t) if temper else plain
         check_finite(p)
+        guarantee = self._guarantee(level)
         u = uncertainty(self.method, self.task, self.state, inputs)
         if isinstance(p, Categorical):
-            return Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)
+            prediction = Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)
+            if guarantee is None or not isinstance(plain, Categorical):
+                return prediction
+            return prediction._replace(sets=prediction_sets(plain, guarantee, site))
         scale, shift = self.sites.target_scale, self.sites.target_shift
         assert isinstance(p, Normal)
         parts = [t * v * scale**2 for v in (u.aleatoric, u.epistemic, u.disagreement)]
-        return Prediction(None, p.mean * scale + shift, p.total * scale**2, *parts)
+        prediction = Prediction(None, p.mean * scale + shift, p.total * scale**2, *parts)
+        if guarantee is None or not isinstance(plain, Normal):
+            return prediction
+        low, high = prediction_intervals(plain, guarantee, site)
+        return prediction._replace(low=low * scale + shift, high=high * scale + shift)
+
+    def _guarantee(self, level: float | Guarantee | None) -> Guarantee | None:
+        """The thresholds for a level: those given, those of the rows at hand, or those that the run wrote down."""
+        from consilience.runs.conformal import NONE_ASIDE, conformal  # which calibrates a result
+
+        if level is None or isinstance(level, Guarantee):
+            return level
+        if self.sites.conformal is not None:
+            return conformal(self, level)
+        known = self.report.get("guarantee") or {"refused": NONE_ASIDE}
+        if "refused" in known:
+            raise InputError(str(known["refused"]))
+        guarantee = Guarantee.from_json(known)
+        if guarantee.level != level:
+            raise InputError(
+                f"This run was loaded without its rows and knows the thresholds of level={guarantee.level:g}: ask for "
+                "that level, or hand in the rows, co.load(folder, sites=sites)."
+            )
+        return guarantee
 
     def _inputs(self, x: Tensor | numpy.ndarray[Any, Any]) -> Tensor:
         """Rows as the network takes them; what it was not made for is refused."""

@@ -24,6 +24,7 @@ from consilience.formats.settings import restore
 from consilience.key import Key
 from consilience.method import Method, usual_rounds
 from consilience.parties import Received
+from consilience.runs.conformal import check_level, report_guarantee
 from consilience.runs.device import device as named_device
 from consilience.runs.device import on, place_on
 from consilience.runs.evaluate import Scorer
@@ -72,6 +73,7 @@ def run(
     resume: bool = False,
     keep_replies: str = "last",
     scored: bool = True,
+    level: float | None = None,
     about: dict[str, Any] | None = None,
 ) -> Result:
     """Run a method over the sites.
@@ -91,6 +93,7 @@ def run(
         keep_replies: Which rounds' replies are kept: `last`, `all` or `none`. With `none`, a method that averages
             folds replies as they arrive, so that thousands of sites need little memory.
         scored: False leaves the scores to the caller.
+        level: What prediction sets shall cover, where the sites set rows aside for them; 0.9 if None.
         about: What is added to run.json.
 
     Returns:
@@ -108,6 +111,7 @@ def run(
     compute = engine if isinstance(engine, Compute) else Compute(engine)
     cohort = part.participation(participation)
     check(method, task, sites, rounds)
+    check_level(sites, level)
     part.check(cohort, method, len(sites))
     store = _store(out, keep_replies, resume)
     place = _place(compute, method, task, sites, rounds, store)
@@ -152,7 +156,11 @@ def run(
     checkpoint, replies = loop(checkpoint)
     if not replies and not loop.folding and store is not None and keep_replies != "none":
         replies = store.replies(checkpoint.rounds, method)
-    report = loop.finish(checkpoint, scorer.evaluate if scored else None)
+    evaluate = lambda state: {
+        **scorer.evaluate(state),
+        **report_guarantee(method, task, state, scored_sites, level, seed),
+    }
+    report = loop.finish(checkpoint, evaluate if scored else None)
     return Result(method, task, sites, checkpoint.state, replies, server, report, store, checkpoint)
 
 

@@ -24,11 +24,13 @@ class Parts(NamedTuple):
         train: Rows to train on.
         choose: Rows to choose β, λ and temperature by.
         test: Rows that only score.
+        calibrate: Rows to calibrate prediction sets by.
     """
 
     train: Data
     choose: Data
     test: Data
+    calibrate: Data
 
 
 class Training(NamedTuple):
@@ -95,7 +97,9 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
         test = round(agreement.test * len(rows))
         roles[order[:choose]] = 1
         roles[order[choose : choose + test]] = 2
-    by_role = Parts(*(Data(*(leaf[roles == role] for leaf in data)) for role in range(3)))
+        calibrate = round(agreement.calibrate * len(rows))
+        roles[order[choose + test : choose + test + calibrate]] = 3
+    by_role = Parts(*(Data(*(leaf[roles == role] for leaf in data)) for role in range(4)))
     if len(by_role.train.y) < agreement.smallest:
         raise InputError(
             f"{len(by_role.train.y)} rows are left to train on; the study asks for at least {agreement.smallest}."
