@@ -26,6 +26,7 @@ SPLIT_ROWS = 1000  # test rows whose uncertainty is split: every member predicts
 PREDICTED_BINS = 10
 SHOWN_EXAMPLES = 5  # of a kind, and only of public rows
 SHOWN_POINTS = 300
+NEWCOMER = "newcomer"  # what the common model's scores stand under, where sites have models of their own
 MODELS = 64  # sites whose own models predict rows of all sites, drawn evenly: all of them would cost sites × rows
 
 
@@ -43,6 +44,18 @@ class Judgement(NamedTuple):
     p: Distribution
 
 
+class Judged(NamedTuple):
+    """What the models of a state predict.
+
+    Attributes:
+        models: The common model; each site's own where there is none.
+        own: Each site's own model on its own rows, where there is a common one too; else empty.
+    """
+
+    models: list[Judgement]
+    own: list[Judgement]
+
+
 class Scorer:
     """Scores the states of one run on its sites' rows; the test rows of a state are predicted once.
 
@@ -56,7 +69,7 @@ class Scorer:
         self.method = method
         self.task = task
         self.sites = sites
-        self._last: tuple[Tree, list[Judgement]] | None = None
+        self._last: tuple[Tree, Judged] | None = None
 
     def history(self, state: Tree) -> dict[str, float]:
         """Score a state for the history of the rounds.
@@ -67,20 +80,41 @@ class Scorer:
         Returns:
             The scores over all test rows, and over the validation rows where there are any.
         """
-        judgements = [judgement for judgement in self._judge(state) if judgement.metrics]
+        judged = self._judge(state)
+        judgements = [judgement for judgement in judged.models if judgement.metrics]
         metrics = _mean([judgement.metrics for judgement in judgements])
-        if self.sites.validation is not None:
-            rows = self.sites.all_validation
-            validation = _mean([scores(*in_units(j.model(rows.x), rows, self.sites)) for j in judgements])
-            metrics |= {f"validation_{name}": value for name, value in validation.items()}
+        if judged.own:
+            newcomer = {f"{NEWCOMER}_{name}": value for name, value in metrics.items()}
+            metrics = scores(join([judgement.p for judgement in judged.own]), in_own_unit(self._y, self.sites))
+            metrics |= newcomer
+        metrics |= {f"validation_{name}": value for name, value in self._validate(judged).items()}
         rows = self.sites.all_test
         for name, model in self.method.monitored(self.task, state).items():
             other = scores(*in_units(model(rows.x), rows, self.sites))
             metrics |= {f"{name}_{metric}": value for metric, value in other.items()}
         return metrics
 
+    @property
+    def _y(self) -> Tensor:
+        return self.sites.all_test.y
+
+    def _validate(self, judged: Judged) -> dict[str, float]:
+        """The scores over the validation rows, each site's by its own model where there is one; none without rows."""
+        if self.sites.validation is None:
+            return {}
+        rows = self.sites.all_validation
+        if judged.own:
+            pairs = zip(judged.own, self.sites.validation, strict=True)
+            own = [in_units(judgement.model(part.x), part, self.sites)[0] for judgement, part in pairs]
+            return scores(join(own), in_own_unit(rows.y, self.sites))
+        drawn = [judgement for judgement in judged.models if judgement.metrics]
+        return _mean([scores(*in_units(judgement.model(rows.x), rows, self.sites)) for judgement in drawn])
+
     def evaluate(self, state: Tree) -> dict[str, Any]:
         """Find everything that `run.json` says about how good a model is.
+
+        Where sites have models of their own and there is a common one, the scores are of each site's own model on its
+        own rows, and `newcomer` has those of the common model on all rows.
 
         Args:
             state: The server's state.
@@ -88,13 +122,33 @@ class Scorer:
         Returns:
             Values by the names of `run.json`.
         """
-        judgements = self._judge(state)
-        if self.method.personal(self.task, state) is not None:
-            return self._evaluate_personal(judgements)
-        ((model, metrics, p),) = judgements
+        judged = self._judge(state)
+        if not self.method.common:
+            return self._evaluate_personal(judged.models)
+        (common,) = judged.models
+        if not judged.own:
+            report = self._describe(common.p, common.metrics, self._temper(common), state)
+            report["uncertainty"] = split_uncertainty(self.method, self.task, state, common.p, self.sites)
+            return {**report, **per_site([cut(common.p, rows) for rows in site_rows(self.sites)], self.sites)}
+        y = in_own_unit(self._y, self.sites)
+        own = [judgement.p for judgement in judged.own]
+        together = join(own)
+        report = self._describe(together, scores(together, y), self._temper_own(judged.own), state)
+        newcomer = {
+            "metrics": common.metrics,
+            "intervals": _lists(intervals(common.p, y)),
+            "tempered": self._temper(common),
+            **per_site([cut(common.p, rows) for rows in site_rows(self.sites)], self.sites),
+        }
+        return {**report, "uncertainty": None, NEWCOMER: newcomer, **per_site(own, self.sites)}
+
+    def _describe(
+        self, p: Distribution, metrics: dict[str, float], tempered: dict[str, Any] | None, state: Tree
+    ) -> dict[str, Any]:
+        """Scores and pictures of what is predicted for all test rows."""
         sites = self.sites
-        y = in_own_unit(sites.all_test.y, sites)
-        report: dict[str, Any] = {"metrics": metrics, "intervals": _lists(intervals(p, y)), "tempered": None}
+        y = in_own_unit(self._y, sites)
+        report: dict[str, Any] = {"metrics": metrics, "intervals": _lists(intervals(p, y)), "tempered": tempered}
         if isinstance(p, Categorical):
             report["reliability"] = [_bin(b._asdict()) for b in reliability(p, y)]
             report["ece_if_calibrated"] = expected_ece_if_calibrated(p)
@@ -103,19 +157,37 @@ class Scorer:
                 {"level": level, "observed": observed, "interval": list(interval)}
                 for level, observed, interval in coverage_curve(p, y, LEVELS)
             ]
-        if sites.calibration is not None and self.method.tempers:
-            t = fitted_temperature(model, sites)
-            q = tempered(p, t)
-            report["tempered"] = {"temperature": t, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
         report["diagnostics"] = self.method.diagnose(self.task, state, sites.all_test.x)
-        report["uncertainty"] = split_uncertainty(self.method, self.task, state, p, sites)
         report["predicted"] = None
         report["examples"] = None
         if not isinstance(p, Categorical):
             report["predicted"] = predicted_bins(p, y, sites.public)
         elif sites.public:
             report["examples"] = examples(p, y, sites)
-        return {**report, **per_site([cut(p, rows) for rows in site_rows(sites)], sites)}
+        return report
+
+    @property
+    def _tempers(self) -> bool:
+        return self.sites.calibration is not None and self.method.tempers
+
+    def _temper(self, judgement: Judgement) -> dict[str, Any] | None:
+        """The scores at the temperature that the server's labelled rows choose; None without such rows."""
+        if not self._tempers:
+            return None
+        t = fitted_temperature(judgement.model, self.sites)
+        q = tempered(judgement.p, t)
+        y = in_own_unit(self._y, self.sites)
+        return {"temperature": t, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
+
+    def _temper_own(self, judgements: Sequence[Judgement]) -> dict[str, Any] | None:
+        """The scores on own rows, each site's model at a temperature of its own; None without the rows to choose by."""
+        if not self._tempers:
+            return None
+        temperatures = [fitted_temperature(judgement.model, self.sites) for judgement in judgements]
+        q = join([tempered(j.p, t) for j, t in zip(judgements, temperatures, strict=True)])
+        y = in_own_unit(self._y, self.sites)
+        mean = statistics.fmean(temperatures)
+        return {"temperature": mean, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
 
     def _evaluate_personal(self, judgements: Sequence[Judgement]) -> dict[str, Any]:
         """The sites' own models: each on its own rows, and on all rows their average and the best of them."""
@@ -142,23 +214,27 @@ class Scorer:
             **per_site([judgement.p for judgement in judgements], self.sites),
         }
 
-    def _judge(self, state: Tree) -> list[Judgement]:
+    def _judge(self, state: Tree) -> Judged:
         """One pass over the test rows with every model of a state; remembered for the last state."""
         if self._last is not None and self._last[0] is state:
             return self._last[1]
         personal = self.method.personal(self.task, state)
-        if personal is None:
-            judgements = [self._judge_model(self.method.predictive(self.task, state), slice(None))]
+        own = []
+        if personal is None or self.method.common:
+            models = [self._judge_model(self.method.predictive(self.task, state), slice(None))]
+            if personal is not None:
+                pairs = zip(personal, self.sites.test, strict=True)
+                own = [self._predict_own(model, rows) for model, rows in pairs]
         else:
             drawn = set(draw_evenly(len(personal), MODELS))
-            judgements = []
+            models = []
             for k, (model, rows) in enumerate(zip(personal, site_rows(self.sites), strict=True)):
                 if k in drawn:
-                    judgements.append(self._judge_model(model, rows))
+                    models.append(self._judge_model(model, rows))
                 else:
-                    judgements.append(self._predict_own(model, self.sites.test[k]))
-        self._last = (state, judgements)
-        return judgements
+                    models.append(self._predict_own(model, self.sites.test[k]))
+        self._last = (state, Judged(models, own))
+        return self._last[1]
 
     def _judge_model(self, model: Predictive, kept: slice) -> Judgement:
         """Score a model on all test rows, and keep what it predicts for some."""
