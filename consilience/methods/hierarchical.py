@@ -120,6 +120,8 @@ class Hierarchical(Method):
     def aggregate(
         self, task: Task, state: HierarchicalState, replies: Sequence[Received], server: Server
     ) -> HierarchicalState:
+        if classes_of(task) is None:
+            warn_of_few_rows(replies)
         said: dict[str, Any] = {**dict(state.factors), **{str(r.client): r.payload for r in replies}}
         log_noise = noise_of(task, said, self.scales(task))
         prior = natural(weight_prior(task))

@@ -48,7 +48,8 @@ class Hierarchy(NamedTuple):
     @property
     def centre(self) -> Tensor:
         """E(μ | D) [P] or [P, M]."""
-        return torch.tensordot(self.weights, self.mean, dims=1)
+        centre: Tensor = torch.tensordot(self.weights, self.mean, dims=1)
+        return centre
 
     @property
     def typical(self) -> Tensor:

@@ -132,7 +132,7 @@ def fit_variances(
     def closure() -> float:
         optimiser.zero_grad()
         loss = objective()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return float(loss)
 
     with torch.enable_grad():

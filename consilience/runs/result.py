@@ -21,7 +21,7 @@ from consilience.engines.influence import measure_influence
 from consilience.engines.ledger import Ledger
 from consilience.engines.round import play_round, server_in_round
 from consilience.engines.soundness import draw_probes
-from consilience.errors import InputError
+from consilience.errors import InputError, unknown_name
 from consilience.formats.blueprint import blueprint
 from consilience.key import Key
 from consilience.method import Method, name
@@ -94,11 +94,13 @@ class Result:
         metrics: dict[str, float] = self.report["metrics"]
         return metrics
 
-    def predict(self, x: Tensor | numpy.ndarray[Any, Any], temper: bool = False) -> Prediction:
+    def predict(self, x: Tensor | numpy.ndarray[Any, Any], temper: bool = False, site: str | None = None) -> Prediction:
         """Predict for inputs in the units the data came in.
 
         Args:
             x: Rows, [N, …].
+            site: Whose own model predicts, by its name, where sites have models of their own; None: the common model,
+                which a newcomer gets.
             temper: Apply the temperature that the calibration rows chose. It scales a regression's variance and its
                 parts alike; the parts of a classification's uncertainty are those before it.
 
@@ -106,15 +108,16 @@ class Result:
             The predictions.
 
         Raises:
-            InputError: The rows are not what the network takes, or there are no calibration rows.
+            InputError: The rows are not what the network takes, there are no calibration rows, or the site is unknown.
             Diverged: The predictions are not finite.
         """
         inputs = self._inputs(x)
-        model = self.method.predictive(self.task, self.state)
-        t = self._temperature() if temper else 1.0
+        state = self._state_of(site)
+        model = self.method.predictive(self.task, state)
+        t = self._temperature(state) if temper else 1.0
         p = tempered(model(inputs), t) if temper else model(inputs)
         check_finite(p)
-        u = uncertainty(self.method, self.task, self.state, inputs)
+        u = uncertainty(self.method, self.task, state, inputs)
         if isinstance(p, Categorical):
             return Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)
         scale, shift = self.sites.target_scale, self.sites.target_shift
@@ -135,9 +138,18 @@ class Result:
             raise InputError(f"Row {first} holds NaN or an infinite value: fill it in, or leave the row out.")
         return self.sites.scaled(rows.double()).to(next(iter(self.task.like.values())))
 
-    def _temperature(self) -> float:
+    def _state_of(self, site: str | None) -> Any:
+        """The server's state, or what a site makes of it at home with what it remembers."""
+        if site is None:
+            return self.state
+        if site not in self.sites.names:
+            raise unknown_name("site", site, self.sites.names)
+        memories = {} if self.checkpoint is None else self.checkpoint.memories
+        return self.method.at_home(self.task, self.state, memories.get(self.sites.names.index(site), ()))
+
+    def _temperature(self, state: Any) -> float:
         if self.sites.calibration is not None:
-            return fitted_temperature(self.method.predictive(self.task, self.state), self.sites)
+            return fitted_temperature(self.method.predictive(self.task, state), self.sites)
         known = (self.report.get("tempered") or {}).get("temperature")  # of a run loaded without its rows
         if known is None:
             raise InputError("There are no calibration rows to fit a temperature on; use temper=False.")
