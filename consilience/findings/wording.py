@@ -15,7 +15,8 @@ __all__ = [
     "LOCAL_ONLY", "METRICS", "NEEDS", "NEWCOMER_NOTE", "PAIRED", "SERVER_ONLY", "Json", "Metric", "baseline_name",
     "beaten_by_base_rate", "comparison_keys", "count", "difference", "difference_words",
     "enumerate_words", "group_rows", "groups", "human_bytes", "interval", "losses", "metric",
-    "newcomer_name", "number", "order", "parts", "percent", "scope", "score", "score_keys", "spread", "temperature_name", "value",
+    "newcomer_name", "number", "order", "parts", "percent", "scope", "score", "score_keys", "spread",
+    "temperature_name", "value",
 ]  # fmt: skip
 
 Json: TypeAlias = Mapping[str, Any]
