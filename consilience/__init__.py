@@ -62,6 +62,7 @@ from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.methods.glm import GLM
+from consilience.methods.hierarchical import Hierarchical
 from consilience.methods.mime import Mime, MimeLite
 from consilience.methods.mixture import Mixture
 from consilience.methods.oneshot import OneShotFL
@@ -83,12 +84,12 @@ __all__ = [
     "BCM", "DOSFL", "EPMCMC", "GLM", "HMC", "PVI", "SGD", "SGLD", "SWAG", "Adam", "BetaPredictiveBayes", "Centralised",
     "Compute", "CoresetFL", "CyclicalSGHMC", "Diverged", "EvidenceLogits", "EvidencePooling", "EvidenceTuned",
     "ExactPooling", "ExactTuned", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA", "FedProx", "FedYogi",
-    "FederatedClassifier", "FederatedRegressor", "GaussianProduct", "InputError", "Laplace", "LocalOnly", "MeanField",
-    "Method", "Mime", "MimeLite", "Mixture", "OneShotFL", "Participation", "Result", "Sampler", "Scaffold",
-    "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification", "compare", "conformal",
-    "data", "datasets", "engines", "from_arrays", "from_csv", "guarantees", "inference", "key", "load", "method",
-    "methods", "metrics", "models", "parties", "pooling", "posterior", "predictive", "prior", "regression", "run",
-    "runs", "splits", "task", "training", "tune",
+    "FederatedClassifier", "FederatedRegressor", "GaussianProduct", "Hierarchical", "InputError", "Laplace",
+    "LocalOnly", "MeanField", "Method", "Mime", "MimeLite", "Mixture", "OneShotFL", "Participation", "Result",
+    "Sampler", "Scaffold", "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification",
+    "compare", "conformal", "data", "datasets", "engines", "from_arrays", "from_csv", "guarantees", "inference", "key",
+    "load", "method", "methods", "metrics", "models", "parties", "pooling", "posterior", "predictive", "prior",
+    "regression", "run", "runs", "splits", "task", "training", "tune",
 ]  # fmt: skip
 
 

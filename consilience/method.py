@@ -185,6 +185,7 @@ class Method(ABC):
         pooled: A bound that runs on all sites' rows in one place.
         silent: A bound that sends nothing outside a simulation.
         tempers: False where the calibration rows were trained on.
+        common: There is a model for all sites, which a newcomer gets; False where each site has only its own.
     """
 
     name: ClassVar[str] = ""
@@ -207,6 +208,7 @@ class Method(ABC):
     pooled: ClassVar[bool] = False
     silent: ClassVar[bool] = False
     tempers: ClassVar[bool] = True
+    common: ClassVar[bool] = True
 
     @abstractmethod
     def local(self, task: Task, message: Any, client: Client) -> Reply:
@@ -282,16 +284,29 @@ class Method(ABC):
         return task.predictive(state.posterior)
 
     def personal(self, task: Task, state: Any) -> Sequence[Predictive] | None:
-        """Make one model a site, where a method has no common one.
+        """Make one model a site, where sites have models of their own.
 
         Args:
             task: The statistical problem.
             state: The server's state.
 
         Returns:
-            The sites' models in their order, or None.
+            The sites' models in their order, or None. A site that took no part has the common one, if there is one.
         """
         return None
+
+    def at_home(self, task: Task, state: Any, memory: Tree) -> Any:
+        """Make the state as it is at a site, where sites have models of their own.
+
+        Args:
+            task: The statistical problem.
+            state: What was handed out.
+            memory: What the site kept in the last round; () for a newcomer.
+
+        Returns:
+            A state whose model is the site's own; the same state where there is one model for all.
+        """
+        return state
 
     def members(self, state: Any) -> tuple[tuple[Posterior, ...], Tensor]:
         """List the posteriors whose disagreement is uncertainty.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from consilience.cli.handed import Model_, say, warn_unsigned, write_files
+from consilience.cli.handed import Model_, at_home, say, warn_unsigned, write_files
 from consilience.cli.options import app
 from consilience.data.cells import number
 from consilience.errors import InputError
@@ -55,13 +55,17 @@ def predict(
     study: Annotated[
         Path | None, typer.Option(help="The study file, to check that the model belongs to it and who has left since.")
     ] = None,
+    memory: Annotated[
+        Path | None,
+        typer.Option(help="What `site fit` kept: predict with this site's own model, where sites have such."),
+    ] = None,
 ) -> None:
     """Write probabilities, or means and intervals, with the parts of their uncertainty."""
     from consilience.agreement.columns import features
     from consilience.cli.calibrate import find_thresholds, set_columns
     from consilience.predictive import check_finite
 
-    pooled = _read_model(model, study)
+    pooled = _read_model(model, study, memory)
     columns = pooled.agreement.columns
     x = features(columns, _read_rows(table, columns))
     parts = {name: values.tolist() for name, values in pooled.uncertainty(x).items()}
@@ -81,12 +85,14 @@ def predict(
         say(str(guarantee))
 
 
-def _read_model(path: Path, study_file: Path | None) -> Model:
-    """Read a model, checked against its study where that is given."""
+def _read_model(path: Path, study_file: Path | None, memory: Path | None) -> Model:
+    """Read a model, checked against its study where that is given; a site's own with what the site kept."""
     from consilience.agreement.agreement import read
     from consilience.study.model import read_model
 
     if study_file is None:
+        if memory is not None:
+            raise InputError("A memory is held against its study: give --study too.")
         pooled = read_model(path, None)
         warn_unsigned(pooled.agreement)
         return pooled
@@ -96,6 +102,10 @@ def _read_model(path: Path, study_file: Path | None) -> Model:
     gone = [name for name in pooled.facts.sites if name not in active]
     if gone:
         say(f"This is an outdated model: it includes {', '.join(gone)}, no longer in the study.", "yellow")
+    if memory is not None:
+        return at_home(pooled, study, memory)
+    if pooled.is_personal:
+        say("This is the model that a newcomer gets. A site that took part gives --memory for its own.")
     return pooled
 
 

@@ -9,9 +9,11 @@ import typer
 
 from consilience.cli.handed import (
     Key_,
+    Memory_,
     Model_,
     Study_,
     Table_,
+    at_home,
     own_number,
     say,
     site_identity,
@@ -46,9 +48,6 @@ Out_ = Annotated[
     Path | None, typer.Option("--out", "-o", help="Where to write; by default SITE.reply, SITE.join and so on.")
 ]
 OneClass_ = Annotated[bool, typer.Option("--one-class", help="Confirm that all rows here are of one class.")]
-Memory_ = Annotated[
-    Path | None, typer.Option("--memory", help="What `site fit` keeps at the site; SITE.memory by default.")
-]
 
 
 @site_app.command()
@@ -247,7 +246,10 @@ def statistics(
         )
     data, _ = rows_of(study.agreement, table, one_class=True)
     rows = parts(study.agreement, member.number, data)
-    if not check_unseen(study, memory or Path(f"{member.name}.memory"), rows):
+    kept = memory or Path(f"{member.name}.memory")
+    if pooled.is_personal:
+        pooled = at_home(pooled, study, kept)
+    if not check_unseen(study, kept, rows):
         say("What `site fit` kept is not here: whether this is the table it was fitted to cannot be checked.", "yellow")
     sums = sum_scores(study, member, signing_key, rows.choose, pooled.method, pooled.state, pooled.checksum)
     write_files(out_ or Path(f"{member.name}.statistics"), sums, "For the coordinator")
@@ -261,12 +263,16 @@ def evaluate(
         Path | None, typer.Option(help="The study file; with it, only this site's test rows are used.")
     ] = None,
     key: Key_ = None,
+    memory: Memory_ = None,
 ) -> None:
-    """Evaluate a returned model on this site's rows: its scores and its calibration. The results stay here."""
+    """Evaluate a returned model on this site's rows: its scores and its calibration. The results stay here.
+
+    Where sites have models of their own, it is this site's, made with what `site fit` kept.
+    """
     from consilience.metrics.scores import intervals, scores
     from consilience.predictive import Categorical
 
-    pooled, data = _model_and_rows(model, table, study, key)
+    pooled, data = _model_and_rows(model, table, study, key, memory)
     target = pooled.agreement.target
     y = data.y
     if not target.classes:
@@ -281,7 +287,9 @@ def evaluate(
         show_coverage(pooled, pooled.guarantee, data)
 
 
-def _model_and_rows(model: Path, table: Path, study_file: Path | None, key: Path | None) -> tuple[Model, Data]:
+def _model_and_rows(
+    model: Path, table: Path, study_file: Path | None, key: Path | None, memory: Path | None
+) -> tuple[Model, Data]:
     """Read a model and the rows to evaluate it on: the site's test rows, where its study is given."""
     from consilience.agreement.agreement import read
     from consilience.study.model import read_model
@@ -289,6 +297,10 @@ def _model_and_rows(model: Path, table: Path, study_file: Path | None, key: Path
 
     if study_file is None:
         pooled = read_model(model, None)
+        if memory is not None:
+            raise InputError("A memory is held against its study: give --study too.")
+        if pooled.is_personal:
+            say("This is the model that a newcomer gets. If this site took part, give --study for its own.", "yellow")
         data, _ = rows_of(pooled.agreement, table, one_class=True)
         warn_unsigned(pooled.agreement)
         say(f"All {len(data.y)} rows. If this site took part, give --study to use its test rows only.")
@@ -298,5 +310,10 @@ def _model_and_rows(model: Path, table: Path, study_file: Path | None, key: Path
     data, _ = rows_of(pooled.agreement, table, one_class=True)
     member, _ = site_identity(study, key)
     data = parts(pooled.agreement, member.number, data).test
+    kept = memory or Path(f"{member.name}.memory")
+    if memory is not None or (pooled.is_personal and kept.exists()):
+        pooled = at_home(pooled, study, kept)
+    elif pooled.is_personal:
+        say(f"{kept} is not here: this is the model that a newcomer gets.", "yellow")
     say(f"{len(data.y)} test rows of this site, used neither for training nor for choosing.")
     return pooled, data

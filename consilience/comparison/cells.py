@@ -45,6 +45,7 @@ class Cell:
         ece_if_calibrated: The ECE that a calibrated model would show on so many rows.
         worst_site: The scores of the weakest site.
         best: The scores of the best site's own model, for a bound that has one.
+        newcomer: The scores of the common model, where sites have models of their own beside it.
         own_rows: Its scores, tempered ones with them, where each site's own model predicts that site's rows alone.
         models: How many sites' own models were scored on all rows.
         engine: Where the sites' work ran.
@@ -74,6 +75,7 @@ class Cell:
     best: dict[str, float | None] | None = None
     own_rows: Json | None = None
     models: int | None = None
+    newcomer: Json | None = None
     engine: str | None = None
     threads: int | None = None
     warnings: list[str] | None = None

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.errors import InputError
+from consilience.errors import InputError, unknown_name
 
 TRIFLE = 1e-4  # of a column's deviation, which its rounding may cost
 APART = 10.0  # how much the deviations of a target's numbers may differ
@@ -150,6 +150,33 @@ class Sites:
         if self.conformal is not None:
             pooled = replace(pooled, conformal=(concatenate(self.conformal),))
         return pooled
+
+    def without(self, name: str) -> Sites:
+        """Leave a site out; the server keeps what it has.
+
+        Args:
+            name: The site's name.
+
+        Returns:
+            The other sites, in their order.
+
+        Raises:
+            InputError: There is no such site.
+        """
+        if name not in self.names:
+            raise unknown_name("site", name, self.names)
+        kept = [k for k, other in enumerate(self.names) if other != name]
+        others = replace(
+            self,
+            train=tuple(self.train[k] for k in kept),
+            test=tuple(self.test[k] for k in kept),
+            names=tuple(self.names[k] for k in kept),
+        )
+        if self.validation is not None:
+            others = replace(others, validation=tuple(self.validation[k] for k in kept))
+        if self.numbers is not None:
+            others = replace(others, numbers=tuple(self.numbers[k] for k in kept))
+        return others
 
     def label_counts(self) -> Tensor:
         """Count the training rows of each class at every site.

@@ -252,8 +252,15 @@ def _read_baselines(part: Json) -> list[ComparisonRow]:
 
 
 def _read_rows(row: Json, sites: int | None) -> list[ComparisonRow]:
-    """A row; two where the sites have models of their own, on their own rows and on all rows."""
+    """A row; two where the sites have models of their own: on their own rows, and on all rows or the common one."""
     whole = _read_row(row)
+    newcomer = row.get("newcomer")
+    if newcomer:
+        common = _read_row({**row, **newcomer, "reliability": None, "curves": None})
+        return [
+            replace(whole, name=words.scope(whole.name, own=True)),
+            replace(common, name=words.newcomer_name(whole.name)),
+        ]
     own = row.get("own_rows")
     if not own:
         return [whole]

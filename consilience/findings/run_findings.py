@@ -115,6 +115,7 @@ class RunReport:
         class_names: The names of the classes, if they have names.
         scores: Scores over all test rows.
         own_rows: Scores where each site's own model predicts that site's rows; None where one model is for all.
+        newcomer: Scores of the common model, where `scores` are of the sites' own models on own rows; else None.
         tempered: The same after tempering; None where nothing was tempered.
         bounds: The protocol's bounds, by key.
         baselines: The scores of the lines to beat, by key.
@@ -146,6 +147,7 @@ class RunReport:
     class_names: Sequence[str] | None
     scores: Scores
     own_rows: Scores | None
+    newcomer: Scores | None
     tempered: Scores | None
     bounds: Mapping[str, Bound]
     baselines: Mapping[str, Scores]
@@ -205,6 +207,9 @@ def read_run(run: Json) -> RunReport:
     tempered = None
     if run.get("tempered"):
         tempered = read_scores(run["tempered"])
+    newcomer = None
+    if run.get("newcomer"):
+        newcomer = read_scores(run["newcomer"])
     return RunReport(
         content=run,
         title=str(run.get("title") or run.get("method") or "Run"),
@@ -216,6 +221,7 @@ def read_run(run: Json) -> RunReport:
         class_names=run.get("class_names"),
         scores=scores,
         own_rows=read_bound(run).own_rows,
+        newcomer=newcomer,
         tempered=tempered,
         baselines={key: read_scores(baselines[key]) for key in BASELINES if baselines.get(key)},
         bounds={key: read_bound(bounds[key]) for key in BOUNDS if bounds.get(key)},

@@ -140,6 +140,8 @@ def _sites_alone(run: RunReport) -> list[str]:
     own = bound.own_rows.value("nll")
     if own is None:
         return []
+    if run.newcomer is not None:
+        return [f"on each site's own rows its model without the others has an NLL of {number(own)}, with {number(nll)}"]
     return [f"on each site's own rows its own model has an NLL of {number(own)}, this one {number(nll)}"]
 
 

@@ -12,10 +12,11 @@ from consilience.findings.numbers import count, human_bytes, number, p_value, pe
 
 __all__ = [
     "BASELINE", "BASELINES", "BASELINE_NOTE", "BOUND", "BOUNDS", "BOUND_NOTES", "CENTRALISED", "FEW_ROWS", "GROUPS",
-    "LOCAL_ONLY", "METRICS", "NEEDS", "PAIRED", "SERVER_ONLY", "Json", "Metric", "baseline_name",
+    "LOCAL_ONLY", "METRICS", "NEEDS", "NEWCOMER_NOTE", "PAIRED", "SERVER_ONLY", "Json", "Metric", "baseline_name",
     "beaten_by_base_rate", "comparison_keys", "count", "difference", "difference_words",
-    "enumerate_words", "group_rows", "groups", "human_bytes", "interval", "losses", "metric", "number", "order",
-    "parts", "percent", "scope", "score", "score_keys", "spread", "temperature_name", "value",
+    "enumerate_words", "group_rows", "groups", "human_bytes", "interval", "losses", "metric",
+    "newcomer_name", "number", "order", "parts", "percent", "scope", "score", "score_keys", "spread",
+    "temperature_name", "value",
 ]  # fmt: skip
 
 Json: TypeAlias = Mapping[str, Any]
@@ -68,6 +69,11 @@ BOUND_NOTES = {
     SERVER_ONLY: "Server only: a model trained on the server's labelled rows alone.",
     CENTRALISED: "Centralised: a model trained on all rows in one place.",
 }
+
+NEWCOMER_NOTE = (
+    "Own rows: each site's own model predicts its own site's rows, so that every test row is predicted once. Newcomer: "
+    "the common model, which a site that took no part gets, on all rows."
+)
 
 # What every method should beat, by the keys of `baselines`; for classes and for numbers.
 BASELINES = {
@@ -174,6 +180,18 @@ def scope(name: str, own: bool, models: int | None = None, sites: int | None = N
     if models is not None and sites is not None and models < sites:
         return f"{name}, all rows ({count(models)} of {count(sites)} models)"
     return f"{name}, all rows"
+
+
+def newcomer_name(name: str) -> str:
+    """Name the common model of a row whose sites have models of their own.
+
+    Args:
+        name: The row's name.
+
+    Returns:
+        'Hierarchical, newcomer (all rows)'.
+    """
+    return f"{name}, newcomer (all rows)"
 
 
 def metric(key: str) -> Metric:

@@ -14,6 +14,8 @@ from consilience.posterior import Point, Posterior, centre
 from consilience.progress import track
 from consilience.task import Task
 
+ROUNDING = 1e-13  # of a loss, relative: what is closer than this cannot tell one step from another
+
 
 @dataclass(frozen=True)
 class Newton:
@@ -63,7 +65,9 @@ class Newton:
             direction, _ = torch.linalg.solve_ex(curvature + ridge, gradient)
             candidates = vector - sizes.unsqueeze(1) * direction
             values = torch.stack([loss(candidate) for candidate in candidates])
-            best = torch.where(torch.isfinite(values), values, torch.inf).argmin()
+            values = torch.where(torch.isfinite(values), values, torch.inf)
+            least = values.min()
+            best = (values <= least + ROUNDING * least.abs()).int().argmax()  # the longest of steps that are as good
             new = candidates.index_select(0, best.reshape(1)).squeeze(0)
             if not tree.under_vmap() and bool((new - vector).abs().max() < 1e-12):
                 break

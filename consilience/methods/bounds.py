@@ -37,6 +37,7 @@ class LocalOnly(Method):
     bound: ClassVar[bool] = True
     everyone: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    common: ClassVar[bool] = False
 
     inference: Inference = Sampler()
 

@@ -14,6 +14,7 @@ from consilience.findings.wording import (
     BASELINE_NOTE,
     BOUND_NOTES,
     NEEDS,
+    NEWCOMER_NOTE,
     SERVER_ONLY,
     Json,
     count,
@@ -130,6 +131,8 @@ def _scores(run: RunReport) -> dict[str, Any]:
     columns: list[tuple[str, str, Scores]] = [("This run", "untempered", run.scores)]
     if run.own_rows is not None:
         columns.insert(0, ("This run", "own rows", run.own_rows))
+    if run.newcomer is not None:
+        columns = [("This run", "own rows", run.scores), ("Newcomer", "all rows", run.newcomer)]
     if run.tempered is not None:
         factor = temperature_name(run.tempered.temperature, run.is_regression)
         columns.append(("Tempered", factor, run.tempered))
@@ -147,6 +150,8 @@ def _notes(run: RunReport) -> list[str]:
     notes = []
     if run.scores.intervals:
         notes.append("Figures in small type are 95 % intervals.")
+    if run.newcomer is not None:
+        notes.append(NEWCOMER_NOTE)
     notes += [_bound_note(run, key) for key in dict.fromkeys(key for key, _, _ in run.scored_bounds)]
     if run.baselines:
         notes.append(BASELINE_NOTE)

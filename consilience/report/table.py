@@ -28,6 +28,7 @@ from consilience.findings.wording import (
     interval,
     losses,
     metric,
+    newcomer_name,
     order,
     scope,
     score,
@@ -68,6 +69,8 @@ def run_table(run: Json) -> RenderableType:
     columns = [("This run", report.scores)]
     if report.own_rows is not None:
         columns.insert(0, (scope("This run", own=True), report.own_rows))
+    if report.newcomer is not None:
+        columns = [(scope("This run", own=True), report.scores), (newcomer_name("This run"), report.newcomer)]
     if report.tempered is not None:
         factor = temperature_name(report.tempered.temperature, report.is_regression)
         columns.append((f"Tempered\n{factor}", report.tempered))

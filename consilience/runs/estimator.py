@@ -89,7 +89,7 @@ class _Federated(BaseEstimator):
         method = self.method or usual
         if isinstance(method, str):
             method = method_from_name(method)
-        if type(method).personal is not Method.personal:
+        if not method.common:
             raise InputError(f"{name(method)} has a model for each site and none for all: choose a method that pools.")
         return method
 

@@ -21,7 +21,7 @@ from consilience.engines.influence import measure_influence
 from consilience.engines.ledger import Ledger
 from consilience.engines.round import play_round, server_in_round
 from consilience.engines.soundness import draw_probes
-from consilience.errors import InputError
+from consilience.errors import InputError, unknown_name
 from consilience.formats.blueprint import blueprint
 from consilience.guarantees.sets import Guarantee, prediction_intervals, prediction_sets
 from consilience.key import Key
@@ -116,24 +116,27 @@ class Result:
                 parts alike; the parts of a classification's uncertainty are those before it.
             level: Give prediction sets that cover this share of rows, calibrated on the rows that the sites set aside;
                 or the thresholds of `co.conformal`. Sets are of the model without a temperature.
-            site: Whose rows they are, where each site has a threshold of its own.
+            site: Whose rows they are, by its name: its own model predicts, where sites have models of their own, and its
+                own threshold counts, where sites have those; None: the common model, which a newcomer gets.
 
         Returns:
             The predictions.
 
         Raises:
-            InputError: The rows are not what the network takes, or there are no calibration rows for a temperature or
-                too few for prediction sets.
+            InputError: The rows are not what the network takes, the site is unknown, or there are no calibration rows
+                for a temperature or too few for prediction sets.
             Diverged: The predictions are not finite.
         """
         inputs = self._inputs(x)
-        model = self.method.predictive(self.task, self.state)
-        t = self._temperature() if temper else 1.0
-        plain = model(inputs)
+        state = self._state_of(site)
+        plain = self.method.predictive(self.task, state)(inputs)
+        t = self._temperature(state) if temper else 1.0
         p = tempered(plain, t) if temper else plain
         check_finite(p)
         guarantee = self._guarantee(level)
-        u = uncertainty(self.method, self.task, self.state, inputs)
+        if guarantee is not None:
+            plain = self.method.predictive(self.task, self.state)(inputs)  # whose scores were calibrated
+        u = uncertainty(self.method, self.task, state, inputs)
         if isinstance(p, Categorical):
             prediction = Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)
             if guarantee is None or not isinstance(plain, Categorical):
@@ -180,9 +183,18 @@ class Result:
             raise InputError(f"Row {first} holds NaN or an infinite value: fill it in, or leave the row out.")
         return self.sites.scaled(rows.double()).to(next(iter(self.task.like.values())))
 
-    def _temperature(self) -> float:
+    def _state_of(self, site: str | None) -> Any:
+        """The server's state, or what a site makes of it at home with what it remembers."""
+        if site is None:
+            return self.state
+        if site not in self.sites.names:
+            raise unknown_name("site", site, self.sites.names)
+        memories = {} if self.checkpoint is None else self.checkpoint.memories
+        return self.method.at_home(self.task, self.state, memories.get(self.sites.names.index(site), ()))
+
+    def _temperature(self, state: Any) -> float:
         if self.sites.calibration is not None:
-            return fitted_temperature(self.method.predictive(self.task, self.state), self.sites)
+            return fitted_temperature(self.method.predictive(self.task, state), self.sites)
         known = (self.report.get("tempered") or {}).get("temperature")  # of a run loaded without its rows
         if known is None:
             raise InputError("There are no calibration rows to fit a temperature on; use temper=False.")

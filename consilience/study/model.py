@@ -110,6 +110,22 @@ class Model:
         predictive = self.method.predictive(self.agreement.build_task(), self.state)
         with torch.no_grad():
             return tempered(predictive(x), self.facts.temperature)
+    @property
+    def is_personal(self) -> bool:
+        """Whether sites make models of their own of it, each with what it kept."""
+        return type(self.method).at_home is not Method.at_home
+
+    def at_home(self, memory: Tree) -> Model:
+        """Make a site's own model, with what the site kept; it stays there.
+
+        Args:
+            memory: What the site kept in the last round; () for a newcomer.
+
+        Returns:
+            The site's model; the same where there is one for all.
+        """
+        state = self.method.at_home(self.agreement.build_task(), self.state, memory)
+        return dataclasses.replace(self, state=state)
 
     def uncertainty(self, x: Tensor) -> dict[str, Tensor]:
         """Split the uncertainty of predictions. A temperature scales that of a number, and leaves that of classes.

@@ -266,6 +266,27 @@ def _memories(study: Study, member: Member, path: Path | None, round_: int, rows
     return {member.number: by_round[str(round_ - 1)]}
 
 
+def read_memory(study: Study, path: Path, round: int) -> Tree:
+    """Read what a site kept in a round.
+
+    Args:
+        study: The study.
+        path: What `site fit` left.
+        round: The round, from 1 on.
+
+    Returns:
+        The memory.
+
+    Raises:
+        InputError: The file is not a memory of this study, or not of this round.
+    """
+    envelope = open_file(study, path, "memory")
+    by_round = envelope.value(kept_types_of(study.agreement.build_method()))
+    if str(round) not in envelope.header.about.get("rounds", ()) and str(round) not in by_round:
+        raise InputError(f"{path} does not hold what was kept in round {round}, which the model was made in.")
+    return by_round[str(round)]
+
+
 def own_posterior(send: Any) -> Posterior | None:
     """Find the site's own model within what it sends.
 
