@@ -26,6 +26,7 @@ ORDER = [
     *(
         "methods",
         "metrics",
+        "effects",
         "formats",
         "admission",
         "engines",
