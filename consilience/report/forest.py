@@ -10,14 +10,14 @@ from typing import NamedTuple
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from consilience.effects.effects import Effect, Effects, Estimate, from_json
 from consilience.effects.heterogeneity import reach
 from consilience.effects.terms import INTERCEPT
 from consilience.errors import refuse_damage
 from consilience.findings.wording import Json, percent
-from consilience.report.drawing import ACCENT, DASHED, INK, MUTED, SECOND, log_ticks, shorten, svg, wrap
+from consilience.report.drawing import ACCENT, DASHED, INK, MUTED, SECOND, shorten, svg, wrap
 from consilience.report.page import Picture
 
 MOST_EFFECTS = 16  # that are drawn; the table has all
@@ -133,7 +133,9 @@ def _draw_panel(axes: Axes, lines: Sequence[Line], names: Sequence[str], is_rati
     axes.xaxis.set_major_locator(MaxNLocator(3))
     if is_ratio and high - low > math.log(6):
         axes.set_xscale("log")
-        log_ticks(axes.xaxis)
+        ticks = _ticks(low, high)
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
     axes.grid(True, axis="x")
 
 
@@ -147,6 +149,16 @@ def _ends(lines: Sequence[Line]) -> tuple[float, float]:
     high = max(0.0, min(pooled.middle + most, max(line.high for line in lines if not math.isnan(line.low))))
     edge = 0.04 * (high - low) or 0.1
     return low - edge, high + edge
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Three or four round ratios between two ends, 1 among them."""
+    decades = (high - low) / math.log(10)
+    step = max(1, math.ceil(decades / 3))  # decades between two ticks
+    ticks = [10.0**k for k in range(-step * 100, step * 100 + 1, step) if low <= k * math.log(10) <= high]
+    if decades < 2:
+        ticks += [tick for tick in (0.03, 0.3, 3.0, 30.0) if low <= math.log(tick) <= high]
+    return sorted(ticks)
 
 
 def _shown(value: float, is_ratio: bool) -> float:
