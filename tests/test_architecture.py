@@ -27,6 +27,7 @@ ORDER = [
         "methods",
         "metrics",
         "effects",
+        "summaries",
         "formats",
         "admission",
         "engines",
