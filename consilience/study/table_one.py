@@ -116,12 +116,7 @@ def read_tables(study: Study, paths: Sequence[Path]) -> tuple[TableOne, list[str
             refused.append(str(error))
             continue
         summaries[name] = summary
-    if len(summaries) < agreement.fewest_sites:
-        why = " ".join(refused)
-        raise InputError(
-            f"Tables of {len(summaries)} sites can be used and the study asks for {agreement.fewest_sites} or more "
-            f"(fewest sites). {why}".strip()
-        )
+    agreement.disclosure.check_sites(len(summaries), "tables", " ".join(refused))
     return combine(variables, summaries, agreement.smallest), refused
 
 

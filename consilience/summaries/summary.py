@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from consilience.errors import InputError
+from consilience.privacy.rules import SMALLEST_CELL, by_rule
 from consilience.privacy.small_cells import coarsen, withhold
 from consilience.summaries.variables import Column, Variable
 
@@ -53,7 +54,8 @@ def summarise(variables: Sequence[Variable], columns: Sequence[Column], smallest
     """
     rows = len(columns[0].values)
     if rows < smallest:
-        raise InputError(f"smallest cell: the site has fewer than {smallest} rows, and no table of them may be shown.")
+        sentence = f"The site has fewer than {smallest} rows, and no table of them may be shown: take part with more."
+        raise InputError(by_rule(SMALLEST_CELL, sentence))
     found = nothing(variables)._replace(rows=torch.tensor(rows))
     for j, (variable, column) in enumerate(zip(variables, columns, strict=True)):
         known = column.values[~column.gaps].double()
