@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from consilience.comparison.running import compare
     from consilience.comparison.tuning import tune
     from consilience.runs.estimator import FederatedClassifier, FederatedRegressor
+    from consilience.summaries.table import table_one
 
 __all__ = [
     "BCM", "DOSFL", "EPMCMC", "GLM", "HMC", "PVI", "SGD", "SGLD", "SWAG", "Adam", "BetaPredictiveBayes", "Centralised",
@@ -89,7 +90,7 @@ __all__ = [
     "Sampler", "Scaffold", "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification",
     "compare", "conformal", "data", "datasets", "engines", "from_arrays", "from_csv", "guarantees", "inference", "key",
     "load", "method", "methods", "metrics", "models", "parties", "pooling", "posterior", "predictive", "prior",
-    "regression", "run", "runs", "splits", "task", "training", "tune",
+    "regression", "run", "runs", "splits", "table_one", "task", "training", "tune",
 ]  # fmt: skip
 
 
@@ -98,6 +99,7 @@ _ON_FIRST_USE = {  # drawing and scikit-learn take a second that most programs n
     "tune": "consilience.comparison",
     "FederatedClassifier": "consilience.runs.estimator",
     "FederatedRegressor": "consilience.runs.estimator",
+    "table_one": "consilience.summaries.table",
 }
 
 

@@ -27,6 +27,8 @@ ORDER = [
         "methods",
         "metrics",
         "guarantees",
+        "effects",
+        "summaries",
         "formats",
         "admission",
         "engines",

@@ -32,6 +32,7 @@ from consilience.methods import METHODS, defaults
 from consilience.models import MODELS, model
 from consilience.models.features import FOR_IMAGES, features
 from consilience.prior import Isotropic
+from consilience.privacy.rules import OUTCOMES, DisclosureRules
 from consilience.task import Task, classification, regression
 from consilience.version import __version__
 
@@ -100,6 +101,7 @@ class Agreement:
         guarantee: Their kind: `class`, `pooled`, `quantile` or `own`; the usual one if empty.
         nonconformity: The score that is counted, as `aps`; the usual one if empty.
         grid: How many edges scores are counted on.
+        few_outcomes: What becomes of classes that few rows of a site are of: warn, or refuse.
     """
 
     name: str
@@ -136,6 +138,9 @@ class Agreement:
     guarantee: str = optional("", "guarantees", "class, pooled, quantile or own: docs/guarantees.md says what holds")
     nonconformity: str = optional("", "guarantees", "the score that is counted: hinge, aps, raps; residual, quantile")
     grid: int = optional(1000, "guarantees", "edges that scores are counted on")
+    few_outcomes: str = optional(
+        "warn", "rows", "classes of fewer rows than `smallest` at a site: warn it, or refuse (rule: outcome levels)"
+    )
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -174,7 +179,19 @@ class Agreement:
     @property
     def fewest_rows(self) -> int:
         """The fewest training rows that a site may fit the network to."""
-        return max(self.smallest, math.ceil(self.rows_per_parameter * self.parameters))
+        return self.disclosure.fewest_rows(self.parameters)
+
+    @property
+    def disclosure(self) -> DisclosureRules:
+        """The rules of disclosure, by name."""
+        return DisclosureRules(
+            self.smallest,
+            self.rare,
+            self.rows_per_parameter,
+            self.few_outcomes,
+            self.fewest_sites,
+            self.hand_out == "ensemble",
+        )
 
     def build_method(self) -> Method:
         """Make the method with the agreed settings.
@@ -288,6 +305,8 @@ class Agreement:
             )
         if self.format > 1 and self.rare not in RARE:
             raise unknown_name("way with rare values", self.rare, RARE)
+        if self.few_outcomes not in OUTCOMES:
+            raise unknown_name("way with classes of few rows", self.few_outcomes, OUTCOMES)
         if not 0 <= self.rows_per_parameter < math.inf:
             raise InputError(f"rows_per_parameter = {self.rows_per_parameter:g}: write 0 (no such rule) or more.")
         if not 0 < self.most_influence <= 1:

@@ -53,10 +53,10 @@ rounds = {rounds}  # hand-overs; 1 for one-round methods
 [rows]  # each site's own, drawn by the seed
 choose = {choose}  # share that chooses β, λ and temperature; only sums of log-scores leave the site
 test = {test}  # share that only scores
-smallest = {smallest}  # the smallest count that may be shown, and the fewest rows a site may take part with
-rare = {rare}  # levels, marks and numbers of fewer rows show their patients: merge them at each site, or refuse
-rows_per_parameter = {rows_per_parameter}  # training rows a site needs for each parameter of the model; 0: no such rule
-fewest_sites = {fewest_sites}  # fewer are not pooled, nor do models differ by fewer: old less new is what a site sent
+smallest = {smallest}  # rule "smallest cell": smaller counts are not shown, nor does a site take part with fewer rows
+rare = {rare}  # rule "rare values": levels, marks and numbers of fewer rows are merged at each site, or refuse
+rows_per_parameter = {rows_per_parameter}  # rule: training rows a site needs for each parameter; 0: no such rule
+fewest_sites = {fewest_sites}  # rules "fewest sites", "subtraction": fewer are not pooled, nor may models differ by them
 most_influence = {most_influence}  # share of the pooled model that one site may have without a warning
 
 [leaving]  # what leaves a site: {sends}

@@ -180,6 +180,10 @@ def _show_agreement(agreement: Agreement) -> None:
     leaves = f"{', '.join(agreement.leaves)}; at most {agreement.most_bytes:,} bytes"
     say(f"A site sends: {agreement.build_method().sends} ({leaves}).")
     say(f"Sites get back: {agreement.hand_out}.")
+    if agreement.format > 1:
+        say("Rules of disclosure:")
+        for rule in agreement.disclosure.listed():
+            say(f"  {rule.name}: {rule.says}")
 
 
 def _site_table(study: Study) -> Listing:

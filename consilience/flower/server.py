@@ -36,6 +36,7 @@ from consilience.formats.settings import describe
 from consilience.formats.signature import sign, verifies
 from consilience.method import Method, Needs, group, needs
 from consilience.parties import Received, Server
+from consilience.privacy.rules import FEWEST_SITES, by_rule
 from consilience.runs.loop import Loop, new_checkpoint
 from consilience.runs.provenance import citation, versions
 from consilience.runs.store import FORMAT, Checkpoint, Store
@@ -255,10 +256,11 @@ def _check_fewest(agreement: Agreement, sites: int, min_replies: int | None) -> 
     """Refuse rounds of fewer sites than agreed, in which what a site sent could be found by subtraction."""
     fewest = agreement.fewest_sites
     if sites < fewest or (min_replies is not None and min_replies < fewest):
-        raise InputError(
+        sentence = (
             f"The study pools no fewer than {fewest} replies and has {sites} sites: min_replies must be {fewest} or "
             "more."
         )
+        raise InputError(by_rule(FEWEST_SITES, sentence))
 
 
 def _engine(study: Study, key: Ed25519PrivateKey, grid: Grid, wait: float, deadline: float) -> Flower:

@@ -10,6 +10,7 @@ from consilience.findings.run_findings import Predicted, RunReport, UncertaintyP
 from consilience.findings.values import Bin, Level, Round, Site, Traffic
 from consilience.findings.wording import count, interval, metric, number, percent, score
 from consilience.report import by_site, plots, predictions
+from consilience.report.forest import effects_pictures
 from consilience.report.page import Picture, both_ways, labels_picture
 from consilience.report.prediction_sets import sets_pictures
 
@@ -23,7 +24,8 @@ def run_pictures(run: RunReport) -> list[Picture]:
     Returns:
         Those it has the numbers for, in the order of the page.
     """
-    pictures = [*_calibration(run), *sets_pictures(run), *_uncertainty(run), *_sites(run)]
+    effects = effects_pictures(run.content.get("effects"))
+    pictures = [*_calibration(run), *sets_pictures(run), *effects, *_uncertainty(run), *_sites(run)]
     keys = [key for key in _keys(run) if any(entry.scores.metrics.get(key) is not None for entry in run.history)]
     if len(run.history) > 1 and keys:
         pictures.append(_rounds(run.history, keys))

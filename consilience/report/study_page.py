@@ -24,6 +24,7 @@ from consilience.findings.wording import (
     temperature_name,
 )
 from consilience.report import by_site
+from consilience.report.forest import effects_pictures
 from consilience.report.page import (
     Facts,
     Picture,
@@ -166,7 +167,7 @@ def _notes() -> list[str]:
 
 
 def _pictures(run: RunReport) -> list[Picture]:
-    pictures = []
+    pictures = effects_pictures(run.content.get("effects"))
     if any(site.scores.value("nll") is not None for site in run.per_site):
         pictures.append(_site_scores(run))
     names = [site.name for site in run.per_site]

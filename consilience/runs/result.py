@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from consilience.data.sites import Sites
 from consilience.disk.locks import locking
+from consilience.effects.effects import Effects
 from consilience.engines.influence import measure_influence
 from consilience.engines.ledger import Ledger
 from consilience.engines.round import play_round, server_in_round
@@ -31,6 +32,7 @@ from consilience.posterior import Dense, Gaussian, Point, Samples
 from consilience.predictive import Categorical, Normal, check_finite, tempered
 from consilience.report.table import run_table
 from consilience.runs.baselines import lines_to_beat
+from consilience.runs.effects import effects_report, run_effects
 from consilience.runs.evaluate import Scorer, fitted_temperature, uncertainty
 from consilience.runs.provenance import check, facts, reported_identity
 from consilience.runs.store import FORMAT, Checkpoint, Store
@@ -116,8 +118,8 @@ class Result:
                 parts alike; the parts of a classification's uncertainty are those before it.
             level: Give prediction sets that cover this share of rows, calibrated on the rows that the sites set aside;
                 or the thresholds of `co.conformal`. Sets are of the model without a temperature.
-            site: Whose rows they are, by its name: its own model predicts, where sites have models of their own, and its
-                own threshold counts, where sites have those; None: the common model, which a newcomer gets.
+            site: Whose rows they are, by its name: its own model predicts, where sites have models of their own, and
+                its own threshold counts, where sites have those; None: the common model, which a newcomer gets.
 
         Returns:
             The predictions.
@@ -274,6 +276,7 @@ class Result:
         report |= {field: value for field, value in self.report.items() if field in OF_THE_RUN}
         if scored:
             report |= Scorer(method, self.task, self.sites).evaluate(state)
+            report |= effects_report(self.task, self.sites, state, self.replies)
         report |= {"history": [], "warnings": self._warnings(), "seconds": 0.0, "finished": True}
         return Result(method, self.task, self.sites, state, self.replies, self.server, report)
 
@@ -296,6 +299,23 @@ class Result:
         if self.checkpoint is None:
             return list(self.report.get("warnings", []))
         return list(self.checkpoint.warnings)
+
+    def effects(self, level: float = 0.95, reference: Mapping[str, str] | None = None) -> Effects:
+        """Make the table of a linear model's effects, in the units of the columns.
+
+        Args:
+            level: Of all intervals.
+            reference: The level that others are compared with, by column, and the class that others are compared
+                with, by the name of the target; the first ones by default.
+
+        Returns:
+            The table; `to_frame()` makes a data frame of it.
+
+        Raises:
+            InputError: The model is not linear on the columns, or its state holds no Gaussian over its weights.
+        """
+        kept = self.report.get("effects")
+        return run_effects(self.task, self.sites, self.state, self.replies, level, reference, kept)
 
     @cached_property
     def influence(self) -> dict[str, float]:

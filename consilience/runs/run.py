@@ -27,6 +27,7 @@ from consilience.parties import Received
 from consilience.runs.conformal import check_level, report_guarantee
 from consilience.runs.device import device as named_device
 from consilience.runs.device import on, place_on
+from consilience.runs.effects import effects_report
 from consilience.runs.evaluate import Scorer
 from consilience.runs.loop import Loop, new_checkpoint
 from consilience.runs.provenance import check, facts, identity, reported_identity
@@ -156,10 +157,14 @@ def run(
     checkpoint, replies = loop(checkpoint)
     if not replies and not loop.folding and store is not None and keep_replies != "none":
         replies = store.replies(checkpoint.rounds, method)
-    evaluate = lambda state: {
-        **scorer.evaluate(state),
-        **report_guarantee(method, task, state, scored_sites, level, seed),
-    }
+
+    def evaluate(state: Tree) -> dict[str, Any]:
+        return {
+            **scorer.evaluate(state),
+            **report_guarantee(method, task, state, scored_sites, level, seed),
+            **effects_report(task, sites, state, replies),
+        }
+
     report = loop.finish(checkpoint, evaluate if scored else None)
     return Result(method, task, sites, checkpoint.state, replies, server, report, store, checkpoint)
 

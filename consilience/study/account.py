@@ -236,6 +236,8 @@ def chosen_account(
     if known is not None:
         report["per_site"] = known["per_site"]
         report["ledger"] = known["ledger"]
+        if known.get("effects"):
+            report["effects"] = known["effects"]
         influence = {site["site"]: site["influence"] for site in known["per_site"] if "influence" in site}
         report["warnings"] += influence_warnings(study.agreement, influence)
     unit = 0.0  # from the scaled target to its own unit

@@ -29,6 +29,7 @@ from consilience.pooling.distil import distil_pool
 from consilience.study.account import account, bytes_crossed, chosen_account, influence_warnings
 from consilience.study.admission import check_release, gate_of
 from consilience.study.choice import choose_value, knob_of, without_student
+from consilience.study.effects import pooled_effects
 from consilience.study.files import Collected, collect, message_file, open_file
 from consilience.study.model import Facts, Model, model_file, select_hand_out
 from consilience.study.statistics import judge, read_statistics
@@ -169,6 +170,9 @@ def pool(
     }
     remarks = influence_warnings(agreement, shares, influence.unknown)
     report = account(study, facts, rows, replies, ledger, [*left_out(collected.refused), *accepted, *remarks], shares)
+    effects = pooled_effects(agreement, played.state, played.message, collected.names, collected.received)
+    if effects is not None:
+        report["effects"] = effects.to_json()
     return PooledFiles(model, state_bytes, next_message, facts, collected.refused, report, tuple(remarks))
 
 

@@ -20,6 +20,7 @@ from consilience.errors import InputError
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Header, bytes_of, open_envelope, seal
 from consilience.formats.signature import public, sign
+from consilience.privacy.rules import FEWEST_SITES, by_rule
 from consilience.study.admission import admit
 
 
@@ -133,10 +134,11 @@ def with_scaling(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement
         total = total + value
         senders.append(Sender(name, envelope.key))
     if len(senders) < agreement.fewest_sites:
-        raise InputError(
+        sentence = (
             f"Sums of {len(senders)} sites are here and the study asks for {agreement.fewest_sites} or more: with two, "
             "each could compute the other's."
         )
+        raise InputError(by_rule(FEWEST_SITES, sentence))
     *scaled, last = (_scale(column, *row) for column, row in zip(columns, total.tolist(), strict=True))
     target = dataclasses.replace(agreement.target, centre=last.centre, spread=last.spread)
     scaling = dataclasses.replace(agreement, columns=tuple(scaled), target=target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.key import Stream
 from consilience.privacy.disclosure import Finding, guard
+from consilience.privacy.rules import RARE_VALUES, SMALLEST_CELL, by_rule
 
 
 class Parts(NamedTuple):
@@ -60,8 +61,7 @@ def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[
         InputError: The table does not fit the agreement, has too few rows, or a single class.
     """
     inspection = inspect(path, agreement.columns, agreement.target).sound()
-    if inspection.rows < agreement.smallest:
-        raise InputError(f"{path.name} has {inspection.rows} rows; the study asks for at least {agreement.smallest}.")
+    agreement.disclosure.check_rows(inspection.rows, path.name)
     present = [label for label, count in inspection.classes.items() if count]
     if len(present) == 1 and not one_class:
         raise InputError(
@@ -101,9 +101,10 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
         roles[order[choose + test : choose + test + calibrate]] = 3
     by_role = Parts(*(Data(*(leaf[roles == role] for leaf in data)) for role in range(4)))
     if len(by_role.train.y) < agreement.smallest:
-        raise InputError(
+        sentence = (
             f"{len(by_role.train.y)} rows are left to train on; the study asks for at least {agreement.smallest}."
         )
+        raise InputError(by_rule(SMALLEST_CELL, sentence))
     return by_role
 
 
@@ -127,19 +128,15 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
     if agreement.format == 1:
         return Training(data, ())
     if findings and agreement.rare == "refuse":
-        raise InputError(_refusal(findings))
+        raise InputError(by_rule(RARE_VALUES, _refusal(findings)))
     notes = [str(finding) for finding in findings]
     rows = guarded.rows
     left = Data(guarded.x[rows], data.y[rows], data.w[rows])
-    if len(left.y) < agreement.fewest_rows:
-        raise InputError(
-            f"{len(left.y)} rows are left to train on and the model has {agreement.parameters:,} parameters: the study "
-            f"asks for {agreement.fewest_rows:,} rows. Agree on a smaller model or on another rows_per_parameter "
-            f"({agreement.rows_per_parameter:g}), or take part with more rows."
-        )
+    agreement.disclosure.check_parameters(len(left.y), agreement.parameters)
     if len(left.y) < len(data.y):
         notes.append(f"Of {len(data.y):,} rows to train on, {len(left.y):,} are used.")
-    return Training(left, (*notes, *_rare_classes(agreement, left)))
+    classes = {label: int((left.y == code).sum()) for code, label in enumerate(agreement.target.classes)}
+    return Training(left, (*notes, *agreement.disclosure.check_outcomes(classes)))
 
 
 def _warning(findings: Sequence[Finding]) -> str:
@@ -157,16 +154,6 @@ def _refusal(findings: Sequence[Finding]) -> str:
     if others:
         more = f" Also: {'. '.join(finding.what for finding in others)}."
     return f'{first.what}, and a reply would show them: recode them in the table, or agree on rare = "merge".{more}'
-
-
-def _rare_classes(agreement: Agreement, data: Data) -> Iterator[str]:
-    """A warning for each class that few rows are of: merging classes would falsify them."""
-    for code, label in enumerate(agreement.target.classes):
-        if 0 < int((data.y == code).sum()) < agreement.smallest:
-            yield (
-                f"Fewer than {agreement.smallest} rows are of the class '{label}': the reply tells roughly what they "
-                "have in common."
-            )
 
 
 def fingerprint(data: Data) -> str:

@@ -25,6 +25,7 @@ from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
 from consilience.privacy.rows import holds_rows
+from consilience.privacy.rules import SMALLEST_CELL, by_rule
 from consilience.study.admission import begins_alone, may_leave, message_hash, rules_of
 from consilience.study.choice import knob_of, log_scores
 from consilience.study.files import open_file
@@ -364,10 +365,11 @@ def statistics(
     """
     agreement = study.agreement
     if len(rows.y) < agreement.smallest:
-        raise InputError(
+        sentence = (
             f"Only {len(rows.y)} rows are set aside to choose by and no count below {agreement.smallest} may be shown: "
             "this site sends no statistics."
         )
+        raise InputError(by_rule(SMALLEST_CELL, sentence))
     task = agreement.build_task()
     with torch.no_grad(), using_threads(threads_for(task)):
         table = log_scores(method, task, state, rows)
