@@ -25,6 +25,7 @@ from consilience import (
     methods,
     metrics,
     models,
+    outcomes,
     parties,
     pooling,
     posterior,
@@ -68,7 +69,7 @@ from consilience.methods.scaffold import Scaffold
 from consilience.methods.variational import VariationalAveraging
 from consilience.runs.result import Result
 from consilience.runs.run import Compute, load, run
-from consilience.task import Task, classification, regression
+from consilience.task import Task, classification, counts, regression, survival
 from consilience.version import __version__
 
 if TYPE_CHECKING:
@@ -82,10 +83,10 @@ __all__ = [
     "ExactPooling", "ExactTuned", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA", "FedProx", "FedYogi",
     "FederatedClassifier", "FederatedRegressor", "GaussianProduct", "InputError", "Laplace", "LocalOnly", "MeanField",
     "Method", "Mime", "MimeLite", "Mixture", "OneShotFL", "Participation", "Result", "Sampler", "Scaffold",
-    "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification", "compare", "data",
+    "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification", "compare", "counts", "data",
     "datasets", "engines", "from_arrays", "from_csv", "inference", "key", "load", "method", "methods", "metrics",
-    "models", "parties", "pooling", "posterior", "predictive", "prior", "regression", "run", "runs", "splits", "task",
-    "training", "tune",
+    "models", "outcomes", "parties", "pooling", "posterior", "predictive", "prior", "regression", "run", "runs",
+    "splits", "survival", "task", "training", "tune",
 ]  # fmt: skip
 
 

@@ -111,6 +111,8 @@ class Laplace:
         """
         mode = centre(self.mode(task, start, client), task.like).params
         curvature: Tensor | float = 0.0
+        if not task.by_rows:
+            return self._around(task, mode, _hessian(task, mode, client.data))
         for i in range(0, len(client.data.w), self.batch):
             rows = Data(*(leaf[i : i + self.batch] for leaf in client.data))
             factors = self.curvature(task, mode, rows)
@@ -118,6 +120,12 @@ class Laplace:
                 curvature = curvature + factors.mT @ factors
             else:
                 curvature = curvature + (factors**2).sum(0)
+        return self._around(task, mode, curvature)
+
+    def _around(self, task: Task, mode: Params, curvature: Tensor | float) -> Gaussian | Dense:
+        """The Gaussian of a mode and the rows' curvature there."""
+        if not self.dense and isinstance(curvature, Tensor) and curvature.ndim == 2:
+            curvature = curvature.diagonal()
         uncertain = {k: mode[k] for k in task.uncertain}
         if not self.dense:
             precision = curvature + 1 / tree.ravel(task.prior.gaussian(uncertain).var)
@@ -125,6 +133,19 @@ class Laplace:
         if len(uncertain) < len(mode):
             raise InputError("dense=True needs a known noise and no running statistics: give the task noise=….")
         return Dense(tree.ravel(uncertain), curvature + task.prior.dense(uncertain).precision)
+
+
+def _hessian(task: Task, params: Params, rows: Data) -> Tensor:
+    """The Hessian of −log p(y|x,θ) over all rows at once, in double precision: for likelihoods that are no product."""
+    uncertain, fixed = _split(task, {name: leaf.double() for name, leaf in params.items()})
+    wide = Data(rows.x.double(), rows.y.double(), rows.w.double())
+
+    def loss(vector: Tensor) -> Tensor:
+        weights = fixed | tree.unravel(vector, uncertain)
+        return (wide.w * task.likelihood.nll(task.outputs(weights, wide.x), wide.y, weights)).sum()
+
+    matrix: Tensor = torch.func.jacrev(torch.func.grad(loss))(tree.ravel(uncertain))
+    return matrix.to(tree.ravel(params))
 
 
 def _split(task: Task, params: Params) -> tuple[Params, Params]:

@@ -25,6 +25,8 @@ from consilience.errors import InputError
 from consilience.formats.blueprint import blueprint
 from consilience.key import Key
 from consilience.method import Method, name
+from consilience.outcomes.counts import Counts
+from consilience.outcomes.survival import Survival
 from consilience.parties import Received, Server
 from consilience.posterior import Dense, Gaussian, Point, Samples
 from consilience.predictive import Categorical, Normal, check_finite, tempered
@@ -33,6 +35,7 @@ from consilience.runs.baselines import lines_to_beat
 from consilience.runs.evaluate import Scorer, fitted_temperature, uncertainty
 from consilience.runs.provenance import check, facts, reported_identity
 from consilience.runs.store import FORMAT, Checkpoint, Store
+from consilience.runs.times import recall_baseline
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -52,6 +55,9 @@ class Prediction(NamedTuple):
         aleatoric: The uncertainty in the outcome itself.
         epistemic: The uncertainty from not knowing the weights.
         disagreement: The part of it between sites.
+        survival: The chance of no event by each time, [N, T]; for times to an event only, whose `mean` and `var` are
+            those of the log-hazard.
+        times: The times, [T].
     """
 
     probs: Tensor | None
@@ -60,6 +66,8 @@ class Prediction(NamedTuple):
     aleatoric: Tensor
     epistemic: Tensor
     disagreement: Tensor
+    survival: Tensor | None = None
+    times: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +125,17 @@ class Result:
         u = uncertainty(self.method, self.task, self.state, inputs)
         if isinstance(p, Categorical):
             return Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)
+        if isinstance(p, Survival):
+            on = recall_baseline(p, self.report)
+            assert isinstance(on, Survival)
+            parts = (u.aleatoric, u.epistemic, u.disagreement)
+            return Prediction(None, p.risk, p.var, *parts, on.curves, on.times[0])
+        if isinstance(p, Counts):
+            return Prediction(None, p.mean, p.total, u.aleatoric, u.epistemic, u.disagreement)
         scale, shift = self.sites.target_scale, self.sites.target_shift
         assert isinstance(p, Normal)
-        parts = [t * v * scale**2 for v in (u.aleatoric, u.epistemic, u.disagreement)]
-        return Prediction(None, p.mean * scale + shift, p.total * scale**2, *parts)
+        scaled = [t * v * scale**2 for v in (u.aleatoric, u.epistemic, u.disagreement)]
+        return Prediction(None, p.mean * scale + shift, p.total * scale**2, *scaled)
 
     def _inputs(self, x: Tensor | numpy.ndarray[Any, Any]) -> Tensor:
         """Rows as the network takes them; what it was not made for is refused."""
