@@ -99,7 +99,7 @@ def brier_curve(p: Survival, y: Tensor) -> tuple[Tensor, Tensor]:
     inside = grid < time.max()
     grid = grid[inside]
     curves = p.curves[:, inside]
-    before = seen[torch.searchsorted(order, time)].clamp(min=1e-12)  # just before the row's own time
+    before = seen[torch.searchsorted(order, time.contiguous())].clamp(min=1e-12)  # just before the row's own time
     by_then = seen[torch.searchsorted(order, grid, right=True)].clamp(min=1e-12)
     had = (time.unsqueeze(1) <= grid) * event.unsqueeze(1)
     alive = (time.unsqueeze(1) > grid).double()
