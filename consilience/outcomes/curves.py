@@ -165,6 +165,64 @@ def merge(times: Tensor, sums: TimeSums, smallest: int, hazards: bool = False) -
     return times[ends], TimeSums(events, censored, torch.stack(at_risk), sums.rows)
 
 
+def protect(sums: TimeSums, times: Tensor, smallest: int) -> TimeSums:
+    """Spread the counts of steps with few people evenly over neighbouring steps, before a site sends its sums.
+
+    Args:
+        sums: A site's sums on the grid.
+        times: The grid [T].
+        smallest: The smallest number of events, or of censored rows, that may be told from none.
+
+    Returns:
+        Sums that follow from totals of at least so many, or none; unchanged where all steps have as many. Few rows that
+        are seen for longer than the grid count as censored at its end.
+
+    Raises:
+        InputError: The site has too few rows to take part.
+    """
+    events, censored = sums.events.clone(), sums.censored.clone()
+    longer = float(sums.rows - events.sum() - censored.sum())
+    if 0 < longer < smallest:
+        censored[-1] += longer
+    ends: list[int] = []
+    start = 0
+    for i in range(len(times)):
+        if _is_safe(events[start : i + 1], smallest) and _is_safe(censored[start : i + 1], smallest):
+            ends.append(i)
+            start = i + 1
+    while start < len(times):  # what is left over joins the steps before
+        if not ends:
+            raise InputError(
+                f"This site has fewer than {smallest} events or censored rows on the grid: it cannot send sums that "
+                "show none of them."
+            )
+        ends.pop()
+        start = ends[-1] + 1 if ends else 0
+        if _is_safe(events[start:], smallest) and _is_safe(censored[start:], smallest):
+            ends.append(len(times) - 1)
+            start = len(times)
+    widths = times.double().diff(prepend=torch.zeros(1, dtype=torch.float64))
+    at_risk = sums.at_risk.clone()
+    start = 0
+    for end in ends:
+        part = slice(start, end + 1)
+        if end > start:
+            share = widths[part] / widths[part].sum()
+            left = sums.rows - events[:start].sum() - censored[:start].sum()
+            events[part] = share * events[part].sum()
+            censored[part] = share * censored[part].sum()
+            gone = events[part] + censored[part]
+            at_risk[part] = left - gone.cumsum(0) + gone - censored[part] / 2
+        start = end + 1
+    return TimeSums(events, censored, at_risk, sums.rows)
+
+
+def _is_safe(counts: Tensor, smallest: int) -> bool:
+    """Whether a total tells nobody apart."""
+    total = float(counts.sum())
+    return total == 0 or total >= smallest
+
+
 def curve(times: Tensor, parts: Sequence[TimeSums], smallest: int = SMALLEST) -> Curve:
     """Draw Kaplan and Meier's curve of all sites' rows.
 

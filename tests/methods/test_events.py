@@ -106,7 +106,7 @@ def test_derivatives_of_a_partial_likelihood_equal_autograds() -> None:
 
     sent = differentiate_times(lambda rows: rows, Data.of(x, y), weights)
 
-    loss = lambda b: Cox().nll(x @ b, y, {}).sum()  # noqa: E731
+    loss = lambda b: Cox().nll(x @ b, y, {}).sum()
     assert float(sent.loss) == pytest.approx(float(loss(weights[0])))
     torch.testing.assert_close(sent.gradient[0], torch.func.grad(loss)(weights[0]))
     torch.testing.assert_close(sent.curvature, triangle(torch.func.hessian(loss)(weights[0])))
@@ -132,7 +132,9 @@ def test_counts_agree_on_every_engine() -> None:
     sites = count_sites()
     task = co.counts(nn.Linear(3, 1))
 
-    means = [posterior(co.run(co.GLM(), task, sites, engine=e, scored=False)).mean for e in ("sequential", "vectorised")]
+    means = [
+        posterior(co.run(co.GLM(), task, sites, engine=e, scored=False)).mean for e in ("sequential", "vectorised")
+    ]
 
     torch.testing.assert_close(*means)
 

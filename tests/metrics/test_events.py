@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -107,7 +109,7 @@ def test_groups_at_a_horizon_hold_all_rows() -> None:
 
     assert at in (6.0, 8.0)
     assert [g.rows for g in groups] == [20] * 5
-    assert all(a.predicted <= b.predicted for a, b in zip(groups, groups[1:], strict=False))
+    assert all(a.predicted <= b.predicted for a, b in itertools.pairwise(groups))
     assert all(g.interval[0] <= g.observed <= g.interval[1] for g in groups)
 
 

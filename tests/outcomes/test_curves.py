@@ -12,7 +12,7 @@ from lifelines import CoxPHFitter, KaplanMeierFitter
 
 from consilience.errors import InputError
 from consilience.outcomes import baseline, curve, even_times, merge, sum_times
-from consilience.outcomes.curves import add_times
+from consilience.outcomes.curves import add_times, protect
 
 
 def test_sums_of_sites_give_the_pooled_curve() -> None:
@@ -89,3 +89,32 @@ def test_two_sites_get_no_curve() -> None:
 def test_a_grid_without_events_is_refused() -> None:
     with pytest.raises(InputError, match="no event"):
         even_times(torch.tensor([[1.0, 0.0]]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 6))
+def test_what_a_site_sends_shows_nobody_and_keeps_its_totals(seed: int, smallest: int) -> None:
+    rng = np.random.default_rng(seed)
+    y = torch.from_numpy(np.stack([rng.integers(1, 25, size=60), rng.integers(2, size=60)], 1).astype(float))
+    grid = torch.arange(2, 22, 2).double()
+    sums = sum_times(y, grid)
+
+    sent = protect(sums, grid, smallest)
+
+    for before, after in ((sums.events, sent.events), (sums.censored, sent.censored)):
+        assert float(after.sum()) == pytest.approx(float(before.sum()), abs=smallest)  # few beyond the grid may join
+        runs: dict[float, float] = {}
+        for value in after.tolist():
+            runs[round(value, 9)] = runs.get(round(value, 9), 0.0) + value
+        assert all(value == 0 or total >= smallest - 1e-6 for value, total in runs.items())
+    assert bool((sent.at_risk <= sent.rows + 1e-9).all()) and bool((sent.at_risk.diff() <= 1e-9).all())
+
+
+def test_large_sites_send_their_sums_unchanged() -> None:
+    y = torch.tensor([[t, e] for t in (1.0, 2.0, 3.0) for e in (0.0, 1.0) for _ in range(6)])
+    grid = torch.tensor([1.0, 2.0, 3.0]).double()
+
+    for before, after in zip(sum_times(y, grid), protect(sum_times(y, grid), grid, 5), strict=True):
+        torch.testing.assert_close(before, after)
+    with pytest.raises(InputError, match="cannot send"):
+        protect(sum_times(y[:2], grid), grid, 5)
