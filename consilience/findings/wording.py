@@ -81,7 +81,8 @@ BASELINES = {
 }
 BASELINE_NOTE = (
     "Lines to beat need no federated method: the frequencies of the classes (or the mean) of all training rows, those "
-    "of a row's own site, and a linear model trained on all rows in one place."
+    "of a row's own site, and a linear model trained on all rows in one place; for survival, the Kaplan–Meier curve of "
+    "all training rows."
 )
 
 BOUND = "bound"  # what stands under `needs` in the row of a bound

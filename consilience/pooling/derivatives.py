@@ -140,7 +140,9 @@ def unpack(weights: Tensor, like: Params) -> Params:
         Weight and bias by name, in double precision.
     """
     bias = weights.shape[-1] - max(leaf.shape[1] for leaf in like.values() if leaf.ndim > 1)
-    return {k: weights[..., bias:] if leaf.ndim > 1 else weights[..., 0] for k, leaf in like.items()}
+    parts = {k: weights[..., bias:] if leaf.ndim > 1 else weights[..., 0] for k, leaf in like.items()}
+    # of one row, a slice counts as contiguous whatever its stride is, and cannot be saved
+    return {k: part.clone(memory_format=torch.contiguous_format) for k, part in parts.items()}
 
 
 def differentiate(
