@@ -27,6 +27,7 @@ from consilience import (
     methods,
     metrics,
     models,
+    outcomes,
     parties,
     pooling,
     posterior,
@@ -72,7 +73,7 @@ from consilience.methods.variational import VariationalAveraging
 from consilience.runs.conformal import conformal
 from consilience.runs.result import Result
 from consilience.runs.run import Compute, load, run
-from consilience.task import Task, classification, regression
+from consilience.task import Task, classification, counts, regression, survival
 from consilience.version import __version__
 
 if TYPE_CHECKING:
@@ -88,9 +89,9 @@ __all__ = [
     "FederatedClassifier", "FederatedRegressor", "GaussianProduct", "Hierarchical", "InputError", "Laplace",
     "LocalOnly", "MeanField", "Method", "Mime", "MimeLite", "Mixture", "OneShotFL", "Participation", "Result",
     "Sampler", "Scaffold", "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification",
-    "compare", "conformal", "data", "datasets", "engines", "from_arrays", "from_csv", "guarantees", "inference", "key",
-    "load", "method", "methods", "metrics", "models", "parties", "pooling", "posterior", "predictive", "prior",
-    "regression", "run", "runs", "splits", "table_one", "task", "training", "tune",
+    "compare", "conformal", "counts", "data", "datasets", "engines", "from_arrays", "from_csv", "guarantees",
+    "inference", "key", "load", "method", "methods", "metrics", "models", "outcomes", "parties", "pooling", "posterior",
+    "predictive", "prior", "regression", "run", "runs", "splits", "survival", "table_one", "task", "training", "tune",
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # Rooms, and the vocabulary at the root, from the ground up: each may import from itself and from those before it.
 ORDER = [
     *("errors", "version", "progress", "tree", "key"),
-    *("disk", "models"),
+    *("disk", "models", "outcomes"),
     *("predictive", "posterior", "payload"),
     *("splits", "data", "datasets"),
     *("parties", "prior", "likelihood", "tilt", "task"),

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from consilience.cli import (  # noqa: F401 — they add their commands
     calibrate,
+    curves,
     deploy,
     describe,
     effects,

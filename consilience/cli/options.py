@@ -91,6 +91,13 @@ Data_ = Annotated[
     ),
 ]
 Target_ = Annotated[str | None, typer.Option(help="The column to predict, for CSV files.")]
+Task_ = Annotated[
+    str | None,
+    typer.Option(metavar="KIND", help="What the target is: classification, regression or counts; by default a guess."),
+]
+Time_ = Annotated[str | None, typer.Option(help="For survival: the column of times, in place of --target.")]
+Event_ = Annotated[str | None, typer.Option(help="For survival: the column that is 1 if the event was seen, else 0.")]
+Exposure_ = Annotated[str | None, typer.Option(help="For counts: the column of how long each row was exposed.")]
 Sites_ = Annotated[
     int | None, typer.Option(help="Number of sites; by default 5, or as many as the data or files define.")
 ]

@@ -123,10 +123,11 @@ def _read_rows(table: Path, columns: Sequence[Column]) -> Inspection:
 
 
 def _predict(p: Distribution, target: Target, abstain: float | None) -> Predictions:
-    from consilience.predictive import Categorical
+    from consilience.predictive import Categorical, Normal
 
     if isinstance(p, Categorical):
         return _class_predictions(p, target, abstain)
+    assert isinstance(p, Normal)  # studies predict classes and numbers
     return _number_predictions(p, target, abstain)
 
 

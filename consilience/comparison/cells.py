@@ -172,10 +172,8 @@ class Problem:
         Returns:
             What its rows have in common.
         """
-        kind = "regression"
         labels = None
         if sites.classes:
-            kind = "classification"
             labels = [[int(count) for count in site] for site in sites.label_counts()]
         class_names = None
         if sites.class_names:
@@ -185,7 +183,7 @@ class Problem:
             split=sites.split,
             sites=len(sites),
             site_names=list(sites.names),
-            task=kind,
+            task=sites.kind,
             class_names=class_names,
             labels=labels,
             rows_of_data=count_rows(sites),

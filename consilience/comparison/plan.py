@@ -14,6 +14,7 @@ from consilience.comparison.rows import Row, assignments, fields, has, method_ro
 from consilience.engines.participation import Participation
 from consilience.errors import InputError, unknown_name
 from consilience.formats.settings import describe
+from consilience.inference.newton import Newton
 from consilience.method import Method, Needs, name
 from consilience.methods import METHODS
 from consilience.methods.bounds import bounds
@@ -100,6 +101,9 @@ class Plan:
     def _bounds(self, rows: Sequence[Row], tuned: Mapping[str, Any], common: Mapping[str, str]) -> list[Row]:
         """The bounds that are not among the rows already."""
         present = {name(r.method) for r in rows}
+        if self.recipe.predicts_times:  # which need all rows at once; the server has too few events
+            usual = bounds(Newton(), sites=2, labelled=False)
+            return [method_row(bound, None) for word, bound in usual.items() if word not in present]
         usual = bounds(None, sites=2, labelled=bool(self.recipe.calibration))
         return [_bound(bound, rows, tuned.get(bound), common) for bound in usual if bound not in present]
 

@@ -20,6 +20,7 @@ from consilience.data.roles import (
     to_data,
 )
 from consilience.data.sites import Features, Sites
+from consilience.data.targets import check_outcome
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.splits.features import Shifted
@@ -67,6 +68,8 @@ class Dataset:
             `x` says it all.
         gaps: A pair for every column that may be missing: its number, or None for categories, and the number of the
             column that marks its gaps.
+        outcome: `counts` where targets are counts [N], or counts with exposures [N, 2]; `survival` where they are times
+            with events, 1 or 0 where the time is censored [N, 2].
     """
 
     name: str
@@ -84,6 +87,7 @@ class Dataset:
     standardise: bool = False
     gaps: tuple[tuple[int | None, int], ...] = ()
     image: tuple[int, int, int] | None = None
+    outcome: str = ""
 
     def __post_init__(self) -> None:
         _check_part(self, "", self.x, self.y, self.site)
@@ -195,6 +199,7 @@ class Dataset:
             feature_names=self.feature_names,
             image=self.image,
             numbers=numbers,
+            outcome=self.outcome,
         )
         if aside is not None:
             with_roles = replace(with_roles, conformal=tuple(to_data(rows.take(part)) for part in aside))
@@ -270,6 +275,8 @@ def _check_part(dataset: Dataset, part: str, x: Tensor, y: Tensor, site: Tensor 
             raise InputError(f"{name} has {len(x)} {part}rows and {len(column)} {what}: give one for each row.")
     _check_features(name, part, x, dataset.feature_names)
     _check_targets(name, part, y, dataset.classes)
+    if dataset.outcome:
+        check_outcome(f"{name}: the {part}targets", y, dataset.outcome)
     if site is not None and len(site):
         most = len(dataset.site_names or ()) or int(site.max()) + 1
         if site.dtype != torch.int64 or not 0 <= int(site.min()) <= int(site.max()) < most:

@@ -79,6 +79,7 @@ class Sites:
         numbers: Numbers of every site's training rows, where a row may be at several sites; None where it is at one.
         conformal: The rows every site sets aside for prediction sets, neither trained nor tuned on; None where none
             are.
+        outcome: What targets are that are neither classes nor plain numbers: `counts` or `survival`.
     """
 
     train: tuple[Data, ...]
@@ -101,6 +102,7 @@ class Sites:
     image: tuple[int, int, int] | None = None
     numbers: tuple[Tensor, ...] | None = None
     conformal: tuple[Data, ...] | None = None
+    outcome: str = ""
 
     def __len__(self) -> int:
         """How many sites there are."""
@@ -110,6 +112,13 @@ class Sites:
     def shape(self) -> Features:
         """What a row is for a feature map: the shape of an image, or how many features a table has."""
         return self.image or self.features
+
+    @property
+    def kind(self) -> str:
+        """What is learned: `classification`, `regression`, `counts` or `survival`."""
+        if self.classes:
+            return "classification"
+        return self.outcome or "regression"
 
     @cached_property
     def all_test(self) -> Data:
@@ -234,7 +243,7 @@ class Sites:
         shift, scale = _moments(pooled.x, (0, *range(2, pooled.x.ndim)))
         sites = self.map_x(lambda x: _scale(x, shift, scale))
         sites = replace(sites, feature_shift=shift[0], feature_scale=scale[0])
-        if self.classes is not None:
+        if self.classes is not None or self.outcome:
             return sites
         _, deviations = _moments(pooled.y, (0,))
         if bool(deviations.max() > APART * deviations.min()):

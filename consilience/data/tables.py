@@ -16,13 +16,14 @@ from consilience.data.cells import Cells, Table, read_table
 from consilience.data.columns import Column, read_feature, read_target
 from consilience.data.dataset import Dataset
 from consilience.data.sites import Sites, narrow
+from consilience.data.targets import read_outcome
 from consilience.errors import InputError, unknown_name
 from consilience.splits.split import Split
 
 
 def from_csv(
     pattern: str | Path | Sequence[str | Path],
-    target: str,
+    target: str | None = None,
     *,
     split: Split | None = None,
     sites: int | None = None,
@@ -33,7 +34,10 @@ def from_csv(
     conformal: float = 0.0,
     seed: int = 0,
     standardise: bool = True,
-    task: Literal["classification", "regression"] | None = None,
+    task: Literal["classification", "regression", "counts"] | None = None,
+    time: str | None = None,
+    event: str | None = None,
+    exposure: str | None = None,
     missing: Literal["refuse", "mean"] = "refuse",
     text: Sequence[str] = (),
     drop: Sequence[str] = (),
@@ -46,7 +50,7 @@ def from_csv(
 
     Args:
         pattern: A glob pattern, or the files.
-        target: The column to predict.
+        target: The column to predict; left out where `time` and `event` are given.
         split: How to hand out the rows of all files to `sites` instead.
         sites: Without a split, how many of the files to take; a single file is handed out to so many sites, by class,
             or evenly in a regression.
@@ -57,7 +61,11 @@ def from_csv(
         conformal: The share that each site sets aside for prediction sets.
         seed: Equal seeds give equal roles.
         standardise: Whether features, and regression targets, are scaled by all training rows.
-        task: "classification" or "regression", where the target's column would be read as the other.
+        task: "classification" or "regression", where the target's column would be read as the other; "counts" where it
+            holds counts of events.
+        time: The column of times to an event, for survival; with `event`.
+        event: The column that says 1 where the event was seen at that time, 0 where nobody looked for longer.
+        exposure: For counts, the column of how long, or how many, each row was exposed to risk.
         missing: "refuse" to refuse missing cells; "mean" to fill a gap with the mean of the training rows and mark it
             in a column of its own.
         text: Columns to read as categories though they look like numbers.
@@ -72,7 +80,8 @@ def from_csv(
     """
     if missing not in ("refuse", "mean"):
         raise unknown_name("way with missing cells", missing, ["refuse", "mean"])
-    data = _read_dataset(_list_files(pattern), target, task, missing, text, drop, delimiter)
+    outcome, names = _name_targets(target, task, time, event, exposure)
+    data = _read_dataset(_list_files(pattern), names, outcome, task, missing, text, drop, delimiter)
     if split is None and len(data.site_names or ()) == 1 and (sites or 1) > 1:  # one file is handed out to several
         data = replace(data, site=None)
     return data.split(
@@ -90,7 +99,8 @@ def from_csv(
 
 def _read_dataset(
     paths: Sequence[Path],
-    target: str,
+    targets: tuple[str, str | None],
+    outcome: str,
     task: str | None,
     missing: str,
     text: Sequence[str],
@@ -100,17 +110,21 @@ def _read_dataset(
     """The rows of all files; the text of a column is forgotten once its numbers are known."""
     tables = [read_table(path, delimiter) for path in paths]
     names = tuple(table.name for table in tables)
-    cells, site = _stack(tables, target, text, drop)
+    cells, site = _stack(tables, [name for name in targets if name is not None], text, drop)
     tables.clear()
-    features = [name for name in cells if name != target]
+    features = [name for name in cells if name not in targets]
     columns = [read_feature(name, cells.pop(name), missing, name in text) for name in features]
-    y, class_names = read_target(target, cells.pop(target), task)
+    class_names = None
+    if outcome:
+        y = read_outcome(cells, targets, outcome)
+    else:
+        y, class_names = read_target(targets[0], cells.pop(targets[0]), task)
     classes = None
     if class_names is not None:
         classes = len(class_names)
     x, feature_names, gaps = _join(columns)
     return Dataset(
-        name=target,
+        name=targets[0],
         x=x,
         y=y,
         classes=classes,
@@ -119,7 +133,27 @@ def _read_dataset(
         class_names=class_names,
         feature_names=feature_names,
         gaps=gaps,
+        outcome=outcome,
     )
+
+
+def _name_targets(
+    target: str | None, task: str | None, time: str | None, event: str | None, exposure: str | None
+) -> tuple[str, tuple[str, str | None]]:
+    """What kind of outcome is predicted ("" for classes or numbers), and the columns it stands in."""
+    if time is not None and event is not None:
+        if target is not None or task is not None or exposure is not None:
+            raise InputError("time and event are what a survival model predicts: leave target, task and exposure out.")
+        return "survival", (time, event)
+    if time is not None or event is not None:
+        raise InputError("Survival needs both columns: time, and event, which says whether it was seen.")
+    if target is None:
+        raise InputError("Name the column to predict as target, or the columns time and event for survival.")
+    if task == "counts":
+        return "counts", (target, exposure)
+    if exposure is not None:
+        raise InputError("exposure is for counts: pass task='counts' too.")
+    return "", (target, None)
 
 
 def _list_files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -139,20 +173,21 @@ def _list_files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
 
 
 def _stack(
-    tables: Sequence[Table], target: str, text: Sequence[str], drop: Sequence[str]
+    tables: Sequence[Table], targets: Sequence[str], text: Sequence[str], drop: Sequence[str]
 ) -> tuple[dict[str, Cells], Tensor]:
     """The columns of all tables under each other, and which table each row is from."""
     known = tables[0].columns  # the other files must have the same
-    for name in (target, *text, *drop):
+    for name in (*targets, *text, *drop):
         if name not in known:
             raise unknown_name("column", name, known)
-    if target in drop:
-        raise InputError(f"The target '{target}' cannot be dropped: take it out of drop=.")
+    for target in targets:
+        if target in drop:
+            raise InputError(f"The target '{target}' cannot be dropped: take it out of drop=.")
     for table in tables:
         _check_columns(table, known)
     names = [name for name in known if name not in drop]
-    if len(names) < 2:
-        raise InputError(f"There is no column beside the target '{target}': give at least one to predict from.")
+    if len(names) <= len(targets):
+        raise InputError(f"There is no column beside the target '{targets[0]}': give at least one to predict from.")
     rows = {name: Cells.stack(table.columns[name] for table in tables) for name in names}
     sizes = torch.tensor([len(table) for table in tables])
     return rows, torch.arange(len(tables)).repeat_interleave(sizes)

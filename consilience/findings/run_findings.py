@@ -27,6 +27,8 @@ from consilience.findings.values import (
 )
 from consilience.findings.wording import BASELINES, BOUNDS, Json, baseline_name, scope
 
+NUMBERS = ("regression", "counts", "survival")  # tasks that predict no classes
+
 
 @dataclass(frozen=True)
 class PredictedBin:
@@ -55,11 +57,13 @@ class Predicted:
         bins: Tenths of the test rows, by their prediction.
         points: Prediction, standard deviation and observation of single rows, of public data only.
         spread: The standard deviation of the observations.
+        horizon: The time by which risks of an event are predicted, where that is what is.
     """
 
     bins: Sequence[PredictedBin]
     points: Sequence[tuple[float, float, float]]
     spread: float | None
+    horizon: float | None = None
 
 
 @dataclass(frozen=True)
@@ -214,7 +218,7 @@ def read_run(run: Json) -> RunReport:
         content=run,
         title=str(run.get("title") or run.get("method") or "Run"),
         is_study=run.get("kind") == "study",
-        is_regression=run.get("task") == "regression" or "rmse" in scores.metrics,
+        is_regression=run.get("task") in NUMBERS or "rmse" in scores.metrics,
         sites=run.get("sites"),
         rounds=run.get("rounds"),
         rows=run.get("rows") or {},
@@ -252,7 +256,7 @@ def _read_predicted(predicted: Json | None) -> Predicted | None:
         for b in predicted.get("bins") or []
     ]
     points = [(point[0], point[1], point[2]) for point in predicted.get("points") or []]
-    return Predicted(bins, points, predicted.get("spread"))
+    return Predicted(bins, points, predicted.get("spread"), predicted.get("horizon"))
 
 
 def _read_uncertainty(part: Json) -> UncertaintyPart:

@@ -105,6 +105,9 @@ def _regression(run: RunReport) -> list[str]:
     rmse = run.scores.value("rmse")
     if rmse is not None:
         findings.append(f"root mean square error {number(rmse)}")
+    concordance = run.scores.value("concordance")
+    if concordance is not None:
+        findings.append(f"concordance {number(concordance)}")
     levels = [level for level in run.coverage if level.observed is not None]
     if levels and (run.test_rows or 0) >= BIN_ROWS:
         nearest = min(levels, key=lambda level: abs(level.level - 0.8))

@@ -55,6 +55,9 @@ METRICS = {
     "coverage80": Metric("80 % coverage", percent=True),
     "coverage95": Metric("95 % coverage", percent=True),
     "sharpness": Metric("Sharpness"),
+    "deviance": Metric("Deviance"),
+    "concordance": Metric("Concordance"),
+    "ibs": Metric("Integrated Brier", proper=True),
 }
 
 # The protocol's bounds, the one place where the report knows them by name.
@@ -80,10 +83,12 @@ BASELINES = {
     "base_rate": ("Base rate", "Overall mean"),
     "site_rate": ("Site base rate", "Site mean"),
     "pooled_linear": ("Pooled linear", "Pooled linear"),
+    "kaplan_meier": ("Kaplan–Meier", "Kaplan–Meier"),
 }
 BASELINE_NOTE = (
     "Lines to beat need no federated method: the frequencies of the classes (or the mean) of all training rows, those "
-    "of a row's own site, and a linear model trained on all rows in one place."
+    "of a row's own site, and a linear model trained on all rows in one place; for survival, the Kaplan–Meier curve of "
+    "all training rows."
 )
 
 BOUND = "bound"  # what stands under `needs` in the row of a bound
@@ -316,6 +321,8 @@ def score_keys(present: Iterable[str]) -> tuple[str, list[str], list[str]]:
     point, ranks, beside = "accuracy", ["nll", "brier"], ["ece"]
     if "rmse" in present:
         point, ranks, beside = "rmse", ["nll", "crps"], ["coverage80"]
+    if "concordance" in present:
+        point, ranks, beside = "concordance", ["nll", "ibs"], []
     return point, [key for key in ranks if key in present], [key for key in beside if key in present]
 
 

@@ -135,6 +135,8 @@ def blueprint(task: Task, sites: Sites) -> dict[str, Any]:
     }
     for name in ("classes", "features", *PLAIN, *NAMES):
         plan[name] = getattr(sites, name)
+    if sites.outcome:
+        plan["outcome"] = sites.outcome
     for name in SCALES:
         scale = getattr(sites, name)
         plan[name] = None if scale is None else scale.tolist()
@@ -204,6 +206,7 @@ def _build_sites(plan: Json) -> Sites:
     fields["features"] = plan["features"]
     if not isinstance(plan["features"], int):
         fields["features"] = tuple(plan["features"])
+    fields["outcome"] = str(plan.get("outcome", ""))
     for name in NAMES:
         fields[name] = None if plan[name] is None else tuple(plan[name])
     for name in SCALES:

@@ -16,6 +16,8 @@ from consilience.inference.hmc import HMC
 from consilience.inference.unrolled import Distillation
 from consilience.method import Method
 from consilience.methods import METHODS
+from consilience.outcomes.cox import Cox
+from consilience.outcomes.poisson import Poisson
 from consilience.pooling import distil, ensembles, heads, merging, noise, resistant
 from consilience.training import optimisers
 
@@ -42,7 +44,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
     )
 }
 # What else a task is made of.
-LIKELIHOODS = (likelihood.Softmax, likelihood.GaussianNoise, likelihood.Heteroscedastic)
+LIKELIHOODS = (likelihood.Softmax, likelihood.GaussianNoise, likelihood.Heteroscedastic, Poisson, Cox)
 PRIORS = (prior.Isotropic, prior.Flat)
 PROBLEM = (*LIKELIHOODS, *PRIORS)
 

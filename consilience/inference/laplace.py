@@ -110,7 +110,12 @@ class Laplace:
             Diverged: if the weights are not finite.
         """
         mode = centre(self.mode(task, start, client), task.like).params
-        curvature = sum_curvature(task, mode, client.data, self.curvature, self.dense, self.batch)
+        if task.by_rows:
+            curvature = sum_curvature(task, mode, client.data, self.curvature, self.dense, self.batch)
+        else:
+            curvature = _hessian(task, mode, client.data)
+        if not self.dense and curvature.ndim == 2:
+            curvature = curvature.diagonal()
         uncertain = {k: mode[k] for k in task.uncertain}
         if not self.dense:
             precision = curvature + 1 / tree.ravel(task.prior.gaussian(uncertain).var)
@@ -144,6 +149,17 @@ def sum_curvature(
         else:
             total = total + (factors**2).sum(0)
     return torch.as_tensor(total)
+def _hessian(task: Task, params: Params, rows: Data) -> Tensor:
+    """The Hessian of −log p(y|x,θ) over all rows at once, in double precision: for likelihoods that are no product."""
+    uncertain, fixed = _split(task, {name: leaf.double() for name, leaf in params.items()})
+    wide = Data(rows.x.double(), rows.y.double(), rows.w.double())
+
+    def loss(vector: Tensor) -> Tensor:
+        weights = fixed | tree.unravel(vector, uncertain)
+        return (wide.w * task.likelihood.nll(task.outputs(weights, wide.x), wide.y, weights)).sum()
+
+    matrix: Tensor = torch.func.jacrev(torch.func.grad(loss))(tree.ravel(uncertain))
+    return matrix.to(tree.ravel(params))
 
 
 def _split(task: Task, params: Params) -> tuple[Params, Params]:

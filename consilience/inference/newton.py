@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,8 @@ class Newton:
         steps: at most so many; a convex problem needs about six
         halvings: how often a step may be halved
     """
+
+    all_rows: ClassVar[bool] = True
 
     steps: int = 15
     halvings: int = 8

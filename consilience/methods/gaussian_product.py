@@ -35,6 +35,7 @@ class GaussianProduct(Method):
     sends: ClassVar[str] = "a Gaussian over its weights: variances, or a whole precision matrix"
     one_shot: ClassVar[bool] = True
     sums: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts", "survival")
 
     inference: Inference = Laplace()
     cap: float = added(0.0)

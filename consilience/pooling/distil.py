@@ -23,7 +23,7 @@ from consilience.likelihood import LOG_NOISE, GaussianNoise, Heteroscedastic, So
 from consilience.models.softmax import log_softmax, softmax
 from consilience.parties import Client, Server
 from consilience.posterior import Point, Posterior, average, centre, members
-from consilience.predictive import Categorical, Distribution, Predictive, sum_outputs
+from consilience.predictive import Categorical, Distribution, Normal, Predictive, sum_outputs
 from consilience.prior import Flat
 from consilience.task import Task
 from consilience.tree import Params
@@ -273,6 +273,8 @@ def _targets(p: Distribution) -> Tensor:
     """A teacher's distributions as targets: probabilities, or means and variances of y in a last dimension."""
     if isinstance(p, Categorical):
         return p.probs
+    if not isinstance(p, Normal):
+        raise InputError("A student learns classes or numbers, not counts or survival times: set distil=None.")
     return torch.stack([p.mean, p.total], -1)
 
 

@@ -56,6 +56,8 @@ def traffic_picture(traffic: Sequence[Traffic], caption: str) -> Picture:
 
 def _keys(run: RunReport) -> list[str]:
     """The scores that are shown site by site and round by round."""
+    if "concordance" in run.scores.metrics:
+        return ["nll", "concordance"]
     if run.is_regression:
         return ["nll", "rmse"]
     return ["nll", "accuracy"]
@@ -121,6 +123,15 @@ def _predicted(predicted: Predicted) -> Picture:
         caption += " In grey: single rows with their 95 % predictive intervals."
     headings = ["Rows", "Predicted", "Predictive SD", "Observed", "95 % interval"]
     drawing = Markup(predictions.predicted_section(predicted))
+    if predicted.horizon is not None:
+        caption = (
+            f"Risk of an event by time {number(predicted.horizon)}: dots are fifths of the test rows, by predicted "
+            "risk; on the dashed line prediction and observation agree. Observed by Kaplan and Meier, with 95 % "
+            "intervals."
+        )
+        rows = [[row[0], row[1], *row[3:]] for row in rows]
+        headings = ["Rows", "Predicted risk", "Observed", "95 % interval"]
+        return Picture("Calibration at a horizon", drawing, caption, headings, rows)
     return Picture("Predicted and observed values", drawing, caption, headings, rows)
 
 

@@ -35,9 +35,12 @@ from consilience.findings.wording import (
     temperature_name,
 )
 
-IN_TERMINAL = ("accuracy", "nll", "brier", "ece", "ece_debiased", "rmse", "crps", "coverage95")
-OF_WEAKEST = ("nll", "accuracy", "rmse")
-OF_BASELINES = ("nll", "rmse")
+IN_TERMINAL = (
+    *("accuracy", "nll", "brier", "ece", "ece_debiased", "rmse", "crps", "deviance", "coverage95"),
+    *("concordance", "ibs"),
+)
+OF_WEAKEST = ("nll", "accuracy", "rmse", "concordance")
+OF_BASELINES = ("nll", "rmse", "ibs")
 
 
 class Fitting:
@@ -226,6 +229,9 @@ def _comparison_grid(report: ComparisonReport, table: SplitTable) -> Table:
     if report.is_regression:
         point, point_heading, ranks = "rmse", "RMSE", ["nll", "crps"]
         headings = ["NLL", "temp.", "CRPS", "temp."]
+    if report.point == "concordance":
+        point, point_heading, ranks = "concordance", "C", ["nll", "ibs"]
+        headings = ["NLL", "temp.", "IBS", "temp."]
     grid = _new_grid(table, ["Rounds", "Up", point_heading, *headings])
     ece_style = ""
     if _is_few(report.test_rows):

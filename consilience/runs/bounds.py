@@ -10,11 +10,13 @@ from consilience.data.sites import Sites
 from consilience.engines import ENGINES
 from consilience.errors import Diverged, InputError
 from consilience.inference import Inference
+from consilience.inference.newton import Newton
 from consilience.method import Method
 from consilience.methods.bounds import bounds
 from consilience.metrics.scores import intervals, scores
 from consilience.posterior import Point, Samples
 from consilience.runs.evaluate import in_own_unit, in_units, join, per_site
+from consilience.runs.provenance import takes_all_rows
 from consilience.runs.result import Result
 from consilience.runs.run import Compute, run
 from consilience.task import Task
@@ -31,7 +33,13 @@ def train_bounds(result: Result) -> dict[str, Any]:
     Returns:
         The scores of every bound, or its `failure` where it diverged.
     """
-    listed = bounds(_inference(result.method), len(result.sites), result.sites.calibration is not None)
+    inference = _inference(result.method)
+    labelled = result.sites.calibration is not None
+    if not result.task.by_rows:  # the server's few rows would need many more events
+        labelled = False
+        if inference is None or not takes_all_rows(inference):
+            inference = Newton()
+    listed = bounds(inference, len(result.sites), labelled)
     found: dict[str, Any] = {}
     for bound, method in listed.items():
         if method.pooled and result.method.pooled:

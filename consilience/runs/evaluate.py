@@ -17,8 +17,11 @@ from consilience.metrics.by_part import scores_by_part
 from consilience.metrics.calibration import coverage_curve, expected_ece_if_calibrated, reliability
 from consilience.metrics.scores import intervals, scores
 from consilience.metrics.uncertainty import Uncertainty, decompose
+from consilience.outcomes.counts import Counts
+from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Distribution, Normal, Predictive, temperature, tempered
 from consilience.runs.shown import examples, predicted_bins
+from consilience.runs.times import describe_times, grid_of, with_baseline
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -67,6 +70,7 @@ class Scorer:
         self.method = method
         self.task = task
         self.sites = sites
+        self.grid = grid_of(task, sites)
         self._last: tuple[Tree, Judged] | None = None
 
     def history(self, state: Tree) -> dict[str, float]:
@@ -150,7 +154,7 @@ class Scorer:
         if isinstance(p, Categorical):
             report["reliability"] = [_bin(b._asdict()) for b in reliability(p, y)]
             report["ece_if_calibrated"] = expected_ece_if_calibrated(p)
-        else:
+        elif not isinstance(p, Survival):
             report["coverage"] = [
                 {"level": level, "observed": observed, "interval": list(interval)}
                 for level, observed, interval in coverage_curve(p, y, LEVELS)
@@ -158,7 +162,9 @@ class Scorer:
         report["diagnostics"] = self.method.diagnose(self.task, state, sites.all_test.x)
         report["predicted"] = None
         report["examples"] = None
-        if not isinstance(p, Categorical):
+        if isinstance(p, Survival):
+            report |= describe_times(p, y, self.task)
+        elif not isinstance(p, Categorical):
             report["predicted"] = predicted_bins(p, y, sites.public)
         elif sites.public:
             report["examples"] = examples(p, y, sites)
@@ -166,7 +172,8 @@ class Scorer:
 
     @property
     def _tempers(self) -> bool:
-        return self.sites.calibration is not None and self.method.tempers
+        """Whether a temperature is fitted: not where calibration rows were trained on, nor to survival curves."""
+        return self.sites.calibration is not None and self.method.tempers and self.grid is None
 
     def _temper(self, judgement: Judgement) -> dict[str, Any] | None:
         """The scores at the temperature that the server's labelled rows choose; None without such rows."""
@@ -195,7 +202,7 @@ class Scorer:
         y = in_own_unit(self.sites.all_test.y, self.sites)
         own_rows: dict[str, Any] = {"metrics": scores(own, y), "intervals": _lists(intervals(own, y)), "tempered": None}
         scaled = None
-        if self.sites.calibration is not None and self.method.tempers:
+        if self._tempers:
             temperatures = [fitted_temperature(judgement.model, self.sites) for judgement in drawn]
             scaled = _each_tempered([judgement.model for judgement in drawn], temperatures, self.sites)
             if len(drawn) == len(judgements):
@@ -219,20 +226,30 @@ class Scorer:
         personal = self.method.personal(self.task, state)
         own = []
         if personal is None or self.method.common:
-            models = [self._judge_model(self.method.predictive(self.task, state), slice(None))]
+            common = self._complete(self.method.predictive(self.task, state), self.sites.train)
+            models = [self._judge_model(common, slice(None))]
             if personal is not None:
                 pairs = zip(personal, self.sites.test, strict=True)
                 own = [self._predict_own(model, rows) for model, rows in pairs]
         else:
             drawn = set(draw_evenly(len(personal), MODELS))
             models = []
-            for k, (model, rows) in enumerate(zip(personal, site_rows(self.sites), strict=True)):
+            for k, (alone, rows) in enumerate(zip(personal, site_rows(self.sites), strict=True)):
+                model = self._complete(alone, self.sites.train[k : k + 1])
                 if k in drawn:
                     models.append(self._judge_model(model, rows))
                 else:
                     models.append(self._predict_own(model, self.sites.test[k]))
         self._last = (state, Judged(models, own))
         return self._last[1]
+
+    def _complete(self, model: Predictive, train: Sequence[Data]) -> Predictive:
+        """A model with a baseline hazard from its sites' sums, where it predicts times; a site's own shows no other."""
+        if self.grid is None:
+            return model
+        if len(train) == 1:
+            return with_baseline(model, train, self.grid, smallest=1)
+        return with_baseline(model, train, self.grid)
 
     def _judge_model(self, model: Predictive, kept: slice) -> Judgement:
         """Score a model on all test rows, and keep what it predicts for some."""
@@ -287,6 +304,8 @@ def split_uncertainty(
     rows = sites.all_test
     step = max(-(-len(rows.x) // SPLIT_ROWS), 1)
     some = slice(None, None, step)
+    if isinstance(p, Survival):
+        return None
     split = uncertainty(method, task, state, rows.x[some], MODELS)
     if not bool((split.epistemic > 1e-9).any()):
         return None
@@ -357,6 +376,8 @@ def cut(p: Distribution, rows: slice) -> Distribution:
     """
     if isinstance(p, Categorical):
         return Categorical(p.log_probs[rows].clone())
+    if isinstance(p, Counts | Survival):
+        return p.take(rows)
     noise = p.noise.expand_as(p.mean)
     return Normal(p.mean[rows].clone(), p.var[rows].clone(), noise[rows].clone())
 
@@ -372,6 +393,8 @@ def join(parts: Sequence[Distribution]) -> Distribution:
     """
     if isinstance(parts[0], Categorical):
         return Categorical(torch.cat([p[0] for p in parts]))
+    if isinstance(parts[0], Counts | Survival):
+        return type(parts[0])(*(torch.cat(leaf) for leaf in zip(*parts, strict=True)))
     leaves = zip(*((p.mean, p.var, p.noise.expand_as(p.mean)) for p in parts if isinstance(p, Normal)), strict=True)
     return Normal(*(torch.cat(leaf) for leaf in leaves))
 
@@ -440,7 +463,9 @@ def in_units(p: Distribution, rows: Data, sites: Sites) -> tuple[Distribution, T
         The predictions and the truth.
     """
     y = in_own_unit(rows.y, sites)
-    if isinstance(p, Categorical):
+    if isinstance(p, Counts):
+        return p.expose(rows.y)
+    if not isinstance(p, Normal):
         return p, y
     scale = sites.target_scale
     return Normal(p.mean * scale + sites.target_shift, p.var * scale**2, p.noise * scale**2), y
@@ -456,8 +481,10 @@ def in_own_unit(y: Tensor, sites: Sites) -> Tensor:
     Returns:
         Labels, or targets in their own unit.
     """
-    if sites.classes is not None:
+    if sites.classes is not None or sites.outcome == "survival":
         return y
+    if sites.outcome == "counts":
+        return y.reshape(len(y), -1)[:, 0]
     return y * sites.target_scale + sites.target_shift
 
 

@@ -21,7 +21,9 @@ from consilience.models import model
 from consilience.models.features import usual_features
 from consilience.runs.features import features_from
 from consilience.splits.text import parse
-from consilience.task import Task, classification, regression
+from consilience.task import Task, classification, counts, regression, survival
+
+OUTCOME = ("task", "time", "event", "exposure")  # what recipes say of a target of another kind, and lacked before
 
 
 class Ingredients(NamedTuple):
@@ -60,6 +62,10 @@ class Recipe:
         data_dir: Where data sets are kept.
         features: The feature map under the network: a name, as `conv:512`, or a run's folder; none if None.
         conformal: The share of training rows set aside for prediction sets.
+        task: What the target of CSV files is read as: `classification`, `regression` or `counts`; by its cells if None.
+        time: The column of times to an event, for CSV files; with `event`, in place of a target.
+        event: The column that says whether the event was seen.
+        exposure: The column of how long or how many were exposed, for counts.
     """
 
     method: str = defaults.RUN
@@ -77,6 +83,10 @@ class Recipe:
     data_dir: str | None = None
     features: str | None = None
     conformal: float = 0.0
+    task: str | None = None
+    time: str | None = None
+    event: str | None = None
+    exposure: str | None = None
 
     def build(self) -> Ingredients:
         """Build all that a run takes."""
@@ -93,6 +103,8 @@ class Recipe:
             The recipe with the method; its own settings come after the advised ones.
         """
         task, sites = self.build_problem()
+        if sites.outcome:
+            return dataclasses.replace(self, method=defaults.EVENTS)
         weights = sum(leaf.numel() for leaf in task.like.values())
         is_table = self.data.endswith(".csv")
         name, settings = defaults.for_run(sites.classes is not None, self.model == "linear", weights, is_table)
@@ -107,7 +119,11 @@ class Recipe:
         Returns:
             The recipe with all three.
         """
-        recipe = dataclasses.replace(self, method=defaults.for_free_run(self.build_sites().classes is not None))
+        sites = self.build_sites()
+        name = defaults.EVENTS
+        if not sites.outcome:
+            name = defaults.for_free_run(sites.classes is not None)
+        recipe = dataclasses.replace(self, method=name)
         return recipe.choose_network(None, features, [recipe.build_method()])
 
     def choose_network(self, model: str | None, features: str | None, methods: Iterable[Method]) -> Recipe:
@@ -122,6 +138,8 @@ class Recipe:
         Returns:
             The recipe with both.
         """
+        if model is None and features is None and self.build_sites().outcome:
+            model = "linear"  # effects of the columns themselves are what counts and survival are modelled for
         if model is None and features is None and any(method.heads for method in methods):
             features = usual_features(self.build_sites().shape)
         if model is None:
@@ -129,6 +147,12 @@ class Recipe:
             if features is not None:
                 model = "linear"
         return dataclasses.replace(self, model=model, features=features)
+
+    @property
+    def predicts_times(self) -> bool:
+        """Whether times to an event are predicted; no file is read."""
+        facts = datasets.FACTS.get(self.data)
+        return self.time is not None or (facts is not None and facts.outcome == "survival")
 
     @property
     def network(self) -> str:
@@ -146,6 +170,10 @@ class Recipe:
         network = model(self.model, sites.features, sites.classes, feature_map)
         if sites.classes:
             return classification(network), sites
+        if sites.outcome == "counts":
+            return counts(network), sites
+        if sites.outcome == "survival":
+            return survival(network), sites
         return regression(network), sites
 
     def build_sites(self) -> Sites:
@@ -175,11 +203,13 @@ class Recipe:
         if self.split:
             split = parse(self.split)
         if self.data.endswith(".csv"):
-            if self.target is None:
+            if self.target is None and self.time is None and self.event is None:
                 raise InputError("CSV files need to know which column to predict: name it as target.")
-            return from_csv(self.data, self.target, split=split, sites=self.sites, **roles)
-        if self.target is not None:
-            raise InputError(f"target is for CSV files, and {self.data} knows what it predicts: leave it out.")
+            what: Any = {name: getattr(self, name) for name in OUTCOME}
+            return from_csv(self.data, self.target, split=split, sites=self.sites, **what, **roles)
+        for name in ("target", *OUTCOME):
+            if getattr(self, name) is not None:
+                raise InputError(f"{name} is for CSV files, and {self.data} knows what it predicts: leave it out.")
         rows = datasets.load(self.data, self.data_dir)
         return rows.split(split or rows.usual_split(), self.sites, **roles)
 
@@ -190,7 +220,7 @@ class Recipe:
             del value["features"]  # as recipes were before there were any
         if not self.conformal:
             del value["conformal"]
-        return value
+        return {name: part for name, part in value.items() if part is not None or name not in OUTCOME}
 
     @staticmethod
     def from_json(value: dict[str, Any], data_dir: str | None = None) -> Recipe:

@@ -27,6 +27,8 @@ from consilience.formats.blueprint import blueprint
 from consilience.guarantees.sets import Guarantee, prediction_intervals, prediction_sets
 from consilience.key import Key
 from consilience.method import Method, name
+from consilience.outcomes.counts import Counts
+from consilience.outcomes.survival import Survival
 from consilience.parties import Received, Server
 from consilience.posterior import Dense, Gaussian, Point, Samples
 from consilience.predictive import Categorical, Normal, check_finite, tempered
@@ -36,6 +38,7 @@ from consilience.runs.effects import effects_report, run_effects
 from consilience.runs.evaluate import Scorer, fitted_temperature, uncertainty
 from consilience.runs.provenance import check, facts, reported_identity
 from consilience.runs.store import FORMAT, Checkpoint, Store
+from consilience.runs.times import recall_baseline
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -58,6 +61,9 @@ class Prediction(NamedTuple):
         sets: Whether each class is in the prediction set, [N, C]; None for a regression, or where no level is asked.
         low: The lower end of the prediction interval in the target's units; None likewise.
         high: Its upper end.
+        survival: The chance of no event by each time, [N, T]; for times to an event only, whose `mean` and `var` are
+            those of the log-hazard.
+        times: The times, [T].
     """
 
     probs: Tensor | None
@@ -69,6 +75,8 @@ class Prediction(NamedTuple):
     sets: Tensor | None = None
     low: Tensor | None = None
     high: Tensor | None = None
+    survival: Tensor | None = None
+    times: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,10 +152,17 @@ class Result:
             if guarantee is None or not isinstance(plain, Categorical):
                 return prediction
             return prediction._replace(sets=prediction_sets(plain, guarantee, site))
+        if isinstance(p, Survival):
+            on = recall_baseline(p, self.report)
+            assert isinstance(on, Survival)
+            parts = (u.aleatoric, u.epistemic, u.disagreement)
+            return Prediction(None, p.risk, p.var, *parts, survival=on.curves, times=on.times[0])
+        if isinstance(p, Counts):
+            return Prediction(None, p.mean, p.total, u.aleatoric, u.epistemic, u.disagreement)
         scale, shift = self.sites.target_scale, self.sites.target_shift
         assert isinstance(p, Normal)
-        parts = [t * v * scale**2 for v in (u.aleatoric, u.epistemic, u.disagreement)]
-        prediction = Prediction(None, p.mean * scale + shift, p.total * scale**2, *parts)
+        scaled = [t * v * scale**2 for v in (u.aleatoric, u.epistemic, u.disagreement)]
+        prediction = Prediction(None, p.mean * scale + shift, p.total * scale**2, *scaled)
         if guarantee is None or not isinstance(plain, Normal):
             return prediction
         low, high = prediction_intervals(plain, guarantee, site)

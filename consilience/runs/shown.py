@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from consilience.data.sites import Sites
+from consilience.outcomes.counts import Counts
 from consilience.predictive import Categorical, Normal
 
 PREDICTED_BINS = 10
@@ -15,7 +16,7 @@ SHOWN_EXAMPLES = 5  # of a kind, and only of public rows
 SHOWN_POINTS = 300
 
 
-def predicted_bins(p: Normal, y: Tensor, public: bool) -> dict[str, Any] | None:
+def predicted_bins(p: Normal | Counts, y: Tensor, public: bool) -> dict[str, Any] | None:
     """Compare predictions with the truth, in bins of the prediction.
 
     Args:
