@@ -21,6 +21,7 @@ from consilience.inference.coreset import Learned
 from consilience.inference.unrolled import Lessons
 from consilience.pooling.ensembles import Ensembled
 from consilience.privacy.exposure import Nearness
+from consilience.privacy.masks import Masked
 from consilience.tree import Tree
 
 # What may move or be stored for every method. A method adds the named tuples that its own file defines and those it
@@ -42,6 +43,7 @@ TYPES: dict[str, type] = {
         Ensembled,
         Learned,
         Lessons,
+        Masked,
     )
 }
 

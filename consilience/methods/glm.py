@@ -38,6 +38,7 @@ from consilience.pooling.derivatives import (
     unpack,
     with_gauge,
 )
+from consilience.pooling.summands import Summation, Total
 from consilience.pooling.sums import CHUNK, Sums, add, check_memory, doubt, summarise
 from consilience.posterior import Dense, Point, Posterior, Samples, centre, draw, members
 from consilience.predictive import Distribution, Predictive
@@ -146,6 +147,9 @@ class GLM(Method):
         if isinstance(send, Sums):
             return doubt(send)
         return doubt_derivatives(send)
+
+    def summation(self) -> Summation:
+        return Total()
 
     def has_hessian(self, task: Task) -> bool:
         """Tell whether there are few enough weights for a matrix of all pairs."""

@@ -28,7 +28,9 @@ from consilience.privacy.rows import holds_rows
 from consilience.study.admission import begins_alone, may_leave, message_hash, rules_of
 from consilience.study.choice import knob_of, log_scores
 from consilience.study.files import open_file
+from consilience.study.masking import MaskBook, book_path
 from consilience.study.rows import Parts, Training, fingerprint, training_rows
+from consilience.study.summing import mask_reply
 from consilience.tree import Tree
 
 
@@ -106,6 +108,7 @@ def fit(
     rows: Parts,
     message: Path | None = None,
     memory: Path | None = None,
+    book: Path | None = None,
 ) -> Fitted:
     """Run the method's `local` on the training rows and seal what it sends; nothing leaves that the study forbids.
 
@@ -116,6 +119,7 @@ def fit(
         rows: Its rows by role.
         message: The coordinator's message; None in a first round that needs none.
         memory: What the round before left here.
+        book: The site's book of masks, in a study that masks; by default beside the memory.
 
     Returns:
         The files to be written.
@@ -139,7 +143,11 @@ def fit(
     header = Header("reply", agreement.hash, agreement.name, member.name, round_, identity)
     if asked:
         header = header._replace(about={**identity, "message": asked})
-    sealed = seal({"send": reply.send, "size": reply.size}, header, key)
+    leaving = reply
+    if agreement.secure:
+        masks = MaskBook(book or book_path(study, member, (memory or Path()).parent), study, member, key)
+        leaving = mask_reply(masks, round_, f"{asked} {fingerprint(rows.train)}", reply)
+    sealed = seal({"send": leaving.send, "size": leaving.size}, header, key)
     try:
         limit_bytes(len(sealed), agreement.most_bytes)
     except Refused as error:
