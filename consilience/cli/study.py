@@ -80,6 +80,9 @@ def new(
     most_influence: Annotated[
         float, typer.Option(help="Share of the model that one site may have without a warning.")
     ] = 0.5,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Sites mask what they send: the coordinator sees the sum alone.")
+    ] = False,
     folder: Annotated[Path, typer.Option("--folder", help="Folder for NAME.toml and NAME.key.")] = Path(),
 ) -> None:
     """Write a study file, to be read, corrected and then signed by every site."""
@@ -106,6 +109,7 @@ def new(
         scaling,
         hand_out,
         features,
+        secure,
     )
     draft = dataclasses.replace(
         draft,
@@ -172,6 +176,8 @@ def _show_agreement(agreement: Agreement) -> None:
     say(f"{agreement.method} with the model {agreement.network}, {agreement.rounds} round(s), seed {agreement.seed}.")
     leaves = f"{', '.join(agreement.leaves)}; at most {agreement.most_bytes:,} bytes"
     say(f"A site sends: {agreement.build_method().sends} ({leaves}).")
+    if agreement.secure:
+        say("Sites mask what they send: the coordinator sees the sum over all sites, and no site's own.")
     say(f"Sites get back: {agreement.hand_out}.")
 
 

@@ -2,9 +2,9 @@
 
 Sites i < j derive a secret from their X25519 keys. For each thing that is summed, HKDF makes a key of that secret, the
 study's hash, the list of sites, the round and what is summed; ChaCha20 stretches the key to as many whole numbers mod
-2⁶⁴ as there are. Site i adds that stream and site j subtracts it, so that xᵢ + Σⱼ ±stream(i, j) mod 2⁶⁴ alone is
-uniform, whatever xᵢ is, and all sites' add up to Σ xᵢ. Where a site is missing, the others tell their keys with it for this one
-sum, and its streams are taken out.
+2⁶⁴ as there are. Site i adds that stream and site j subtracts it. What a site sends is then uniform, whatever it hides,
+and all sites' add up to the sum of what they hide. Where a site is missing, the others tell their keys with it for this
+one sum, and its streams are taken out.
 """
 
 from __future__ import annotations

@@ -388,7 +388,7 @@ def choose(
     value, temperature = choose_value(torch.stack([s.table for s in statistics]).sum(0), knob)
     method, state = model.method.turn(model.state, value)
     state = _train_student(agreement, method, state, inputs)
-    names = tuple(s.site for s in statistics)
+    names = tuple(name for s in statistics for name in s.sites)
     notes: tuple[str, ...] = ()
     missing = [name for name in model.facts.sites if name not in names]
     if missing:

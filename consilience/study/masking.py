@@ -119,7 +119,7 @@ class MaskBook:
         return Masked(vectors[name], torch.tensor(entry["sites"]), _hash_bytes(entry["roster"]))
 
     def tell(self, request: Path) -> bytes:
-        """Answer the coordinator's request to go on without sites: the keys of the masks shared with them, for this sum.
+        """Answer the coordinator's request to go on without sites: with the keys of the masks shared with them.
 
         Args:
             request: What `consilience study drop` wrote.
@@ -214,6 +214,15 @@ def book_path(study: Study, member: Member, folder: Path = Path()) -> Path:
         folder: Where the site keeps its files.
     """
     return folder / f"{member.name}-{study.agreement.hash[:8]}.masks"
+
+
+def statistics_of(model: str) -> str:
+    """Name the sum of the sites' statistics about a model.
+
+    Args:
+        model: Its checksum.
+    """
+    return f"statistics {model}"
 
 
 def _read_drop(envelope: Envelope) -> tuple[int, str, list[int]]:

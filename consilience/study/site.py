@@ -28,9 +28,9 @@ from consilience.privacy.rows import holds_rows
 from consilience.study.admission import begins_alone, may_leave, message_hash, rules_of
 from consilience.study.choice import knob_of, log_scores
 from consilience.study.files import open_file
-from consilience.study.masking import MaskBook, book_path
+from consilience.study.masking import MaskBook, book_path, statistics_of
 from consilience.study.rows import Parts, Training, fingerprint, training_rows
-from consilience.study.summing import mask_reply
+from consilience.study.summing import mask_reply, mask_table
 from consilience.tree import Tree
 
 
@@ -330,7 +330,14 @@ def check_unseen(study: Study, memory: Path | None, rows: Parts) -> bool:
 
 
 def statistics(
-    study: Study, member: Member, key: Ed25519PrivateKey, rows: Data, method: Method, state: Tree, of: str
+    study: Study,
+    member: Member,
+    key: Ed25519PrivateKey,
+    rows: Data,
+    method: Method,
+    state: Tree,
+    of: str,
+    book: Path | None = None,
 ) -> bytes:
     """Write a site's table of summed log-scores for a model.
 
@@ -342,6 +349,7 @@ def statistics(
         method: The model's method.
         state: The model's state.
         of: The model's checksum.
+        book: The site's book of masks, in a study that masks; by default here.
 
     Returns:
         The file that leaves.
@@ -360,4 +368,9 @@ def statistics(
         table = log_scores(method, task, state, rows)
     about = {**_identity(agreement, member), "model": of, "knob": knob_of(method, state).name}
     header = Header("statistics", agreement.hash, agreement.name, member.name, 1, about)
+    if agreement.secure:
+        masks = MaskBook(book or book_path(study, member), study, member, key)
+        return seal(
+            {"masked": mask_table(masks, statistics_of(of), fingerprint(rows), table, len(rows.y))}, header, key
+        )
     return seal({"log_scores": table, "count": torch.tensor(len(rows.y))}, header, key)

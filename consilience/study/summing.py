@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -19,25 +20,28 @@ from consilience.admission.gate import (
     MOST_ROWS,
     Gate,
     Refused,
+    Rules,
     check_counts,
     check_finite,
+    check_form,
     check_gaussians,
     check_method,
     check_numbers,
     check_precisions,
     check_size,
     check_weights,
+    refuse_errors,
 )
 from consilience.admission.steps import Scales, scales_of
 from consilience.agreement.agreement import Agreement, Member, Study
-from consilience.agreement.rehearsal import Rehearsal
+from consilience.agreement.rehearsal import INVENTED, Rehearsal, rehearsal_of
 from consilience.agreement.secure import Drop
 from consilience.errors import InputError
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Envelope, Header, seal
 from consilience.method import Method
 from consilience.parties import Received, Reply
-from consilience.pooling.summands import Summation
+from consilience.pooling.summands import Counted, Summation
 from consilience.privacy.masks import KEY, Masked, add_up
 from consilience.study.admission import bounds_of
 from consilience.study.masking import REPLY, MaskBook, purpose_of, roster_of
@@ -118,6 +122,96 @@ def mask_reply(book: MaskBook, round: int, content: str, reply: Reply) -> Reply:
     return Reply(book.mask(round, REPLY, content, values), torch.zeros(()), reply.keep)
 
 
+def mask_table(book: MaskBook, what: str, content: str, table: Tree, rows: int) -> Masked:
+    """Turn any table of sums over a site's rows into what leaves it under masks; outside the rounds.
+
+    Args:
+        book: The site's masks.
+        what: What is summed: a name that no other table of the study has.
+        content: A hash of what decides the table.
+        table: A tree of numbers.
+        rows: How many rows stand behind it, which is masked as well.
+
+    Returns:
+        The masked table.
+
+    Raises:
+        InputError: A number does not fit, or the site has masked another table under this name.
+    """
+    summands = Counted(torch.tensor(float(rows), dtype=torch.float64), table)
+    values = scales_for(book.study.agreement, roster_of(book.study), summands).to_multiples(summands)
+    return book.mask(1, what, content, values)
+
+
+class TableSum(NamedTuple):
+    """The sum of the sites' masked tables.
+
+    Attributes:
+        table: The sum.
+        rows: How many rows stand behind it.
+        names: The sites in it.
+        refused: A sentence for each file that is left out.
+    """
+
+    table: Tree
+    rows: int
+    names: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+def add_tables(
+    study: Study, envelopes: Sequence[Envelope], told: Sequence[Envelope], like: Tree, what: str
+) -> TableSum:
+    """Add masked tables up, at the coordinator.
+
+    Args:
+        study: The study.
+        envelopes: The sites' files, which came as they should: a dict with `masked` each.
+        told: What sites told of the masks shared with missing ones.
+        like: A table of the same form.
+        what: What is summed.
+
+    Returns:
+        The sum.
+
+    Raises:
+        InputError: The files cannot be summed.
+    """
+    summands = Counted(torch.zeros((), dtype=torch.float64), like)
+    gate = masked_gate(Gate(Rules(), None, 1), scales_for(study.agreement, study.sites, summands).count)
+    masked: dict[int, Masked] = {}
+    refused = []
+    for envelope in envelopes:
+        try:
+            with refuse_errors():
+                value = envelope.value(TYPES)["masked"]
+                check_form(Reply(value, torch.zeros(())), gate)
+        except Refused as error:
+            refused.append(f"{envelope.path} is not used: {error}")
+            continue
+        masked[study.member(envelope.header.sender).number] = value
+    scales = partial(scales_for, study.agreement, summands=summands)
+    summed = add_masked(study, masked, told, scales, 1, what)
+    refused += [f"The file of {_member(study, k).name} is not used: {why}" for k, why in summed.refused.items()]
+    names = tuple(_member(study, number).name for number in summed.sites)
+    return TableSum(summed.total.value, round(float(summed.total.rows)), names, tuple(refused))
+
+
+def masked_bytes(agreement: Agreement) -> int:
+    """Count the bytes of the largest masked reply's numbers.
+
+    Args:
+        agreement: The study's agreement.
+    """
+    method = agreement.build_method()
+    counts = []
+    for t in range(1, min(agreement.rounds, 2) + 1):
+        reply = rehearsal_of(agreement).reply(method, agreement.build_task(), None, t, INVENTED)
+        summands = summation_of(method).split(reply.send, reply.size)
+        counts.append(scales_of(summands, None, 1, 1).count)
+    return 8 * max(counts)
+
+
 def invent_reply(rehearsal: Rehearsal, method: Method, task: Task, message: Tree, round: int) -> Reply:
     """Let an invented site answer, for the form of its summands.
 
@@ -187,7 +281,8 @@ def add_masked(
         rosters.setdefault((*masked[number].sites.tolist(), *masked[number].roster.tolist()), []).append(number)
     if not rosters:
         raise InputError("No masked file can be used: wait for the sites'.")
-    here = sorted(max(rosters.values(), key=_length))
+    largest: list[int] = max(rosters.values(), key=len)
+    here = sorted(largest)
     others = masked.keys() - {*late, *here}
     refused |= dict.fromkeys(others, "it is masked for other sites than the others' files: use one study file.")
     first = masked[here[0]]
@@ -205,10 +300,6 @@ def add_masked(
     return Summed(scales(members).to_total(multiples, len(here)), tuple(here), refused)
 
 
-def _length(numbers: Sequence[int]) -> int:
-    return len(numbers)
-
-
 def _member(study: Study, number: int) -> Member:
     return next(site for site in study.sites if site.number == number)
 
@@ -218,8 +309,8 @@ def _check_present(study: Study, members: Sequence[Member], here: Sequence[int],
     missing = [site.name for site in members if site.number not in here and site.name not in dropped]
     if missing:
         raise InputError(
-            f"Nothing of {', '.join(missing)} is here, and masks vanish only from the sum of all: wait for it, or go "
-            f"on without by `consilience study drop STUDY {' '.join(missing)}` (round {round})."
+            f"Nothing of {', '.join(missing)} is here, and masks vanish only from the sum of all: wait for it; or, if it "
+            f"sent nothing, go on without by `consilience study drop STUDY {' '.join(missing)}` (round {round})."
         )
     fewest = study.agreement.fewest_sites
     if len(here) < fewest:
