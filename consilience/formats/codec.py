@@ -139,7 +139,8 @@ def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     hashed = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         hashed.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        hashed.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        if tensor.numel():  # an empty one that came over a network may have strides of 0, and no view as bytes
+            hashed.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return hashed.hexdigest()
 
 

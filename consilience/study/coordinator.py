@@ -208,12 +208,12 @@ def _play(study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | 
         if before.done >= agreement.rounds:
             raise InputError(f"All of the study's {agreement.rounds} rounds are done.")
         collections: list[Collected] = []
-        masking = Masking(study, method, task, inputs, paths)
+        masking = Masking(study, method, task, inputs)
 
         def gather(message: Tree) -> list[Received]:
             gate = gate_of(agreement, message, before.done + 1, inputs)
             if agreement.secure:
-                collected = masking.collect(gate, message)
+                collected = masking.collect(gate, message, paths)
                 collections.append(collected)
                 return masking.replies
             collected = collect(study, paths, gate)

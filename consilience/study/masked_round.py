@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from torch import Tensor
 
-from consilience.admission.gate import Gate
+from consilience.admission.gate import Gate, Rules
 from consilience.agreement.agreement import Study
 from consilience.agreement.rehearsal import rehearsal_of
 from consilience.errors import InputError
 from consilience.formats.envelope import Envelope, open_envelope
 from consilience.method import Method
 from consilience.parties import Received
+from consilience.privacy.masks import Masked
 from consilience.study.files import Collected, collect, from_sites
 from consilience.study.masking import REPLY
 from consilience.study.summing import (
@@ -67,14 +68,14 @@ def read_told(study: Study, paths: Sequence[Path], round: int) -> tuple[list[Env
 
 
 class Masking:
-    """One round's files of a study that masks.
+    """One round after another of a study that masks.
 
     Attributes:
         replies: What the method pools, of all sites together.
         rows: How many rows stand behind them.
     """
 
-    def __init__(self, study: Study, method: Method, task: Task, inputs: Tensor | None, paths: Sequence[Path]) -> None:
+    def __init__(self, study: Study, method: Method, task: Task, inputs: Tensor | None) -> None:
         """Prepare.
 
         Args:
@@ -82,22 +83,57 @@ class Masking:
             method: Its method.
             task: Its problem.
             inputs: The coordinator's unlabelled rows.
-            paths: The sites' files.
         """
         self.study = study
         self.method = method
         self.task = task
-        self.inputs = inputs
-        self.paths = paths
+        self.rehearsal = rehearsal_of(study.agreement, inputs)
         self.replies: list[Received] = []
         self.rows = 0
+        self._gate = Gate(Rules(), None, 0)
+        self._like: Tree = ()
+        self._summands: Tree = ()
 
-    def collect(self, gate: Gate, message: Tree) -> Collected:
-        """Collect a round's masked replies, and sum them.
+    def prepare(self, gate: Gate, message: Tree) -> Gate:
+        """Make a round's gate for masked replies.
 
         Args:
             gate: The gate for replies in the open.
             message: What the sites answer.
+        """
+        invented = invent_reply(self.rehearsal, self.method, self.task, message, gate.round)
+        self._gate = gate
+        self._like = invented.send
+        self._summands = summation_of(self.method).split(invented.send, invented.size)
+        return masked_gate(gate, scales_for(self.study.agreement, self.study.sites, self._summands).count)
+
+    def add(self, masked: Mapping[int, Masked], told: Sequence[Envelope] = ()) -> Summed:
+        """Sum the masked replies of the round that was prepared.
+
+        Args:
+            masked: What sites sent, by their numbers.
+            told: What they told of the masks shared with missing sites.
+
+        Returns:
+            Who is in the sum.
+
+        Raises:
+            InputError: They cannot be summed.
+        """
+        scales = partial(scales_for, self.study.agreement, summands=self._summands)
+        summed = add_masked(self.study, masked, told, scales, self._gate.round, REPLY)
+        self.replies, self.rows = join_total(
+            self.study, self._gate, self.method, summed.total, summed.sites, self._like
+        )
+        return summed
+
+    def collect(self, gate: Gate, message: Tree, paths: Sequence[Path]) -> Collected:
+        """Collect a round's masked files, and sum them.
+
+        Args:
+            gate: The gate for replies in the open.
+            message: What the sites answer.
+            paths: The files.
 
         Returns:
             The masked replies that are in the sum, and what was left out.
@@ -105,23 +141,16 @@ class Masking:
         Raises:
             InputError: They cannot be summed.
         """
-        study = self.study
-        rehearsal = rehearsal_of(study.agreement, self.inputs)
-        invented = invent_reply(rehearsal, self.method, self.task, message, gate.round)
-        summands = summation_of(self.method).split(invented.send, invented.size)
-        replies, told_paths = sort_files(self.paths)
-        count = scales_for(study.agreement, study.sites, summands).count
-        collected = collect(study, replies, masked_gate(gate, count))
-        told, refused = read_told(study, told_paths, gate.round)
-        masked = {reply.client: reply.payload for reply in collected.received}
-        if not masked:
-            raise InputError(f"No reply can be used. {' '.join((*collected.refused, *refused))}".strip())
-        scales = partial(scales_for, study.agreement, summands=summands)
+        replies, told_paths = sort_files(paths)
+        collected = collect(self.study, replies, self.prepare(gate, message))
+        told, refused = read_told(self.study, told_paths, gate.round)
+        sentences = " ".join((*collected.refused, *refused))
+        if not collected.received:
+            raise InputError(f"No reply can be used. {sentences}".strip())
         try:
-            summed = add_masked(study, masked, told, scales, gate.round, REPLY)
+            summed = self.add({reply.client: reply.payload for reply in collected.received}, told)
         except InputError as error:
-            raise InputError(f"{error} {' '.join((*collected.refused, *refused))}".strip()) from error
-        self.replies, self.rows = join_total(study, gate, self.method, summed.total, summed.sites, invented.send)
+            raise InputError(f"{error} {sentences}".strip()) from error
         return _keep(collected, summed, refused)
 
 

@@ -309,8 +309,8 @@ def _check_present(study: Study, members: Sequence[Member], here: Sequence[int],
     missing = [site.name for site in members if site.number not in here and site.name not in dropped]
     if missing:
         raise InputError(
-            f"Nothing of {', '.join(missing)} is here, and masks vanish only from the sum of all: wait for it; or, if it "
-            f"sent nothing, go on without by `consilience study drop STUDY {' '.join(missing)}` (round {round})."
+            f"Nothing of {', '.join(missing)} is here, and masks vanish only from the sum of all: wait for it; or, if "
+            f"it sent nothing, go on without by `consilience study drop STUDY {' '.join(missing)}` (round {round})."
         )
     fewest = study.agreement.fewest_sites
     if len(here) < fewest:
