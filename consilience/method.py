@@ -15,6 +15,7 @@ from consilience import tree
 from consilience.errors import InputError
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.resistant import Average
+from consilience.pooling.summands import Mean, Summation
 from consilience.posterior import SMALLEST, Point, Posterior, average
 from consilience.predictive import Distribution, Predictive
 from consilience.task import Task
@@ -371,6 +372,17 @@ class Method(ABC):
         Such a method is a sum: replies may be folded into it as they arrive, and added up securely.
         """
         return False
+
+    def summation(self) -> Summation | None:
+        """Say how replies are added up, so that the server need not see a single one.
+
+        Returns:
+            How a reply becomes summands and a total what `aggregate` needs; None where the method, as it is set, is no
+            sum.
+        """
+        if self.averages:
+            return Mean()
+        return None
 
     def fewest(self, reply: Reply) -> Tensor:
         """Count the rows behind the smallest part of what a client sends: a study has a least number.

@@ -21,6 +21,7 @@ from consilience.admission.gate import MOST_ROWS
 from consilience.agreement.columns import Column, Target
 from consilience.agreement.guarantees import check_guarantees
 from consilience.agreement.names import check_name
+from consilience.agreement.secure import Drop, check_secure, drop_of
 from consilience.agreement.toml import check_column, convert, parse
 from consilience.errors import InputError, unknown_name
 from consilience.formats.blueprint import MOST_DRAWS
@@ -33,6 +34,7 @@ from consilience.models import MODELS, model
 from consilience.models.features import FOR_IMAGES, features
 from consilience.prior import Isotropic
 from consilience.privacy.rules import OUTCOMES, DisclosureRules
+from consilience.privacy.masks import is_usable
 from consilience.task import Task, classification, regression
 from consilience.version import __version__
 
@@ -102,6 +104,7 @@ class Agreement:
         nonconformity: The score that is counted, as `aps`; the usual one if empty.
         grid: How many edges scores are counted on.
         few_outcomes: What becomes of classes that few rows of a site are of: warn, or refuse.
+        secure: Whether replies are added up under masks, so that nobody sees a single one.
     """
 
     name: str
@@ -140,6 +143,9 @@ class Agreement:
     grid: int = optional(1000, "guarantees", "edges that scores are counted on")
     few_outcomes: str = optional(
         "warn", "rows", "classes of fewer rows than `smallest` at a site: warn it, or refuse (rule: outcome levels)"
+    )
+    secure: bool = optional(
+        False, "privacy", "sites mask what they send: the coordinator sees the sum over all sites, and no site's own"
     )
 
     @property
@@ -276,6 +282,8 @@ class Agreement:
         self._check_numbers()
         self._check_disclosure()
         check_guarantees(self)
+        if self.secure:
+            check_secure(self, method)
         columns = (*self.columns, self.target.as_column())
         names = [column.name for column in columns]
         if len(set(names)) != len(names) or len(names) < 2:
@@ -326,6 +334,7 @@ class Member:
         signature: Its signature of the agreement's hash, the name and the rows.
         left: Whether it has left the study.
         rows: The most rows it will ever say it has; 0 in studies of format 1, where no site committed to a number.
+        masks: Its public key for masks; empty in studies that do not mask.
     """
 
     name: str
@@ -334,6 +343,7 @@ class Member:
     signature: str
     left: bool = False
     rows: int = 0
+    masks: str = ""
 
 
 class Sender(NamedTuple):
@@ -372,6 +382,7 @@ class Study:
         models: The models that were pooled.
         sums: Who gave sums for the scaling; a site of such a name joins with the same key.
         text: The agreement as people wrote it.
+        drops: Sites that masked sums go on without.
     """
 
     agreement: Agreement
@@ -379,6 +390,7 @@ class Study:
     models: tuple[PooledModel, ...] = ()
     sums: tuple[Sender, ...] = ()
     text: str = field(default="", compare=False)
+    drops: tuple[Drop, ...] = ()
 
     @property
     def active(self) -> tuple[Member, ...]:
@@ -410,7 +422,7 @@ class Study:
         names = [site.name for site in self.active]
         raise unknown_name(f"site in the study '{self.agreement.name}'", name, names or ["none"])
 
-    def with_member(self, name: str, key: str, signature: str, rows: int = 0) -> Study:
+    def with_member(self, name: str, key: str, signature: str, rows: int = 0, masks: str = "") -> Study:
         """Add a site, with a number of its own.
 
         Args:
@@ -418,6 +430,7 @@ class Study:
             key: Its public key.
             signature: Its signature of the agreement, the name and the rows.
             rows: The number of rows it commits to.
+            masks: Its public key for masks.
 
         Returns:
             The study with the site.
@@ -435,7 +448,11 @@ class Study:
         check_rows(self.agreement, name, rows)
         if is_weak(key):
             raise InputError(f"The key of '{name}' is none that only its owner can sign with: let it make a new one.")
-        member = Member(name, self.next_number, key, signature, rows=rows)
+        if self.agreement.secure and not is_usable(masks):
+            raise InputError(
+                f"'{name}' gives no key for masks, or one whose secrets everybody knows: let it join anew."
+            )
+        member = Member(name, self.next_number, key, signature, rows=rows, masks=masks)
         _check_signature(self.agreement, member)
         return replace(self, sites=(*self.sites, member))
 
@@ -472,19 +489,22 @@ class Study:
         return replace(self, models=(*others, PooledModel(checksum, tuple(names), superseded)))
 
 
-def signed_words(agreement: Agreement, name: str, rows: int) -> bytes:
+def signed_words(agreement: Agreement, name: str, rows: int, masks: str = "") -> bytes:
     """Return what a site signs when it joins: the agreement, the name it goes by, and how many rows it may speak for.
 
     Args:
         agreement: The agreement.
         name: The site's name.
         rows: The number of rows it commits to; not signed in format 1.
+        masks: Its public key for masks, in a study that masks.
 
     Returns:
         The bytes to sign.
     """
     if agreement.format == 1:
         return f"{agreement.hash} {name}".encode()
+    if agreement.secure:
+        return f"{agreement.hash} {rows} {masks} {name}".encode()
     return f"{agreement.hash} {rows} {name}".encode()
 
 
@@ -507,7 +527,7 @@ def check_rows(agreement: Agreement, name: str, rows: int) -> None:
 
 
 def _check_signature(agreement: Agreement, site: Member) -> None:
-    if not verifies(site.key, "agreement", signed_words(agreement, site.name, site.rows), site.signature):
+    if not verifies(site.key, "agreement", signed_words(agreement, site.name, site.rows, site.masks), site.signature):
         raise InputError(
             f"The signature of '{site.name}' is not for this agreement and this name: one was changed after that site "
             "signed, an older version wrote it, or the key is wrong: let the coordinator delete the sites' part of the "
@@ -538,6 +558,7 @@ def read(path: Path) -> Study:
         sites = tuple(Member(**convert(Member, site)) for site in value.get("sites", ()))
         models = tuple(_pooled_model(entry) for entry in value.get("models", ()))
         sums = tuple(Sender(str(giver["name"]), str(giver["key"])) for giver in value.get("sums", ()))
+        drops = tuple(map(drop_of, value.get("drops", ())))
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: the list of sites is damaged ({error}); restore it from a copy.") from error
     for site in sites:
@@ -547,7 +568,7 @@ def read(path: Path) -> Study:
     names = [site.name.casefold() for site in sites if not site.left]
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two of the sites have the same name; restore the list from a copy.")
-    return Study(agreement, sites, models, sums, text.split(SITES_BEGIN)[0].rstrip("\n") + "\n")
+    return Study(agreement, sites, models, sums, text.split(SITES_BEGIN)[0].rstrip("\n") + "\n", drops)
 
 
 def _pooled_model(entry: dict[str, Any]) -> PooledModel:
@@ -573,7 +594,7 @@ def from_toml(value: dict[str, Any], path: Path | str) -> Agreement:
         InputError: A part is missing or wrong.
     """
     try:
-        flat = {k: v for k, v in value.items() if k not in ("sites", "models", "sums")}
+        flat = {k: v for k, v in value.items() if k not in ("sites", "models", "sums", "drops")}
         needed = ("model", "method", "rows", "leaving")
         further = {f.metadata["part"] for f in dataclasses.fields(Agreement) if f.metadata} - {*needed}
         for part in (*needed, *sorted(further & {*flat})):

@@ -118,9 +118,11 @@ def study_text(study: Study) -> str:
     for giver in study.sums:
         parts.append("[[sums]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in giver._asdict().items()))
     for site in study.sites:
-        names = ("name", "number", "rows", "key", "signature", "left")
-        fields = {k: getattr(site, k) for k in names if k != "rows" or site.rows}
+        names = ("name", "number", "rows", "key", "masks", "signature", "left")
+        fields = {k: getattr(site, k) for k in names if k not in ("rows", "masks") or getattr(site, k)}
         parts.append("[[sites]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in fields.items()))
+    for drop in study.drops:
+        parts.append("[[drops]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in drop._asdict().items()))
     for model in study.models:
         parts.append("[[models]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in model._asdict().items()))
     return "\n".join(parts)

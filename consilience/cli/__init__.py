@@ -16,6 +16,7 @@ from consilience.cli import (  # noqa: F401 — they add their commands
     describe,
     effects,
     lists,
+    masking,
     predict,
     runs,
     site,

@@ -160,15 +160,27 @@ def _write_result(
     from consilience.agreement.agreement import read
     from consilience.study.account import account, influence_warnings
     from consilience.study.admission import check_release
-    from consilience.study.coordinator import rows_heard, senders, write_model
+    from consilience.study.coordinator import SUMMED, rows_heard, senders, write_model
 
     study = read(study_file)
     replies = {study.active[reply.client].name: reply for reply in result.replies}
     ledger = result.report["ledger"]
     rows = rows_heard(study, senders(ledger), replies)
     accepted = check_release(study, replies, rows, accept_difference)
+    notes = []
+    if study.agreement.secure:
+        notes.append(SUMMED)
     model, facts = write_model(
-        study, result.method, result.state, rows, [*replies], study.agreement.rounds, signing_key, has_labels
+        study,
+        result.method,
+        result.state,
+        rows,
+        [*replies],
+        study.agreement.rounds,
+        signing_key,
+        has_labels,
+        notes,
+        result.rows,
     )
     losses = [
         f"Round {failure['round']} went on without {failure['site']}: {failure['why']}"

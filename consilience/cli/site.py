@@ -27,6 +27,7 @@ from consilience.cli.site_tables import (
     calibration_table,
     contents,
     score_table,
+    show_masks,
     show_rehearsal,
     show_table,
     show_training,
@@ -192,6 +193,8 @@ def fit(
         scores = own_scores(study.agreement, fitted.send, rows.test)
     if scores:
         say(f"This site's own model on its test rows (these numbers stay here): {brief(scores)}")
+    if study.agreement.secure:
+        show_masks(study, member)
     say(f"`consilience site show {path}` shows everything that leaves.")
 
 

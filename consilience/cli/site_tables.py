@@ -12,7 +12,7 @@ from consilience.cli.screen import out
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from consilience.agreement.agreement import Agreement, Study
+    from consilience.agreement.agreement import Agreement, Member, Study
     from consilience.agreement.columns import Inspection
     from consilience.predictive import Categorical
 
@@ -41,6 +41,8 @@ def show_rehearsal(agreement: Agreement) -> None:
     from consilience.agreement.rehearsal import rehearse
 
     say(f"What would leave: {agreement.build_method().sends}", "bold")
+    if agreement.secure:
+        say("It is masked: the coordinator sees the sum of these numbers over all sites, and nobody sees this site's.")
     rounds = range(1, min(agreement.rounds, 2) + 1)
     replies = [rehearse(agreement, round=number) for number in rounds]
     sent = [{"send": reply.send, "size": reply.size} for reply in replies]
@@ -71,6 +73,18 @@ def show_training(study: Study, path: Path, number: int) -> None:
     say(f"{rows}; which rows train is drawn by the number that a site gets when it joins.")
     for sentence in pooling_rules(agreement):
         say(sentence)
+
+
+def show_masks(study: Study, member: Member) -> None:
+    """Say whose sum a masked file is part of, and how to find out whether all mean the same sites."""
+    from consilience.study.masking import REPLY, book_path, purpose_of, roster_of
+
+    members = roster_of(study)
+    names = ", ".join(site.name for site in members)
+    say(f"It is masked: nobody can read it, and the sum over {names} can be read once all of them have sent theirs.")
+    digits = purpose_of(study, members, 1, REPLY).roster[:12]
+    say(f"Ask the others on another channel whether their list of sites has these digits too: {digits}")
+    say(f"Never delete or move {book_path(study, member)}: it says which masks were used.")
 
 
 def score_table(scores: Mapping[str, float], intervals: Mapping[str, tuple[float, float]]) -> Listing:

@@ -84,6 +84,9 @@ def new(
         float, typer.Option(help="What prediction sets shall cover, as 0.9; a fifth of the rows calibrates them.")
     ] = 0.0,
     guarantee: Annotated[str, typer.Option(help="Their kind: class, pooled, quantile or own.")] = "",
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Sites mask what they send: the coordinator sees the sum alone.")
+    ] = False,
     folder: Annotated[Path, typer.Option("--folder", help="Folder for NAME.toml and NAME.key.")] = Path(),
 ) -> None:
     """Write a study file, to be read, corrected and then signed by every site."""
@@ -110,6 +113,7 @@ def new(
         scaling,
         hand_out,
         features,
+        secure,
     )
     draft = dataclasses.replace(
         draft,
@@ -179,6 +183,8 @@ def _show_agreement(agreement: Agreement) -> None:
     say(f"{agreement.method} with the model {agreement.network}, {agreement.rounds} round(s), seed {agreement.seed}.")
     leaves = f"{', '.join(agreement.leaves)}; at most {agreement.most_bytes:,} bytes"
     say(f"A site sends: {agreement.build_method().sends} ({leaves}).")
+    if agreement.secure:
+        say("Sites mask what they send: the coordinator sees the sum over all sites, and no site's own.")
     say(f"Sites get back: {agreement.hand_out}.")
     if agreement.format > 1:
         say("Rules of disclosure:")

@@ -67,6 +67,7 @@ class Site:
         verify: Tells whether the coordinator signed a message for a purpose.
         simulated: Whether it hands its memory over, so that a simulation can be resumed.
         first: What the first round begins with, by the site's own account; None where the coordinator begins it.
+        mask: Masks a reply to a round, from 1 on, and a question; None where replies are in the open.
     """
 
     number: int
@@ -82,6 +83,7 @@ class Site:
     verify: Callable[[str, bytes, str], bool] | None = None
     simulated: bool = False
     first: Tree | None = None
+    mask: Callable[[Reply, int, str], Reply] | None = None
 
     @cached_property
     def broadcasts(self) -> Broadcasts:
@@ -186,8 +188,11 @@ def reply_to(site: Site, content: RecordDict, context: Context) -> RecordDict:
         raise Refused("the reply holds rows of this site, which never leave it.")
     limit_weights(reply.send, site.task)
     may_leave(reply, site.method, site.rules)
+    leaving = reply
+    if site.mask is not None:
+        leaving = site.mask(reply, turn.round + 1, question)
     remember(site, context, turn.round, reply.keep)
-    sealed = _seal(site, reply, turn.round, question)
+    sealed = _seal(site, leaving, turn.round, question)
     if site.turns:
         context.state["answered"] = ConfigRecord({"round": turn.round, "digest": question})
     return sealed

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,12 @@ from consilience.flower.executor import Runtime, answer, new_secret, tasks
 from consilience.flower.processes import Child, Unreachable, free_port, reach, split_address
 from consilience.formats.signature import sign, verifies
 from consilience.key import Stream
+from consilience.parties import Reply
 from consilience.study.admission import begins_alone, rules_of
-from consilience.study.rows import parts, rows_of, training_rows
+from consilience.study.masking import MaskBook, book_path
+from consilience.study.rows import fingerprint, parts, rows_of, training_rows
 from consilience.study.site import check_commitment, first_message
+from consilience.study.summing import mask_reply
 
 PAUSE = 3.0  # seconds between two attempts to connect
 
@@ -71,6 +75,10 @@ def site_of(
     first = None
     if begins_alone(agreement, 1):
         first = first_message(study)
+    mask = None
+    if agreement.secure:
+        book = MaskBook(book_path(study, member, folder), study, member, key)
+        mask = partial(_mask, book, fingerprint(training.data))
     return Site(
         number=member.number,
         name=member.name,
@@ -84,7 +92,13 @@ def site_of(
         sign=lambda purpose, message: sign(key, purpose, message),
         verify=lambda purpose, message, signature: verifies(agreement.server, purpose, message, signature),
         first=first,
+        mask=mask,
     )
+
+
+def _mask(book: MaskBook, rows: str, reply: Reply, round: int, question: str) -> Reply:
+    """What leaves in place of a reply to a question."""
+    return mask_reply(book, round, f"{question} {rows}", reply)
 
 
 def serve(

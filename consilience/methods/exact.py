@@ -19,6 +19,7 @@ from consilience.models.features import feature_map, last_layer
 from consilience.models.remembered import remember
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.pooling.heads import LEAST, SHARES, Classes, Head, OneHot, Ridge, Spectrum, as_point, fit
+from consilience.pooling.summands import Summation, Total
 from consilience.pooling.sums import CHUNK, Sums, add, check_memory, compress, doubt, summarise
 from consilience.posterior import Point
 from consilience.predictive import Distribution, Predictive
@@ -114,6 +115,11 @@ class ExactPooling(Method):
 
     def hand_out(self, state: ExactState, ensemble: bool) -> Tree:
         return keep_fields(state, ("posterior", "fit", "chosen"))
+
+    def summation(self) -> Summation | None:
+        if self.wire == "float16":  # correlations, which do not add up
+            return None
+        return Total()
 
     def chosen_head(self, task: Task) -> Head:
         """Return the head, or the usual one for the task."""

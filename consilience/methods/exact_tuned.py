@@ -26,6 +26,7 @@ from consilience.pooling.heads import (
     fit,
     prepared,
 )  # fmt: skip
+from consilience.pooling.summands import Summation
 from consilience.pooling.sums import Sums, in_chunks
 from consilience.predictive import Predictive, log_prob, tempered
 from consilience.task import Task
@@ -116,6 +117,9 @@ class ExactTuned(Method):
 
     def hand_out(self, state: ExactState, ensemble: bool) -> Tree:
         return ExactPooling().hand_out(state, ensemble)
+
+    def summation(self) -> Summation | None:
+        return ExactPooling(wire=self.wire).summation()
 
     def pool(self, task: Task) -> ExactPooling:
         """Return exact pooling with the first head."""

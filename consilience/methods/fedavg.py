@@ -12,6 +12,7 @@ from consilience.inference import SGD, Inference
 from consilience.method import Method, State, added
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.resistant import Average
+from consilience.pooling.summands import Mean, Summation
 from consilience.posterior import Posterior, average
 from consilience.task import Task
 
@@ -52,3 +53,8 @@ class FedAvg(Method):
     @property
     def averages(self) -> bool:
         return not self.equal and self.rule is average
+
+    def summation(self) -> Summation | None:
+        if self.rule is average:
+            return Mean(self.equal)
+        return None

@@ -42,6 +42,7 @@ from consilience.pooling.derivatives import (
     with_gauge,
 )
 from consilience.pooling.event_sums import begin_search, differentiate_counts, differentiate_times
+from consilience.pooling.summands import Summation, Total
 from consilience.pooling.sums import CHUNK, Sums, add, check_memory, doubt, summarise
 from consilience.posterior import Dense, Point, Posterior, Samples, centre, draw, members
 from consilience.predictive import Distribution, Predictive
@@ -154,6 +155,9 @@ class GLM(Method):
         if isinstance(send, Sums):
             return doubt(send)
         return doubt_derivatives(send)
+
+    def summation(self) -> Summation:
+        return Total()
 
     def has_hessian(self, task: Task) -> bool:
         """Tell whether there are few enough weights for a matrix of all pairs."""

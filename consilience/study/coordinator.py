@@ -31,9 +31,12 @@ from consilience.study.admission import check_release, gate_of
 from consilience.study.choice import choose_value, knob_of, without_student
 from consilience.study.effects import pooled_effects
 from consilience.study.files import Collected, collect, message_file, open_file
+from consilience.study.masked_round import Masking
 from consilience.study.model import Facts, Model, model_file, select_hand_out
 from consilience.study.statistics import judge, read_statistics
 from consilience.tree import Tree
+
+SUMMED = "Replies were summed under masks: nobody saw a single one, nor who has how many rows."
 
 
 class PooledFiles(NamedTuple):
@@ -143,7 +146,7 @@ def pool(
     method = agreement.build_method()
     if getattr(method, "distil", None) and inputs is None:
         raise InputError("This study distils a student: give the coordinator's unlabelled rows (inputs).")
-    before, played, collected, influence = _play(study, method, paths, inputs, after)
+    before, played, collected, influence, total = _play(study, method, paths, inputs, after)
     number = before.done + 1
     replies = dict(zip(collected.names, collected.received, strict=True))
     rows = rows_heard(study, before.rows or {}, replies)
@@ -154,7 +157,9 @@ def pool(
         notes.append(f"Who replied before round {number} is not known: an older version wrote the state.")
     else:
         about["rows"] = rows
-    model, facts = write_model(study, method, played.state, rows, collected.names, number, key, more=notes)
+    if agreement.secure:
+        notes.append(SUMMED)
+    model, facts = write_model(study, method, played.state, rows, collected.names, number, key, more=notes, total=total)
     state_bytes = None
     next_message = None
     if number < agreement.rounds:
@@ -191,6 +196,7 @@ class _Played(NamedTuple):
     round: Round
     collected: Collected  # the replies that were pooled
     influence: Influence  # by the sites' numbers
+    rows: int = 0  # behind a masked sum, of which no site's own are known
 
 
 def _play(study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | None, after: Path | None) -> _Played:
@@ -206,9 +212,14 @@ def _play(study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | 
         if before.done >= agreement.rounds:
             raise InputError(f"All of the study's {agreement.rounds} rounds are done.")
         collections: list[Collected] = []
+        masking = Masking(study, method, task, inputs)
 
         def gather(message: Tree) -> list[Received]:
             gate = gate_of(agreement, message, before.done + 1, inputs)
+            if agreement.secure:
+                collected = masking.collect(gate, message, paths)
+                collections.append(collected)
+                return masking.replies
             collected = collect(study, paths, gate)
             if not collected.received:
                 raise InputError(f"No reply can be used. {' '.join(collected.refused)}".strip())
@@ -220,10 +231,12 @@ def _play(study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | 
         played = play_round(method, task, before.state, server, agreement.key, before.done, gather, is_sound)
         collected = _without(collections[0], played.left_out)
         influence = Influence({})
-        if agreement.format > 1:
+        if agreement.secure:
+            influence = Influence({}, "replies are summed before anybody can look at one.")
+        elif agreement.format > 1:
             drawing = server_in_round(server, agreement.key, before.done)
             influence = measure_influence(method, task, before.state, drawing, played.replies, probes)
-    return _Played(before, played, collected, influence)
+    return _Played(before, played, collected, influence, masking.rows)
 
 
 def _without(collected: Collected, clients: Sequence[int]) -> Collected:
@@ -245,6 +258,7 @@ def write_model(
     key: Ed25519PrivateKey,
     labelled: bool = False,
     more: Sequence[str] = (),
+    total: int = 0,
 ) -> tuple[bytes, Facts]:
     """Write what the study lets out of a state.
 
@@ -258,6 +272,7 @@ def write_model(
         key: The coordinator's key.
         labelled: Whether the coordinator's labelled rows fitted β.
         more: Notes to add.
+        total: How many rows stand behind a masked sum; 0 where each site says its own.
 
     Returns:
         The model's file, and what it says about itself.
@@ -268,7 +283,6 @@ def write_model(
     agreement = study.agreement
     predictor, how, out = select_hand_out(agreement, method, state)
     notes = (*method.remarks(state, agreement.hand_out, labelled), *_notes(study, rows, names, rounds), *more)
-    total = 0
     if all(rows.values()):
         total = sum(rows.values())
     sites = tuple(rows)
@@ -378,7 +392,7 @@ def choose(
     value, temperature = choose_value(torch.stack([s.table for s in statistics]).sum(0), knob)
     method, state = model.method.turn(model.state, value)
     state = _train_student(agreement, method, state, inputs)
-    names = tuple(s.site for s in statistics)
+    names = tuple(name for s in statistics for name in s.sites)
     notes: tuple[str, ...] = ()
     missing = [name for name in model.facts.sites if name not in names]
     if missing:

@@ -21,6 +21,7 @@ from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Header, bytes_of, open_envelope, seal
 from consilience.formats.signature import public, sign
 from consilience.privacy.rules import FEWEST_SITES, by_rule
+from consilience.privacy.masks import derive_key, public_half
 from consilience.study.admission import admit
 
 
@@ -41,13 +42,18 @@ def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey, rows: int
     """
     check_name(name)
     check_rows(agreement, name, rows)
+    masks = ""
+    if agreement.secure:
+        masks = public_half(derive_key(key, agreement.hash))
     fields: dict[str, str | int] = {
         "study": agreement.name,
         "hash": agreement.hash,
         "site": name,
         "key": public(key),
-        "signature": sign(key, "agreement", signed_words(agreement, name, rows)),
+        "signature": sign(key, "agreement", signed_words(agreement, name, rows, masks)),
     }
+    if masks:
+        fields["masks"] = masks
     if agreement.format > 1:
         fields["rows"] = rows
     return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
@@ -66,19 +72,19 @@ def add_member(study: Study, path: Path) -> Study:
     Raises:
         InputError: The file is not such a file, or is signed for another agreement.
     """
-    (name, key, signature, signed_hash), rows = _read_join(path)
+    (name, key, signature, signed_hash, masks), rows = _read_join(path)
     own_hash = study.agreement.hash
     if signed_hash != own_hash:
         raise InputError(f"{path} was signed for another agreement ({signed_hash[:8]}) than this ({own_hash[:8]}).")
-    return study.with_member(name, key, signature, rows)
+    return study.with_member(name, key, signature, rows, masks)
 
 
 def _read_join(path: Path) -> tuple[list[str], int]:
-    """Name, key, signature and hash in a file of `consilience site join`, and the rows."""
+    """Name, key, signature, hash and key for masks in a file of `consilience site join`, and the rows."""
     content = bytes_of(path, most=100_000)
     try:
         value = json.loads(content)
-        texts = [value[name] for name in ("site", "key", "signature", "hash")]
+        texts = [value[name] for name in ("site", "key", "signature", "hash")] + [value.get("masks", "")]
         rows = value.get("rows", 0)
     except (ValueError, KeyError, TypeError, RecursionError):
         texts = [None]

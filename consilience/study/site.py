@@ -29,7 +29,9 @@ from consilience.privacy.rules import SMALLEST_CELL, by_rule
 from consilience.study.admission import begins_alone, may_leave, message_hash, rules_of
 from consilience.study.choice import knob_of, log_scores
 from consilience.study.files import open_file
+from consilience.study.masking import MaskBook, book_path, statistics_of
 from consilience.study.rows import Parts, Training, fingerprint, training_rows
+from consilience.study.summing import mask_reply, mask_table
 from consilience.tree import Tree
 
 
@@ -107,6 +109,7 @@ def fit(
     rows: Parts,
     message: Path | None = None,
     memory: Path | None = None,
+    book: Path | None = None,
 ) -> Fitted:
     """Run the method's `local` on the training rows and seal what it sends; nothing leaves that the study forbids.
 
@@ -117,6 +120,7 @@ def fit(
         rows: Its rows by role.
         message: The coordinator's message; None in a first round that needs none.
         memory: What the round before left here.
+        book: The site's book of masks, in a study that masks; by default beside the memory.
 
     Returns:
         The files to be written.
@@ -140,7 +144,11 @@ def fit(
     header = Header("reply", agreement.hash, agreement.name, member.name, round_, identity)
     if asked:
         header = header._replace(about={**identity, "message": asked})
-    sealed = seal({"send": reply.send, "size": reply.size}, header, key)
+    leaving = reply
+    if agreement.secure:
+        masks = MaskBook(book or book_path(study, member, (memory or Path()).parent), study, member, key)
+        leaving = mask_reply(masks, round_, f"{asked} {fingerprint(rows.train)}", reply)
+    sealed = seal({"send": leaving.send, "size": leaving.size}, header, key)
     try:
         limit_bytes(len(sealed), agreement.most_bytes)
     except Refused as error:
@@ -344,7 +352,14 @@ def check_unseen(study: Study, memory: Path | None, rows: Parts) -> bool:
 
 
 def statistics(
-    study: Study, member: Member, key: Ed25519PrivateKey, rows: Data, method: Method, state: Tree, of: str
+    study: Study,
+    member: Member,
+    key: Ed25519PrivateKey,
+    rows: Data,
+    method: Method,
+    state: Tree,
+    of: str,
+    book: Path | None = None,
 ) -> bytes:
     """Write a site's table of summed log-scores for a model.
 
@@ -356,6 +371,7 @@ def statistics(
         method: The model's method.
         state: The model's state.
         of: The model's checksum.
+        book: The site's book of masks, in a study that masks; by default here.
 
     Returns:
         The file that leaves.
@@ -375,4 +391,9 @@ def statistics(
         table = log_scores(method, task, state, rows)
     about = {**_identity(agreement, member), "model": of, "knob": knob_of(method, state).name}
     header = Header("statistics", agreement.hash, agreement.name, member.name, 1, about)
+    if agreement.secure:
+        masks = MaskBook(book or book_path(study, member), study, member, key)
+        return seal(
+            {"masked": mask_table(masks, statistics_of(of), fingerprint(rows), table, len(rows.y))}, header, key
+        )
     return seal({"log_scores": table, "count": torch.tensor(len(rows.y))}, header, key)
