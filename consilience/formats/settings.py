@@ -17,6 +17,7 @@ from consilience.inference.unrolled import Distillation
 from consilience.method import Method
 from consilience.methods import METHODS
 from consilience.pooling import distil, ensembles, heads, merging, noise, resistant
+from consilience.privacy.mechanisms import Privacy
 from consilience.training import optimisers
 
 T = TypeVar("T")
@@ -39,6 +40,8 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(merging.eaa, merging.gaa, merging.aalv, merging.ppa, merging.cf),
         *(heads.Ridge, heads.OneHot, heads.Discriminant, heads.Dirichlet),
         *(posterior.average, noise.pooled_variance, resistant.median, resistant.trimmed),
+        # what rows are protected by
+        Privacy,
     )
 }
 # What else a task is made of.

@@ -45,7 +45,8 @@ class Bounded(nn.Module):
             x = x - self._means(x)
         if not self.length:
             return normalize(x, dim=1, eps=1e-12)
-        return x / x.norm(dim=1, keepdim=True).clamp(min=self.length)
+        bounded: Tensor = x / x.norm(dim=1, keepdim=True).clamp(min=self.length)
+        return bounded
 
     def _means(self, x: Tensor) -> Tensor:
         """Each row's mean over the group that a feature is in [N, D]."""

@@ -151,8 +151,8 @@ def _laplace(count: int, scale: int, source: Source) -> Whole:
         v[going] += 1
     size = u + scale * v
     negative = (source.words(len(u)) & np.uint64(1)).astype(bool)
-    y = np.where(negative, -size, size)
-    return y[~(negative & (size == 0))]  # 2
+    y: Whole = np.where(negative, -size, size)[~(negative & (size == 0))]  # 2
+    return y
 
 
 def _uniform(count: int, below: int, source: Source) -> Whole:

@@ -1,8 +1,8 @@
 """Differential privacy as a setting: how much, for whom, and where the noise is added.
 
 A release is a vector Σ v(row) over a site's rows, of which no row's part is longer than 1: what v is, and why that
-holds, is said where it is computed (`consilience.pooling.noisy`). Then, with neighbouring data sets those that differ by
-one row, added or removed:
+holds, is said where it is computed (`consilience.pooling.noisy`). Then, with neighbouring data sets those that differ
+by one row, added or removed:
 
     1   z ← the sums as whole multiples of a step h = 2⁻²⁰
     2   z ← z + discrete Gaussian noise of deviation σ/h;  send h·z
@@ -20,6 +20,7 @@ total alone, by secure sums.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,6 +62,18 @@ class Released(NamedTuple):
     shares: Tensor
 
 
+def add_released(parts: Sequence[Released]) -> Released:
+    """Add up what sites released.
+
+    Args:
+        parts: One a site.
+
+    Returns:
+        The total, and how many sites' noise is in it.
+    """
+    return Released(*(torch.stack(leaves).sum(0) for leaves in zip(*parts, strict=True)))
+
+
 @dataclass(frozen=True)
 class Privacy:
     """How much may be learned about one row or patient from everything that a site sends.
@@ -71,7 +84,6 @@ class Privacy:
         unit: Who is protected: `row`, or `patient` where several rows can be one's.
         noise: Where it is added: `site`, all of it at each; `once`, shares of it, under secure sums.
         honest: t, the sites that are relied on under `once` to add their share and keep it to themselves.
-        gram: The share of the budget's square that a Gram matrix takes; sums by class or target take the rest.
         constant: Of the 1 beside features of length 1: how long it is.
         bound: |y| is clipped to it, in agreed units.
     """
@@ -81,7 +93,6 @@ class Privacy:
     unit: str = "row"
     noise: str = "site"
     honest: int = 0
-    gram: float = 0.8
     constant: float = 0.3
     bound: float = 3.0
 
@@ -105,10 +116,10 @@ class Privacy:
             raise unknown_name("unit of privacy", self.unit, UNITS)
         if self.noise not in NOISES:
             raise unknown_name("place for noise", self.noise, NOISES)
-        if not 0 < self.gram < 1 or not 0 < self.constant < math.inf or not 0 < self.bound < math.inf:
+        if not 0 < self.constant < math.inf or not 0 < self.bound < math.inf:
             raise InputError(
-                f"gram={self.gram:g} is a share, constant={self.constant:g} and bound={self.bound:g} are lengths: give "
-                "numbers above 0, and a share below 1."
+                f"constant={self.constant:g} and bound={self.bound:g} are lengths: give numbers above 0, or nothing is "
+                "clipped."
             )
         if self.noise == "once" and sites is not None and sites < FEWEST:
             raise InputError(
