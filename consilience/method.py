@@ -18,6 +18,8 @@ from consilience.pooling.resistant import Average
 from consilience.pooling.summands import Mean, Summation
 from consilience.posterior import SMALLEST, Point, Posterior, average
 from consilience.predictive import Distribution, Predictive
+from consilience.privacy.discrete import Source
+from consilience.privacy.mechanisms import Privacy
 from consilience.task import Task
 from consilience.training.optimisers import Optimiser
 from consilience.tree import Tree
@@ -187,6 +189,7 @@ class Method(ABC):
         silent: A bound that sends nothing outside a simulation.
         tempers: False where the calibration rows were trained on.
         common: There is a model for all sites, which a newcomer gets; False where each site has only its own.
+        private: Takes a setting `privacy`, with which all that clients send is differentially private.
     """
 
     name: ClassVar[str] = ""
@@ -210,6 +213,7 @@ class Method(ABC):
     silent: ClassVar[bool] = False
     tempers: ClassVar[bool] = True
     common: ClassVar[bool] = True
+    private: ClassVar[bool] = False
 
     @abstractmethod
     def local(self, task: Task, message: Any, client: Client) -> Reply:
@@ -383,6 +387,18 @@ class Method(ABC):
         if self.averages:
             return Mean()
         return None
+
+    def protect(self, reply: Reply, source: Source) -> Reply:
+        """Add noise to a reply, at the site, before anything else is done with it.
+
+        Args:
+            reply: What `local` returned.
+            source: Where the noise comes from: a simulation's key, or the operating system.
+
+        Returns:
+            What may leave the site.
+        """
+        return reply
 
     def fewest(self, reply: Reply) -> Tensor:
         """Count the rows behind the smallest part of what a client sends: a study has a least number.
@@ -595,6 +611,35 @@ def group(method: Method) -> str:
     if method.bound:
         return "bound"
     return max(needs(method), key=list(Needs).index).value
+
+
+def privacy_of(method: Method) -> Privacy | None:
+    """Find what a method, as it is set, promises about its clients' rows.
+
+    Args:
+        method: The method with its settings.
+
+    Returns:
+        The setting; None where it promises nothing.
+    """
+    privacy: Privacy | None = getattr(method, "privacy", None)
+    return privacy
+
+
+def check_private(method: Method | type[Method]) -> None:
+    """Refuse to promise privacy for a method whose replies have no bound.
+
+    Args:
+        method: The method, or its class.
+
+    Raises:
+        InputError: It has no private form.
+    """
+    if not method.private:
+        raise InputError(
+            f"{name(method)} has no private form: one row can change what its sites send without a bound. Choose a "
+            "method that `consilience methods` marks as private."
+        )
 
 
 def moves_statistics(method: Method) -> bool:

@@ -33,8 +33,8 @@ from consilience.methods import METHODS, defaults
 from consilience.models import MODELS, model
 from consilience.models.features import FOR_IMAGES, features
 from consilience.prior import Isotropic
-from consilience.privacy.rules import OUTCOMES, DisclosureRules
 from consilience.privacy.masks import is_usable
+from consilience.privacy.rules import OUTCOMES, DisclosureRules
 from consilience.task import Task, classification, regression
 from consilience.version import __version__
 

@@ -15,6 +15,7 @@ from consilience.data.sites import Sites
 from consilience.errors import InputError, refuse_damage
 from consilience.formats.settings import LIKELIHOODS, PRIORS, describe, restore
 from consilience.models.batchnorm import BatchNorm
+from consilience.models.bounded import Bounded
 from consilience.models.controlled import control
 from consilience.models.convolutions import Convolutions
 from consilience.models.features import RandomFourier, RandomReLU
@@ -41,6 +42,7 @@ LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     RandomFourier: ("inputs", "outputs", "scale", "seed"),
     Convolutions: ("shape", "outputs", "seed"),
     Frozen: ("body", "numbers", "sha256"),
+    Bounded: ("length", "groups"),
     nn.MaxPool2d: ("kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode"),
     nn.AvgPool2d: ("kernel_size", "stride", "padding", "ceil_mode"),
     nn.AdaptiveAvgPool2d: ("output_size",),

@@ -19,6 +19,7 @@ from consilience.methods import METHODS
 from consilience.outcomes.cox import Cox
 from consilience.outcomes.poisson import Poisson
 from consilience.pooling import distil, ensembles, heads, merging, noise, resistant
+from consilience.privacy.mechanisms import Privacy
 from consilience.training import optimisers
 
 T = TypeVar("T")
@@ -41,6 +42,8 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(merging.eaa, merging.gaa, merging.aalv, merging.ppa, merging.cf),
         *(heads.Ridge, heads.OneHot, heads.Discriminant, heads.Dirichlet),
         *(posterior.average, noise.pooled_variance, resistant.median, resistant.trimmed),
+        # what rows are protected by
+        Privacy,
     )
 }
 # What else a task is made of.

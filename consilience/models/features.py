@@ -15,6 +15,7 @@ from torch.nn.functional import linear
 
 from consilience.errors import InputError, unknown_name
 from consilience.key import Key
+from consilience.models.bounded import Bounded
 from consilience.models.convolutions import LARGEST_WIDTH, Convolutions, check_width, images
 from consilience.models.frozen import Frozen, freeze
 
@@ -123,7 +124,7 @@ def _plain(inputs: int, outputs: int) -> int:
 
 
 Builder = Callable[[int | Sequence[int], int, int], nn.Module]
-MAPS = (RandomReLU, RandomFourier, Convolutions, Frozen)
+MAPS = (RandomReLU, RandomFourier, Convolutions, Frozen, Bounded)
 
 
 def _size(shape: int | Sequence[int]) -> int:
@@ -304,6 +305,18 @@ def feature_map(model: nn.Module) -> Callable[[Tensor], Tensor]:
         return x
 
     return call
+
+
+def is_bounded(model: nn.Module) -> bool:
+    """Tell whether the features under a network's last layer have a bounded length.
+
+    Args:
+        model: A network as a chain of layers.
+
+    Returns:
+        Whether the layer before the last one is `Bounded`.
+    """
+    return any(isinstance(layer, Bounded) for layer in flatten(model)[-2:-1])
 
 
 def without_last(model: nn.Module) -> nn.Module:

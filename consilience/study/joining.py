@@ -20,8 +20,8 @@ from consilience.errors import InputError
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Header, bytes_of, open_envelope, seal
 from consilience.formats.signature import public, sign
-from consilience.privacy.rules import FEWEST_SITES, by_rule
 from consilience.privacy.masks import derive_key, public_half
+from consilience.privacy.rules import FEWEST_SITES, by_rule
 from consilience.study.admission import admit
 
 
