@@ -23,7 +23,7 @@ from consilience.key import Stream
 from consilience.method import Method, Needs
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
-from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
+from consilience.posterior import find_posterior
 from consilience.privacy.rows import holds_rows
 from consilience.study.admission import begins_alone, may_leave, message_hash, rules_of
 from consilience.study.choice import knob_of, log_scores
@@ -266,22 +266,6 @@ def _memories(study: Study, member: Member, path: Path | None, round_: int, rows
     return {member.number: by_round[str(round_ - 1)]}
 
 
-def own_posterior(send: Any) -> Posterior | None:
-    """Find the site's own model within what it sends.
-
-    Args:
-        send: What is in a reply.
-
-    Returns:
-        The posterior, or None if there is none.
-    """
-    if isinstance(send, (Point, Samples, Gaussian, Dense)):
-        return send
-    if isinstance(send, tuple) and send and not hasattr(send, "counts"):
-        return own_posterior(send[0])
-    return None
-
-
 def own_scores(agreement: Agreement, send: Tree, rows: Data) -> dict[str, float]:
     """Score the site's own model on its test rows; these numbers stay here.
 
@@ -293,7 +277,7 @@ def own_scores(agreement: Agreement, send: Tree, rows: Data) -> dict[str, float]
     Returns:
         Scores by name; none where there is no model or no row.
     """
-    posterior = own_posterior(send)
+    posterior = find_posterior(send)
     if posterior is None or not len(rows.y):
         return {}
     return scores(agreement.build_task().predictive(posterior)(rows.x), rows.y)
