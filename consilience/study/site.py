@@ -20,10 +20,11 @@ from consilience.errors import InputError
 from consilience.formats.codec import kept_types_of, types_of
 from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.key import Stream
-from consilience.method import Method, Needs
+from consilience.method import Method, Needs, privacy_statement
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import find_posterior
+from consilience.privacy.entropy import secret_draws
 from consilience.privacy.rows import holds_rows
 from consilience.study.admission import begins_alone, may_leave, message_hash, rules_of
 from consilience.study.choice import knob_of, log_scores
@@ -129,6 +130,7 @@ def fit(
     asked = message_hash(agreement, content, round_)
     answered = _answered(study, member, memory, rows)
     check_once(answered, round_, asked, memory)
+    check_noise_once(method, answered, round_, memory)
     check_commitment(member, rows)
     memories = _memories(study, member, memory, round_, rows)
     training = training_rows(agreement, rows.train)
@@ -169,6 +171,25 @@ def check_once(answered: Mapping[str, str], round: int, message: str, memory: Pa
         raise InputError(
             f"This site has answered round {round} to another message, and a second answer would show more of its "
             f"rows: give the first message again, or move {memory} away to take part in a second run."
+        )
+
+
+def check_noise_once(method: Method, answered: Mapping[str, str], round: int, memory: Path | None) -> None:
+    """Refuse to answer a round again with other noise: two answers cost twice what was promised.
+
+    Args:
+        method: The study's method.
+        answered: The hashes of the messages that this site has answered, by round.
+        round: The round, from 1 on.
+        memory: The file that says so.
+
+    Raises:
+        InputError: The site has answered, and its promise covers one answer.
+    """
+    if str(round) in answered and privacy_statement(method) is not None:
+        raise InputError(
+            f"This site has answered round {round}, and a second answer with other noise would cost twice the privacy "
+            f"budget: hand over the reply that was written, or, if it never left this site, move {memory} away."
         )
 
 
@@ -239,7 +260,7 @@ def _reply(
     method = agreement.build_method()
     task = agreement.build_task()
     turn = Turn(round_ - 1, agreement.key.fold(Stream.LOCAL), (round_ - 1) / agreement.rounds)
-    with torch.no_grad(), using_threads(threads_for(task)):
+    with torch.no_grad(), using_threads(threads_for(task)), secret_draws():
         client = client_view(method, message, data, memories, member.number, turn)
         try:
             return alone(method, task, message, client, member.number, turn.round)
