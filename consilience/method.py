@@ -558,8 +558,8 @@ def for_rounds(method: M, rounds: int) -> M:
     Raises:
         InputError: The method sends more than its inference's result, or the budget is for fewer rounds.
     """
-    owners = (method, getattr(method, "inner", None))
-    spending = [owner.inference for owner in owners if hasattr(getattr(owner, "inference", None), "for_rounds")]
+    inferences = [getattr(owner, "inference", None) for owner in (method, getattr(method, "inner", None))]
+    spending: list[Any] = [inference for inference in inferences if hasattr(inference, "for_rounds")]
     if not spending:
         return method
     inference = spending[0]
@@ -568,7 +568,8 @@ def for_rounds(method: M, rounds: int) -> M:
             f"{name(method)} sends {method.sends}: {type(inference).__name__} cannot answer for all of that. Choose a "
             "method that sends its weights alone."
         )
-    return dataclasses.replace(cast(Any, method), inference=inference.for_rounds(rounds))
+    settled = dataclasses.replace(cast(Any, method), inference=inference.for_rounds(rounds))
+    return cast(M, settled)
 
 
 def privacy_statement(method: Method) -> dict[str, Any] | None:

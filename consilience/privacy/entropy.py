@@ -13,6 +13,7 @@ from contextvars import ContextVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
 
@@ -72,7 +73,7 @@ def protecting_normal(key: Key, like: Tensor) -> Tensor:
     return key.normal_like(like)
 
 
-def _uniform(n: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _uniform(n: int) -> NDArray[np.float64]:
     """Multiples of 2⁻⁵³ in [0, 1), from the operating system."""
     try:
         content = os.urandom(8 * n)
@@ -81,4 +82,5 @@ def _uniform(n: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
             f"The operating system gives no random numbers ({error}), and noise from anywhere else can be subtracted: "
             "nothing is sent; try again on a machine that does."
         ) from error
-    return (np.frombuffer(content, dtype=np.uint64) >> np.uint64(11)) * 2.0**-53
+    words = np.frombuffer(content, dtype=np.uint64) >> np.uint64(11)
+    return words.astype(np.float64) * 2.0**-53

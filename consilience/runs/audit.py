@@ -298,7 +298,8 @@ def fit_coins(parts: Tensor, total: Tensor) -> Tensor:
         fitted = torch.linalg.solve(gram + ridge * torch.eye(count, dtype=gram.dtype), linear)
         noise = (half - fitted @ parts).square().sum() / (parts.shape[1] - count)
         ridge = torch.maximum(ridge, 4 * noise)  # σ² over the coins' variance
-    return torch.linalg.solve(gram + ridge * torch.eye(count, dtype=gram.dtype), linear)
+    coins: Tensor = torch.linalg.solve(gram + ridge * torch.eye(count, dtype=gram.dtype), linear)
+    return coins
 
 
 def _flat(sent: Tree) -> Tensor:
