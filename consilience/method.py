@@ -584,7 +584,7 @@ def privacy_statement(method: Method) -> dict[str, Any] | None:
     own = getattr(getattr(method, "inference", None), "privacy_statement", None)
     if own is None or not method.sends_inference:
         return None
-    return cast(dict[str, Any], own())
+    return cast(dict[str, Any] | None, own())
 
 
 def needs(method: Method) -> set[Needs]:

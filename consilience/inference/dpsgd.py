@@ -140,16 +140,18 @@ class DPSGD:
             return self.noise_multiplier
         return noise_for(self.epsilon, self.delta, self.share, self.steps * (self.rounds or 1))
 
-    def privacy_statement(self) -> dict[str, Any]:
+    def privacy_statement(self) -> dict[str, Any] | None:
         """Say what is promised, for reports and files.
 
         Returns:
-            Values by the names of `privacy` in run.json.
+            Values by the names of `privacy` in run.json; None where there is next to no noise, and so no promise.
         """
         steps = self.steps * (self.rounds or 1)
         epsilon = self.epsilon
         if self.noise_multiplier is not None:
             epsilon = epsilon_of_steps(self.noise_multiplier, self.delta, self.share, steps)
+        if math.isinf(epsilon):
+            return None
         return {
             "epsilon": epsilon,
             "delta": self.delta,

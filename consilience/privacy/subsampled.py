@@ -7,13 +7,15 @@ side.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from types import ModuleType
 
 from consilience.errors import InputError
 
 INTERVAL = 1e-3  # of privacy loss, to which distributions are rounded upwards
-MOST = 1e4  # noise multiplier
+LEAST = 0.3  # noise multiplier: with less, a single step may tell e^5 and more
+MOST = 1e4
 NEAR = 2e-3  # relative, to which a noise multiplier is found, from above
 
 
@@ -40,11 +42,13 @@ def epsilon_of_steps(noise_multiplier: float, delta: float, share: float, steps:
         steps: How many steps there are in all.
 
     Returns:
-        ε, rounded upwards.
+        ε, rounded upwards; ∞ where there is next to no noise.
 
     Raises:
         InputError: dp-accounting is not installed.
     """
+    if noise_multiplier < LEAST:
+        return math.inf
     events, pld = _library()
     step = events.GaussianDpEvent(noise_multiplier)
     if share < 1:
@@ -79,7 +83,7 @@ def noise_for(epsilon: float, delta: float, share: float, steps: int) -> float:
                 "fewer steps."
             )
     if low == 0.0:
-        low = 0.3  # less noise than that has never kept to a budget worth the name
+        low = LEAST
         if epsilon_of_steps(low, delta, share, steps) <= epsilon:
             return low
     while high > (1 + NEAR) * low:

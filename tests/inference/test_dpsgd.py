@@ -122,6 +122,11 @@ def test_a_given_noise_is_accounted_for() -> None:
     assert stated["epsilon"] == pytest.approx(epsilon_of_steps(1.5, 1e-5, 0.1, 100))
 
 
+def test_next_to_no_noise_promises_nothing() -> None:
+    """The accountant would need petabytes for it."""
+    assert privacy_statement(for_rounds(co.FedAvg(DPSGD(noise_multiplier=1e-6)), 1)) is None
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -174,7 +179,8 @@ def test_noise_of_a_real_site_cannot_be_repeated() -> None:
     assert torch.equal(trained(), trained())
     with secret_draws():
         assert not torch.equal(trained(), trained())
-        assert settings.privacy_statement()["simulated"] is False
+        stated = settings.privacy_statement()
+        assert stated is not None and stated["simulated"] is False
 
 
 def test_secret_normals_are_standard() -> None:
