@@ -183,6 +183,8 @@ class Method(ABC):
         sums: The model is made of a sum over the clients, so that two models less one another show who is in one alone.
         multiplies: Densities or predictions are multiplied, so that the errors of overconfident clients multiply too.
         heads: It learns one linear layer on a fixed feature map.
+        sends_inference: All it sends is what its inference returns, and how many rows there are: a private inference
+            makes it private.
         carries: Named tuples of other files that its messages, replies or states hold.
         bound: Not a federated method, but what to compare one with.
         pooled: A bound that runs on all sites' rows in one place.
@@ -207,6 +209,7 @@ class Method(ABC):
     sums: ClassVar[bool] = False
     multiplies: ClassVar[bool] = False
     heads: ClassVar[bool] = False
+    sends_inference: ClassVar[bool] = False
     carries: ClassVar[tuple[type, ...]] = ()
     bound: ClassVar[bool] = False
     pooled: ClassVar[bool] = False
@@ -522,6 +525,7 @@ class Method(ABC):
 
 
 S = TypeVar("S")
+M = TypeVar("M", bound=Method)
 
 
 def abridge(settings: S) -> S:
@@ -579,6 +583,51 @@ def slow_down(settings: S, factor: float) -> S:
     if not changed:
         return settings
     return dataclasses.replace(settings, **changed)
+
+
+def for_rounds(method: M, rounds: int) -> M:
+    """Tell whatever spends a budget over the rounds how many there are.
+
+    An inference that does has a method `for_rounds` of its own, and another, `privacy_statement`, that says what it
+    promises; the promise holds only where nothing else is sent.
+
+    Args:
+        method: The method with its settings.
+        rounds: How many rounds it will run.
+
+    Returns:
+        The method whose inference knows them; the same object where nothing is spent.
+
+    Raises:
+        InputError: The method sends more than its inference's result, or the budget is for fewer rounds.
+    """
+    inferences = [getattr(owner, "inference", None) for owner in (method, getattr(method, "inner", None))]
+    spending: list[Any] = [inference for inference in inferences if hasattr(inference, "for_rounds")]
+    if not spending:
+        return method
+    inference = spending[0]
+    if not method.sends_inference:
+        raise InputError(
+            f"{name(method)} sends {method.sends}: {type(inference).__name__} cannot answer for all of that. Choose a "
+            "method that sends its weights alone."
+        )
+    settled = dataclasses.replace(cast(Any, method), inference=inference.for_rounds(rounds))
+    return cast(M, settled)
+
+
+def privacy_statement(method: Method) -> dict[str, Any] | None:
+    """Say what a method with its inference promises about single rows.
+
+    Args:
+        method: The method with its settings, told its rounds.
+
+    Returns:
+        Values by the names of `privacy` in run.json; None where nothing is promised.
+    """
+    own = getattr(getattr(method, "inference", None), "privacy_statement", None)
+    if own is None or not method.sends_inference:
+        return None
+    return cast(dict[str, Any] | None, own())
 
 
 def needs(method: Method) -> set[Needs]:

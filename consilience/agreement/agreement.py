@@ -28,7 +28,7 @@ from consilience.formats.blueprint import MOST_DRAWS
 from consilience.formats.settings import configure
 from consilience.formats.signature import is_weak, verifies
 from consilience.key import Key
-from consilience.method import Method
+from consilience.method import Method, for_rounds
 from consilience.methods import METHODS, defaults
 from consilience.models import MODELS, model
 from consilience.models.features import FOR_IMAGES, features
@@ -208,7 +208,7 @@ class Agreement:
         Raises:
             InputError: A setting is unknown or has a wrong value.
         """
-        return configure(METHODS[self.method](), self.settings)
+        return for_rounds(configure(METHODS[self.method](), self.settings), self.rounds)
 
     def build_feature_map(self) -> nn.Module | None:
         """Make the agreed feature map, the same at every site.

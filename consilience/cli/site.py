@@ -1,4 +1,4 @@
-"""Commands of a site: join, sums, check, fit, show, statistics, evaluate. They write files and send nothing."""
+"""Commands of a site: join, sums, check, audit, fit, show, statistics, evaluate. They write files and send nothing."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from consilience.cli.handed import (
 from consilience.cli.options import app
 from consilience.cli.screen import out, progress
 from consilience.cli.site_tables import (
+    audit_json,
     brief,
     calibration_table,
     contents,
     score_table,
+    show_audit,
     show_masks,
     show_rehearsal,
     show_table,
@@ -155,6 +157,39 @@ def check(study_file: Study_, table: Table_) -> None:
         )
     show_training(study, table, own_number(study))
     say("The table fits the study. Nothing was sent or written.")
+
+
+@site_app.command()
+def audit(
+    study_file: Study_,
+    table: Table_,
+    canaries: Annotated[
+        int | None, typer.Option(help="How many rows are invented, half of them put in; as many as there are rows.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="δ of the promise that is put to the test.")] = 1e-5,
+    runs: Annotated[int, typer.Option(help="Over how many runs they are spread: more take longer, find more.")] = 10,
+    seed: Annotated[int, typer.Option(help="Of the coins that decide which of them are in.")] = 0,
+    out_: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the results, as JSON.")] = None,
+) -> None:
+    """Measure what the reply would tell about single rows, before anything leaves. Sends nothing.
+
+    Invented rows are put among this site's own by the toss of a coin, the study's method is run, and the coins are
+    guessed from what would have been sent.
+    """
+    from consilience.agreement.agreement import read
+    from consilience.study.audit import audit_site
+    from consilience.study.proposal import consistent
+    from consilience.study.rows import parts, rows_of
+
+    study = read(study_file)
+    consistent(study.agreement)
+    data, _ = rows_of(study.agreement, table, one_class=True)
+    rows = parts(study.agreement, own_number(study), data).train
+    with progress(True):
+        found = audit_site(study.agreement, rows, canaries, delta, runs, seed)
+    show_audit(study.agreement, len(rows.y), found)
+    if out_ is not None:
+        write_files(out_, audit_json(study.agreement, len(rows.y), found), "Stays here")
 
 
 @site_app.command()

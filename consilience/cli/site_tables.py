@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from consilience.agreement.agreement import Agreement, Member, Study
     from consilience.agreement.columns import Inspection
     from consilience.predictive import Categorical
+    from consilience.study.audit import SiteAudit
 
 
 def show_table(agreement: Agreement, inspection: Inspection) -> None:
@@ -85,6 +87,36 @@ def show_masks(study: Study, member: Member) -> None:
     digits = purpose_of(study, members, 1, REPLY).roster[:12]
     say(f"Ask the others on another channel whether their list of sites has these digits too: {digits}")
     say(f"Never delete or move {book_path(study, member)}: it says which masks were used.")
+
+
+def show_audit(agreement: Agreement, rows: int, found: Sequence[SiteAudit]) -> None:
+    """Show what an audit found, and what it means."""
+    from consilience.study.audit import KINDS, meaning
+
+    say(f"What a reply of {agreement.method} would tell about single rows, at {rows:,} training rows", "bold")
+    table = columns(
+        ("rows put in by coin", "guessed", "right", "ε at least", "ε at most shown"), right=("guessed", "right")
+    )
+    for audit in found:
+        bound = audit.bound
+        share = f"{bound.correct} ({100 * bound.correct / bound.guesses:.0f} %)"
+        guessed = f"{bound.guesses} of {bound.canaries}"
+        table.add_row(audit.kind, guessed, share, f"{bound.epsilon:.2f}", f"{bound.ceiling:.2f}")
+    out.print(table)
+    for audit in found:
+        say(f"{audit.kind.capitalize()} ({KINDS[audit.kind]}): {meaning(audit.bound)}")
+    bound = found[0].bound
+    say(
+        f"Each ε is a lower bound at δ = {bound.delta:.2g} with {100 * bound.confidence:.0f} % confidence, by the "
+        "one-run audit of Steinke, Nasr and Jagielski (2023); a better guesser may find more."
+    )
+    say("Nothing was sent.")
+
+
+def audit_json(agreement: Agreement, rows: int, found: Sequence[SiteAudit]) -> str:
+    """Write what an audit found as JSON."""
+    audits = [{"kind": audit.kind, "attack": audit.attack, **audit.bound._asdict()} for audit in found]
+    return json.dumps({"study": agreement.hash, "method": agreement.method, "rows": rows, "audits": audits}, indent=1)
 
 
 def score_table(scores: Mapping[str, float], intervals: Mapping[str, tuple[float, float]]) -> Listing:

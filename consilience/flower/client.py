@@ -5,6 +5,7 @@ Nothing of what runs here comes with the message: method, network and rows are t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -36,9 +37,10 @@ from consilience.flower.wire import (
 from consilience.formats.codec import kept_types_of, types_of
 from consilience.formats.settings import describe
 from consilience.key import Key
-from consilience.method import Method
+from consilience.method import Method, privacy_statement
 from consilience.method import name as name_of
 from consilience.parties import Reply
+from consilience.privacy.entropy import secret_draws
 from consilience.privacy.rows import holds_rows
 from consilience.study.admission import may_leave
 from consilience.task import Task
@@ -225,7 +227,10 @@ def _run(site: Site, request: dict[str, Tree], context: Context, turn: Turn) -> 
         memories = recall(site, context, turn.round)
     message = request["message"]
     client = client_view(site.method, message, site.data, memories, site.number, turn._replace(key=turn.key.tensor))
-    return alone(site.method, site.task, message, client, site.number, turn.round)
+    with contextlib.ExitStack() as stack:
+        if site.study:
+            stack.enter_context(secret_draws())  # noise that protects somebody; a simulation's can be repeated
+        return alone(site.method, site.task, message, client, site.number, turn.round)
 
 
 def _seal(site: Site, reply: Reply, t: int, question: str) -> RecordDict:
@@ -296,6 +301,11 @@ def check_new(site: Site, context: Context, t: int, question: str) -> None:
         raise Refused(
             f"this site has answered round {last + 1} of the study and does not answer round {t + 1} to another "
             "question: resume that run at the server, or start the site with another folder for a second run."
+        )
+    if t == last and privacy_statement(site.method) is not None:
+        raise Refused(
+            f"this site has answered round {t + 1}, and a second answer with other noise would cost twice the privacy "
+            "budget: go on without it."
         )
 
 

@@ -30,7 +30,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
     for value in (
         # inferences, and what they are set with
         *(inference.SGD, inference.Adam, inference.SWA, inference.SGLD, inference.CyclicalSGHMC, inference.Newton, HMC),
-        *(inference.PreconditionedSGHMC, inference.Sampler),
+        *(inference.PreconditionedSGHMC, inference.Sampler, inference.DPSGD),
         *(inference.MeanField, inference.Laplace, inference.SWAG, inference.ggn, inference.fisher),
         *(inference.constant, inference.cosine, inference.stepwise, inference.CropAndFlip),
         *(BPCfKL, Distillation),

@@ -35,6 +35,7 @@ class FedAvg(Method):
 
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    sends_inference: ClassVar[bool] = True
     sums: ClassVar[bool] = True
 
     inference: Inference = SGD()

@@ -33,6 +33,7 @@ class FedProx(Method):
     """
 
     moves_statistics: ClassVar[bool] = True
+    sends_inference: ClassVar[bool] = True
     sums: ClassVar[bool] = True
 
     inference: Inference = SGD()

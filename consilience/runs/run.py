@@ -22,7 +22,7 @@ from consilience.errors import InputError, refuse_damage
 from consilience.formats.blueprint import blueprint, sites_from, task_from
 from consilience.formats.settings import restore
 from consilience.key import Key
-from consilience.method import Method, usual_rounds
+from consilience.method import Method, for_rounds, privacy_statement, usual_rounds
 from consilience.parties import Received
 from consilience.runs.conformal import check_level, report_guarantee
 from consilience.runs.device import device as named_device
@@ -109,6 +109,7 @@ def run(
         sites = sites.pooled()
     if rounds is None:
         rounds = usual_rounds(method)
+    method = for_rounds(method, rounds)
     compute = engine if isinstance(engine, Compute) else Compute(engine)
     cohort = part.participation(participation)
     check(method, task, sites, rounds)
@@ -132,6 +133,9 @@ def run(
         header["started_from"] = origin.about
     if cohort.partial:
         header["participation"] = dataclasses.asdict(cohort)
+    promise = privacy_statement(method)
+    if promise is not None:
+        header["privacy"] = promise
     scorer = Scorer(method, task, scored_sites)
     place.engine.forgiving = cohort.min_replies is not None
     loop = Loop(

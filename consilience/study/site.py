@@ -20,10 +20,11 @@ from consilience.errors import InputError
 from consilience.formats.codec import kept_types_of, types_of
 from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.key import Stream
-from consilience.method import Method, Needs
+from consilience.method import Method, Needs, privacy_statement
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
-from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
+from consilience.posterior import find_posterior
+from consilience.privacy.entropy import secret_draws
 from consilience.privacy.rows import holds_rows
 from consilience.privacy.rules import SMALLEST_CELL, by_rule
 from consilience.study.admission import begins_alone, may_leave, message_hash, rules_of
@@ -134,6 +135,7 @@ def fit(
     asked = message_hash(agreement, content, round_)
     answered = _answered(study, member, memory, rows)
     check_once(answered, round_, asked, memory)
+    check_noise_once(method, answered, round_, memory)
     check_commitment(member, rows)
     memories = _memories(study, member, memory, round_, rows)
     training = training_rows(agreement, rows.train)
@@ -178,6 +180,25 @@ def check_once(answered: Mapping[str, str], round: int, message: str, memory: Pa
         raise InputError(
             f"This site has answered round {round} to another message, and a second answer would show more of its "
             f"rows: give the first message again, or move {memory} away to take part in a second run."
+        )
+
+
+def check_noise_once(method: Method, answered: Mapping[str, str], round: int, memory: Path | None) -> None:
+    """Refuse to answer a round again with other noise: two answers cost twice what was promised.
+
+    Args:
+        method: The study's method.
+        answered: The hashes of the messages that this site has answered, by round.
+        round: The round, from 1 on.
+        memory: The file that says so.
+
+    Raises:
+        InputError: The site has answered, and its promise covers one answer.
+    """
+    if str(round) in answered and privacy_statement(method) is not None:
+        raise InputError(
+            f"This site has answered round {round}, and a second answer with other noise would cost twice the privacy "
+            f"budget: hand over the reply that was written, or, if it never left this site, move {memory} away."
         )
 
 
@@ -248,7 +269,7 @@ def _reply(
     method = agreement.build_method()
     task = agreement.build_task()
     turn = Turn(round_ - 1, agreement.key.fold(Stream.LOCAL), (round_ - 1) / agreement.rounds)
-    with torch.no_grad(), using_threads(threads_for(task)):
+    with torch.no_grad(), using_threads(threads_for(task)), secret_draws():
         client = client_view(method, message, data, memories, member.number, turn)
         try:
             return alone(method, task, message, client, member.number, turn.round)
@@ -296,22 +317,6 @@ def read_memory(study: Study, path: Path, round: int) -> Tree:
     return by_round[str(round)]
 
 
-def own_posterior(send: Any) -> Posterior | None:
-    """Find the site's own model within what it sends.
-
-    Args:
-        send: What is in a reply.
-
-    Returns:
-        The posterior, or None if there is none.
-    """
-    if isinstance(send, (Point, Samples, Gaussian, Dense)):
-        return send
-    if isinstance(send, tuple) and send and not hasattr(send, "counts"):
-        return own_posterior(send[0])
-    return None
-
-
 def own_scores(agreement: Agreement, send: Tree, rows: Data) -> dict[str, float]:
     """Score the site's own model on its test rows; these numbers stay here.
 
@@ -323,7 +328,7 @@ def own_scores(agreement: Agreement, send: Tree, rows: Data) -> dict[str, float]
     Returns:
         Scores by name; none where there is no model or no row.
     """
-    posterior = own_posterior(send)
+    posterior = find_posterior(send)
     if posterior is None or not len(rows.y):
         return {}
     return scores(agreement.build_task().predictive(posterior)(rows.x), rows.y)
