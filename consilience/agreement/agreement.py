@@ -100,6 +100,7 @@ class Agreement:
         guarantee: Their kind: `class`, `pooled`, `quantile` or `own`; the usual one if empty.
         nonconformity: The score that is counted, as `aps`; the usual one if empty.
         grid: How many edges scores are counted on.
+        cells: The fewest scores that a cell of a site's counts shows; `smallest` if 0.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Agreement:
     guarantee: str = optional("", "guarantees", "class, pooled, quantile or own: docs/guarantees.md says what holds")
     nonconformity: str = optional("", "guarantees", "the score that is counted: hinge, aps, raps; residual, quantile")
     grid: int = optional(1000, "guarantees", "edges that scores are counted on")
+    cells: int = optional(0, "guarantees", "fewest scores that a cell of a site's counts shows; 0: as smallest")
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -209,7 +209,8 @@ def _at_most(probabilities: Array) -> Array:
         p = probabilities[:, j : j + 1]
         mass[:, 1 : j + 2] = mass[:, 1 : j + 2] * (1 - p) + mass[:, : j + 1] * p
         mass[:, :1] *= 1 - p
-    return np.minimum(mass.cumsum(1), 1)
+    found: Array = np.minimum(mass.cumsum(1), 1)
+    return found
 
 
 def _level_below(own: Sequence[int], sizes: Sequence[int], k: int, probability: float) -> float:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from consilience.admission.gate import refuse_errors
 from consilience.agreement.agreement import Member, Study
-from consilience.agreement.guarantees import calibration_of
+from consilience.agreement.guarantees import calibration_of, fewest_scores
 from consilience.data.sites import Data
 from consilience.engines import threads_for, using_threads
 from consilience.errors import InputError
@@ -99,7 +99,7 @@ def count(study: Study, member: Member, key: Ed25519PrivateKey, rows: Data, mode
     table = site_table(plan, scores, rows.y)
     rows_counted = len(rows.y)
     if plan.kind != "quantile":
-        table = merge_upwards(table, agreement.smallest)
+        table = merge_upwards(table, fewest_scores(agreement))
         rows_counted = int(table.sum())
     return seal({"conformal": table, "count": torch.tensor(rows_counted)}, header, key)
 
@@ -198,7 +198,7 @@ def _admit(study: Study, model: Model, plan: Calibration, envelope: Envelope) ->
             f"{envelope.path} is not used: it speaks for {rows:,} rows, and its site may for {rules.largest_site:,}."
         )
     in_table = rows
-    smallest = agreement.smallest
+    smallest = fewest_scores(agreement)
     if plan.kind == "quantile":
         in_table = 1
         smallest = 1

@@ -204,3 +204,15 @@ def test_a_study_without_sets_says_so(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="agreed on no prediction sets"):
         calibration_of(study.agreement)
+
+
+def test_single_scores_are_shown_where_that_is_agreed(tmp_path: Path) -> None:
+    study, model = made(tmp_path, cells=1, guarantee="pooled")
+    guarantee, _ = calibrated(study, tmp_path, model)
+    plan = calibration_of(study.agreement)
+    own = rows(study, tmp_path)
+    scores = [score_rows(read_model(model), plan, study.member(n).number, part.calibrate) for n, part in own.items()]
+    every = torch.cat(scores).sort().values
+
+    exact = float(every[rank(0.8, len(every), extra=3) - 1])
+    assert exact <= guarantee.thresholds[0] < exact + 4 / 3 / study.agreement.grid
