@@ -57,8 +57,8 @@ def fewest_rows(level: float) -> int:
     Args:
         level: The coverage wanted, 1 − α.
     """
-    exact = Fraction(repr(float(level)))
-    return math.ceil(exact / (1 - exact))
+    share = Fraction(repr(float(level)))
+    return math.ceil(share / (1 - share))
 
 
 def quantile_coverage(own: Sequence[int], sizes: Sequence[int], k: int) -> float:

@@ -54,7 +54,7 @@ BOUNDS = ("server_only", "local_only")
 FEW = ("exact_tuned", "exact", "evidence", "fedavg", "gaussian_product", "mixture")
 LEFT_OUT = ("exact_tuned", "fedavg", "mixture")
 IMAGES = {"mnist": "conv:256", "fashion_mnist": "conv:256", "femnist": "conv:256"}
-ROWS = 12_000  # training rows of images
+ROWS = 6000  # training rows of images, and as many for testing at most
 ENGINE = co.Compute(threads=1)
 
 
@@ -122,7 +122,11 @@ def mapped(name: str, seed: int, data_dir: str | None) -> Dataset:
         rows = dataclasses.replace(rows, x=1 - rows.x, x_test=1 - rows.x_test)
     else:
         some = Key(seed).permutation(len(rows.y))[:ROWS]
-        rows = dataclasses.replace(rows, x=rows.x[some], y=rows.y[some])
+        tested = Key(seed).fold(1).permutation(len(rows.x_test))[:ROWS]
+        assert rows.y_test is not None
+        rows = dataclasses.replace(
+            rows, x=rows.x[some], y=rows.y[some], x_test=rows.x_test[tested], y_test=rows.y_test[tested]
+        )
     assert rows.x_test is not None
     network = features(f"{IMAGES[name]}:{seed}", rows.features)
     with torch.no_grad():
