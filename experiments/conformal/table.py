@@ -33,7 +33,6 @@ from consilience.guarantees.scores import PREDICTION, Score, class_scores, draws
 from consilience.guarantees.sets import Guarantee
 from consilience.key import Key
 from consilience.methods import METHODS
-from consilience.models import mlp
 from consilience.models.features import features
 from consilience.predictive import Categorical
 from consilience.runs.conformal import assess
@@ -99,7 +98,7 @@ def train(name: str, method: str, seed: int, data_dir: str | None) -> Result:
         warnings.simplefilter("ignore")
         if name in IMAGES:
             sites = image_sites(name, seed, data_dir)
-            task = co.classification(mlp.linear(sites.features, sites.classes))
+            task = co.classification(co.models.linear(sites.features, sites.classes))
             return co.run(configure(METHODS[method](), ()), task, sites, seed=seed, engine=ENGINE)
         recipe = recipe_of(name, method, seed, data_dir)
         return co.run(*recipe.build(), seed=seed, engine=ENGINE)
