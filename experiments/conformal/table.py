@@ -65,8 +65,6 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         names = list(FEW)
     if what == "left-out":
         names = list(LEFT_OUT)
-    if scale == "smoke":
-        names = ["exact", "mixture"]
     for method in names:
         if what == "left-out":
             values |= score_newcomers(name, method, seed, data_dir)
@@ -83,6 +81,7 @@ def score_method(name: str, method: str, seed: int, data_dir: str | None) -> Val
     result = train(name, method, seed, data_dir)
     values: Values = {method: {score: result.metrics[score] for score in ("nll", "accuracy", "ece")}}
     values[method] |= equal_sizes(result)
+    values[method]["size"] = values[method].get(f"hinge_size_at_{100 * LEVEL:g}")
     for score in SCORES:
         for kind in KINDS:
             values[f"{method}, {kind}, {score}"] = sets_of(result, kind, score)
@@ -271,7 +270,6 @@ EXPERIMENT = Experiment(
     trial=trial,
     score="size",
     digits=3,
-    scales=("full", "smoke"),
 )
 
 
