@@ -120,8 +120,8 @@ def calibrate(
         The files to hand out.
 
     Raises:
-        InputError: The key is not the coordinator's, too few sites' counts can be used, or too few rows are behind
-            them.
+        InputError: The key is not the coordinator's, the model holds a site that left, too few sites' counts can be
+            used, or too few rows are behind them.
     """
     agreement = study.agreement
     own_key(agreement, key)
@@ -130,6 +130,9 @@ def calibrate(
         raise InputError(
             "Each site has its own threshold in this study: `site calibrate` writes it, and it stays there."
         )
+    gone = [name for name in model.facts.sites if name not in {site.name for site in study.active}]
+    if gone:
+        raise InputError(f"This model holds {', '.join(gone)}, who left the study: pool anew, from the first round.")
     counted, refused = read_counts(study, model, plan, paths)
     if len(counted) < agreement.fewest_sites:
         raise InputError(

@@ -174,6 +174,13 @@ def test_counts_about_another_model_and_too_few_sites_are_refused(tmp_path: Path
         calibrate(study, read_model(model), files, server_key(tmp_path))
 
 
+def test_a_model_that_holds_a_site_that_left_is_not_calibrated(classes: tuple[Study, Path, Path]) -> None:
+    study, model, folder = classes
+
+    with pytest.raises(InputError, match="holds west, who left"):
+        calibrate(study.without("west"), read_model(model), counts(study, folder, model)[:2], server_key(folder))
+
+
 def test_an_agreement_with_sets_survives_its_text(tmp_path: Path) -> None:
     agreement = studies.agreement(tmp_path, **SETS, guarantee="pooled", nonconformity="aps", grid=50)
     text = agreement_text(agreement, "something")
