@@ -105,6 +105,7 @@ class Agreement:
         grid: How many edges scores are counted on.
         few_outcomes: What becomes of classes that few rows of a site are of: warn, or refuse.
         secure: Whether replies are added up under masks, so that nobody sees a single one.
+        cells: The fewest scores that a cell of a site's counts shows; `smallest` if 0.
     """
 
     name: str
@@ -147,6 +148,7 @@ class Agreement:
     secure: bool = optional(
         False, "privacy", "sites mask what they send: the coordinator sees the sum over all sites, and no site's own"
     )
+    cells: int = optional(0, "guarantees", "fewest scores that a cell of a site's counts shows; 0: as smallest")
 
     @property
     def fields(self) -> dict[str, Any]:

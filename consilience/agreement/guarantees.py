@@ -59,5 +59,16 @@ def check_guarantees(agreement: Agreement) -> None:
         )
     if bool(agreement.level) != bool(agreement.calibrate):
         raise InputError("Prediction sets need both a level, as 0.9, and a share of rows to calibrate them, as 0.2.")
+    if agreement.cells < 0:
+        raise InputError(f"cells = {agreement.cells} is a count: write 1 or more, or 0 for the study's smallest.")
     if agreement.level:
         calibration_of(agreement)
+
+
+def fewest_scores(agreement: Agreement) -> int:
+    """Return the fewest scores that a cell of a site's counts may show, and a site may count.
+
+    Args:
+        agreement: The study's agreement.
+    """
+    return agreement.cells or agreement.smallest

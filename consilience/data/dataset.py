@@ -175,12 +175,12 @@ class Dataset:
         rows = server.rest
         parts = split(rows, len(names), key.fold(Draw.SITES))
         test_parts = split.follow(held_out, [rows.take(part) for part in parts], key.fold(Draw.FOLLOW))
-        parts, aside = set_aside(parts, len(rows.y), conformal, base.shares_rows, key.fold(Draw.CONFORMAL))
-        train, tuned = cut_validation(rows, parts, validation, base.shares_rows, key.fold(Draw.VALIDATION))
+        kept, aside = set_aside(parts, len(rows.y), conformal, base.shares_rows, key.fold(Draw.CONFORMAL))
+        train, tuned = cut_validation(rows, kept, validation, base.shares_rows, key.fold(Draw.VALIDATION))
         numbers = None
         if base.shares_rows:  # the same cut of the rows' numbers
             numbered = rows._replace(y=torch.arange(len(rows.y)))
-            cuts, _ = cut_validation(numbered, parts, validation, True, key.fold(Draw.VALIDATION))
+            cuts, _ = cut_validation(numbered, kept, validation, True, key.fold(Draw.VALIDATION))
             numbers = tuple(part.y for part in cuts)
 
         with_roles = Sites(

@@ -57,8 +57,8 @@ def fewest_rows(level: float) -> int:
     Args:
         level: The coverage wanted, 1 − α.
     """
-    exact = Fraction(repr(float(level)))
-    return math.ceil(exact / (1 - exact))
+    share = Fraction(repr(float(level)))
+    return math.ceil(share / (1 - share))
 
 
 def quantile_coverage(own: Sequence[int], sizes: Sequence[int], k: int) -> float:
@@ -209,7 +209,8 @@ def _at_most(probabilities: Array) -> Array:
         p = probabilities[:, j : j + 1]
         mass[:, 1 : j + 2] = mass[:, 1 : j + 2] * (1 - p) + mass[:, : j + 1] * p
         mass[:, :1] *= 1 - p
-    return np.minimum(mass.cumsum(1), 1)
+    found: Array = np.minimum(mass.cumsum(1), 1)
+    return found
 
 
 def _level_below(own: Sequence[int], sizes: Sequence[int], k: int, probability: float) -> float:

@@ -137,7 +137,7 @@ def find_guarantee(
         raise InputError("No rows are set aside to calibrate prediction sets: split with conformal=0.2.")
     if plan.kind == "quantile":
         return _from_quantiles(plan, total, sizes, sites, ranks)
-    names = ("",)
+    names: tuple[str, ...] = ("",)
     if plan.kind == "class":
         names = plan.classes
     extra = 1

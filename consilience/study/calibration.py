@@ -17,7 +17,7 @@ from torch import Tensor
 
 from consilience.admission.gate import refuse_errors
 from consilience.agreement.agreement import Member, Study
-from consilience.agreement.guarantees import calibration_of
+from consilience.agreement.guarantees import calibration_of, fewest_scores
 from consilience.data.sites import Data
 from consilience.engines import threads_for, using_threads
 from consilience.errors import InputError
@@ -99,7 +99,7 @@ def count(study: Study, member: Member, key: Ed25519PrivateKey, rows: Data, mode
     table = site_table(plan, scores, rows.y)
     rows_counted = len(rows.y)
     if plan.kind != "quantile":
-        table = merge_upwards(table, agreement.smallest)
+        table = merge_upwards(table, fewest_scores(agreement))
         rows_counted = int(table.sum())
     return seal({"conformal": table, "count": torch.tensor(rows_counted)}, header, key)
 
@@ -120,8 +120,8 @@ def calibrate(
         The files to hand out.
 
     Raises:
-        InputError: The key is not the coordinator's, too few sites' counts can be used, or too few rows are behind
-            them.
+        InputError: The key is not the coordinator's, the model holds a site that left, too few sites' counts can be
+            used, or too few rows are behind them.
     """
     agreement = study.agreement
     own_key(agreement, key)
@@ -130,6 +130,9 @@ def calibrate(
         raise InputError(
             "Each site has its own threshold in this study: `site calibrate` writes it, and it stays there."
         )
+    gone = [name for name in model.facts.sites if name not in {site.name for site in study.active}]
+    if gone:
+        raise InputError(f"This model holds {', '.join(gone)}, who left the study: pool anew, from the first round.")
     counted, refused = read_counts(study, model, plan, paths)
     if len(counted) < agreement.fewest_sites:
         raise InputError(
@@ -198,7 +201,7 @@ def _admit(study: Study, model: Model, plan: Calibration, envelope: Envelope) ->
             f"{envelope.path} is not used: it speaks for {rows:,} rows, and its site may for {rules.largest_site:,}."
         )
     in_table = rows
-    smallest = agreement.smallest
+    smallest = fewest_scores(agreement)
     if plan.kind == "quantile":
         in_table = 1
         smallest = 1

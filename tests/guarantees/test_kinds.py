@@ -190,6 +190,19 @@ def test_too_much_noise_is_refused() -> None:
         find_guarantee(kind, table, [60], ["one"])
 
 
+def test_masks_that_cancel_leave_the_thresholds_alone() -> None:
+    """As in a secure sum: what each site sends is noise modulo 2⁶⁴, and the sum is the sum of counts."""
+    kind = plan("pooled")
+    tables = [site_table(kind, scores, scores) for scores in uniform_scores(UNBALANCED, 0)]
+    masks = [torch.randint(-(2**63), 2**63 - 1, tables[0].shape) for _ in tables]
+    sent = [table + mask - masks[k - 1] for k, (table, mask) in enumerate(zip(tables, masks, strict=True))]
+    names = site_names(UNBALANCED)
+
+    masked = find_guarantee(kind, torch.stack(sent).sum(0), UNBALANCED, names)
+
+    assert masked == find_guarantee(kind, torch.stack(tables).sum(0), UNBALANCED, names)
+
+
 def test_infinite_scores_and_ties_give_finite_thresholds_where_they_can() -> None:
     edges = torch.tensor([0.25, 0.5, 1.0], dtype=torch.float64)
     ties = torch.tensor([0.5] * 19 + [math.inf], dtype=torch.float64)

@@ -180,6 +180,28 @@ def test_a_score_is_for_its_kind_of_predictions() -> None:
         )
 
 
+@pytest.mark.parametrize("name", ["hinge", "aps", "raps", "residual", "quantile"])
+@pytest.mark.parametrize("grid", [2, 3, 30, 1000])
+def test_a_grid_ascends_to_the_largest_score(name: str, grid: int) -> None:
+    edges = Score(name).edges(grid, 4)
+
+    assert len(edges) == grid and bool((edges.diff() > 0).all())
+    largest = {"hinge": 1.0, "aps": 1.0, "raps": 1.3, "residual": 1000.0, "quantile": 1000.0}[name]
+    assert float(edges[-1]) == pytest.approx(largest)
+
+
+def test_a_model_that_is_sure_and_wrong_keeps_small_sets() -> None:
+    """A fifth of the rows have p(y) = 10⁻⁹: 90 % sets must hold such classes, and not those of 10⁻¹⁵."""
+    score = Score("hinge")
+    plan = Calibration("pooled", 0.9, score, score.edges(1000, 3))
+    scores = torch.full((100,), 0.01, dtype=torch.float64)
+    scores[80:] = 1 - 1e-9
+    guarantee = find_guarantee(plan, site_table(plan, scores, scores), [100], ["one"])
+
+    p = Categorical(torch.tensor([[0.999, 1e-9, 1e-15]], dtype=torch.float64).log())
+    assert prediction_sets(p, guarantee).tolist() == [[True, True, False]]
+
+
 def test_the_least_covered_group_comes_first() -> None:
     guarantee = Guarantee("pooled", 0.9, "hinge", (0.55,), ("",), (20,), ("a",), 0.8)
     p = Categorical(torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]]).log())

@@ -174,6 +174,13 @@ def test_counts_about_another_model_and_too_few_sites_are_refused(tmp_path: Path
         calibrate(study, read_model(model), files, server_key(tmp_path))
 
 
+def test_a_model_that_holds_a_site_that_left_is_not_calibrated(classes: tuple[Study, Path, Path]) -> None:
+    study, model, folder = classes
+
+    with pytest.raises(InputError, match="holds west, who left"):
+        calibrate(study.without("west"), read_model(model), counts(study, folder, model)[:2], server_key(folder))
+
+
 def test_an_agreement_with_sets_survives_its_text(tmp_path: Path) -> None:
     agreement = studies.agreement(tmp_path, **SETS, guarantee="pooled", nonconformity="aps", grid=50)
     text = agreement_text(agreement, "something")
@@ -204,3 +211,15 @@ def test_a_study_without_sets_says_so(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="agreed on no prediction sets"):
         calibration_of(study.agreement)
+
+
+def test_single_scores_are_shown_where_that_is_agreed(tmp_path: Path) -> None:
+    study, model = made(tmp_path, cells=1, guarantee="pooled")
+    guarantee, _ = calibrated(study, tmp_path, model)
+    plan = calibration_of(study.agreement)
+    own = rows(study, tmp_path)
+    scores = [score_rows(read_model(model), plan, study.member(n).number, part.calibrate) for n, part in own.items()]
+    every = torch.cat(scores).sort().values
+
+    exact = float(every[rank(0.8, len(every), extra=3) - 1])
+    assert exact <= guarantee.thresholds[0] < exact + 4 / 3 / study.agreement.grid
