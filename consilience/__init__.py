@@ -83,10 +83,10 @@ __all__ = [
     "ExactPooling", "ExactTuned", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA", "FedProx", "FedYogi",
     "FederatedClassifier", "FederatedRegressor", "GaussianProduct", "Hierarchical", "InputError", "Laplace",
     "LocalOnly", "MeanField", "Method", "Mime", "MimeLite", "Mixture", "OneShotFL", "Participation", "Result",
-    "Sampler", "Scaffold", "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification", "compare", "data",
-    "datasets", "engines", "from_arrays", "from_csv", "inference", "key", "load", "method", "methods", "metrics",
-    "models", "parties", "pooling", "posterior", "predictive", "prior", "regression", "run", "runs", "splits", "task",
-    "training", "tune",
+    "Sampler", "Scaffold", "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification",
+    "compare", "data", "datasets", "engines", "from_arrays", "from_csv", "inference", "key", "load", "method",
+    "methods", "metrics", "models", "parties", "pooling", "posterior", "predictive", "prior", "regression", "run",
+    "runs", "splits", "task", "training", "tune",
 ]  # fmt: skip
 
 
