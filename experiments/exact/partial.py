@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from table import HERE, split_features
+from table import split_features
 from torch import Tensor
 
 from consilience.metrics.paired import difference
@@ -33,6 +33,7 @@ COLUMNS = (  # data, feature map, split, sites
     ("digits", "conv:256", "dirichlet:0.3+rotate:30", 5),
     ("femnist", "conv:128", "natural", 30),
 )
+HERE = Path(__file__).parent
 NODES = 5  # of the grid of T: a node costs as many inverses as there are sites
 
 
