@@ -168,6 +168,21 @@ def test_averaging_over_the_grid_is_the_integral_over_the_spread() -> None:
     assert low <= middle <= high
 
 
+def test_many_sites_know_the_spread_and_the_grid_follows() -> None:
+    """A thousand means of variance 1/5 around 0 with τ = 2: the grid's τ is the maximum of the marginal likelihood."""
+    means = (0.2 + 4.0) ** 0.5 * draws(9, 1000, 1)
+    factors = [Natural(5 * y, torch.full((1, 1), 5.0, dtype=DOUBLE)) for y in means]
+    prior = Natural(torch.zeros(1, dtype=DOUBLE), torch.full((1, 1), 1e-6, dtype=DOUBLE))
+
+    hierarchy = pool(factors, prior, torch.tensor([0]), torch.tensor([10.0]), nodes=5)
+
+    best = (float(means.var()) - 0.2) ** 0.5  # REML of equal groups: the variance of their means less their own
+    low, middle, high = deviations(hierarchy)[:, 0].tolist()
+    assert low < best < high
+    assert middle == pytest.approx(best, rel=0.02)
+    assert high / low < 1.25
+
+
 def test_intervals_of_sites_and_newcomers_cover_as_often_as_they_say() -> None:
     """All drawn from the model itself: τ half-normal, μ standard normal, seven sites of one mean; 300 worlds."""
     generator = torch.Generator().manual_seed(0)
