@@ -84,8 +84,14 @@ def at_home(pooled: Model, study: Study, memory: Path) -> Model:
     if not pooled.is_personal:
         raise InputError("This model is one for all sites: leave --memory out.")
     if not memory.exists():
-        raise InputError(f"{memory} is not here: give what `site fit` kept at this site with --memory.")
-    own = pooled.at_home(read_memory(study, memory, pooled.facts.rounds))
+        raise InputError(f"{memory} is not here: give what this site kept with --memory.")
+    if memory.suffix == ".bin":  # of a site that took part over Flower
+        from consilience.flower.site import read_kept
+
+        kept = read_kept(memory, pooled.method, pooled.facts.rounds)
+    else:
+        kept = read_memory(study, memory, pooled.facts.rounds)
+    own = pooled.at_home(kept)
     say(f"This site's own model: what all sites share, and what this site kept in {memory}.")
     return own
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 from flwr.supercore.constant import TaskType
@@ -29,14 +29,18 @@ from consilience.flower.app import pin
 from consilience.flower.client import Site, client_app
 from consilience.flower.executor import Runtime, answer, new_secret, tasks
 from consilience.flower.processes import Child, Unreachable, free_port, reach, split_address
+from consilience.flower.wire import unpack
+from consilience.formats.codec import kept_types_of
 from consilience.formats.signature import sign, verifies
 from consilience.key import Stream
 from consilience.parties import Reply
+from consilience.method import Method
 from consilience.study.admission import begins_alone, rules_of
 from consilience.study.masking import MaskBook, book_path
 from consilience.study.rows import fingerprint, parts, rows_of, training_rows
 from consilience.study.site import check_commitment, first_message
 from consilience.study.summing import mask_reply
+from consilience.tree import Tree
 
 PAUSE = 3.0  # seconds between two attempts to connect
 
@@ -241,6 +245,28 @@ def read_state(path: Path) -> RecordDict:
     if not path.exists():
         return RecordDict()
     return recorddict_from_proto(RecordDictProto.FromString(path.read_bytes()))
+
+
+def read_kept(path: Path, method: Method, round: int) -> Tree:
+    """Read what a deployed site kept in a round.
+
+    Args:
+        path: The site's memory, `memory-STUDY.bin` in its folder.
+        method: The study's method.
+        round: The round, from 1 on.
+
+    Returns:
+        The memory.
+
+    Raises:
+        InputError: Nothing was kept in that round.
+    """
+    state = read_state(path)
+    arrays = state.get(f"memory {round - 1}")
+    outline = state.get(f"outline {round - 1}")
+    if not isinstance(arrays, ArrayRecord) or not isinstance(outline, ConfigRecord):
+        raise InputError(f"{path} does not hold what was kept in round {round}, which the model was made in.")
+    return unpack(arrays, str(outline["outline"]), kept_types_of(method))
 
 
 def write_state(path: Path, state: RecordDict) -> None:

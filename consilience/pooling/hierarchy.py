@@ -25,7 +25,8 @@ from consilience.posterior import Dense, Natural
 
 NODES = 9  # of a grid, for each variance
 LOWEST, HIGHEST = 0.01, 12.0  # of τ, in units of its prior's scale: where a first look is taken
-WIDTH = 3.0  # standard deviations of log τ around its mean that the second grid spans
+WIDTH = 3.0  # standard deviations of log τ around its mean that a finer grid spans
+ZOOMS = 5  # finer grids, at most
 TOGETHER = 2**21  # numbers of Λ that several nodes of a grid are computed from together
 NEGLIGIBLE = 1e-7  # weight of a node, below which it is not looked at
 
@@ -175,7 +176,8 @@ def pool(
 ) -> Hierarchy:
     """Average over T on a grid: one variance for each group of weights.
 
-    A first grid looks at all τ that a half-normal prior makes plausible; the second lies where the posterior is.
+    A first grid looks at all τ that a half-normal prior makes plausible; the next lies where the posterior is, and where
+    many sites know it well, finer ones follow.
 
     Args:
         factors: What each site's rows say.
@@ -195,9 +197,12 @@ def pool(
             yield _population(precision, linear, part, prior)
 
     axes = [torch.linspace(math.log(LOWEST), math.log(HIGHEST), nodes, dtype=torch.float64) + s.log() for s in scale]
-    logs, weights, _ = _look(axes, scale, at)
-    axes = [_zoom(logs[:, g], weights, axis) for g, axis in enumerate(axes)]
     logs, weights, mean = _look(axes, scale, at)
+    for _ in range(ZOOMS):
+        axes = [_zoom(logs[:, g], weights, axis) for g, axis in enumerate(axes)]
+        logs, weights, mean = _look(axes, scale, at)
+        if all(_deviation(logs[:, g], weights) > 0.5 * (axis[1] - axis[0]) for g, axis in enumerate(axes)):
+            break
     kept = weights > NEGLIGIBLE
     variances = torch.cat([found.var for found in at(logs[kept])])
     spread = torch.tensordot(weights[kept] / weights[kept].sum(), variances, dims=1)
@@ -218,9 +223,14 @@ def _look(
 def _zoom(logs: Tensor, weights: Tensor, axis: Tensor) -> Tensor:
     """A narrower axis, over the part of log τ that has weight."""
     mean = (weights * logs).sum()
-    deviation = (weights * (logs - mean) ** 2).sum().sqrt()
-    half = torch.maximum(WIDTH * deviation, 0.75 * (axis[1] - axis[0]))
+    half = torch.maximum(WIDTH * _deviation(logs, weights), 0.75 * (axis[1] - axis[0]))
     return torch.linspace(float(mean - half), float(mean + half), len(axis), dtype=torch.float64)
+
+
+def _deviation(logs: Tensor, weights: Tensor) -> Tensor:
+    """The standard deviation of log τ over the nodes."""
+    mean = (weights * logs).sum()
+    return (weights * (logs - mean) ** 2).sum().sqrt()
 
 
 def site_posterior(hierarchy: Hierarchy, factor: Natural) -> Belief:

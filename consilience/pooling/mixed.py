@@ -133,7 +133,7 @@ def fit_variances(
         optimiser.zero_grad()
         loss = objective()
         loss.backward()
-        return float(loss)
+        return float(loss.detach())
 
     with torch.enable_grad():
         optimiser.step(closure)

@@ -30,6 +30,7 @@ from consilience.prior import Isotropic
 PLACES = (*HOSPITALS, "all")
 SHOWN = ("nll", "brier", "auroc", "calibration_slope")
 ONE = "Partial pooling, 1 round"
+TWO = "Partial pooling, 2 rounds"
 Models = dict[str, list[Any]]  # row of the table → a model for each hospital
 
 
@@ -44,8 +45,8 @@ def fit(train: list[Data], seed: int) -> tuple[Models, dict[str, Any]]:
     for row, method, rounds in (
         ("Product of Laplace, linear", GaussianProduct(LAPLACE), 1),
         ("FedAvg (10 rounds), linear", co.FedAvg(co.SGD(epochs=5)), 10),
-        ("Partial pooling, 1 round", co.Hierarchical(), 1),
-        ("Partial pooling, 2 rounds", co.Hierarchical(), 2),
+        (ONE, co.Hierarchical(), 1),
+        (TWO, co.Hierarchical(), 2),
         ("Alone, Laplace linear", co.LocalOnly(LAPLACE), 1),
     ):
         result = co.run(method, task, sites, rounds=rounds, seed=seed, scored=False, engine=co.Compute(threads=1))
@@ -115,16 +116,16 @@ def summarise(kind: str, folder: Path) -> dict[str, Any]:
             values = [scores(categorical(p), y) for p in ps]
             found[row][place] = {s: fmean(value[s] for value in values if s in value) for s in SHOWN}
             own = [losses(p, y) for p in ps]
-            per[row, place] = {s: torch.stack([o[s] for o in own]) for s in ("nll", "brier")}
+            per[row, place] = {"nll": torch.stack([o["nll"] for o in own])}
     for row in found:
         for k, place in enumerate(PLACES):
-            for s in ("nll", "brier"):
-                apart = difference(per[ONE, place][s], per[row, place][s])
-                found[row][place][f"{s}_of_partial_less_this"] = apart
-            if kind == "partial-folds":
-                parts = [fold_of(trial["seed"], labels, None if place == "all" else k) for trial in trials]
-                gap = corrected(per[ONE, place]["nll"], per[row, place]["nll"], parts)
-                found[row][place]["nll_of_partial_less_this_corrected"] = gap
+            for reference in (ONE, TWO):
+                own = per[reference, place]["nll"]
+                found[row][place][f"{reference} less this"] = difference(own, per[row, place]["nll"])
+                if kind == "partial-folds":
+                    parts = [fold_of(trial["seed"], labels, None if place == "all" else k) for trial in trials]
+                    gap = corrected(own, per[row, place]["nll"], parts)
+                    found[row][place][f"{reference} less this, corrected"] = gap
     return {"repeats": len(trials), "patients": [len(y) for y in labels], "rows": found}
 
 
@@ -145,13 +146,14 @@ def tables(found: dict[str, Any], kind: str) -> str:
         cells = [f"{rows[row][place]['nll']:.3f}" for place in PLACES]
         scored.append([row, *cells, *(f"{rows[row]['all'][s]:.3f}" for s in SHOWN[1:])])
     text = [f"### {kind}, {found['repeats']} repeats", markdown_table((*PLACES, *SHOWN[1:]), scored)]
-    for key, what in (
-        ("nll_of_partial_less_this", "over patients"),
-        ("nll_of_partial_less_this_corrected", "over folds, corrected (Nadeau and Bengio)"),
-    ):
-        if key in rows[ONE]["all"]:
-            gaps = [[row, *(interval(rows[row][place][key]) for place in PLACES)] for row in ranked if row != ONE]
-            text += [f"NLL of '{ONE}' less that of the row, 95 % intervals {what}", markdown_table(PLACES, gaps)]
+    for reference in (ONE, TWO):
+        for end, what in (("", "over patients"), (", corrected", "over folds, corrected (Nadeau and Bengio)")):
+            key = f"{reference} less this{end}"
+            if key in rows[ONE]["all"]:
+                listed = [row for row in ranked if row != reference]
+                gaps = [[row, *(interval(rows[row][place][key]) for place in PLACES)] for row in listed]
+                text += [f"NLL of '{reference}' less that of the row, 95 % intervals {what}"]
+                text += [markdown_table(PLACES, gaps)]
     return "\n\n".join(text)
 
 
