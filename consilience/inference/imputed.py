@@ -188,11 +188,12 @@ def combine_fits(fits: Sequence[Posterior]) -> Gaussian | Dense:
     """
     count = len(fits)
     if all(isinstance(fit, Dense) for fit in fits):
-        means = torch.stack([fit.mean for fit in fits if isinstance(fit, Dense)])
-        within = torch.stack([torch.linalg.inv(fit.precision) for fit in fits if isinstance(fit, Dense)]).mean(0)
+        dense = [fit for fit in fits if isinstance(fit, Dense)]
+        means = torch.stack([fit.mean for fit in dense]).double()
+        within = torch.linalg.inv(torch.stack([fit.precision for fit in dense]).double()).mean(0)
         away = means - means.mean(0)
-        total = within + (1 + 1 / count) * away.T @ away / (count - 1)
-        return Dense(means.mean(0), torch.linalg.inv(total))
+        precision = torch.linalg.inv(within + (1 + 1 / count) * away.T @ away / (count - 1))
+        return Dense(means.mean(0).to(dense[0].mean), ((precision + precision.T) / 2).to(dense[0].mean))
     diagonal = [fit for fit in fits if isinstance(fit, Gaussian)]
     if len(diagonal) < count:
         raise InputError("Rubin's rules combine Gaussians: use inference=Laplace, with dense=True for all covariances.")
