@@ -34,8 +34,9 @@ scaling = {scaling}  # agreed: by the constants below; sums: the constants come 
 {target}
 
 # type: number or category. range: what is plausible; anything outside is refused with examples. The model sees
-# (value − centre) / spread. missing: refuse, or mark (a number becomes `fill` and is marked in a column of its own, a
-# category is none of its levels). unknown: further texts that mean missing.
+# (value − centre) / spread. missing: refuse, mark (a number becomes `fill` and is marked in a column of its own, a
+# category is none of its levels) or centre (a number becomes `centre`, unmarked). unknown: further texts that mean
+# missing.
 [columns]
 {columns}
 
@@ -56,7 +57,7 @@ test = {test}  # share that only scores
 smallest = {smallest}  # rule "smallest cell": smaller counts are not shown, nor does a site take part with fewer rows
 rare = {rare}  # rule "rare values": levels, marks and numbers of fewer rows are merged at each site, or refuse
 rows_per_parameter = {rows_per_parameter}  # rule: training rows a site needs for each parameter; 0: no such rule
-fewest_sites = {fewest_sites}  # rules "fewest sites", "subtraction": fewer are not pooled, nor may models differ by them
+fewest_sites = {fewest_sites}  # rules "fewest sites", "subtraction": fewer are not pooled, nor do models differ by them
 most_influence = {most_influence}  # share of the pooled model that one site may have without a warning
 
 [leaving]  # what leaves a site: {sends}

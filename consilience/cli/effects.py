@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from consilience.cli.handed import columns, say, warn_unsigned, write_files
-from consilience.cli.options import Json_, app
+from consilience.cli.options import app
 from consilience.cli.screen import out
 from consilience.errors import InputError
 
@@ -33,12 +33,12 @@ def effects(
     json_: Annotated[
         Path | None, typer.Option("--to-json", help="Also write the table and the sites' own estimates here.")
     ] = None,
-    as_json: Json_ = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON and nothing else.")] = False,
 ) -> None:
     """Show coefficients with intervals in the units of the columns, and how much sites differ."""
     from consilience.runs.store import as_json as to_bytes
 
-    table = _read(source, level, _references(reference or []))
+    table = _read(source, level, _references(reference or []), as_json)
     if csv_ is not None:
         write_files(csv_, table.to_csv(), _said("Effects", as_json))
     if json_ is not None:
@@ -67,7 +67,7 @@ def _references(texts: list[str]) -> dict[str, str]:
     return chosen
 
 
-def _read(source: Path, level: float, reference: Mapping[str, str]) -> Effects:
+def _read(source: Path, level: float, reference: Mapping[str, str], quiet: bool) -> Effects:
     """The table of a run's folder or of a model's file."""
     if source.is_dir():
         from consilience.runs.run import load
@@ -78,7 +78,8 @@ def _read(source: Path, level: float, reference: Mapping[str, str]) -> Effects:
     from consilience.study.model import read_model
 
     model = read_model(source, None)
-    warn_unsigned(model.agreement)
+    if not quiet:
+        warn_unsigned(model.agreement)
     return model_effects(model, kept_account(source.with_suffix(".json"), model.checksum), level, reference)
 
 

@@ -13,7 +13,7 @@ import typer
 
 from consilience.cli.handed import Model_, at_home, say, warn_unsigned, write_files
 from consilience.cli.options import app
-from consilience.data.cells import number
+from consilience.data.spreadsheets import inert
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from consilience.study.model import Model
 
 Z95 = 1.959964
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a formula of a spreadsheet may begin with
 
 
 class Predictions(NamedTuple):
@@ -167,15 +166,8 @@ def _csv(predictions: Predictions, parts: Mapping[str, Sequence[float]]) -> str:
         if predictions.abstains[i]:
             decision = "abstain"
         uncertainty = (f"{values[i]:.6f}" for values in parts.values())
-        writer.writerow([i + 1, *row, *uncertainty, _inert(decision)])
+        writer.writerow([i + 1, *row, *uncertainty, inert(decision)])
     return text.getvalue()
-
-
-def _inert(text: str) -> str:
-    """A text that no spreadsheet takes for a formula: with a quote before it, which is not shown there."""
-    if text.startswith(FORMULA) and number(text) is None:
-        return f"'{text}"
-    return text
 
 
 def _summarise(predictions: Predictions, parts: Mapping[str, Sequence[float]], abstain: float | None) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.data.spreadsheets import inert
 from consilience.effects.heterogeneity import Heterogeneity, combine, reach
 from consilience.effects.likelihoods import layer_of
 from consilience.effects.terms import INTERCEPT, Design, Term
@@ -49,7 +50,7 @@ class Label(NamedTuple):
         if self.level:
             name += f": {self.level} (against {self.reference})"
         elif self.unit:
-            name += f" (per {self.unit})"
+            name += f" ({self.unit})"
         return name
 
 
@@ -245,7 +246,9 @@ class Effects:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(Effect._fields)
-        writer.writerows(self.rows)
+        for row in self.rows:
+            numbers = row[len(Label._fields) :]
+            writer.writerow([*(inert(str(text)) for text in row[: len(Label._fields)]), *numbers])
         return text.getvalue()
 
     def to_json(self) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import NamedTuple
-
-from scipy.stats import chi2, norm, t
 
 
 class Heterogeneity(NamedTuple):
@@ -48,7 +47,9 @@ class Heterogeneity(NamedTuple):
         """
         if self.sites < 3:
             return self
-        wide = float(t.ppf(0.5 + level / 2, self.sites - 2)) * math.hypot(self.tau, self.error)
+        from scipy.special import stdtrit  # here, because it takes a while to import
+
+        wide = float(stdtrit(self.sites - 2, 0.5 + level / 2)) * math.hypot(self.tau, self.error)
         return self._replace(newcomer_low=self.mean - wide, newcomer_high=self.mean + wide)
 
 
@@ -63,6 +64,8 @@ def combine(estimates: Sequence[float], errors: Sequence[float], level: float = 
     Returns:
         What they say together; None with fewer than two sites.
     """
+    from scipy.special import chdtrc
+
     count = len(estimates)
     if count < 2:
         return None
@@ -81,7 +84,7 @@ def combine(estimates: Sequence[float], errors: Sequence[float], level: float = 
     i2 = 0.0
     if q > free:
         i2 = (q - free) / q
-    found = Heterogeneity(count, mean, error, math.sqrt(tau2), i2, q, float(chi2.sf(q, free)), None, None)
+    found = Heterogeneity(count, mean, error, math.sqrt(tau2), i2, q, float(chdtrc(free, q)), None, None)
     return found.at(level)
 
 
@@ -95,4 +98,4 @@ def reach(error: float, level: float) -> float:
     Returns:
         The distance from the estimate to either end.
     """
-    return float(norm.ppf(0.5 + level / 2)) * error
+    return NormalDist().inv_cdf(0.5 + level / 2) * error

@@ -223,7 +223,7 @@ def from_rows(task: Task, pooled: Dense, parts: Sequence[Data]) -> list[Natural]
             params = {**tree.unravel(vector, layer), **others}
             return (task.likelihood.nll(task.outputs(params, rows.x), rows.y, params) * rows.w).sum()
 
-        hessian: Tensor = torch.func.hessian(loss)(centre)
+        hessian: Tensor = torch.func.jacrev(torch.func.grad(loss))(centre)  # forward mode is not safe in threads
         gradient: Tensor = torch.func.grad(loss)(centre)
         naturals.append(Natural(hessian @ centre - gradient, hessian))
     return naturals

@@ -2,7 +2,7 @@
 
 - Points: `SGD`, `Adam`, `SWA`, `Newton`; `DPSGD`, with a guarantee of differential privacy for every row.
 - Samples: `Sampler`, which chooses `PreconditionedSGHMC` or `CyclicalSGHMC` by the model; `SGLD`, `HMC`.
-- Gaussians: `Laplace` (with `fisher` or `ggn`), `SWAG`, `MeanField`.
+- Gaussians: `Laplace` (with `fisher` or `ggn`), `SWAG`, `MeanField`; `MultipleImputation` of gaps around one of them.
 - Rows that stand for others: `BPCfKL`, `Distillation`.
 - Parts of them: `CropAndFlip`, and the schedules `constant`, `cosine`, `stepwise`.
 """
@@ -10,6 +10,7 @@
 from consilience.inference.coreset import BPCfKL
 from consilience.inference.dpsgd import DPSGD
 from consilience.inference.hmc import HMC
+from consilience.inference.imputed import MultipleImputation
 from consilience.inference.laplace import Laplace, fisher, ggn
 from consilience.inference.newton import Newton
 from consilience.inference.point import SGD, Adam
@@ -27,6 +28,6 @@ from consilience.training.schedules import constant, cosine, stepwise
 
 __all__ = [
     "DPSGD", "HMC", "SGD", "SGLD", "SWA", "SWAG", "Adam", "BPCfKL", "CropAndFlip", "CyclicalSGHMC", "Distillation",
-    "Inference", "Laplace", "MeanField", "Newton", "PreconditionedSGHMC", "Sampler", "constant", "cosine", "fisher",
-    "ggn", "stepwise",
+    "Inference", "Laplace", "MeanField", "MultipleImputation", "Newton", "PreconditionedSGHMC", "Sampler", "constant",
+    "cosine", "fisher", "ggn", "stepwise",
 ]  # fmt: skip

@@ -75,7 +75,8 @@ def forest(effects: Effects) -> str:
         One `<svg>` element.
     """
     places = [i for i, estimate in enumerate(effects.estimates) if estimate.label.column != INTERCEPT][:MOST_EFFECTS]
-    panels = [_lines(effects, place) for place in places]
+    rows = effects.rows
+    panels = [_lines(effects, place, rows[place]) for place in places]
     names = [line.name for line in max(panels, key=len)]
     down = -(-len(panels) // ACROSS)
 
@@ -93,9 +94,8 @@ def forest(effects: Effects) -> str:
     return svg("effects", f"Forest plot of the effects. {listed}.", 24 + down * (58 + 11 * len(names)), draw)
 
 
-def _lines(effects: Effects, place: int) -> list[Line]:
+def _lines(effects: Effects, place: int, row: Effect) -> list[Line]:
     """The sites' lines, the pooled one, and that of a newcomer."""
-    row = effects.rows[place]
     label = effects.estimates[place].label
     lines = []
     if len(effects.by_site) <= MOST_SITES:
@@ -208,10 +208,12 @@ def _headings(effects: Effects) -> list[str]:
 
 
 def _table(effects: Effects) -> list[list[str]]:
-    return [_table_row(effects, estimate, row) for estimate, row in zip(effects.estimates, effects.rows, strict=True)]
+    rows = effects.rows
+    differ = any(row.sites for row in rows)
+    return [_table_row(effects, estimate, row, differ) for estimate, row in zip(effects.estimates, rows, strict=True)]
 
 
-def _table_row(effects: Effects, estimate: Estimate, row: Effect) -> list[str]:
+def _table_row(effects: Effects, estimate: Estimate, row: Effect, differ: bool) -> list[str]:
     is_ratio = bool(effects.ratio)
     cells = [_title(effects, estimate), figure(row.estimate, is_ratio), span(row.low, row.high, is_ratio)]
     for found in effects.by_site.values():
@@ -222,7 +224,7 @@ def _table_row(effects: Effects, estimate: Estimate, row: Effect) -> list[str]:
         wide = reach(own.error, effects.level)
         ends = span(own.estimate - wide, own.estimate + wide, is_ratio)
         cells.append(f"{figure(own.estimate, is_ratio)} ({ends})")
-    if any(other.sites for other in effects):
+    if differ:
         cells += between(row, is_ratio)
     return cells
 

@@ -59,7 +59,7 @@ def agreed_design(agreement: Agreement, reference: Mapping[str, str] | None = No
 
 def _field(column: Column, first: int) -> Field:
     if column.type == "category":
-        return Field(column.name, first, column.levels, optional=column.missing == "mark")
+        return Field(column.name, first, column.levels, optional=column.missing != "refuse")
     mark = None
     if column.missing == "mark":
         mark = first + 1

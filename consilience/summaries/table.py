@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from consilience.data.sites import Sites
+from consilience.data.spreadsheets import inert
 from consilience.errors import InputError
 from consilience.summaries.summary import BINS, WITHHELD, Summary, summarise
 from consilience.summaries.variables import Variable, columns_of, variables_of
@@ -88,7 +89,8 @@ class TableOne:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(Entry._fields)
-        writer.writerows(self.entries)
+        for entry in self.entries:
+            writer.writerow([*(inert(text) for text in entry[:4]), *entry[4:]])
         return text.getvalue()
 
     def to_frame(self) -> Any:

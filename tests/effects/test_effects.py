@@ -15,7 +15,7 @@ from torch import nn
 
 import consilience as co
 from consilience.data.sites import Data, Sites
-from consilience.effects.effects import from_json
+from consilience.effects.effects import Effects, Estimate, Label, from_json
 from consilience.effects.heterogeneity import combine
 from consilience.effects.likelihoods import NO_GAUSSIAN, NOT_PLAIN
 from consilience.effects.terms import fields_of
@@ -240,6 +240,9 @@ def test_a_table_survives_json_and_csv() -> None:
     assert again.rows == table.rows and again.at(0.5).rows == table.at(0.5).rows
     lines = list(csv.DictReader(io.StringIO(table.to_csv())))
     assert [float(line["estimate"]) for line in lines] == [row.estimate for row in table]
+    formula = Label("yes", "=1+1", "-1", "@x", "")  # a level -1 is a number, and stays one
+    lines = Effects("y", "no", "logit", 0.95, (Estimate(formula, 0.0, 1.0),)).to_csv().splitlines()
+    assert lines[1].startswith("yes,'=1+1,-1,'@x,,0.0,1.0")
     hidden = table.without_sites()
     assert not hidden.by_site and hidden.rows == table.rows
     assert from_json(hidden.to_json()).at(0.8).rows == table.at(0.8).rows

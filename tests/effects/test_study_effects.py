@@ -68,8 +68,8 @@ def test_a_study_has_the_effects_of_all_rows_in_the_agreed_units(tmp_path: Path)
     np.testing.assert_allclose(found[:-1], oracle.params, rtol=1e-4)  # rows are sent through single precision
     assert [str(estimate.label) for estimate in effects.estimates] == [
         "(Intercept)",
-        "age (per years)",
-        "lactate (per mmol/l)",
+        "age (years)",
+        "lactate (mmol/l)",
         "lactate: missing (against known)",
         "ward: b (against a)",
         "ward: c (against a)",

@@ -32,7 +32,7 @@ def test_the_table_has_sites_and_their_differences() -> None:
     assert list(picture.headings) == [
         "Effect", "Odds ratio", "95 % interval", "site 0", "site 1", "site 2", "τ", "I²", "p (Q)", "New site",
     ]  # fmt: skip
-    assert picture.rows[1][:3] == ["age (per years)", "1.000", "0.907 to 1.103"]  # exp(±1.96 · 0.05)
+    assert picture.rows[1][:3] == ["age (years)", "1.000", "0.907 to 1.103"]  # exp(±1.96 · 0.05)
     assert "own estimates" in picture.caption
 
 
