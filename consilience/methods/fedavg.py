@@ -34,6 +34,7 @@ class FedAvg(Method):
 
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts")
     sums: ClassVar[bool] = True
 
     inference: Inference = SGD()

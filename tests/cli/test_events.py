@@ -74,10 +74,13 @@ def test_methods_are_compared_on_times(invoke: Invoke, tables: str) -> None:
         (["run", "mixture", *SURVIVAL], "use one of gaussian_product, glm"),
         (["run", "gaussian_product", *SURVIVAL], "inference.mode=Newton"),
         (["run", "glm", *SURVIVAL, "--engine", "vectorised"], "use sequential"),
+        (["study", "new", "s", "--like", "sites/east.csv", *SURVIVAL], "not on times to an event"),
     ],
 )
 def test_mistakes_end_with_one_sentence(invoke: Invoke, tables: str, words: list[str], sentence: str) -> None:
-    code, _, error = invoke(*words, "--data", tables)
+    data = ["--data", tables] if words[0] == "run" else []
+
+    code, _, error = invoke(*words, *data)
 
     assert code == 2
     assert sentence in " ".join(error.split())
