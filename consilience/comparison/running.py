@@ -47,6 +47,7 @@ def compare(
     time: str | None = None,
     event: str | None = None,
     exposure: str | None = None,
+    horizon: float | None = None,
     sites: int | None = None,
     split: str | Sequence[str] | None = None,
     seeds: int | str | Iterable[int] = 0,
@@ -86,6 +87,7 @@ def compare(
         time: The column of times to an event, for survival; with `event`, in place of a target.
         event: The column that says whether the event was seen.
         exposure: For counts, the column of how long or how many were exposed.
+        horizon: For survival, the time at which predicted risks are held against what was seen.
         sites: How many; 5, or as many as the data name, if None.
         split: How the rows are spread over the sites, or several ways, for a table each.
         seeds: One, several, or a text such as `0-9`; each has its own split, start and draws.
@@ -118,6 +120,7 @@ def compare(
         time=time,
         event=event,
         exposure=exposure,
+        horizon=horizon,
         sites=sites,
         calibration=calibration,
         inputs=inputs,

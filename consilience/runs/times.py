@@ -37,7 +37,10 @@ def grid_of(task: Task, sites: Sites) -> Tensor | None:
         return None
     if task.likelihood.times:
         return torch.tensor(task.likelihood.times, dtype=torch.float64)
-    return even_times(torch.cat([part.y for part in sites.train]))
+    grid = even_times(torch.cat([part.y for part in sites.train]))
+    if task.likelihood.horizon is None:
+        return grid
+    return torch.unique(torch.cat([grid, torch.tensor([task.likelihood.horizon], dtype=torch.float64)]))
 
 
 def with_baseline(model: Predictive, train: Sequence[Data], grid: Tensor, smallest: int = SMALLEST) -> Predictive:
