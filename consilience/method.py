@@ -173,7 +173,7 @@ class Method(ABC):
         source: The paper.
         sends: What leaves a site, in words.
         needs: What the server must hold.
-        tasks: What it can learn: classification, regression.
+        tasks: What it can learn: classification, regression, counts, survival.
         one_shot: A second round would repeat the first.
         usual_rounds: How many rounds, unless asked otherwise; 1 if `one_shot`.
         everyone: It needs a reply from every client in every round.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -440,11 +441,13 @@ def survival(
         The task.
 
     Raises:
-        InputError: The grid does not ascend from above 0.
+        InputError: The grid does not ascend from above 0, or the horizon is not above 0.
     """
     grid = tuple(float(t) for t in times)
     if any(not b > a for a, b in itertools.pairwise((0.0, *grid))):
         raise InputError("times must ascend from above 0: give for example times=(365, 730, 1095).")
+    if horizon is not None and not 0 < horizon < math.inf:
+        raise InputError(f"horizon={horizon:g} is not a time: give one above 0, in the unit of the rows' times.")
     network = control(model)
     last = list(network.modules())[-1]
     if isinstance(last, nn.Linear):

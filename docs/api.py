@@ -36,6 +36,7 @@ ROOT = "vocabulary"
 ROOMS = {
     ROOT: Room("Vocabulary", "What every other room uses: keys, posteriors, predictives, tasks, replies, methods."),
     "models": Room("Models", "Networks and feature maps by name, and what a network may not hide from an engine."),
+    "outcomes": Room("Outcomes", "Counts and times to an event: distributions, likelihoods and curves from sums."),
     "splits": Room("Splits", "How rows are dealt out to simulated sites, by labels and by features."),
     "data": Room("Data", "Rows and their roles: sites from arrays, from CSV files, and inputs for the server."),
     "datasets": Room("Data sets", "Data sets by name, embedded ones and those read from files."),

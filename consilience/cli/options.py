@@ -98,6 +98,7 @@ Task_ = Annotated[
 Time_ = Annotated[str | None, typer.Option(help="For survival: the column of times, in place of --target.")]
 Event_ = Annotated[str | None, typer.Option(help="For survival: the column that is 1 if the event was seen, else 0.")]
 Exposure_ = Annotated[str | None, typer.Option(help="For counts: the column of how long each row was exposed.")]
+Horizon_ = Annotated[float | None, typer.Option(help="For survival: the time at which risks are checked.")]
 Sites_ = Annotated[
     int | None, typer.Option(help="Number of sites; by default 5, or as many as the data or files define.")
 ]

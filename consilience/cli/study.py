@@ -51,6 +51,8 @@ def new(
         typer.Option(help="A table to propose columns from: categories are copied into the study, rows are not."),
     ] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict, with --like.")] = None,
+    time: Annotated[str | None, typer.Option(hidden=True)] = None,
+    event: Annotated[str | None, typer.Option(hidden=True)] = None,
     dictionary: Annotated[
         Path | None,
         typer.Option("--columns", help="Alternatively, a TOML file with the tables [target] and [columns]."),
@@ -94,6 +96,11 @@ def new(
     from consilience.formats.signature import new_key, public
     from consilience.study.proposal import proposal
 
+    if time is not None or event is not None:
+        raise InputError(
+            "A study agrees on classes and numbers, not on times to an event: learn those with `consilience run --time "
+            "… --event …`, and draw one curve for several sites with `consilience kaplan-meier`."
+        )
     path = folder / f"{name}.toml"
     if path.exists():
         raise InputError(f"{path} already exists: choose another name, or delete it if nobody has signed it.")

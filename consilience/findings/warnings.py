@@ -23,8 +23,8 @@ def doubts(run: RunReport) -> list[str]:
     Returns:
         A sentence each, the gravest first.
     """
-    checks = (_useless, _confidence, _end_of_range, _unconverged, _few_rows, _few_events)
-    checks += (_absent_classes, _failed_bounds)
+    about_rows = (_few_rows, _few_events, _absent_classes)
+    checks = (_useless, _confidence, _end_of_range, _unconverged, *about_rows, _failed_bounds)
     return [warning for check in checks for warning in check(run)]
 
 

@@ -36,6 +36,7 @@ class FedAvg(Method):
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
     sends_inference: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts")
     sums: ClassVar[bool] = True
 
     inference: Inference = SGD()

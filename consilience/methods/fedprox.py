@@ -34,6 +34,7 @@ class FedProx(Method):
 
     moves_statistics: ClassVar[bool] = True
     sends_inference: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts")
     sums: ClassVar[bool] = True
 
     inference: Inference = SGD()

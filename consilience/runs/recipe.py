@@ -23,7 +23,13 @@ from consilience.runs.features import features_from
 from consilience.splits.text import parse
 from consilience.task import Task, classification, counts, regression, survival
 
-OUTCOME = ("task", "time", "event", "exposure")  # what recipes say of a target of another kind, and lacked before
+OUTCOME = (
+    "task",
+    "time",
+    "event",
+    "exposure",
+    "horizon",
+)  # what recipes say of a target of another kind, and lacked before
 
 
 class Ingredients(NamedTuple):
@@ -66,6 +72,7 @@ class Recipe:
         time: The column of times to an event, for CSV files; with `event`, in place of a target.
         event: The column that says whether the event was seen.
         exposure: The column of how long or how many were exposed, for counts.
+        horizon: The time at which predicted risks of an event are held against what was seen.
     """
 
     method: str = defaults.RUN
@@ -87,6 +94,7 @@ class Recipe:
     time: str | None = None
     event: str | None = None
     exposure: str | None = None
+    horizon: float | None = None
 
     def build(self) -> Ingredients:
         """Build all that a run takes."""
@@ -164,6 +172,8 @@ class Recipe:
     def build_problem(self) -> tuple[Task, Sites]:
         """Build the same rows, split and network for every method with the same words."""
         sites = self.build_sites()
+        if self.horizon is not None and sites.outcome != "survival":
+            raise InputError("horizon is for times to an event, which these rows do not have: leave it out.")
         feature_map = None
         if self.features is not None:
             feature_map = features_from(self.features, sites)
@@ -173,7 +183,7 @@ class Recipe:
         if sites.outcome == "counts":
             return counts(network), sites
         if sites.outcome == "survival":
-            return survival(network), sites
+            return survival(network, horizon=self.horizon), sites
         return regression(network), sites
 
     def build_sites(self) -> Sites:
@@ -205,10 +215,10 @@ class Recipe:
         if self.data.endswith(".csv"):
             if self.target is None and self.time is None and self.event is None:
                 raise InputError("CSV files need to know which column to predict: name it as target.")
-            what: Any = {name: getattr(self, name) for name in OUTCOME}
+            what: Any = {name: getattr(self, name) for name in OUTCOME if name != "horizon"}
             return from_csv(self.data, self.target, split=split, sites=self.sites, **what, **roles)
         for name in ("target", *OUTCOME):
-            if getattr(self, name) is not None:
+            if name != "horizon" and getattr(self, name) is not None:
                 raise InputError(f"{name} is for CSV files, and {self.data} knows what it predicts: leave it out.")
         rows = datasets.load(self.data, self.data_dir)
         return rows.split(split or rows.usual_split(), self.sites, **roles)

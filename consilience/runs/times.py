@@ -31,13 +31,17 @@ def grid_of(task: Task, sites: Sites) -> Tensor | None:
         sites: Everybody's rows, which a simulation may choose a grid from.
 
     Returns:
-        The grid [T]; None where nothing is about times.
+        The grid [T]; None where nothing is about times, or there are no rows.
     """
-    if not isinstance(task.likelihood, Cox):
+    if not isinstance(task.likelihood, Cox) or not sites.train:
         return None
     if task.likelihood.times:
         return torch.tensor(task.likelihood.times, dtype=torch.float64)
-    return even_times(torch.cat([part.y for part in sites.train]))
+    grid = even_times(torch.cat([part.y for part in sites.train]))
+    if task.likelihood.horizon is None:
+        return grid
+    with_horizon: Tensor = torch.unique(torch.cat([grid, torch.tensor([task.likelihood.horizon], dtype=torch.float64)]))
+    return with_horizon
 
 
 def with_baseline(model: Predictive, train: Sequence[Data], grid: Tensor, smallest: int = SMALLEST) -> Predictive:

@@ -32,7 +32,7 @@ SURVIVAL = ["--time", "days", "--event", "died"]
 
 
 def test_a_run_of_times_reports_concordance_and_calibration(invoke: Invoke, tables: str, tmp_path: Path) -> None:
-    code, printed, _ = invoke("run", "--data", tables, *SURVIVAL, "--out", "run", "--no-bounds")
+    code, printed, _ = invoke("run", "--data", tables, *SURVIVAL, "--horizon", "365", "--out", "run", "--no-bounds")
 
     assert code == 0
     report = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -40,6 +40,7 @@ def test_a_run_of_times_reports_concordance_and_calibration(invoke: Invoke, tabl
     assert {"concordance", "ibs", "nll"} == set(report["intervals"])
     assert all("concordance" in site["metrics"] for site in report["per_site"])
     assert sum(group["rows"] for group in report["predicted"]["bins"]) == report["rows"]["test"]
+    assert report["predicted"]["horizon"] == 365
     assert "Concordance" in printed and "Integrated Brier" in printed
     assert "Calibration at a horizon" in (tmp_path / "run" / "report.html").read_text()
 
@@ -71,13 +72,18 @@ def test_methods_are_compared_on_times(invoke: Invoke, tables: str) -> None:
     [
         (["run", "--time", "days", "--target", "died"], "both columns"),
         (["run", "--time", "days", "--event", "age"], "neither 1"),
+        (["run", "glm", *SURVIVAL, "--horizon", "0"], "not a time"),
+        (["run", "glm", "--target", "died", "--horizon", "9"], "for times to an event"),
         (["run", "mixture", *SURVIVAL], "use one of gaussian_product, glm"),
         (["run", "gaussian_product", *SURVIVAL], "inference.mode=Newton"),
         (["run", "glm", *SURVIVAL, "--engine", "vectorised"], "use sequential"),
+        (["study", "new", "s", "--like", "sites/east.csv", *SURVIVAL], "not on times to an event"),
     ],
 )
 def test_mistakes_end_with_one_sentence(invoke: Invoke, tables: str, words: list[str], sentence: str) -> None:
-    code, _, error = invoke(*words, "--data", tables)
+    data = ["--data", tables] if words[0] == "run" else []
+
+    code, _, error = invoke(*words, *data)
 
     assert code == 2
     assert sentence in " ".join(error.split())

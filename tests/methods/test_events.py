@@ -139,6 +139,16 @@ def test_counts_agree_on_every_engine() -> None:
     torch.testing.assert_close(*means)
 
 
+@pytest.mark.parametrize("method", [co.FedAvg(co.SGD(epochs=3)), co.FedProx(), co.Mixture(co.SGD(epochs=3))])
+def test_networks_learn_counts(method: co.Method) -> None:
+    sites = count_sites(exposed=False)
+
+    result = co.run(method, co.counts(co.models.mlp(3, None, hidden=(8,))), sites, rounds=1)
+
+    assert 0 < result.metrics["nll"] < 100
+    assert result.predict(sites.all_test.x).mean is not None
+
+
 @pytest.mark.parametrize(
     ("method", "engine", "sentence"),
     [
