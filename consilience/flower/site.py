@@ -33,7 +33,7 @@ from consilience.formats.signature import sign, verifies
 from consilience.key import Stream
 from consilience.parties import Reply
 from consilience.study.admission import begins_alone, rules_of
-from consilience.study.masking import MaskBook, book_path
+from consilience.study.masking import MESSAGE, MaskBook, book_path
 from consilience.study.rows import fingerprint, parts, rows_of, training_rows
 from consilience.study.site import check_commitment, first_message
 from consilience.study.summing import mask_reply
@@ -98,7 +98,7 @@ def site_of(
 
 def _mask(book: MaskBook, rows: str, reply: Reply, round: int, question: str) -> Reply:
     """What leaves in place of a reply to a question."""
-    return mask_reply(book, round, f"{question} {rows}", reply)
+    return mask_reply(book, round, f"{question} {rows}", reply, MESSAGE)
 
 
 def serve(

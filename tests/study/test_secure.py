@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import studies
 import torch
-from places import Place
+from places import COLUMNS, Place
 from rounds import pooled_model, replies, rows, server_key, statistics_of
 from scipy import stats
 from tiny import Invoke
@@ -370,7 +370,6 @@ def test_a_damaged_book_stops_everything(tmp_path: Path) -> None:
         ({"method": "mixture", "settings": studies.SHORT}, "needs replies that add up"),
         ({"settings": ("wire=float16",)}, "needs replies that add up"),
         ({"fewest_sites": 2}, "write 3 or more"),
-        ({"scaling": "sums"}, "write scaling"),
     ],
 )
 def test_what_cannot_be_masked_is_refused_before_anybody_signs(
@@ -380,6 +379,41 @@ def test_what_cannot_be_masked_is_refused_before_anybody_signs(
     agreed.check()
     with pytest.raises(InputError, match=sentence):
         dataclasses.replace(agreed, secure=True).check()
+
+
+def test_sums_for_the_scaling_are_masked_with_keys_that_come_first(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constants = []
+    for words in ([], ["--secure"]):
+        (tmp_path / f"{len(words)}").mkdir()
+        place = Place(tmp_path / f"{len(words)}", invoke, monkeypatch)
+        (place.root / "server" / "columns.toml").write_text(COLUMNS)
+        study = ["study", "new", "sepsis", "--columns", "columns.toml", "--method", "exact", "--scaling", "sums"]
+        place.at("server", *study, *words)
+        place.everybody("sepsis.toml")
+        if words:
+            for name in studies.NAMES:
+                place.at(name, "site", "keys", "sepsis.toml", name)
+                place.carry(f"{name}.keys", name, "server")
+            code, _, err = place.tried("server", "study", "keys", "sepsis.toml", "north.keys", "south.keys")
+            assert code == 2 and "Keys of 2 sites are here" in err
+            place.at("server", "study", "keys", "sepsis.toml", *(f"{name}.keys" for name in studies.NAMES))
+            place.everybody("sepsis.toml")
+        for name in studies.NAMES:
+            place.at(name, "site", "sums", "sepsis.toml", "data.csv", "--site", name)
+            place.carry(f"{name}.sums", name, "server")
+        files = [f"{name}.sums" for name in studies.NAMES]
+        if words:
+            code, _, err = place.tried("server", "study", "scale", "sepsis.toml", *files[:2])
+            assert code == 2 and "Nothing of west is here" in err
+            assert set(open_envelope(place.root / "server" / files[0]).tensors) >= {"tree.masked.values"}
+        place.at("server", "study", "scale", "sepsis.toml", *files)
+        scaled = read(place.root / "server" / "sepsis.toml")
+        constants.append([(c.centre, c.spread) for c in scaled.agreement.columns])
+        assert [sender.name for sender in scaled.sums] == list(studies.NAMES)
+
+    assert constants[0] == constants[1]  # to the six digits that are written
 
 
 def test_a_key_for_masks_is_signed(tmp_path: Path) -> None:
