@@ -24,8 +24,9 @@ from consilience.formats.codec import TYPES
 from consilience.formats.envelope import open_envelope, seal
 from consilience.formats.signature import read_key
 from consilience.privacy.masks import Masked
-from consilience.study.coordinator import PooledFiles, choose, pool
+from consilience.study.coordinator import PooledFiles, choose, pool, start
 from consilience.study.masking import MaskBook, book_path
+from consilience.study.masking import statistics_of as statistics_about
 from consilience.study.model import read_model
 from consilience.study.site import fit
 from consilience.study.summing import drop_sites
@@ -108,6 +109,40 @@ def test_statistics_are_summed_under_masks_too(tmp_path: Path) -> None:
     assert masked.account["metrics"]["nll"] == pytest.approx(plain.account["metrics"]["nll"], abs=1e-6)
     assert not any("test" in site for site in masked.account["per_site"])
     assert set(open_envelope(files[0]).tensors) == {f"tree.masked.{name}" for name in ("values", "sites", "roster")}
+
+
+def test_statistics_go_on_without_a_site_too(tmp_path: Path) -> None:
+    study = masked_study(tmp_path, FOUR, choose=0.3)
+    path = pooled_model(study, tmp_path, replies(study, tmp_path))
+    model = read_model(path, study)
+    files = statistics_of(study, tmp_path, path)
+    with pytest.raises(InputError, match="Nothing of east is here"):
+        choose(study, model, files[:3], server_key(tmp_path))
+
+    after, request = drop_sites(study, ["east"], server_key(tmp_path), 1, statistics_about(model.checksum))
+    (tmp_path / "sepsis.drop").write_bytes(request)
+    unmasked = told(study, tmp_path, tmp_path / "sepsis.drop", FOUR[:3])
+    chosen = choose(after, model, [*files, *unmasked], server_key(tmp_path))
+
+    assert chosen.facts.statistics_from == FOUR[:3]
+    assert any("east" in sentence and "gone on without it" in sentence for sentence in chosen.refused)
+
+
+def test_scores_on_agreed_inputs_are_summed_as_equations(tmp_path: Path) -> None:
+    """Evidence pooling: A = Σ Aₖ and b = Σ bₖ have the same solution as the sites' scores one by one."""
+    settings = ("inference.epochs=2", "distil.inference.epochs=2")
+    words = {"method": "evidence_logits", "settings": settings, "model": "mlp", "hand_out": "student"}
+    inputs = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
+    states = []
+    for secure in (False, True):
+        folder = tmp_path / str(secure)
+        folder.mkdir()
+        study = masked_study(folder, **words, secure=secure)
+        (folder / "message").write_bytes(start(study, server_key(folder), inputs))
+        files = replies(study, folder, folder / "message")
+        states.append(_numbers(folder, pool(study, files, server_key(folder), inputs)))
+    for plain, masked in zip(*states, strict=True):
+        torch.testing.assert_close(masked, plain, rtol=1e-4, atol=1e-5)
 
 
 def test_a_missing_site_is_named_and_nothing_is_summed(tmp_path: Path) -> None:
