@@ -49,6 +49,7 @@ def site_of(
     folder: Path,
     one_class: bool = False,
     say: Callable[[str], None] = print,
+    book: Path | None = None,
 ) -> Site:
     """Make a site as the study knows it: its training rows, and what it agreed to.
 
@@ -60,6 +61,7 @@ def site_of(
         folder: Where it keeps its log.
         one_class: Whether all rows may be of one class.
         say: Is given a sentence for each rare value that was merged.
+        book: Its book of masks, in a study that masks; by default in the folder. It outlives folders of single runs.
 
     Raises:
         InputError: The table does not fit the study, or too few rows are left to train on.
@@ -77,8 +79,8 @@ def site_of(
         first = first_message(study)
     mask = None
     if agreement.secure:
-        book = MaskBook(book_path(study, member, folder), study, member, key)
-        mask = partial(_mask, book, fingerprint(training.data))
+        masks = MaskBook(book or book_path(study, member, folder), study, member, key)
+        mask = partial(_mask, masks, fingerprint(training.data))
     return Site(
         number=member.number,
         name=member.name,
