@@ -44,7 +44,7 @@ from consilience.parties import Received, Reply
 from consilience.pooling.summands import Counted, Summation
 from consilience.privacy.masks import KEY, Masked, add_up
 from consilience.study.admission import bounds_of
-from consilience.study.masking import REPLY, MaskBook, purpose_of, roster_of
+from consilience.study.masking import MESSAGE, REPLY, MaskBook, purpose_of, roster_of
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -406,6 +406,12 @@ def drop_sites(
         raise InputError(
             f"The sum of round {round} goes on without {', '.join(before[0].sites)}: leaving others out as well would "
             "show by subtraction what they sent. Make a new study."
+        )
+    pooled = [name for name in drop.sites if any(name in model.sites for model in study.models)]
+    if pooled and what in (REPLY, MESSAGE) and agreement.rounds == 1:
+        raise InputError(
+            f"A model with {', '.join(pooled)} has been pooled, so it has answered: the sum without it would show by "
+            "subtraction what it sent."
         )
     left = len(study.active) - len(numbers)
     if left < agreement.fewest_sites:

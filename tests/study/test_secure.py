@@ -229,6 +229,21 @@ def test_a_site_tells_for_one_drop_out_and_never_below_the_fewest(tmp_path: Path
         book(study, tmp_path, "south").tell(tmp_path / "three.drop")
 
 
+def test_who_is_in_a_model_is_not_missing(tmp_path: Path) -> None:
+    study = masked_study(tmp_path, FOUR).recorded("some model", FOUR)
+
+    with pytest.raises(InputError, match="has been pooled, so it has answered"):
+        dropped(study, tmp_path, "east")
+
+
+def test_a_sum_without_a_site_that_left_needs_a_new_study(tmp_path: Path) -> None:
+    study = masked_study(tmp_path, FOUR)
+    files = replies(study, tmp_path)
+
+    with pytest.raises(InputError, match=r"masked for east too, who left"):
+        pool(study.without("east"), files, server_key(tmp_path))
+
+
 def test_only_the_coordinator_asks_and_only_who_answered_tells(tmp_path: Path) -> None:
     study = masked_study(tmp_path, FOUR)
     _, request = dropped(study, tmp_path, "east")
