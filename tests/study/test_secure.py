@@ -490,6 +490,6 @@ def test_the_commands_of_a_masked_study(tmp_path: Path, invoke: Invoke, monkeypa
     assert "summed under masks" in out and "influence on the model was not measured" in out
     assert "masked" in place.at("north", "site", "check", "sepsis.toml", "data.csv")
     code, _, err = place.tried("server", "study", "drop", "sepsis.toml", "west")
-    assert code == 2 and "2 sites would be left" in err
+    assert code == 2 and "so it has answered" in err
     code, _, err = place.tried("server", "study", "new", "other", "--method", "mixture", "--secure")
     assert code == 2 and "needs replies that add up" in err
