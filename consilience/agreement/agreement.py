@@ -354,10 +354,14 @@ class Sender(NamedTuple):
     Attributes:
         name: The site's name.
         key: Its public key.
+        masks: Its public key for masks, where the sums are masked.
+        signature: Its signature of that.
     """
 
     name: str
     key: str
+    masks: str = ""
+    signature: str = ""
 
 
 class PooledModel(NamedTuple):
@@ -559,7 +563,7 @@ def read(path: Path) -> Study:
     try:
         sites = tuple(Member(**convert(Member, site)) for site in value.get("sites", ()))
         models = tuple(_pooled_model(entry) for entry in value.get("models", ()))
-        sums = tuple(Sender(str(giver["name"]), str(giver["key"])) for giver in value.get("sums", ()))
+        sums = tuple(Sender(**{k: str(v) for k, v in giver.items()}) for giver in value.get("sums", ()))
         drops = tuple(map(drop_of, value.get("drops", ())))
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: the list of sites is damaged ({error}); restore it from a copy.") from error

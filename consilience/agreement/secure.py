@@ -67,8 +67,3 @@ def check_secure(agreement: Agreement, method: Method) -> None:
             f"fewest_sites = {agreement.fewest_sites} and secure = true: of fewer than {FEWEST} sites each can take "
             f"its own part out of the sum; write {FEWEST} or more."
         )
-    if agreement.scaling == "sums":
-        raise InputError(
-            'secure = true and scaling = "sums": sums for the scaling leave before sites have joined and have keys for '
-            'masks, so they would be in the open; write scaling = "agreed".'
-        )

@@ -117,7 +117,7 @@ def study_text(study: Study) -> str:
     if study.sites or study.sums:
         parts.append(SITES)
     for giver in study.sums:
-        parts.append("[[sums]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in giver._asdict().items()))
+        parts.append("[[sums]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in giver._asdict().items() if v))
     for site in study.sites:
         names = ("name", "number", "rows", "key", "masks", "signature", "left")
         fields = {k: getattr(site, k) for k in names if k not in ("rows", "masks") or getattr(site, k)}

@@ -225,13 +225,14 @@ def serve_site(
     needs_flower()
     from consilience.agreement.agreement import read
     from consilience.flower.site import serve, site_of
+    from consilience.study.masking import book_path
 
     study = read(study_file)
     member, signing_key = site_identity(study, key)
     node_key = node_key or Path(f"{member.name}.node")
     credentials = _site_credentials(member.name, server, authority, node_key, insecure)
     target = folder or Path(f"{member.name}.site")
-    site = site_of(study, member, signing_key, table, target, one_class, say)
+    site = site_of(study, member, signing_key, table, target, one_class, say, book_path(study, member))
     try:
         with lock_folder(target, private=True):
             serve(

@@ -1,4 +1,4 @@
-"""Commands for masked sums that go on without a site: `study drop` asks, `site unmask` answers."""
+"""Commands for masked sums: keys before the scaling's, and how a sum goes on without a site."""
 
 from __future__ import annotations
 
@@ -72,3 +72,35 @@ def unmask(
     member, signing_key = site_identity(study, key)
     told = MaskBook(book_path(study, member), study, member, signing_key).tell(request)
     write_files(out_ or Path(f"{member.name}.unmask"), told, "For the coordinator")
+
+
+@site_app.command()
+def keys(
+    study_file: Study_,
+    name: Annotated[str, typer.Argument(help="This site's name, visible to everyone in the study.")],
+    out_: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write; NAME.keys by default.")] = None,
+) -> None:
+    """Write this site's keys, where a study masks the sums that its scaling comes from; before `site sums`."""
+    from consilience.agreement.agreement import read
+    from consilience.cli.site import site_key
+    from consilience.study.masked_scaling import keys_text
+
+    text = keys_text(read(study_file).agreement, name, site_key(name))
+    write_files(out_ or Path(f"{name}.keys"), text, "For the coordinator", shared=True)
+
+
+@study_app.command("keys")
+@locking_study
+def list_keys(
+    study_file: Study_, files: Annotated[list[Path], typer.Argument(help="The NAME.keys files of the sites.")]
+) -> None:
+    """List the sites that will give masked sums for the scaling, before `site sums`; all of them must then."""
+    from consilience.agreement.agreement import read
+    from consilience.agreement.text import study_text
+    from consilience.study.masked_scaling import with_keys
+
+    study = read(study_file)
+    if study.sites:
+        raise InputError("Sites have already signed, and their signatures would not cover new constants.")
+    write_files(study_file, study_text(with_keys(study, files)), "Study", shared=True)
+    say("Next: send the study to these sites, who run `consilience site sums`.")

@@ -74,7 +74,7 @@ def join(
     study = read(study_file)
     consistent(study.agreement)
     committed = _commitment(study.agreement, name, table, rows)
-    key = _site_key(name)
+    key = site_key(name)
     text = join_text(study.agreement, name, key, committed)
     write_files(out_ or Path(f"{name}.join"), text, "For the coordinator", shared=True)
     if study.agreement.format > 1:
@@ -104,7 +104,7 @@ def _commitment(agreement: Agreement, name: str, table: Path | None, rows: int |
     return rows
 
 
-def _site_key(name: str) -> Ed25519PrivateKey:
+def site_key(name: str) -> Ed25519PrivateKey:
     """Read the site's key, or make one."""
     from consilience.formats.signature import new_key, read_key
 
@@ -123,16 +123,23 @@ def sums(
 ) -> None:
     """Write counts, sums and sums of squares of the numeric columns, for studies that find their scaling by them."""
     from consilience.agreement.agreement import read
+    from consilience.agreement.columns import sums as sum_up
     from consilience.agreement.names import check_name
     from consilience.study.joining import sums_file
+    from consilience.study.masked_scaling import masked_sums_file
     from consilience.study.rows import rows_of
 
     check_name(name)
-    agreement = read(study_file).agreement
+    study = read(study_file)
+    agreement = study.agreement
     if agreement.scaling != "sums":
         raise InputError('This study agrees on its scaling in advance (scaling = "agreed"): no sums are needed.')
     _, rows = rows_of(agreement, table, one_class=True)
-    content = sums_file(agreement, name, rows, _site_key(name))
+    if agreement.secure:
+        totals = sum_up(agreement.columns, agreement.target, rows, agreement.smallest)
+        content = masked_sums_file(study, name, totals, site_key(name), Path(f"{name}-sums.masks"))
+    else:
+        content = sums_file(agreement, name, rows, site_key(name))
     write_files(out_ or Path(f"{name}.sums"), content, "For the coordinator")
 
 

@@ -259,11 +259,15 @@ def scale(study_file: Study_, files: Files_) -> None:
     from consilience.agreement.agreement import Study, read
     from consilience.agreement.text import agreement_text, study_text
     from consilience.study.joining import with_scaling
+    from consilience.study.masked_scaling import with_masked_scaling
 
     study = read(study_file)
     if study.sites:
         raise InputError("Sites have already signed, and their signatures would not cover new constants.")
-    agreement, senders = with_scaling(study.agreement, files)
+    if study.agreement.secure and study.agreement.scaling == "sums":
+        agreement, senders = with_masked_scaling(study, files)
+    else:
+        agreement, senders = with_scaling(study.agreement, files)
     text = agreement_text(agreement, agreement.build_method().sends)
     scaled = Study(agreement, text=text)
     if agreement.format > 1:

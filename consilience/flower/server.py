@@ -42,6 +42,7 @@ from consilience.runs.provenance import citation, versions
 from consilience.runs.store import FORMAT, Checkpoint, Store
 from consilience.study.admission import rules_of
 from consilience.study.masked_round import Masking
+from consilience.study.masking import MESSAGE
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__
@@ -234,7 +235,7 @@ def rounds(
     fingerprint = _fingerprint(study, server)
     checkpoint = _saved(store, method, fingerprint) or new_checkpoint(method.init(task, server), fingerprint)
     engine = _engine(study, key, grid, wait, deadline)
-    masking = Masking(study, method, task, inputs)
+    masking = Masking(study, method, task, inputs, MESSAGE)
     reveal = None
     if agreement.secure:
         engine.adapt = masking.prepare

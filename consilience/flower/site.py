@@ -36,7 +36,7 @@ from consilience.key import Stream
 from consilience.parties import Reply
 from consilience.method import Method
 from consilience.study.admission import begins_alone, rules_of
-from consilience.study.masking import MaskBook, book_path
+from consilience.study.masking import MESSAGE, MaskBook, book_path
 from consilience.study.rows import fingerprint, parts, rows_of, training_rows
 from consilience.study.site import check_commitment, first_message
 from consilience.study.summing import mask_reply
@@ -53,6 +53,7 @@ def site_of(
     folder: Path,
     one_class: bool = False,
     say: Callable[[str], None] = print,
+    book: Path | None = None,
 ) -> Site:
     """Make a site as the study knows it: its training rows, and what it agreed to.
 
@@ -64,6 +65,7 @@ def site_of(
         folder: Where it keeps its log.
         one_class: Whether all rows may be of one class.
         say: Is given a sentence for each rare value that was merged.
+        book: Its book of masks, in a study that masks; by default in the folder. It outlives folders of single runs.
 
     Raises:
         InputError: The table does not fit the study, or too few rows are left to train on.
@@ -81,8 +83,8 @@ def site_of(
         first = first_message(study)
     mask = None
     if agreement.secure:
-        book = MaskBook(book_path(study, member, folder), study, member, key)
-        mask = partial(_mask, book, fingerprint(training.data))
+        masks = MaskBook(book or book_path(study, member, folder), study, member, key)
+        mask = partial(_mask, masks, fingerprint(training.data))
     return Site(
         number=member.number,
         name=member.name,
@@ -102,7 +104,7 @@ def site_of(
 
 def _mask(book: MaskBook, rows: str, reply: Reply, round: int, question: str) -> Reply:
     """What leaves in place of a reply to a question."""
-    return mask_reply(book, round, f"{question} {rows}", reply)
+    return mask_reply(book, round, f"{question} {rows}", reply, MESSAGE)
 
 
 def serve(

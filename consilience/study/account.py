@@ -105,7 +105,7 @@ def account(
         "method": agreement.method,
         "title": title,
         "summary": source,
-        "sends": method.sends,
+        "sends": _sends(agreement, method),
         "hand_out": _hand_out(agreement, facts),
         "model": agreement.network,
         "parameters": sum(p.numel() for p in task.weights(task.like).values()),
@@ -128,6 +128,13 @@ def account(
         "columns": {column.name: _column(column) for column in agreement.columns},
         **agreed,
     }
+
+
+def _sends(agreement: Agreement, method: Method) -> str:
+    """What leaves a site."""
+    if agreement.secure:
+        return f"{method.sends}; under masks, so that only the sum over all sites can be read"
+    return method.sends
 
 
 def _hand_out(agreement: Agreement, facts: Facts) -> str:

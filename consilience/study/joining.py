@@ -94,15 +94,24 @@ def _read_join(path: Path) -> tuple[list[str], int]:
     return texts, rows
 
 
-def draft_hash(agreement: Agreement) -> str:
-    """Hash an agreement as it is before its constants are known.
+def draft_of(agreement: Agreement) -> Agreement:
+    """Write an agreement as it is before its constants are known.
 
     Args:
         agreement: The study's agreement.
     """
     columns = tuple(dataclasses.replace(c, centre=0.0, spread=1.0) for c in agreement.columns)
     target = dataclasses.replace(agreement.target, centre=0.0, spread=1.0)
-    return dataclasses.replace(agreement, columns=columns, target=target).hash
+    return dataclasses.replace(agreement, columns=columns, target=target)
+
+
+def draft_hash(agreement: Agreement) -> str:
+    """Hash an agreement as it is before its constants are known.
+
+    Args:
+        agreement: The study's agreement.
+    """
+    return draft_of(agreement).hash
 
 
 def with_scaling(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement, tuple[Sender, ...]]:
@@ -145,11 +154,25 @@ def with_scaling(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement
             "each could compute the other's."
         )
         raise InputError(by_rule(FEWEST_SITES, sentence))
+    return scale_by(agreement, total), tuple(senders)
+
+
+def scale_by(agreement: Agreement, total: Tensor) -> Agreement:
+    """Write the constants into an agreement.
+
+    Args:
+        agreement: The study's agreement.
+        total: Count, sum and sum of squares of each column and the target over all sites, [columns, 3].
+
+    Returns:
+        The agreement with the constants.
+    """
+    columns = (*agreement.columns, agreement.target.as_column())
     *scaled, last = (_scale(column, *row) for column, row in zip(columns, total.tolist(), strict=True))
     target = dataclasses.replace(agreement.target, centre=last.centre, spread=last.spread)
     scaling = dataclasses.replace(agreement, columns=tuple(scaled), target=target)
     scaling.check()
-    return scaling, tuple(senders)
+    return scaling
 
 
 def check_sums(columns: Sequence[Column], sums: Tensor, smallest: int, where: str) -> None:

@@ -75,7 +75,7 @@ class Masking:
         rows: How many rows stand behind them.
     """
 
-    def __init__(self, study: Study, method: Method, task: Task, inputs: Tensor | None) -> None:
+    def __init__(self, study: Study, method: Method, task: Task, inputs: Tensor | None, what: str = REPLY) -> None:
         """Prepare.
 
         Args:
@@ -83,7 +83,9 @@ class Masking:
             method: Its method.
             task: Its problem.
             inputs: The coordinator's unlabelled rows.
+            what: What is summed.
         """
+        self.what = what
         self.study = study
         self.method = method
         self.task = task
@@ -121,7 +123,7 @@ class Masking:
             InputError: They cannot be summed.
         """
         scales = partial(scales_for, self.study.agreement, summands=self._summands)
-        summed = add_masked(self.study, masked, told, scales, self._gate.round, REPLY)
+        summed = add_masked(self.study, masked, told, scales, self._gate.round, self.what)
         self.replies, self.rows = join_total(
             self.study, self._gate, self.method, summed.total, summed.sites, self._like
         )

@@ -25,6 +25,7 @@ from consilience.privacy.masks import Masked, Purpose, derive_key, hash_roster, 
 from consilience.study.files import open_file
 
 REPLY = "reply"  # what is summed in a round
+MESSAGE = "reply over Flower"  # the same in a deployment, so that no mask serves for a file and a message
 KEPT = 2  # masked vectors of each kind that a book holds, should the last be asked for again
 
 

@@ -44,7 +44,7 @@ from consilience.parties import Received, Reply
 from consilience.pooling.summands import Counted, Summation
 from consilience.privacy.masks import KEY, Masked, add_up
 from consilience.study.admission import bounds_of
-from consilience.study.masking import REPLY, MaskBook, purpose_of, roster_of
+from consilience.study.masking import MESSAGE, REPLY, MaskBook, purpose_of, roster_of
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -101,7 +101,7 @@ def scales_for(agreement: Agreement, members: Sequence[Member], summands: Tree) 
     return scales_of(summands, bounds_of(agreement), rows, len(members))
 
 
-def mask_reply(book: MaskBook, round: int, content: str, reply: Reply) -> Reply:
+def mask_reply(book: MaskBook, round: int, content: str, reply: Reply, what: str = REPLY) -> Reply:
     """Turn a reply into what leaves a site of a study that masks.
 
     Args:
@@ -109,6 +109,7 @@ def mask_reply(book: MaskBook, round: int, content: str, reply: Reply) -> Reply:
         round: Counted from 1.
         content: A hash of what decides the reply.
         reply: What the method would send.
+        what: What is summed.
 
     Returns:
         The masked reply; its number of rows is among what is masked.
@@ -119,7 +120,7 @@ def mask_reply(book: MaskBook, round: int, content: str, reply: Reply) -> Reply:
     study = book.study
     summands = summation_of(study.agreement.build_method()).split(reply.send, reply.size)
     values = scales_for(study.agreement, roster_of(study), summands).to_multiples(summands)
-    return Reply(book.mask(round, REPLY, content, values), torch.zeros(()), reply.keep)
+    return Reply(book.mask(round, what, content, values), torch.zeros(()), reply.keep)
 
 
 def mask_table(book: MaskBook, what: str, content: str, table: Tree, rows: int) -> Masked:
@@ -307,6 +308,12 @@ def _member(study: Study, number: int) -> Member:
 def _check_present(study: Study, members: Sequence[Member], here: Sequence[int], dropped: set[str], round: int) -> None:
     """Refuse a sum that lacks sites, unless it goes on without them."""
     missing = [site.name for site in members if site.number not in here and site.name not in dropped]
+    gone = [site.name for site in members if site.left and site.name in missing]
+    if gone:
+        raise InputError(
+            f"The files are masked for {', '.join(gone)} too, who left the study, and masks vanish only from the sum "
+            "of all: a sum without needs a new study, or the next round."
+        )
     if missing:
         raise InputError(
             f"Nothing of {', '.join(missing)} is here, and masks vanish only from the sum of all: wait for it; or, if "
@@ -399,6 +406,12 @@ def drop_sites(
         raise InputError(
             f"The sum of round {round} goes on without {', '.join(before[0].sites)}: leaving others out as well would "
             "show by subtraction what they sent. Make a new study."
+        )
+    pooled = [name for name in drop.sites if any(name in model.sites for model in study.models)]
+    if pooled and what in (REPLY, MESSAGE) and agreement.rounds == 1:
+        raise InputError(
+            f"A model with {', '.join(pooled)} has been pooled, so it has answered: the sum without it would show by "
+            "subtraction what it sent."
         )
     left = len(study.active) - len(numbers)
     if left < agreement.fewest_sites:

@@ -141,5 +141,18 @@ def test_an_absent_page_is_left_out_and_a_new_one_is_listed(pages: types.ModuleT
     assert made == "```{toctree}\n:caption: Start\n\nknown\n```\n\n```{toctree}\n:caption: More\n\nnew\n```\n"
 
 
+def test_the_threat_model_asks_every_method_whether_it_is_a_sum(pages: types.ModuleType) -> None:
+    from consilience.methods import METHODS
+
+    table = {row.split("`")[1]: row for row in pages.threats().splitlines() if "`" in row}
+    federated = {name: kind for name, kind in METHODS.items() if not kind.bound}
+
+    assert table.keys() == federated.keys()
+    for name, kind in federated.items():
+        assert kind.sends in table[name]
+        assert ("the sum" in table[name]) == (kind().summation() is not None), name
+    assert "```{include} parts/threats.md" in (ROOT / "docs" / "threat-model.md").read_text()
+
+
 def test_readme_lists_the_methods_there_are(pages: types.ModuleType) -> None:
     assert pages.method_table("") in (ROOT / "README.md").read_text(), "run: python docs/pages.py"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import studies
 import torch
-from places import Place
+from places import COLUMNS, Place
 from rounds import pooled_model, replies, rows, server_key, statistics_of
 from scipy import stats
 from tiny import Invoke
@@ -24,8 +24,9 @@ from consilience.formats.codec import TYPES
 from consilience.formats.envelope import open_envelope, seal
 from consilience.formats.signature import read_key
 from consilience.privacy.masks import Masked
-from consilience.study.coordinator import PooledFiles, choose, pool
+from consilience.study.coordinator import PooledFiles, choose, pool, start
 from consilience.study.masking import MaskBook, book_path
+from consilience.study.masking import statistics_of as statistics_about
 from consilience.study.model import read_model
 from consilience.study.site import fit
 from consilience.study.summing import drop_sites
@@ -110,6 +111,40 @@ def test_statistics_are_summed_under_masks_too(tmp_path: Path) -> None:
     assert set(open_envelope(files[0]).tensors) == {f"tree.masked.{name}" for name in ("values", "sites", "roster")}
 
 
+def test_statistics_go_on_without_a_site_too(tmp_path: Path) -> None:
+    study = masked_study(tmp_path, FOUR, choose=0.3)
+    path = pooled_model(study, tmp_path, replies(study, tmp_path))
+    model = read_model(path, study)
+    files = statistics_of(study, tmp_path, path)
+    with pytest.raises(InputError, match="Nothing of east is here"):
+        choose(study, model, files[:3], server_key(tmp_path))
+
+    after, request = drop_sites(study, ["east"], server_key(tmp_path), 1, statistics_about(model.checksum))
+    (tmp_path / "sepsis.drop").write_bytes(request)
+    unmasked = told(study, tmp_path, tmp_path / "sepsis.drop", FOUR[:3])
+    chosen = choose(after, model, [*files, *unmasked], server_key(tmp_path))
+
+    assert chosen.facts.statistics_from == FOUR[:3]
+    assert any("east" in sentence and "gone on without it" in sentence for sentence in chosen.refused)
+
+
+def test_scores_on_agreed_inputs_are_summed_as_equations(tmp_path: Path) -> None:
+    """Evidence pooling: A = Σ Aₖ and b = Σ bₖ have the same solution as the sites' scores one by one."""
+    settings = ("inference.epochs=2", "distil.inference.epochs=2")
+    words = {"method": "evidence_logits", "settings": settings, "model": "mlp", "hand_out": "student"}
+    inputs = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
+    states = []
+    for secure in (False, True):
+        folder = tmp_path / str(secure)
+        folder.mkdir()
+        study = masked_study(folder, **words, secure=secure)
+        (folder / "message").write_bytes(start(study, server_key(folder), inputs))
+        files = replies(study, folder, folder / "message")
+        states.append(_numbers(folder, pool(study, files, server_key(folder), inputs)))
+    for plain, masked in zip(*states, strict=True):
+        torch.testing.assert_close(masked, plain, rtol=1e-4, atol=1e-5)
+
+
 def test_a_missing_site_is_named_and_nothing_is_summed(tmp_path: Path) -> None:
     study = masked_study(tmp_path, FOUR)
     files = replies(study, tmp_path)
@@ -192,6 +227,21 @@ def test_a_site_tells_for_one_drop_out_and_never_below_the_fewest(tmp_path: Path
     (tmp_path / "three.drop").write_bytes(seal({"sites": torch.tensor([2])}, forged, server_key(tmp_path)))
     with pytest.raises(InputError, match="fewer than 3 sites would be left"):
         book(study, tmp_path, "south").tell(tmp_path / "three.drop")
+
+
+def test_who_is_in_a_model_is_not_missing(tmp_path: Path) -> None:
+    study = masked_study(tmp_path, FOUR).recorded("some model", FOUR)
+
+    with pytest.raises(InputError, match="has been pooled, so it has answered"):
+        dropped(study, tmp_path, "east")
+
+
+def test_a_sum_without_a_site_that_left_needs_a_new_study(tmp_path: Path) -> None:
+    study = masked_study(tmp_path, FOUR)
+    files = replies(study, tmp_path)
+
+    with pytest.raises(InputError, match=r"masked for east too, who left"):
+        pool(study.without("east"), files, server_key(tmp_path))
 
 
 def test_only_the_coordinator_asks_and_only_who_answered_tells(tmp_path: Path) -> None:
@@ -370,7 +420,6 @@ def test_a_damaged_book_stops_everything(tmp_path: Path) -> None:
         ({"method": "mixture", "settings": studies.SHORT}, "needs replies that add up"),
         ({"settings": ("wire=float16",)}, "needs replies that add up"),
         ({"fewest_sites": 2}, "write 3 or more"),
-        ({"scaling": "sums"}, "write scaling"),
     ],
 )
 def test_what_cannot_be_masked_is_refused_before_anybody_signs(
@@ -380,6 +429,41 @@ def test_what_cannot_be_masked_is_refused_before_anybody_signs(
     agreed.check()
     with pytest.raises(InputError, match=sentence):
         dataclasses.replace(agreed, secure=True).check()
+
+
+def test_sums_for_the_scaling_are_masked_with_keys_that_come_first(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constants = []
+    for words in ([], ["--secure"]):
+        (tmp_path / f"{len(words)}").mkdir()
+        place = Place(tmp_path / f"{len(words)}", invoke, monkeypatch)
+        (place.root / "server" / "columns.toml").write_text(COLUMNS)
+        study = ["study", "new", "sepsis", "--columns", "columns.toml", "--method", "exact", "--scaling", "sums"]
+        place.at("server", *study, *words)
+        place.everybody("sepsis.toml")
+        if words:
+            for name in studies.NAMES:
+                place.at(name, "site", "keys", "sepsis.toml", name)
+                place.carry(f"{name}.keys", name, "server")
+            code, _, err = place.tried("server", "study", "keys", "sepsis.toml", "north.keys", "south.keys")
+            assert code == 2 and "Keys of 2 sites are here" in err
+            place.at("server", "study", "keys", "sepsis.toml", *(f"{name}.keys" for name in studies.NAMES))
+            place.everybody("sepsis.toml")
+        for name in studies.NAMES:
+            place.at(name, "site", "sums", "sepsis.toml", "data.csv", "--site", name)
+            place.carry(f"{name}.sums", name, "server")
+        files = [f"{name}.sums" for name in studies.NAMES]
+        if words:
+            code, _, err = place.tried("server", "study", "scale", "sepsis.toml", *files[:2])
+            assert code == 2 and "Nothing of west is here" in err
+            assert set(open_envelope(place.root / "server" / files[0]).tensors) >= {"tree.masked.values"}
+        place.at("server", "study", "scale", "sepsis.toml", *files)
+        scaled = read(place.root / "server" / "sepsis.toml")
+        constants.append([(c.centre, c.spread) for c in scaled.agreement.columns])
+        assert [sender.name for sender in scaled.sums] == list(studies.NAMES)
+
+    assert constants[0] == constants[1]  # to the six digits that are written
 
 
 def test_a_key_for_masks_is_signed(tmp_path: Path) -> None:
@@ -406,6 +490,6 @@ def test_the_commands_of_a_masked_study(tmp_path: Path, invoke: Invoke, monkeypa
     assert "summed under masks" in out and "influence on the model was not measured" in out
     assert "masked" in place.at("north", "site", "check", "sepsis.toml", "data.csv")
     code, _, err = place.tried("server", "study", "drop", "sepsis.toml", "west")
-    assert code == 2 and "2 sites would be left" in err
+    assert code == 2 and "so it has answered" in err
     code, _, err = place.tried("server", "study", "new", "other", "--method", "mixture", "--secure")
     assert code == 2 and "needs replies that add up" in err
