@@ -599,6 +599,23 @@ def privacy_of(method: Method) -> Privacy | None:
     return privacy
 
 
+def check_releases(method: Method, rounds: int) -> None:
+    """Refuse rounds that nothing is left for: a private method spends its budget in its usual ones.
+
+    Args:
+        method: The method with its settings.
+        rounds: How many.
+
+    Raises:
+        InputError: There are more than the budget is for.
+    """
+    if rounds > usual_rounds(method):
+        raise InputError(
+            f"The privacy of {name(method)} is spent in {usual_rounds(method)} round(s), and {rounds} would release "
+            f"more: use rounds={usual_rounds(method)}."
+        )
+
+
 def check_private(method: Method | type[Method]) -> None:
     """Refuse to promise privacy for a method whose replies have no bound.
 
@@ -610,8 +627,8 @@ def check_private(method: Method | type[Method]) -> None:
     """
     if not method.private:
         raise InputError(
-            f"{name(method)} has no private form: one row can change what its sites send without a bound. Choose a "
-            "method that `consilience methods` marks as private."
+            f"{name(method)} has no private form, because nothing bounds what one row changes in its replies: choose one "
+            "of docs/private.md."
         )
 
 

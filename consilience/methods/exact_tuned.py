@@ -203,5 +203,6 @@ def aggregate_private(
         fitted = fit_replies(task, replies, privacy, 1 - SCORES)
         return ExactState(as_point(pool.noisy_head(task).linear(fitted), fitted, task.like), fitted)
     total = add_released(payloads(replies))
+    privacy.check_shares(total)
     temperature = choose_temperature(total, privacy.deviation(len(LOG_TEMPERATURES), SCORES))
     return state._replace(chosen=torch.tensor([0, 0, temperature], dtype=torch.float64))

@@ -223,17 +223,23 @@ def shrink_eigenvalues(values: Tensor, gram_var: Tensor) -> Tensor:
 def positive_mean(estimate: Tensor, error: Tensor) -> Tensor:
     """Average what a variance can be, of which an estimate with a Gaussian error is known, and that it is above 0.
 
+    The prior is in proportion to s². A flat one would have intervals of new outcomes cover less than they say: with an
+    estimate off by a share c of itself, 90 % intervals cover 90 % − 0.16 c²; this prior makes up for it to that order.
+
     Args:
         estimate: Perhaps below 0.
         error: The standard deviation of its error.
 
     Returns:
-        E[s² | s² > 0] of N(estimate, error²): the estimate where it is well above its error.
+        E s⁴ / E s² of N(estimate, error²) above 0: the estimate where it is well above its error.
     """
     z = estimate / error
     log_density = -0.5 * z**2 - 0.5 * math.log(2 * math.pi)
-    mean: Tensor = estimate + error * (log_density - torch.special.log_ndtr(z)).exp()
-    return mean
+    ratio = (log_density - torch.special.log_ndtr(z)).exp()
+    mean = error * (z + ratio).clamp(min=1e-3)  # of a truncated Normal
+    square = error**2 * (1 + z * (z + ratio))
+    both: Tensor = (square / mean).clamp(min=1e-12)
+    return both
 
 
 def fit_noisy(totals: NoisySums) -> Spectrum:

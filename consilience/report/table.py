@@ -28,6 +28,7 @@ from consilience.findings.wording import (
     losses,
     metric,
     order,
+    privacy_note,
     scope,
     score,
     temperature_name,
@@ -187,6 +188,8 @@ def _run_notes(run: RunReport) -> Iterator[str]:
         yield f"Weakest site: {run.weakest_site.name} ({scores})".removesuffix(" ()")
     if run.ledger:
         yield f"Bytes: {human_bytes(run.ledger.up)} up, {human_bytes(run.ledger.down)} down"
+    if run.content.get("privacy"):
+        yield privacy_note(run.content)
     for warning in (*doubts(run), *run.warnings):
         yield f"Warning: {warning}"
     for loss in losses(run.failures):

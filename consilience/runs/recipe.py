@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from consilience.formats.typed import restore_fields
 from consilience.method import Method
 from consilience.methods import defaults, method
 from consilience.models import model
-from consilience.models.features import usual_features
+from consilience.models.features import bound_features, usual_features
 from consilience.runs.features import features_from
 from consilience.splits.text import parse
 from consilience.task import Task, classification, regression
@@ -59,6 +59,7 @@ class Recipe:
         settings: `field=value` texts for the method.
         data_dir: Where data sets are kept.
         features: The feature map under the network: a name, as `conv:512`, or a run's folder; none if None.
+        bounded: Whether features are no longer than 1, as differential privacy asks for.
     """
 
     method: str = defaults.RUN
@@ -75,6 +76,7 @@ class Recipe:
     settings: tuple[str, ...] = ()
     data_dir: str | None = None
     features: str | None = None
+    bounded: bool = False
 
     def build(self) -> Ingredients:
         """Build all that a run takes."""
@@ -128,6 +130,22 @@ class Recipe:
                 model = "linear"
         return dataclasses.replace(self, model=model, features=features)
 
+    def protect(self, settings: Sequence[str]) -> Recipe:
+        """Ask for differential privacy.
+
+        Args:
+            settings: Texts that set a method's `privacy`; none: nothing is asked for.
+
+        Returns:
+            The recipe on bounded features; unless somebody says otherwise, all sites add their share of noise that is
+            added once.
+        """
+        if not settings:
+            return self
+        if "privacy.noise=once" in settings and not any(text.startswith("privacy.honest=") for text in settings):
+            settings = (*settings, f"privacy.honest={len(self.build_sites())}")
+        return dataclasses.replace(self, settings=(*self.settings, *settings), bounded=True)
+
     @property
     def network(self) -> str:
         """The network in words, with the feature map under it."""
@@ -141,6 +159,8 @@ class Recipe:
         feature_map = None
         if self.features is not None:
             feature_map = features_from(self.features, sites)
+        if self.bounded:
+            feature_map = bound_features(feature_map, sites.shape)
         network = model(self.model, sites.features, sites.classes, feature_map)
         if sites.classes:
             return classification(network), sites
@@ -185,6 +205,8 @@ class Recipe:
         value = {**dataclasses.asdict(self), "settings": list(self.settings), "data_dir": None}
         if self.features is None:
             del value["features"]  # as recipes were before there were any
+        if not self.bounded:
+            del value["bounded"]
         return value
 
     @staticmethod
