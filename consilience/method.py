@@ -373,6 +373,17 @@ class Method(ABC):
         """
         return reply
 
+    def spends(self, round: int) -> float:
+        """Say which share of a budget's μ² a client's reply of a round takes, where the method is private.
+
+        Args:
+            round: The round, from 1 on.
+
+        Returns:
+            The share; over the usual rounds they add up to 1.
+        """
+        return 1 / usual_rounds(self)
+
     def fewest(self, reply: Reply) -> Tensor:
         """Count the rows behind the smallest part of what a client sends: a study has a least number.
 
@@ -627,8 +638,8 @@ def check_private(method: Method | type[Method]) -> None:
     """
     if not method.private:
         raise InputError(
-            f"{name(method)} has no private form, because nothing bounds what one row changes in its replies: choose one "
-            "of docs/private.md."
+            f"{name(method)} has no private form, because nothing bounds what one row changes in its replies: choose "
+            "one of docs/private.md."
         )
 
 

@@ -26,11 +26,12 @@ from consilience.formats.blueprint import MOST_DRAWS
 from consilience.formats.settings import configure
 from consilience.formats.signature import is_weak, verifies
 from consilience.key import Key
-from consilience.method import Method
+from consilience.method import Method, check_private, check_releases
 from consilience.methods import METHODS, defaults
 from consilience.models import MODELS, model
-from consilience.models.features import FOR_IMAGES, features
+from consilience.models.features import FOR_IMAGES, bound_features, features
 from consilience.prior import Isotropic
+from consilience.privacy.mechanisms import Privacy
 from consilience.task import Task, classification, regression
 from consilience.version import __version__
 
@@ -94,6 +95,10 @@ class Agreement:
         format: Version of the file's format.
         features: The feature map between the columns and the network, as `fourier:320`: every site draws the same one
             from the seed in its name. None if empty.
+        epsilon: ε of differential privacy, of all that a site sends in the study; 0: none is promised.
+        delta: Its δ.
+        noise_added: Where: `site`, all of it at each; `once`, shares of it, under secure sums.
+        honest_sites: Under `once`, how many sites are relied on to add their share.
     """
 
     name: str
@@ -123,6 +128,10 @@ class Agreement:
     features: str = optional(
         "", "model", "fixed features of the columns that the model learns on; sites draw the same from its seed"
     )
+    epsilon: float = optional(0.0, "privacy", "of all that a site sends in this study; neighbours: add or remove a row")
+    delta: float = optional(0.0, "privacy", "less than one over the number of rows of all sites")
+    noise_added: str = optional("site", "privacy", "where: site, all of it at each; once, a share, under secure sums")
+    honest_sites: int = optional(0, "privacy", "sites relied on, under once, to add their share and keep it")
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -172,7 +181,33 @@ class Agreement:
         Raises:
             InputError: A setting is unknown or has a wrong value.
         """
-        return configure(METHODS[self.method](), self.settings)
+        return configure(METHODS[self.method](), (*self.settings, *self._privacy_settings))
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """What is promised about a row; None where nothing is."""
+        if not self.epsilon:
+            return None
+        return Privacy(self.epsilon, self.delta, noise=self.noise_added, honest=self.honest_sites)
+
+    def describe_privacy(self) -> dict[str, Any]:
+        """Say what is promised about a row, and what is not, as reports and models state it.
+
+        Returns:
+            `{"privacy": …}`; nothing where nothing is promised.
+        """
+        if self.privacy is None:
+            return {}
+        parts = ["how many rows a site commits to when it joins, and that it takes part"]
+        return {"privacy": self.privacy.describe(simulated=False, not_covered=parts)}
+
+    @property
+    def _privacy_settings(self) -> tuple[str, ...]:
+        """The same as settings of a method."""
+        if not self.epsilon:
+            return ()
+        texts = [f"epsilon={self.epsilon}", f"delta={self.delta}", f"noise={self.noise_added}"]
+        return ("privacy=Privacy", *(f"privacy.{text}" for text in texts), f"privacy.honest={self.honest_sites}")
 
     def build_feature_map(self) -> nn.Module | None:
         """Make the agreed feature map, the same at every site.
@@ -183,11 +218,16 @@ class Agreement:
         Raises:
             InputError: There is no such map, or it is not for tables.
         """
+        if not self.features and self.epsilon:
+            return bound_features(None, len(self.feature_names))
         if not self.features:
             return None
         if self.features.partition(":")[0] in FOR_IMAGES:
             raise InputError(f"features = '{self.features}' is for images, and a study has columns: try fourier.")
-        return features(self.features, len(self.feature_names))
+        feature_map = features(self.features, len(self.feature_names))
+        if self.epsilon:
+            return bound_features(feature_map, len(self.feature_names))
+        return feature_map
 
     @property
     def network(self) -> str:
@@ -224,6 +264,7 @@ class Agreement:
         if self.model not in MODELS:
             raise unknown_name("model", self.model, MODELS)
         self.build_feature_map()
+        self._check_privacy()
         method = self.build_method()
         kind = self.kind
         if METHODS[self.method].bound or kind not in method.tasks:
@@ -265,6 +306,27 @@ class Agreement:
             raise InputError(f"format = {self.format}: consilience {__version__} reads 1 to {FORMAT}.")
         if self.most_bytes < 1:
             raise InputError(f"most_bytes = {self.most_bytes}: write the size of the largest reply, in bytes.")
+
+    def _check_privacy(self) -> None:
+        """Refuse a promise about rows that cannot be kept."""
+        privacy = self.privacy
+        if privacy is None:
+            if self.epsilon or self.delta or self.noise_added != "site" or self.honest_sites:
+                raise InputError("delta, noise_added and honest_sites belong to epsilon: write it under [privacy] too.")
+            return
+        check_private(METHODS[self.method])
+        privacy.check()
+        check_releases(METHODS[self.method](), self.rounds)
+        if self.scaling != "agreed":
+            raise InputError(
+                "Under [privacy] columns are scaled by agreed constants, as sums would be released without noise: "
+                'write scaling = "agreed".'
+            )
+        if privacy.noise == "once" and not getattr(self, "secure", False):
+            raise InputError(
+                'noise_added = "once" hides a site only under secure sums: agree on them too, or write noise_added = '
+                '"site".'
+            )
 
     def _check_disclosure(self) -> None:
         """Refuse rules about what may be shown that are no rules."""

@@ -21,10 +21,22 @@ from consilience.cli.handed import (
     server_key,
     write_files,
 )
-from consilience.cli.options import Seed_, Set_, app, features_like
+from consilience.cli.options import (
+    Delta_,
+    Epsilon_,
+    Honest_,
+    Noise_,
+    Seed_,
+    Set_,
+    Unit_,
+    app,
+    features_like,
+    privacy_settings,
+)
 from consilience.cli.screen import out, progress
 from consilience.disk.locks import lock_file
 from consilience.errors import InputError
+from consilience.findings.wording import privacy_note
 
 if TYPE_CHECKING:
     from consilience.agreement.agreement import Agreement, Study
@@ -80,6 +92,11 @@ def new(
     most_influence: Annotated[
         float, typer.Option(help="Share of the model that one site may have without a warning.")
     ] = 0.5,
+    epsilon: Epsilon_ = None,
+    delta: Delta_ = None,
+    unit: Unit_ = None,
+    noise: Noise_ = None,
+    honest: Honest_ = None,
     folder: Annotated[Path, typer.Option("--folder", help="Folder for NAME.toml and NAME.key.")] = Path(),
 ) -> None:
     """Write a study file, to be read, corrected and then signed by every site."""
@@ -106,6 +123,7 @@ def new(
         scaling,
         hand_out,
         features,
+        _privacy(epsilon, delta, unit, noise, honest),
     )
     draft = dataclasses.replace(
         draft,
@@ -125,6 +143,16 @@ def new(
     say(f"The model has {draft.parameters:,} parameters: {needed}, or agree on another rows_per_parameter.")
     command = f"`consilience site join {path.name} NAME TABLE`"
     say(f"Next: read {path}, correct it, and send it to the sites, who run {command}.")
+
+
+def _privacy(
+    epsilon: float | None, delta: float | None, unit: str | None, noise: str | None, honest: int | None
+) -> dict[str, Any]:
+    """The fields of [privacy]."""
+    if not privacy_settings(epsilon, delta, unit, noise, honest):
+        return {}
+    fields = {"epsilon": epsilon, "delta": delta or 1e-5, "noise_added": noise or "site", "honest_sites": honest or 0}
+    return {**fields}
 
 
 def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> tuple[Target, tuple[Column, ...]]:
@@ -173,6 +201,8 @@ def _show_agreement(agreement: Agreement) -> None:
     leaves = f"{', '.join(agreement.leaves)}; at most {agreement.most_bytes:,} bytes"
     say(f"A site sends: {agreement.build_method().sends} ({leaves}).")
     say(f"Sites get back: {agreement.hand_out}.")
+    if agreement.privacy is not None:
+        say(privacy_note(agreement.describe_privacy()))
 
 
 def _site_table(study: Study) -> Listing:

@@ -342,7 +342,7 @@ def sum_scores(head: Noisy, fit: Spectrum, features: Map, data: Data) -> Clipped
         data: The rows; padding has weight 0, and no weight counts for more than 1.
 
     Returns:
-        Σ v [m].
+        Σ v [1, m]: two dimensions tell it from moments.
     """
     total = torch.zeros(len(LOG_TEMPERATURES), dtype=torch.float64)
     for part in in_chunks(data):
@@ -350,7 +350,7 @@ def sum_scores(head: Noisy, fit: Spectrum, features: Map, data: Data) -> Clipped
         own = log_prob(p, part.y).double()
         gains = [log_prob(tempered(p, math.exp(u)), part.y).double() - own for u in LOG_TEMPERATURES]
         total = total + torch.stack(gains).clamp(-GAIN, GAIN) @ part.w.double().clamp(0, 1)
-    return Clipped(total / (GAIN * math.sqrt(len(LOG_TEMPERATURES))))
+    return Clipped((total / (GAIN * math.sqrt(len(LOG_TEMPERATURES)))).unsqueeze(0))
 
 
 def choose_temperature(total: Released, deviation: float) -> float:
@@ -364,7 +364,7 @@ def choose_temperature(total: Released, deviation: float) -> float:
         T; 1 where noise leaves nothing to go by.
     """
     scale = GAIN * math.sqrt(len(LOG_TEMPERATURES))
-    scores = total.values.double() * scale
+    scores = total.values.double().flatten() * scale
     variance = float(total.shares) * (deviation * scale) ** 2
     scores = scores * (1 - variance / scores.square().mean().clamp(min=1e-12)).clamp(min=0)
     pairs = sorted([(0.0, 0.0), *zip(LOG_TEMPERATURES, scores.tolist(), strict=True)])

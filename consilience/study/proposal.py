@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Column, Target
@@ -36,6 +38,7 @@ def proposal(
     scaling: str = "agreed",
     hand_out: str | None = None,
     features: str | None = None,
+    privacy: Mapping[str, Any] | None = None,
 ) -> Agreement:
     """Draft an agreement with sensible defaults; what leaves a site and its size are found by a rehearsal.
 
@@ -52,6 +55,7 @@ def proposal(
         scaling: `agreed` constants, or `sums` from a first exchange.
         hand_out: What sites get back; by a rule if None.
         features: The feature map between the columns and the network; none if None.
+        privacy: The fields of [privacy]; no promise if None.
 
     Returns:
         The agreement.
@@ -78,6 +82,7 @@ def proposal(
         scaling=scaling,
         hand_out=hand_out or usual_hand_out(METHODS[method]),
         features=features or Agreement.features,
+        **(privacy or {}),
     )
     draft.check()
     kinds, largest = would_leave(draft)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Inspection, inspect, labelled_rows, spans
@@ -84,6 +85,8 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
         InputError: Too few rows are left to train on.
     """
     key = agreement.key.fold(Stream.ROLES).fold(number)
+    if agreement.privacy is not None:
+        return _check_left(agreement, _by_content(agreement, data))
     roles = torch.zeros(len(data.y), dtype=torch.int64)
     groups = torch.zeros_like(roles)
     if agreement.target.classes:
@@ -95,7 +98,24 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
         test = round(agreement.test * len(rows))
         roles[order[:choose]] = 1
         roles[order[choose : choose + test]] = 2
-    by_role = Parts(*(Data(*(leaf[roles == role] for leaf in data)) for role in range(3)))
+    return _check_left(agreement, _with_roles(data, roles))
+
+
+def _with_roles(data: Data, roles: Tensor) -> Parts:
+    return Parts(*(Data(*(leaf[roles == role] for leaf in data)) for role in range(3)))
+
+
+def _by_content(agreement: Agreement, data: Data) -> Parts:
+    """Roles that a row has by itself: one row more or less, which privacy hides, must not change another's."""
+    seed = f"{agreement.name} {agreement.seed}".encode()
+    texts = (seed + x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(data.x, data.y, strict=True))
+    place = torch.tensor([int.from_bytes(hashlib.sha256(text).digest()[:6]) / 2**48 for text in texts])
+    roles = (place < agreement.choose + agreement.test).long() + (place < agreement.test).long()
+    return _with_roles(data, roles)
+
+
+def _check_left(agreement: Agreement, by_role: Parts) -> Parts:
+    """Refuse too few rows to train on."""
     if len(by_role.train.y) < agreement.smallest:
         raise InputError(
             f"{len(by_role.train.y)} rows are left to train on; the study asks for at least {agreement.smallest}."
@@ -116,6 +136,8 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
     Raises:
         InputError: The study refuses rare values and there are some, or too few rows are left for the model.
     """
+    if agreement.privacy is not None:
+        return Training(data, ())  # merging looks at other rows, which one row must not change; noise hides rare values
     guarded = guard(data.x, spans(agreement.columns), agreement.smallest)
     findings = guarded.findings
     if findings and agreement.format == 1:
