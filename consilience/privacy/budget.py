@@ -2,8 +2,8 @@
 
 Rows are known by a hash of their content, keyed by the site, so that the ledger tells nobody a row. A release is
 charged to the rows it was made from, and a new one may not take what was released about any of its rows past the
-budget: every earlier release that shares a row with it counts in full. Releases with Gaussian noise compose to μ = √Σ μᵢ². A
-release without noise has no bound: with it, nothing that is promised later about the same rows holds.
+budget: every earlier release that shares a row with it counts in full. Releases with Gaussian noise compose to
+μ = √Σ μᵢ². A release without noise has no bound: with it, nothing that is promised later about the same rows holds.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Budget:
             studies = ", ".join(sorted({r.study for r in self.releases if not math.isfinite(r.mu)}))
             raise InputError(
                 f"Nothing is sent: something about these rows was released without noise before ({studies}), and no ε "
-                "holds for them any more; use other rows, or name another ledger with --ledger if what was released is public."
+                "holds for them any more; use other rows, or name another ledger with --ledger if that was public."
             )
         after = epsilon_of(self.delta, compose([before, release.mu]))
         if after > self.epsilon * (1 + SLACK):
