@@ -99,6 +99,7 @@ class Agreement:
         delta: Its δ.
         noise_added: Where: `site`, all of it at each; `once`, shares of it, under secure sums.
         honest_sites: Under `once`, how many sites are relied on to add their share.
+        patient: The column that says whose a row is, where patients with several rows are protected; rows if empty.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Agreement:
     delta: float = optional(0.0, "privacy", "less than one over the number of rows of all sites")
     noise_added: str = optional("site", "privacy", "where: site, all of it at each; once, a share, under secure sums")
     honest_sites: int = optional(0, "privacy", "sites relied on, under once, to add their share and keep it")
+    patient: str = optional("", "privacy", "column that says whose a row is: patients are protected, not single rows")
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -188,7 +190,10 @@ class Agreement:
         """What is promised about a row; None where nothing is."""
         if not self.epsilon:
             return None
-        return Privacy(self.epsilon, self.delta, noise=self.noise_added, honest=self.honest_sites)
+        unit = "row"
+        if self.patient:
+            unit = "patient"
+        return Privacy(self.epsilon, self.delta, unit, self.noise_added, self.honest_sites)
 
     def describe_privacy(self) -> dict[str, Any]:
         """Say what is promised about a row, and what is not, as reports and models state it.
@@ -206,8 +211,10 @@ class Agreement:
         """The same as settings of a method."""
         if not self.epsilon:
             return ()
-        texts = [f"epsilon={self.epsilon}", f"delta={self.delta}", f"noise={self.noise_added}"]
-        return ("privacy=Privacy", *(f"privacy.{text}" for text in texts), f"privacy.honest={self.honest_sites}")
+        assert self.privacy is not None
+        values = {"epsilon": self.epsilon, "delta": self.delta, "unit": self.privacy.unit, "noise": self.noise_added}
+        values["honest"] = self.honest_sites
+        return ("privacy=Privacy", *(f"privacy.{name}={value}" for name, value in values.items()))
 
     def build_feature_map(self) -> nn.Module | None:
         """Make the agreed feature map, the same at every site.
@@ -311,8 +318,8 @@ class Agreement:
         """Refuse a promise about rows that cannot be kept."""
         privacy = self.privacy
         if privacy is None:
-            if self.epsilon or self.delta or self.noise_added != "site" or self.honest_sites:
-                raise InputError("delta, noise_added and honest_sites belong to epsilon: write it under [privacy] too.")
+            if self.delta or self.noise_added != "site" or self.honest_sites or self.patient:
+                raise InputError("What stands under [privacy] belongs to epsilon: write epsilon there too.")
             return
         check_private(METHODS[self.method])
         privacy.check()
@@ -321,6 +328,11 @@ class Agreement:
             raise InputError(
                 "Under [privacy] columns are scaled by agreed constants, as sums would be released without noise: "
                 'write scaling = "agreed".'
+            )
+        if self.patient and (self.choose or self.test):
+            raise InputError(
+                "Roles are drawn row by row, and a patient's rows must keep together: write choose = 0 and test = 0 "
+                "where a column names the patient."
             )
         if privacy.noise == "once" and not getattr(self, "secure", False):
             raise InputError(

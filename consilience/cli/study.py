@@ -97,6 +97,9 @@ def new(
     unit: Unit_ = None,
     noise: Noise_ = None,
     honest: Honest_ = None,
+    patient: Annotated[
+        str | None, typer.Option(help="The column that says whose a row is, with --unit patient.")
+    ] = None,
     folder: Annotated[Path, typer.Option("--folder", help="Folder for NAME.toml and NAME.key.")] = Path(),
 ) -> None:
     """Write a study file, to be read, corrected and then signed by every site."""
@@ -123,7 +126,7 @@ def new(
         scaling,
         hand_out,
         features,
-        _privacy(epsilon, delta, unit, noise, honest),
+        _privacy(epsilon, delta, unit, noise, honest, patient),
     )
     draft = dataclasses.replace(
         draft,
@@ -146,13 +149,26 @@ def new(
 
 
 def _privacy(
-    epsilon: float | None, delta: float | None, unit: str | None, noise: str | None, honest: int | None
+    epsilon: float | None,
+    delta: float | None,
+    unit: str | None,
+    noise: str | None,
+    honest: int | None,
+    patient: str | None,
 ) -> dict[str, Any]:
-    """The fields of [privacy]."""
+    """The fields of [privacy]; a study of patients keeps their rows together, and sets none aside."""
+    if (unit == "patient") != (patient is not None):
+        raise InputError("--unit patient and --patient COLUMN belong together: give both or neither.")
+    if unit == "patient":
+        unit = None
     if not privacy_settings(epsilon, delta, unit, noise, honest):
+        if patient is not None:
+            raise InputError("--patient belongs to --epsilon: give it too.")
         return {}
     fields = {"epsilon": epsilon, "delta": delta or 1e-5, "noise_added": noise or "site", "honest_sites": honest or 0}
-    return {**fields}
+    if patient is None:
+        return {**fields}
+    return {**fields, "patient": patient, "choose": 0.0, "test": 0.0}
 
 
 def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> tuple[Target, tuple[Column, ...]]:

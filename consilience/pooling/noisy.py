@@ -40,7 +40,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -298,7 +298,7 @@ class Noisy:
     head: Ridge | OneHot
     privacy: Privacy
 
-    def predict(self, fit: Spectrum, features: Tensor) -> Distribution:
+    def predict(self, fit: Any, features: Tensor) -> Distribution:
         """Predict.
 
         Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -67,7 +68,34 @@ def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[
             f"'{agreement.target.name}' is '{present[0]}' in every row of {path.name}: check the column, or "
             "say that it is so with one_class=True."
         )
-    return labelled_rows(agreement.columns, agreement.target, inspection), inspection
+    data = labelled_rows(agreement.columns, agreement.target, inspection)
+    if agreement.patient:
+        data = data._replace(w=patient_weights(agreement.patient, inspection))
+    return data, inspection
+
+
+def patient_weights(column: str, inspection: Inspection) -> Tensor:
+    """Let every patient count as one row does: the m rows of one count 1/m each.
+
+    A row's part in a release is no longer than 1, so that a patient's, the mean of m such, is not either.
+
+    Args:
+        column: The column that says whose a row is.
+        inspection: The table.
+
+    Returns:
+        Weights of the rows [N].
+
+    Raises:
+        InputError: The table has no such column, or a row that is nobody's.
+    """
+    if column not in inspection.cells:
+        raise InputError(f"{inspection.path} has no column '{column}', which says whose a row is: add it.")
+    owners = [cell.text.strip() for cell in inspection.cells[column]]
+    if not all(owners):
+        raise InputError(f"Column '{column}' of {inspection.path} is empty in row {owners.index('') + 1}: fill it in.")
+    counts = Counter(owners)
+    return torch.tensor([1 / counts[owner] for owner in owners])
 
 
 def parts(agreement: Agreement, number: int, data: Data) -> Parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.formats.envelope import open_envelope
 from consilience.formats.signature import read_key
+from consilience.key import Key
+from consilience.parties import Client
 from consilience.privacy.accountant import epsilon_of
 from consilience.privacy.budget import read_budget
 from consilience.study.rows import Parts, parts, rows_of, training_rows
@@ -43,12 +46,13 @@ def test_the_agreement_states_the_promise_and_others_are_as_before(tmp_path: Pat
     ("changes", "word"),
     [({"method": "mixture"}, "no private form"), ({"epsilon": -1.0}, "epsilon"), ({"delta": 0.0}, "delta"),
      ({"scaling": "sums"}, "without noise"), ({"noise_added": "once", "honest_sites": 3}, "secure sums"),
-     ({"epsilon": 0.0}, "belong to epsilon"), ({"method": "exact_tuned", "rounds": 3}, "rounds=2")],
+     ({"epsilon": 0.0}, "belongs to epsilon"),
+     ({"patient": "id"}, "keep together"), ({"method": "exact_tuned", "rounds": 3}, "rounds=2")],
 )  # fmt: skip
 def test_refuses_promises_that_cannot_be_kept(tmp_path: Path, changes: dict[str, Any], word: str) -> None:
     good = studies.agreement(tmp_path, **PRIVATE)
     with pytest.raises(InputError, match=word):
-        __import__("dataclasses").replace(good, **changes).check()
+        dataclasses.replace(good, **changes).check()
 
 
 def test_the_reply_is_drawn_from_entropy_and_repeated_not_redrawn(tmp_path: Path) -> None:
@@ -117,3 +121,26 @@ def test_two_rounds_share_one_budget(tmp_path: Path) -> None:
     agreed = studies.agreement(tmp_path, **{**PRIVATE, "method": "exact_tuned", "rounds": 2})
     spent = [mu_of_round(agreed, r) for r in (1, 2)]
     assert epsilon_of(1e-3, math.hypot(*spent)) == pytest.approx(3.0, rel=1e-6)
+
+
+def test_no_patient_moves_the_release_by_more_than_1(tmp_path: Path) -> None:
+    """Brute force over patients with one to five rows each, as extreme as agreed ranges allow."""
+    agreed = studies.agreement(tmp_path, **PRIVATE, patient="id", choose=0.0, test=0.0)
+    records = [{**row, "id": str(int(math.sqrt(i)))} for i, row in enumerate(studies.rows(3, 36))]
+    for row in records[:9]:
+        row |= {"age": "100", "lactate": "29", "ward": "a", "died": "yes"}
+    method, task = agreed.build_method(), agreed.build_task()
+
+    def released(rows: list[dict[str, str]]) -> torch.Tensor:
+        data, _ = rows_of(agreed, studies.table(tmp_path / "p.csv", rows))
+        values: torch.Tensor = method.local(task, (), Client(data, (), Key(0).tensor)).send.values
+        return values
+
+    whole = released(records)
+    moved = [float((whole - released([r for r in records if r["id"] != str(p)])).norm()) for p in range(6)]
+    assert max(moved) <= 1 + 1e-6 and min(moved) > 0.2
+    with pytest.raises(InputError, match="says whose a row is"):
+        rows_of(agreed, studies.table(tmp_path / "q.csv", studies.rows(3)))
+    records[4]["id"] = ""
+    with pytest.raises(InputError, match="is empty in row 5"):
+        rows_of(agreed, studies.table(tmp_path / "p.csv", records))
