@@ -403,6 +403,17 @@ class Method(ABC):
         """
         return reply
 
+    def spends(self, round: int) -> float:
+        """Say which share of a budget's μ² a client's reply of a round takes, where the method is private.
+
+        Args:
+            round: The round, from 1 on.
+
+        Returns:
+            The share; over the usual rounds they add up to 1.
+        """
+        return 1 / usual_rounds(self)
+
     def fewest(self, reply: Reply) -> Tensor:
         """Count the rows behind the smallest part of what a client sends: a study has a least number.
 
@@ -675,6 +686,23 @@ def privacy_of(method: Method) -> Privacy | None:
     return privacy
 
 
+def check_releases(method: Method, rounds: int) -> None:
+    """Refuse rounds that nothing is left for: a private method spends its budget in its usual ones.
+
+    Args:
+        method: The method with its settings.
+        rounds: How many.
+
+    Raises:
+        InputError: There are more than the budget is for.
+    """
+    if rounds > usual_rounds(method):
+        raise InputError(
+            f"The privacy of {name(method)} is spent in {usual_rounds(method)} round(s), and {rounds} would release "
+            f"more: use rounds={usual_rounds(method)}."
+        )
+
+
 def check_private(method: Method | type[Method]) -> None:
     """Refuse to promise privacy for a method whose replies have no bound.
 
@@ -686,8 +714,8 @@ def check_private(method: Method | type[Method]) -> None:
     """
     if not method.private:
         raise InputError(
-            f"{name(method)} has no private form: one row can change what its sites send without a bound. Choose a "
-            "method that `consilience methods` marks as private."
+            f"{name(method)} has no private form, because nothing bounds what one row changes in its replies: choose "
+            "one of docs/private.md."
         )
 
 

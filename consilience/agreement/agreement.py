@@ -28,12 +28,13 @@ from consilience.formats.blueprint import MOST_DRAWS
 from consilience.formats.settings import configure
 from consilience.formats.signature import is_weak, verifies
 from consilience.key import Key
-from consilience.method import Method, for_rounds
+from consilience.method import Method, check_private, check_releases, for_rounds
 from consilience.methods import METHODS, defaults
 from consilience.models import MODELS, model
-from consilience.models.features import FOR_IMAGES, features
+from consilience.models.features import FOR_IMAGES, bound_features, features
 from consilience.prior import Isotropic
 from consilience.privacy.masks import is_usable
+from consilience.privacy.mechanisms import Privacy
 from consilience.privacy.rules import OUTCOMES, DisclosureRules
 from consilience.task import Task, classification, regression
 from consilience.version import __version__
@@ -106,6 +107,11 @@ class Agreement:
         few_outcomes: What becomes of classes that few rows of a site are of: warn, or refuse.
         secure: Whether replies are added up under masks, so that nobody sees a single one.
         cells: The fewest scores that a cell of a site's counts shows; `smallest` if 0.
+        epsilon: ε of differential privacy, of all that a site sends in the study; 0: none is promised.
+        delta: Its δ.
+        noise_added: Where: `site`, all of it at each; `once`, shares of it, under secure sums.
+        honest_sites: Under `once`, how many sites are relied on to add their share.
+        patient: The column that says whose a row is, where patients with several rows are protected; rows if empty.
     """
 
     name: str
@@ -149,6 +155,11 @@ class Agreement:
         False, "privacy", "sites mask what they send: the coordinator sees the sum over all sites, and no site's own"
     )
     cells: int = optional(0, "guarantees", "fewest scores that a cell of a site's counts shows; 0: as smallest")
+    epsilon: float = optional(0.0, "privacy", "of all that a site sends in this study; neighbours: add or remove a row")
+    delta: float = optional(0.0, "privacy", "less than one over the number of rows of all sites")
+    noise_added: str = optional("site", "privacy", "where: site, all of it at each; once, a share, under secure sums")
+    honest_sites: int = optional(0, "privacy", "sites relied on, under once, to add their share and keep it")
+    patient: str = optional("", "privacy", "column that says whose a row is: patients are protected, not single rows")
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -210,7 +221,39 @@ class Agreement:
         Raises:
             InputError: A setting is unknown or has a wrong value.
         """
-        return for_rounds(configure(METHODS[self.method](), self.settings), self.rounds)
+        method = configure(METHODS[self.method](), (*self.settings, *self._privacy_settings))
+        return for_rounds(method, self.rounds)
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """What is promised about a row; None where nothing is."""
+        if not self.epsilon:
+            return None
+        unit = "row"
+        if self.patient:
+            unit = "patient"
+        return Privacy(self.epsilon, self.delta, unit, self.noise_added, self.honest_sites)
+
+    def describe_privacy(self) -> dict[str, Any]:
+        """Say what is promised about a row, and what is not, as reports and models state it.
+
+        Returns:
+            `{"privacy": …}`; nothing where nothing is promised.
+        """
+        if self.privacy is None:
+            return {}
+        parts = ["how many rows a site commits to when it joins, and that it takes part"]
+        return {"privacy": self.privacy.describe(simulated=False, not_covered=parts)}
+
+    @property
+    def _privacy_settings(self) -> tuple[str, ...]:
+        """The same as settings of a method."""
+        if not self.epsilon:
+            return ()
+        assert self.privacy is not None
+        values = {"epsilon": self.epsilon, "delta": self.delta, "unit": self.privacy.unit, "noise": self.noise_added}
+        values["honest"] = self.honest_sites
+        return ("privacy=Privacy", *(f"privacy.{name}={value}" for name, value in values.items()))
 
     def build_feature_map(self) -> nn.Module | None:
         """Make the agreed feature map, the same at every site.
@@ -221,11 +264,16 @@ class Agreement:
         Raises:
             InputError: There is no such map, or it is not for tables.
         """
+        if not self.features and self.epsilon:
+            return bound_features(None, len(self.feature_names))
         if not self.features:
             return None
         if self.features.partition(":")[0] in FOR_IMAGES:
             raise InputError(f"features = '{self.features}' is for images, and a study has columns: try fourier.")
-        return features(self.features, len(self.feature_names))
+        feature_map = features(self.features, len(self.feature_names))
+        if self.epsilon:
+            return bound_features(feature_map, len(self.feature_names))
+        return feature_map
 
     @property
     def network(self) -> str:
@@ -262,6 +310,7 @@ class Agreement:
         if self.model not in MODELS:
             raise unknown_name("model", self.model, MODELS)
         self.build_feature_map()
+        self._check_privacy()
         method = self.build_method()
         kind = self.kind
         if METHODS[self.method].bound or kind not in method.tasks:
@@ -306,6 +355,32 @@ class Agreement:
             raise InputError(f"format = {self.format}: consilience {__version__} reads 1 to {FORMAT}.")
         if self.most_bytes < 1:
             raise InputError(f"most_bytes = {self.most_bytes}: write the size of the largest reply, in bytes.")
+
+    def _check_privacy(self) -> None:
+        """Refuse a promise about rows that cannot be kept."""
+        privacy = self.privacy
+        if privacy is None:
+            if self.delta or self.noise_added != "site" or self.honest_sites or self.patient:
+                raise InputError("What stands under [privacy] belongs to epsilon: write epsilon there too.")
+            return
+        check_private(METHODS[self.method])
+        privacy.check()
+        check_releases(METHODS[self.method](), self.rounds)
+        if self.scaling != "agreed":
+            raise InputError(
+                "Under [privacy] columns are scaled by agreed constants, as sums would be released without noise: "
+                'write scaling = "agreed".'
+            )
+        if self.patient and (self.choose or self.test):
+            raise InputError(
+                "Roles are drawn row by row, and a patient's rows must keep together: write choose = 0 and test = 0 "
+                "where a column names the patient."
+            )
+        if privacy.noise == "once" and not getattr(self, "secure", False):
+            raise InputError(
+                'noise_added = "once" hides a site only under secure sums: agree on them too, or write noise_added = '
+                '"site".'
+            )
 
     def _check_disclosure(self) -> None:
         """Refuse rules about what may be shown that are no rules."""

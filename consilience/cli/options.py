@@ -8,6 +8,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from consilience.errors import InputError
 from consilience.version import __version__
 
 
@@ -116,6 +117,13 @@ Model_ = Annotated[
         help="A network (`consilience models`) or package.module:factory; by default mlp, or linear on features.",
     ),
 ]
+Epsilon_ = Annotated[float | None, typer.Option(help="Differential privacy of all that sites send: ε, for example 3.")]
+Delta_ = Annotated[float | None, typer.Option(help="δ, below one over the number of rows; 1e-5 with --epsilon.")]
+Unit_ = Annotated[str | None, typer.Option(help="Who is protected: row.")]
+Noise_ = Annotated[str | None, typer.Option(help="Where noise is added: site (all of it at each), or once.")]
+Honest_ = Annotated[
+    int | None, typer.Option(help="Sites relied on to add their share under --noise once; by default all of them.")
+]
 Features_ = Annotated[
     str | None,
     typer.Option(
@@ -166,3 +174,35 @@ MinReplies_ = Annotated[
     typer.Option(help="Stop if fewer sites reply. With this option, a site whose training fails counts as lost."),
 ]
 Device_ = Annotated[str, typer.Option(help="Device to compute on: cpu, cuda or cuda:1.")]
+
+
+def privacy_settings(
+    epsilon: float | None, delta: float | None, unit: str | None, noise: str | None, honest: int | None
+) -> tuple[str, ...]:
+    """Write what a command says about privacy as settings of a method.
+
+    Args:
+        epsilon: ε; None: none is asked for.
+        delta: δ.
+        unit: Who is protected.
+        noise: Where noise is added.
+        honest: How many sites are relied on.
+
+    Returns:
+        Texts as `--set` takes them; none without ε.
+
+    Raises:
+        InputError: The other options are given without ε, or mean nothing here.
+    """
+    if epsilon is None:
+        if any(option is not None for option in (delta, unit, noise, honest)):
+            raise InputError("--delta, --unit, --noise and --honest belong to --epsilon: give it too.")
+        return ()
+    if unit not in (None, "row"):
+        raise InputError(
+            f"--unit {unit}: these rows do not say whose they are, so that each is protected by itself; where every "
+            "patient has one row, --unit row is the same."
+        )
+    options = {"epsilon": epsilon, "delta": delta, "noise": noise, "honest": honest}
+    given = (f"privacy.{name}={value}" for name, value in options.items() if value is not None)
+    return ("privacy=Privacy", *given)

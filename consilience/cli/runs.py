@@ -14,18 +14,22 @@ from consilience.cli.options import (
     Data_,
     DataDir_,
     Deadline_,
+    Delta_,
     Device_,
     Dropout_,
     Engine_,
+    Epsilon_,
     Event_,
     Exposure_,
     Features_,
+    Honest_,
     Horizon_,
     Inputs_,
     Json_,
     Level_,
     MinReplies_,
     Model_,
+    Noise_,
     Participation_,
     Seed_,
     Set_,
@@ -34,8 +38,10 @@ from consilience.cli.options import (
     Target_,
     Task_,
     Time_,
+    Unit_,
     app,
     methods_like,
+    privacy_settings,
 )
 from consilience.cli.screen import out, print_report, progress, say_features
 from consilience.disk.locks import lock_folder
@@ -43,7 +49,7 @@ from consilience.engines.participation import Participation
 from consilience.errors import InputError, refuse_damage
 from consilience.formats.settings import restore
 from consilience.formats.typed import restore_fields
-from consilience.method import Method
+from consilience.method import Method, check_private
 from consilience.models import is_import_path
 from consilience.runs.recipe import Recipe, free_folder, run_folder
 from consilience.runs.store import Store
@@ -99,9 +105,15 @@ def run(
         int | None, typer.Option(help="Number of BLAS threads; by default one for small networks.")
     ] = None,
     device: Device_ = "cpu",
+    epsilon: Epsilon_ = None,
+    delta: Delta_ = None,
+    unit: Unit_ = None,
+    noise: Noise_ = None,
+    honest: Honest_ = None,
     as_json: Json_ = False,
 ) -> None:
     """Run one method and write a report."""
+    private = privacy_settings(epsilon, delta, unit, noise, honest)
     if resume is not None:
         plan = _resume_plan(resume, model, data_dir, min_replies)
     else:
@@ -132,6 +144,9 @@ def run(
             recipe = recipe.choose_network(model, features, ()).choose_method()
         else:
             recipe = recipe.choose_network(model, features, [recipe.build_method()])
+        if private:
+            check_private(recipe.build_method())
+            recipe = recipe.protect(private)
         say_features(recipe, model, features, not as_json)
         options = {
             "out": out_ or run_folder(recipe.method, data),

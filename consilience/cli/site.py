@@ -1,7 +1,9 @@
-"""Commands of a site: join, sums, check, audit, fit, show, statistics, evaluate. They write files and send nothing."""
+"""Commands of a site, from join to ledger. They write files and send nothing."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +16,7 @@ from consilience.cli.handed import (
     Study_,
     Table_,
     at_home,
+    columns,
     own_number,
     say,
     site_identity,
@@ -51,6 +54,9 @@ Out_ = Annotated[
     Path | None, typer.Option("--out", "-o", help="Where to write; by default SITE.reply, SITE.join and so on.")
 ]
 OneClass_ = Annotated[bool, typer.Option("--one-class", help="Confirm that all rows here are of one class.")]
+Ledger_ = Annotated[
+    Path | None, typer.Option("--ledger", help="What this site ever released about its rows; SITE.ledger by default.")
+]
 
 
 @site_app.command()
@@ -120,6 +126,7 @@ def sums(
     table: Table_,
     name: Annotated[str, typer.Option("--site", help="This site's name.")],
     out_: Out_ = None,
+    ledger: Ledger_ = None,
 ) -> None:
     """Write counts, sums and sums of squares of the numeric columns, for studies that find their scaling by them."""
     from consilience.agreement.agreement import read
@@ -128,18 +135,21 @@ def sums(
     from consilience.study.joining import sums_file
     from consilience.study.masked_scaling import masked_sums_file
     from consilience.study.rows import rows_of
+    from consilience.study.spending import charge
 
     check_name(name)
     study = read(study_file)
     agreement = study.agreement
     if agreement.scaling != "sums":
         raise InputError('This study agrees on its scaling in advance (scaling = "agreed"): no sums are needed.')
-    _, rows = rows_of(agreement, table, one_class=True)
+    data, rows = rows_of(agreement, table, one_class=True)
+    key = site_key(name)
     if agreement.secure:
         totals = sum_up(agreement.columns, agreement.target, rows, agreement.smallest)
-        content = masked_sums_file(study, name, totals, site_key(name), Path(f"{name}-sums.masks"))
+        content = masked_sums_file(study, name, totals, key, Path(f"{name}-sums.masks"))
     else:
-        content = sums_file(agreement, name, rows, site_key(name))
+        content = sums_file(agreement, name, rows, key)
+    charge(ledger or Path(f"{name}.ledger"), agreement, key, data, "scaling sums")
     write_files(out_ or Path(f"{name}.sums"), content, "For the coordinator")
 
 
@@ -207,6 +217,7 @@ def fit(
     key: Key_ = None,
     message: Annotated[Path | None, typer.Option(help="The coordinator's message; from the second round on.")] = None,
     memory: Memory_ = None,
+    ledger: Ledger_ = None,
     one_class: OneClass_ = False,
 ) -> None:
     """Fit the model to this site's rows and write the one file that leaves the site."""
@@ -214,6 +225,7 @@ def fit(
     from consilience.study.rows import parts, rows_of
     from consilience.study.site import fit as fit_site
     from consilience.study.site import own_scores
+    from consilience.study.spending import charge, mu_of_round
 
     study = read(study_file)
     member, signing_key = site_identity(study, key)
@@ -224,7 +236,11 @@ def fit(
     with lock_file(memory_path):
         with progress(True):
             fitted = fit_site(study, member, signing_key, rows, message, memory_path)
-        write_files(memory_path, fitted.memory, "Stays here")  # first, so that nothing is handed over unremembered
+        spent = mu_of_round(study.agreement, fitted.round)
+        ledger_path = ledger or Path(f"{member.name}.ledger")
+        entry = (ledger_path, study.agreement, signing_key, rows.train, "reply", fitted.round, spent, fitted.repeated)
+        charge(*entry)  # first of all: what is lost after this is paid for, and what is not paid for does not leave
+        write_files(memory_path, fitted.memory, "Stays here")  # next, so that nothing is handed over unremembered
         write_files(path, fitted.reply, "For the coordinator")
     for note in fitted.training.notes:
         say(note, "yellow")
@@ -270,7 +286,13 @@ def show(
 
 @site_app.command()
 def statistics(
-    study_file: Study_, model: Model_, table: Table_, out_: Out_ = None, key: Key_ = None, memory: Memory_ = None
+    study_file: Study_,
+    model: Model_,
+    table: Table_,
+    out_: Out_ = None,
+    key: Key_ = None,
+    memory: Memory_ = None,
+    ledger: Ledger_ = None,
 ) -> None:
     """Write sums of log-scores over the rows set aside, for `study choose` at the coordinator. No row leaves."""
     from consilience.agreement.agreement import read
@@ -278,6 +300,7 @@ def statistics(
     from consilience.study.rows import parts, rows_of
     from consilience.study.site import check_unseen
     from consilience.study.site import statistics as sum_scores
+    from consilience.study.spending import charge
 
     study = read(study_file)
     member, signing_key = site_identity(study, key)
@@ -297,6 +320,7 @@ def statistics(
     if not check_unseen(study, kept, rows):
         say("What `site fit` kept is not here: whether this is the table it was fitted to cannot be checked.", "yellow")
     sums = sum_scores(study, member, signing_key, rows.choose, pooled.method, pooled.state, pooled.checksum)
+    charge(ledger or Path(f"{member.name}.ledger"), study.agreement, signing_key, rows.choose, "statistics")
     write_files(out_ or Path(f"{member.name}.statistics"), sums, "For the coordinator")
 
 
@@ -362,3 +386,45 @@ def _model_and_rows(
         say(f"{kept} is not here: this is the model that a newcomer gets.", "yellow")
     say(f"{len(data.y)} test rows of this site, used neither for training nor for choosing.")
     return pooled, data
+
+
+@site_app.command()
+def ledger(
+    file: Annotated[Path, typer.Argument(help="The ledger: SITE.ledger.")],
+    epsilon: Annotated[float | None, typer.Option(help="Choose the budget's ε, for all studies together.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Choose the budget's δ.")] = None,
+) -> None:
+    """Show everything this site ever released about its rows, and what is left of its budget. It stays here."""
+    import math
+
+    from consilience.privacy.accountant import epsilon_of
+    from consilience.privacy.budget import read_budget
+    from consilience.study.spending import with_limit
+
+    if epsilon is not None or delta is not None:
+        with_limit(file, epsilon, delta)
+    elif not file.exists():
+        raise InputError(f"There is no ledger '{file}': `site fit` begins one.")
+    budget = read_budget(file)
+    table = columns(("when", "study", "what", "round", "rows", "ε alone", "ε so far"), right=("round", "rows"))
+    for i, release in enumerate(budget.releases):
+        so_far = dataclasses.replace(budget, releases=budget.releases[: i + 1]).spent(release.rows)
+        shown = [_epsilon_text(budget.delta, mu, epsilon_of) for mu in (release.mu, so_far)]
+        round_ = str(release.round or "")
+        table.add_row(release.when, release.study, release.what, round_, f"{len(release.rows):,}", *shown)
+    out.print(table)
+    if not budget.epsilon:
+        say("No budget is chosen yet: the first study with differential privacy brings its own.")
+        return
+    say(f"Budget: ε = {budget.epsilon:g} at δ = {budget.delta:g} for each row, over all studies (add or remove a row).")
+    if not all(math.isfinite(release.mu) for release in budget.releases):
+        say("What was released without noise has no ε: for those rows no budget holds.", "yellow")
+
+
+def _epsilon_text(delta: float, mu: float, epsilon_of: Callable[[float, float], float]) -> str:
+    """ε of releases at the ledger's δ."""
+    if mu == float("inf"):
+        return "no bound"
+    if not delta:
+        return "–"
+    return f"{epsilon_of(delta, mu):.3g}"

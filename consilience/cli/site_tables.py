@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from consilience.cli.handed import Listing, columns, say
 from consilience.cli.screen import out
+from consilience.findings.wording import privacy_note
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,6 +57,8 @@ def show_rehearsal(agreement: Agreement) -> None:
         elif len(sent) > 1:
             say(f"In round {number}:")
         contents(value, invented=True)
+    if agreement.privacy is not None:
+        say(privacy_note(agreement.describe_privacy()))
 
 
 def show_training(study: Study, path: Path, number: int) -> None:

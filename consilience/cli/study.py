@@ -21,10 +21,22 @@ from consilience.cli.handed import (
     server_key,
     write_files,
 )
-from consilience.cli.options import Seed_, Set_, app, features_like
+from consilience.cli.options import (
+    Delta_,
+    Epsilon_,
+    Honest_,
+    Noise_,
+    Seed_,
+    Set_,
+    Unit_,
+    app,
+    features_like,
+    privacy_settings,
+)
 from consilience.cli.screen import out, progress
 from consilience.disk.locks import lock_file
 from consilience.errors import InputError
+from consilience.findings.wording import privacy_note
 
 if TYPE_CHECKING:
     from consilience.agreement.agreement import Agreement, Study
@@ -89,6 +101,14 @@ def new(
     secure: Annotated[
         bool, typer.Option("--secure", help="Sites mask what they send: the coordinator sees the sum alone.")
     ] = False,
+    epsilon: Epsilon_ = None,
+    delta: Delta_ = None,
+    unit: Unit_ = None,
+    noise: Noise_ = None,
+    honest: Honest_ = None,
+    patient: Annotated[
+        str | None, typer.Option(help="The column that says whose a row is, with --unit patient.")
+    ] = None,
     folder: Annotated[Path, typer.Option("--folder", help="Folder for NAME.toml and NAME.key.")] = Path(),
 ) -> None:
     """Write a study file, to be read, corrected and then signed by every site."""
@@ -121,6 +141,7 @@ def new(
         hand_out,
         features,
         secure,
+        _privacy(epsilon, delta, unit, noise, honest, patient),
     )
     draft = dataclasses.replace(
         draft,
@@ -143,6 +164,29 @@ def new(
     say(f"The model has {draft.parameters:,} parameters: {needed}, or agree on another rows_per_parameter.")
     command = f"`consilience site join {path.name} NAME TABLE`"
     say(f"Next: read {path}, correct it, and send it to the sites, who run {command}.")
+
+
+def _privacy(
+    epsilon: float | None,
+    delta: float | None,
+    unit: str | None,
+    noise: str | None,
+    honest: int | None,
+    patient: str | None,
+) -> dict[str, Any]:
+    """The fields of [privacy]; a study of patients keeps their rows together, and sets none aside."""
+    if (unit == "patient") != (patient is not None):
+        raise InputError("--unit patient and --patient COLUMN belong together: give both or neither.")
+    if unit == "patient":
+        unit = None
+    if not privacy_settings(epsilon, delta, unit, noise, honest):
+        if patient is not None:
+            raise InputError("--patient belongs to --epsilon: give it too.")
+        return {}
+    fields = {"epsilon": epsilon, "delta": delta or 1e-5, "noise_added": noise or "site", "honest_sites": honest or 0}
+    if patient is None:
+        return {**fields}
+    return {**fields, "patient": patient, "choose": 0.0, "test": 0.0}
 
 
 def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> tuple[Target, tuple[Column, ...]]:
@@ -197,6 +241,8 @@ def _show_agreement(agreement: Agreement) -> None:
         say("Rules of disclosure:")
         for rule in agreement.disclosure.listed():
             say(f"  {rule.name}: {rule.says}")
+    if agreement.privacy is not None:
+        say(privacy_note(agreement.describe_privacy()))
 
 
 def _site_table(study: Study) -> Listing:

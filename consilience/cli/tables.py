@@ -12,15 +12,19 @@ from consilience.cli.options import (
     Data_,
     DataDir_,
     Deadline_,
+    Delta_,
     Dropout_,
     Engine_,
+    Epsilon_,
     Event_,
     Exposure_,
     Features_,
+    Honest_,
     Horizon_,
     Inputs_,
     MinReplies_,
     Model_,
+    Noise_,
     Participation_,
     Seeds_,
     Set_,
@@ -29,7 +33,9 @@ from consilience.cli.options import (
     Target_,
     Task_,
     Time_,
+    Unit_,
     app,
+    privacy_settings,
 )
 from consilience.cli.screen import live, out, print_report, progress, say_features, stoppable
 from consilience.disk.locks import lock_folder
@@ -79,6 +85,11 @@ def compare(
         Path | None, typer.Option("--out", help="Folder for the results; run again with the same folder to continue.")
     ] = None,
     data_dir: DataDir_ = None,
+    epsilon: Epsilon_ = None,
+    delta: Delta_ = None,
+    unit: Unit_ = None,
+    noise: Noise_ = None,
+    honest: Honest_ = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print only compare.json on standard output.")] = False,
 ) -> None:
     """Run several methods on the same splits and seeds, and write one report."""
@@ -87,6 +98,7 @@ def compare(
     from consilience.comparison.running import compare_plan
     from consilience.report.table import comparison_table
 
+    private = privacy_settings(epsilon, delta, unit, noise, honest)
     recipe = Recipe(
         data=data,
         target=target,
@@ -113,7 +125,7 @@ def compare(
         bounds=bounds,
         participation=Participation(participation, dropout, deadline, min_replies),
     )
-    plan = plan.choose_network(model, features)
+    plan = plan.choose_network(model, features).protect(private)
     say_features(plan.recipe, model, features, not as_json)
     plan.check()
     store = Store(out_ or run_folder("compare", data))

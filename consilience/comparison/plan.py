@@ -15,7 +15,7 @@ from consilience.engines.participation import Participation
 from consilience.errors import InputError, unknown_name
 from consilience.formats.settings import describe
 from consilience.inference.newton import Newton
-from consilience.method import Method, Needs, name
+from consilience.method import Method, Needs, check_private, name
 from consilience.methods import METHODS
 from consilience.methods.bounds import bounds
 from consilience.runs.recipe import Recipe
@@ -66,6 +66,27 @@ class Plan:
         """
         methods = [row.method for rows in self.check().values() for row in rows]
         return dataclasses.replace(self, recipe=self.recipe.choose_network(model, features, methods))
+
+    def protect(self, settings: Sequence[str]) -> Plan:
+        """Ask for differential privacy of every row that is not a bound.
+
+        Args:
+            settings: Texts that set a method's `privacy`; none: nothing is asked for.
+
+        Returns:
+            The plan, on bounded features for all rows.
+
+        Raises:
+            InputError: A row has no private form.
+        """
+        if not settings:
+            return self
+        for rows in self.check().values():
+            for r in rows:
+                if not r.method.bound:
+                    check_private(r.method)
+        recipe = self.recipe.protect(settings)
+        return dataclasses.replace(self, recipe=recipe, common=(*self.common, *recipe.settings))
 
     def rows(self, split: str | None) -> list[Row]:
         """Build the rows with their settings.

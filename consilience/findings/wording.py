@@ -479,3 +479,29 @@ def _reason(failure: Any) -> str:
     if isinstance(failure, Mapping):
         failure = failure.get("why", "lost")
     return str(failure).partition(":")[0]
+
+
+def privacy_note(content: Json) -> str:
+    """Say what a run, or a model, promises about single rows.
+
+    Args:
+        content: What `run.json` or a model's facts hold.
+
+    Returns:
+        Two or three sentences; none where nothing is promised.
+    """
+    known = content.get("privacy") or {}
+    if not known:
+        return ""
+    where = "by every site"
+    if known["noise"] == "once":
+        where = f"once, as long as {known['honest_sites']} sites add their share and keep it to themselves"
+    text = (
+        f"Differentially private: ε = {known['epsilon']:g}, δ = {known['delta']:g} for each {known['unit']} "
+        f"({known['adjacency']}), noise added {where}."
+    )
+    if known["simulated"]:
+        text += " The noise is simulated: it comes from the seed and protects nobody."
+    if known["not_covered"]:
+        text += f" Not covered: {'; '.join(known['not_covered'])}."
+    return text

@@ -37,7 +37,7 @@ from consilience.flower.wire import (
 from consilience.formats.codec import kept_types_of, types_of
 from consilience.formats.settings import describe
 from consilience.key import Key
-from consilience.method import Method, privacy_statement
+from consilience.method import Method, privacy_of, privacy_statement
 from consilience.method import name as name_of
 from consilience.parties import Reply
 from consilience.privacy.entropy import secret_draws
@@ -226,6 +226,8 @@ def _run(site: Site, request: dict[str, Tree], context: Context, turn: Turn) -> 
     else:
         memories = recall(site, context, turn.round)
     message = request["message"]
+    if privacy_of(site.method) is not None and not site.simulated:
+        raise Refused("the study promises differential privacy, and its ledger is kept by files alone: use `site fit`.")
     client = client_view(site.method, message, site.data, memories, site.number, turn._replace(key=turn.key.tensor))
     with contextlib.ExitStack() as stack:
         if site.study:

@@ -251,6 +251,7 @@ def fit_replies(task: Task, replies: Sequence[Received], privacy: Privacy, part:
     """
     layer = last_layer(task.model)
     total = add_released(payloads(replies))
+    privacy.check_shares(total)
     return fit_noisy(read_release(total, layer.in_features, layer.out_features, classes_of(task), privacy, part))
 
 

@@ -108,6 +108,11 @@ class ExactTuned(Method):
             scores = scores + torch.stack([self.score(head, message, phi, part) for head in self.chosen_heads(task)])
         return Reply(scores, client.data.size)  # 3
 
+    def spends(self, round: int) -> float:
+        if round == 1:
+            return 1 - SCORES
+        return SCORES
+
     def protect(self, reply: Reply, source: Source) -> Reply:
         if self.privacy is None:
             return reply
@@ -175,7 +180,7 @@ class ExactTuned(Method):
 
 
 def part_of(values: Tensor) -> float:
-    """Tell by its numbers which share of μ² a private message takes: moments, or scores.
+    """Tell by its form which share of μ² a private message takes: moments [d], or scores [1, m].
 
     Args:
         values: What it releases.
@@ -183,7 +188,7 @@ def part_of(values: Tensor) -> float:
     Returns:
         The share.
     """
-    if len(values) == len(LOG_TEMPERATURES):
+    if values.ndim == 2:
         return SCORES
     return 1 - SCORES
 
@@ -207,5 +212,6 @@ def aggregate_private(
         fitted = fit_replies(task, replies, privacy, 1 - SCORES)
         return ExactState(as_point(pool.noisy_head(task).linear(fitted), fitted, task.like), fitted)
     total = add_released(payloads(replies))
+    privacy.check_shares(total)
     temperature = choose_temperature(total, privacy.deviation(len(LOG_TEMPERATURES), SCORES))
     return state._replace(chosen=torch.tensor([0, 0, temperature], dtype=torch.float64))

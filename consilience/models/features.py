@@ -15,7 +15,7 @@ from torch.nn.functional import linear
 
 from consilience.errors import InputError, unknown_name
 from consilience.key import Key
-from consilience.models.bounded import Bounded
+from consilience.models.bounded import Bounded, usual_bound
 from consilience.models.convolutions import LARGEST_WIDTH, Convolutions, check_width, images
 from consilience.models.frozen import Frozen, freeze
 
@@ -305,6 +305,21 @@ def feature_map(model: nn.Module) -> Callable[[Tensor], Tensor]:
         return x
 
     return call
+
+
+def bound_features(feature_map: nn.Module | None, shape: int | Sequence[int]) -> nn.Module:
+    """Put a bound on the length of features, as is usual for their kind.
+
+    Args:
+        feature_map: What makes them; None: they are the rows themselves.
+        shape: A row's number of features, or its shape.
+
+    Returns:
+        The map with the bound behind it.
+    """
+    if feature_map is None:
+        feature_map = nn.Flatten()
+    return nn.Sequential(freeze(feature_map), usual_bound(feature_map, width_of(feature_map, shape)))
 
 
 def is_bounded(model: nn.Module) -> bool:

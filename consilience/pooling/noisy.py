@@ -40,7 +40,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -223,17 +223,23 @@ def shrink_eigenvalues(values: Tensor, gram_var: Tensor) -> Tensor:
 def positive_mean(estimate: Tensor, error: Tensor) -> Tensor:
     """Average what a variance can be, of which an estimate with a Gaussian error is known, and that it is above 0.
 
+    The prior is in proportion to s². A flat one would have intervals of new outcomes cover less than they say: with an
+    estimate off by a share c of itself, 90 % intervals cover 90 % − 0.16 c²; this prior makes up for it to that order.
+
     Args:
         estimate: Perhaps below 0.
         error: The standard deviation of its error.
 
     Returns:
-        E[s² | s² > 0] of N(estimate, error²): the estimate where it is well above its error.
+        E s⁴ / E s² of N(estimate, error²) above 0: the estimate where it is well above its error.
     """
     z = estimate / error
     log_density = -0.5 * z**2 - 0.5 * math.log(2 * math.pi)
-    mean: Tensor = estimate + error * (log_density - torch.special.log_ndtr(z)).exp()
-    return mean
+    ratio = (log_density - torch.special.log_ndtr(z)).exp()
+    mean = error * (z + ratio).clamp(min=1e-3)  # of a truncated Normal
+    square = error**2 * (1 + z * (z + ratio))
+    both: Tensor = (square / mean).clamp(min=1e-12)
+    return both
 
 
 def fit_noisy(totals: NoisySums) -> Spectrum:
@@ -292,7 +298,7 @@ class Noisy:
     head: Ridge | OneHot
     privacy: Privacy
 
-    def predict(self, fit: Spectrum, features: Tensor) -> Distribution:
+    def predict(self, fit: Any, features: Tensor) -> Distribution:
         """Predict.
 
         Args:
@@ -336,7 +342,7 @@ def sum_scores(head: Noisy, fit: Spectrum, features: Map, data: Data) -> Clipped
         data: The rows; padding has weight 0, and no weight counts for more than 1.
 
     Returns:
-        Σ v [m].
+        Σ v [1, m]: two dimensions tell it from moments.
     """
     total = torch.zeros(len(LOG_TEMPERATURES), dtype=torch.float64)
     for part in in_chunks(data):
@@ -344,7 +350,7 @@ def sum_scores(head: Noisy, fit: Spectrum, features: Map, data: Data) -> Clipped
         own = log_prob(p, part.y).double()
         gains = [log_prob(tempered(p, math.exp(u)), part.y).double() - own for u in LOG_TEMPERATURES]
         total = total + torch.stack(gains).clamp(-GAIN, GAIN) @ part.w.double().clamp(0, 1)
-    return Clipped(total / (GAIN * math.sqrt(len(LOG_TEMPERATURES))))
+    return Clipped((total / (GAIN * math.sqrt(len(LOG_TEMPERATURES)))).unsqueeze(0))
 
 
 def choose_temperature(total: Released, deviation: float) -> float:
@@ -358,7 +364,7 @@ def choose_temperature(total: Released, deviation: float) -> float:
         T; 1 where noise leaves nothing to go by.
     """
     scale = GAIN * math.sqrt(len(LOG_TEMPERATURES))
-    scores = total.values.double() * scale
+    scores = total.values.double().flatten() * scale
     variance = float(total.shares) * (deviation * scale) ** 2
     scores = scores * (1 - variance / scores.square().mean().clamp(min=1e-12)).clamp(min=0)
     pairs = sorted([(0.0, 0.0), *zip(LOG_TEMPERATURES, scores.tolist(), strict=True)])

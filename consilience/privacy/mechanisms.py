@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -130,6 +130,43 @@ class Privacy:
             raise InputError(
                 f"honest={self.honest} of {sites or 'the'} sites cannot be relied on for their share of the noise: "
                 'give a number from 2 to the number of sites, or take noise="site".'
+            )
+
+    def describe(self, simulated: bool, not_covered: Sequence[str] = ()) -> dict[str, Any]:
+        """Say what is promised, for run.json, agreements and models.
+
+        Args:
+            simulated: Whether the noise comes from a seed, and so can be repeated, and subtracted.
+            not_covered: What is shown or sent beside it without noise.
+
+        Returns:
+            Values by name, as JSON has them.
+        """
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "unit": self.unit,
+            "adjacency": ADJACENCY,
+            "noise": self.noise,
+            "honest_sites": self.honest if self.noise == "once" else 0,
+            "mu": self.mu,
+            "simulated": simulated,
+            "not_covered": list(not_covered),
+        }
+
+    def check_shares(self, total: Released) -> None:
+        """Refuse a total with less noise than was promised.
+
+        Args:
+            total: What sites released, added up.
+
+        Raises:
+            InputError: Fewer sites put in their share than are relied on.
+        """
+        if self.noise == "once" and float(total.shares) < self.honest:
+            raise InputError(
+                f"{float(total.shares):.0f} sites put in their share of the noise and {self.honest} are needed for the "
+                "promised privacy: wait for the others, or agree on a smaller number of honest sites."
             )
 
     def deviation(self, numbers: int, part: float = 1.0) -> float:

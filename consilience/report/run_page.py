@@ -23,6 +23,7 @@ from consilience.findings.wording import (
     metric,
     order,
     percent,
+    privacy_note,
     temperature_name,
 )
 from consilience.report.comparison_page import comparison_page
@@ -159,6 +160,7 @@ def _notes(run: RunReport) -> list[str]:
         notes.append(tempered_note(run.is_regression, per_site=bool(run.content.get("best"))))
     if "ece" in run.scores.metrics and not is_greyed("ece", run.test_rows):
         notes.append(_ece_note(run))
+    notes.append(privacy_note(run.content))
     return [note for note in notes if note]
 
 

@@ -30,6 +30,7 @@ from consilience.findings.wording import (
     metric,
     newcomer_name,
     order,
+    privacy_note,
     scope,
     score,
     temperature_name,
@@ -196,6 +197,8 @@ def _run_notes(run: RunReport) -> Iterator[str]:
         yield sets_sentence(run.sets, run.is_regression)
     if run.ledger:
         yield f"Bytes: {human_bytes(run.ledger.up)} up, {human_bytes(run.ledger.down)} down"
+    if run.content.get("privacy"):
+        yield privacy_note(run.content)
     for warning in (*doubts(run), *run.warnings):
         yield f"Warning: {warning}"
     for loss in losses(run.failures):

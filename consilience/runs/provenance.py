@@ -15,7 +15,7 @@ from consilience.data.sites import Sites
 from consilience.engines.participation import Participation
 from consilience.errors import InputError
 from consilience.formats.settings import describe
-from consilience.method import Method, Needs, group, moves_statistics, name, needs
+from consilience.method import Method, Needs, check_releases, group, moves_statistics, name, needs, privacy_of
 from consilience.methods import METHODS
 from consilience.models.features import describe_maps
 from consilience.runs.device import on
@@ -66,6 +66,10 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
             f"('{task.statistics[0]}'): use GroupNorm in the model, or a method that averages weights."
         )
     task.check(sites.train[0], sites.classes)
+    privacy = privacy_of(method)
+    if privacy is not None:
+        check_releases(method, rounds)
+        privacy.check(len(sites), sum(len(rows.y) for rows in sites.train))
 
 
 def _check_needs(method: Method, sites: Sites) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from consilience.formats.typed import restore_fields
 from consilience.method import Method
 from consilience.methods import defaults, method
 from consilience.models import model
-from consilience.models.features import usual_features
+from consilience.models.features import bound_features, usual_features
 from consilience.runs.features import features_from
 from consilience.splits.text import parse
 from consilience.task import Task, classification, counts, regression, survival
@@ -73,6 +73,7 @@ class Recipe:
         event: The column that says whether the event was seen.
         exposure: The column of how long or how many were exposed, for counts.
         horizon: The time at which predicted risks of an event are held against what was seen.
+        bounded: Whether features are no longer than 1, as differential privacy asks for.
     """
 
     method: str = defaults.RUN
@@ -95,6 +96,7 @@ class Recipe:
     event: str | None = None
     exposure: str | None = None
     horizon: float | None = None
+    bounded: bool = False
 
     def build(self) -> Ingredients:
         """Build all that a run takes."""
@@ -156,6 +158,22 @@ class Recipe:
                 model = "linear"
         return dataclasses.replace(self, model=model, features=features)
 
+    def protect(self, settings: Sequence[str]) -> Recipe:
+        """Ask for differential privacy.
+
+        Args:
+            settings: Texts that set a method's `privacy`; none: nothing is asked for.
+
+        Returns:
+            The recipe on bounded features; unless somebody says otherwise, all sites add their share of noise that is
+            added once.
+        """
+        if not settings:
+            return self
+        if "privacy.noise=once" in settings and not any(text.startswith("privacy.honest=") for text in settings):
+            settings = (*settings, f"privacy.honest={len(self.build_sites())}")
+        return dataclasses.replace(self, settings=(*self.settings, *settings), bounded=True)
+
     @property
     def predicts_times(self) -> bool:
         """Whether times to an event are predicted; no file is read."""
@@ -177,6 +195,8 @@ class Recipe:
         feature_map = None
         if self.features is not None:
             feature_map = features_from(self.features, sites)
+        if self.bounded:
+            feature_map = bound_features(feature_map, sites.shape)
         network = model(self.model, sites.features, sites.classes, feature_map)
         if sites.classes:
             return classification(network), sites
@@ -230,6 +250,8 @@ class Recipe:
             del value["features"]  # as recipes were before there were any
         if not self.conformal:
             del value["conformal"]
+        if not self.bounded:
+            del value["bounded"]
         return {name: part for name, part in value.items() if part is not None or name not in OUTCOME}
 
     @staticmethod

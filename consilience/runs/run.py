@@ -22,7 +22,7 @@ from consilience.errors import InputError, refuse_damage
 from consilience.formats.blueprint import blueprint, sites_from, task_from
 from consilience.formats.settings import restore
 from consilience.key import Key
-from consilience.method import Method, for_rounds, privacy_statement, usual_rounds
+from consilience.method import Method, for_rounds, privacy_of, privacy_statement, usual_rounds
 from consilience.parties import Received
 from consilience.runs.conformal import check_level, report_guarantee
 from consilience.runs.device import device as named_device
@@ -131,6 +131,9 @@ def run(
     header = _header(method, task, sites, rounds, seed, place, compute.device)
     if origin is not None:
         header["started_from"] = origin.about
+    privacy = privacy_of(method)
+    if privacy is not None:
+        header["privacy"] = privacy.describe(simulated=True, not_covered=_not_covered(sites))
     if cohort.partial:
         header["participation"] = dataclasses.asdict(cohort)
     promise = privacy_statement(method)
@@ -171,6 +174,18 @@ def run(
 
     report = loop.finish(checkpoint, evaluate if scored else None)
     return Result(method, task, sites, checkpoint.state, replies, server, report, store, checkpoint)
+
+
+def _not_covered(sites: Sites) -> list[str]:
+    """What of a run no noise was added to."""
+    parts = ["the scores of this report, on test rows", "how many rows a site has"]
+    if sites.feature_shift is not None:
+        parts.append("the constants that columns were scaled by, which are those of the training rows")
+    if sites.classes is None:
+        parts.append("the constants that targets were scaled by, which are those of the training rows")
+    if sites.calibration is not None:
+        parts.append("the server's own labelled rows, where a temperature is fitted on them")
+    return parts
 
 
 class _Place(NamedTuple):

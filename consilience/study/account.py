@@ -127,6 +127,7 @@ def account(
         "versions": versions(),
         "columns": {column.name: _column(column) for column in agreement.columns},
         **agreed,
+        **agreement.describe_privacy(),
     }
 
 

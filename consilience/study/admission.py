@@ -95,7 +95,9 @@ def bounds_of(agreement: Agreement) -> Bounds:
         largest_target = max(_scaled(target, value) for value in target.range)
     longest = math.hypot(*(size for column in sizes for size in column))
     feature_map = agreement.build_feature_map()
-    if feature_map is not None:
+    if agreement.privacy is not None:
+        longest = 1.0
+    elif feature_map is not None:
         longest = longest_features(feature_map, longest)
     return Bounds(
         prior_var=agreement.prior_var,

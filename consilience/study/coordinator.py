@@ -19,6 +19,7 @@ from consilience.engines.influence import Influence, measure_influence
 from consilience.engines.round import Round, play_round, server_in_round
 from consilience.engines.soundness import UNSOUND, holds_finite, predicts_finite
 from consilience.errors import InputError, refuse_damage
+from consilience.findings.wording import privacy_note
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import Header, seal
 from consilience.formats.signature import public
@@ -338,6 +339,8 @@ def _read_state(study: Study, path: Path) -> _Before:
 def _notes(study: Study, rows: Mapping[str, int], names: Sequence[str], rounds: int) -> tuple[str, ...]:
     """Whose replies a model lacks, and whose it still holds."""
     notes = ["The temperature is 1: no site's statistics have chosen it yet."]
+    if study.agreement.privacy is not None:
+        notes = [privacy_note(study.agreement.describe_privacy())]
     active = [site.name for site in study.active]
     missing = [name for name in active if name not in names]
     never = [name for name in missing if name not in rows]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Column, Target
@@ -38,6 +40,7 @@ def proposal(
     hand_out: str | None = None,
     features: str | None = None,
     secure: bool = False,
+    privacy: Mapping[str, Any] | None = None,
 ) -> Agreement:
     """Draft an agreement with sensible defaults; what leaves a site and its size are found by a rehearsal.
 
@@ -55,6 +58,7 @@ def proposal(
         hand_out: What sites get back; by a rule if None.
         features: The feature map between the columns and the network; none if None.
         secure: Whether replies are added up under masks.
+        privacy: The fields of [privacy]; no promise if None.
 
     Returns:
         The agreement.
@@ -82,6 +86,7 @@ def proposal(
         hand_out=hand_out or usual_hand_out(METHODS[method]),
         features=features or Agreement.features,
         secure=secure,
+        **(privacy or {}),
     )
     draft.check()
     kinds, largest = would_leave(draft)

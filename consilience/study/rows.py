@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Inspection, inspect, labelled_rows, spans
@@ -68,7 +70,34 @@ def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[
             f"'{agreement.target.name}' is '{present[0]}' in every row of {path.name}: check the column, or "
             "say that it is so with one_class=True."
         )
-    return labelled_rows(agreement.columns, agreement.target, inspection), inspection
+    data = labelled_rows(agreement.columns, agreement.target, inspection)
+    if agreement.patient:
+        data = data._replace(w=patient_weights(agreement.patient, inspection))
+    return data, inspection
+
+
+def patient_weights(column: str, inspection: Inspection) -> Tensor:
+    """Let every patient count as one row does: the m rows of one count 1/m each.
+
+    A row's part in a release is no longer than 1, so that a patient's, the mean of m such, is not either.
+
+    Args:
+        column: The column that says whose a row is.
+        inspection: The table.
+
+    Returns:
+        Weights of the rows [N].
+
+    Raises:
+        InputError: The table has no such column, or a row that is nobody's.
+    """
+    if column not in inspection.cells:
+        raise InputError(f"{inspection.path} has no column '{column}', which says whose a row is: add it.")
+    owners = [cell.text.strip() for cell in inspection.cells[column]]
+    if not all(owners):
+        raise InputError(f"Column '{column}' of {inspection.path} is empty in row {owners.index('') + 1}: fill it in.")
+    counts = Counter(owners)
+    return torch.tensor([1 / counts[owner] for owner in owners])
 
 
 def parts(agreement: Agreement, number: int, data: Data) -> Parts:
@@ -86,6 +115,8 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
         InputError: Too few rows are left to train on.
     """
     key = agreement.key.fold(Stream.ROLES).fold(number)
+    if agreement.privacy is not None:
+        return _check_left(agreement, _by_content(agreement, data))
     roles = torch.zeros(len(data.y), dtype=torch.int64)
     groups = torch.zeros_like(roles)
     if agreement.target.classes:
@@ -99,7 +130,24 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
         roles[order[choose : choose + test]] = 2
         calibrate = round(agreement.calibrate * len(rows))
         roles[order[choose + test : choose + test + calibrate]] = 3
-    by_role = Parts(*(Data(*(leaf[roles == role] for leaf in data)) for role in range(4)))
+    return _check_left(agreement, _with_roles(data, roles))
+
+
+def _with_roles(data: Data, roles: Tensor) -> Parts:
+    return Parts(*(Data(*(leaf[roles == role] for leaf in data)) for role in range(4)))
+
+
+def _by_content(agreement: Agreement, data: Data) -> Parts:
+    """Roles that a row has by itself: one row more or less, which privacy hides, must not change another's."""
+    seed = f"{agreement.name} {agreement.seed}".encode()
+    texts = (seed + x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(data.x, data.y, strict=True))
+    place = torch.tensor([int.from_bytes(hashlib.sha256(text).digest()[:6]) / 2**48 for text in texts])
+    roles = (place < agreement.choose + agreement.test).long() + (place < agreement.test).long()
+    return _with_roles(data, roles)
+
+
+def _check_left(agreement: Agreement, by_role: Parts) -> Parts:
+    """Refuse too few rows to train on."""
     if len(by_role.train.y) < agreement.smallest:
         sentence = (
             f"{len(by_role.train.y)} rows are left to train on; the study asks for at least {agreement.smallest}."
@@ -121,6 +169,8 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
     Raises:
         InputError: The study refuses rare values and there are some, or too few rows are left for the model.
     """
+    if agreement.privacy is not None:
+        return Training(data, ())  # merging looks at other rows, which one row must not change; noise hides rare values
     guarded = guard(data.x, spans(agreement.columns), agreement.smallest)
     findings = guarded.findings
     if findings and agreement.format == 1:

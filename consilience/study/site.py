@@ -24,6 +24,7 @@ from consilience.method import Method, Needs, privacy_statement
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import find_posterior
+from consilience.privacy.discrete import Entropy
 from consilience.privacy.entropy import secret_draws
 from consilience.privacy.rows import holds_rows
 from consilience.privacy.rules import SMALLEST_CELL, by_rule
@@ -35,6 +36,8 @@ from consilience.study.rows import Parts, Training, fingerprint, training_rows
 from consilience.study.summing import mask_reply, mask_table
 from consilience.tree import Tree
 
+SENT = "sent in round "  # of a memory's entries that hold a reply
+
 
 class Fitted(NamedTuple):
     """What a site made of a message.
@@ -42,15 +45,19 @@ class Fitted(NamedTuple):
     Attributes:
         reply: The file that leaves.
         memory: The file that stays: the method's memory after this round and the one before, and which rows were
-            trained on.
+            trained on; where noise was added, what was sent, so that it is repeated and never drawn again.
         send: What is in the reply.
         training: The rows it was made from.
+        round: Which round it answers, from 1 on.
+        repeated: Whether it is what was sent before.
     """
 
     reply: bytes
     memory: bytes
     send: Tree
     training: Training
+    round: int = 1
+    repeated: bool = False
 
 
 def first_message(study: Study) -> Tree:
@@ -136,10 +143,17 @@ def fit(
     answered = _answered(study, member, memory, rows)
     check_once(answered, round_, asked, memory)
     check_noise_once(method, answered, round_, memory)
+    if agreement.privacy is not None:
+        agreement.privacy.check(len(study.active), sum(site.rows for site in study.active))
     check_commitment(member, rows)
     memories = _memories(study, member, memory, round_, rows)
     training = training_rows(agreement, rows.train)
-    reply = _reply(agreement, member, content, round_, training.data, memories)
+    sent = _sent(study, member, memory, answered)
+    repeated = str(round_) in sent
+    if repeated:
+        reply = sent[str(round_)]
+    else:
+        reply = _reply(agreement, member, content, round_, training.data, memories)
     check_reply(agreement, reply, training.data)
     may_leave(reply, method, rules_of(agreement, member.rows))
     identity = _identity(agreement, member)
@@ -161,7 +175,19 @@ def fit(
     about: dict[str, Any] = {**identity, "rows": fingerprint(rows.train), "rounds": [int(number) for number in kept]}
     if asked:
         about["answered"] = {**answered, str(round_): asked}
-    return Fitted(sealed, seal(kept, header._replace(kind="memory", about=about), key), reply.send, training)
+    if agreement.privacy is not None:
+        kept |= {f"{SENT}{number}": (old.send, old.size, old.keep) for number, old in sent.items()}
+        kept[f"{SENT}{round_}"] = (reply.send, reply.size, reply.keep)
+    memory_file = seal(kept, header._replace(kind="memory", about=about), key)
+    return Fitted(sealed, memory_file, reply.send, training, round_, repeated)
+
+
+def _sent(study: Study, member: Member, path: Path | None, answered: Mapping[str, str]) -> dict[str, Reply]:
+    """What was sent with noise, by round: drawn again, the two could be averaged."""
+    if study.agreement.privacy is None or path is None or not path.exists() or not answered:
+        return {}
+    by_name = open_file(study, path, "memory").value(kept_types_of(study.agreement.build_method()))
+    return {name.removeprefix(SENT): Reply(*value) for name, value in by_name.items() if name.startswith(SENT)}
 
 
 def check_once(answered: Mapping[str, str], round: int, message: str, memory: Path | None) -> None:
@@ -272,7 +298,7 @@ def _reply(
     with torch.no_grad(), using_threads(threads_for(task)), secret_draws():
         client = client_view(method, message, data, memories, member.number, turn)
         try:
-            return alone(method, task, message, client, member.number, turn.round)
+            return alone(method, task, message, client, member.number, turn.round, Entropy())
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"The message does not fit the study's model: {reason}. Ask for it again.") from error
@@ -385,6 +411,11 @@ def statistics(
         InputError: Too few rows are set aside.
     """
     agreement = study.agreement
+    if agreement.privacy is not None:
+        raise InputError(
+            "Sums of log-scores would be released without noise, and the study promises differential privacy: none are "
+            "sent; a method that is tuned by the sites accounts for them."
+        )
     if len(rows.y) < agreement.smallest:
         sentence = (
             f"Only {len(rows.y)} rows are set aside to choose by and no count below {agreement.smallest} may be shown: "
