@@ -14,6 +14,7 @@ from consilience.agreement.columns import Inspection, inspect, labelled_rows, sp
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.key import Stream
+from consilience.method import privacy_statement
 from consilience.privacy.disclosure import Finding, guard
 
 
@@ -106,6 +107,9 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
 def training_rows(agreement: Agreement, data: Data) -> Training:
     """Keep single patients out of what is sent: the one guard before every fit, by files and over Flower.
 
+    Where the method promises differential privacy, rows stay as they are: what becomes of a rare value depends on other
+    rows, so that one row more could change many, and the promise counts on one row changing nothing but itself.
+
     Args:
         agreement: The study's agreement.
         data: The site's rows to train on.
@@ -116,6 +120,9 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
     Raises:
         InputError: The study refuses rare values and there are some, or too few rows are left for the model.
     """
+    if privacy_statement(agreement.build_method()) is not None:
+        _check_rows(agreement, data)
+        return Training(data, ())
     guarded = guard(data.x, spans(agreement.columns), agreement.smallest)
     findings = guarded.findings
     if findings and agreement.format == 1:
@@ -127,15 +134,20 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
     notes = [str(finding) for finding in findings]
     rows = guarded.rows
     left = Data(guarded.x[rows], data.y[rows], data.w[rows])
-    if len(left.y) < agreement.fewest_rows:
-        raise InputError(
-            f"{len(left.y)} rows are left to train on and the model has {agreement.parameters:,} parameters: the study "
-            f"asks for {agreement.fewest_rows:,} rows. Agree on a smaller model or on another rows_per_parameter "
-            f"({agreement.rows_per_parameter:g}), or take part with more rows."
-        )
+    _check_rows(agreement, left)
     if len(left.y) < len(data.y):
         notes.append(f"Of {len(data.y):,} rows to train on, {len(left.y):,} are used.")
     return Training(left, (*notes, *_rare_classes(agreement, left)))
+
+
+def _check_rows(agreement: Agreement, data: Data) -> None:
+    """Refuse fewer rows than the model needs."""
+    if len(data.y) < agreement.fewest_rows:
+        raise InputError(
+            f"{len(data.y)} rows are left to train on and the model has {agreement.parameters:,} parameters: the study "
+            f"asks for {agreement.fewest_rows:,} rows. Agree on a smaller model or on another rows_per_parameter "
+            f"({agreement.rows_per_parameter:g}), or take part with more rows."
+        )
 
 
 def _warning(findings: Sequence[Finding]) -> str:

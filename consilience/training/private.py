@@ -43,7 +43,7 @@ def clipped_sum(task: Task, like: Params, clip: float) -> ClippedSum:
         clip: C.
 
     Returns:
-        A function of the flat weights and rows.
+        A function of the flat weights and rows, whose value its next call may overwrite.
     """
     net = perceptron(task.model)
     if net is not None:
@@ -54,7 +54,8 @@ def clipped_sum(task: Task, like: Params, clip: float) -> ClippedSum:
 
 
 def _ghost_sum(net: Perceptron, task: Task, like: Params, clip: float) -> ClippedSum:
-    """By norms alone: no row's gradient is made."""
+    """By norms alone: no row's gradient is made. Outside vmap the sum is written into memory that stays."""
+    kept: list[Tensor] = []
 
     def total(vector: Tensor, rows: Data) -> Tensor:
         params = tree.unravel(vector, like)
@@ -73,11 +74,17 @@ def _ghost_sum(net: Perceptron, task: Task, like: Params, clip: float) -> Clippe
         if not bool(tree.below(finite).all()):  # 0 · ∞ is not 0
             inputs = [torch.where(finite.unsqueeze(-1), a, 0.0) for a in inputs]
             deltas = [torch.where(finite.unsqueeze(-1), d, 0.0) for d in deltas]
-        parts: list[Tensor] = []
-        for a, d in zip(inputs, deltas, strict=True):
-            cut = d * factors
-            parts += [(cut.mT @ a).flatten(), cut.sum(0)]
-        return torch.cat(parts)
+        cuts = [d * factors for d in deltas]
+        if tree.under_vmap():
+            parts = [((cut.mT @ a).flatten(), cut.sum(0)) for cut, a in zip(cuts, inputs, strict=True)]
+            return torch.cat([leaf for pair in parts for leaf in pair])
+        if not kept:
+            kept.append(torch.empty_like(vector))
+        gradients = tree.unravel(kept[0], like)
+        for w, b, cut, a in zip(net.weights, net.biases, cuts, inputs, strict=True):
+            torch.mm(cut.mT, a, out=gradients[w])
+            torch.sum(cut, 0, out=gradients[b])
+        return kept[0]
 
     return total
 
