@@ -33,7 +33,7 @@ from consilience.task import Task
 RESULTS = Path(__file__).parent / "results" / "table.json"
 SEEDS = range(5)
 KNOWN, CANARIES, DELTA = 100, 200, 1e-5
-QUICK = 1.0  # seconds a reply: of slower ones, all canaries are put into one run
+QUICK = 1.0  # processor seconds a reply: of slower ones, all canaries are put into one run
 LAST = ("coreset", "dosfl")  # take minutes a reply, and so come after all others
 SLOW = 8.0  # and of these, a score is compared with one other model instead of three
 
@@ -77,17 +77,26 @@ def audit(method: Method, name: str, seed: int, folder: str) -> dict[str, Any]:
     task, known, canaries = problem(name, seed, folder, method.heads)
     runs, references = 5, 3
     if not method.heads:
-        before = time.perf_counter()
+        before = time.process_time()
         audit_method(method, task, known, canaries, Key(99), references=0, delta=DELTA)
-        seconds = time.perf_counter() - before
+        seconds = time.process_time() - before
         if seconds > QUICK:
             runs = 1
         if seconds > SLOW:
             references = 1
-    audited = audit_method(
-        *(method, task, known, canaries, Key(seed).fold(13)), runs=runs, references=references, delta=DELTA
-    )
-    return {"runs": runs, "references": references, "attack": audited.attack, **audited.bound._asdict()}
+    rounds = 1
+    options = {"runs": runs, "references": references, "delta": DELTA}
+    audited = audit_method(method, task, known, canaries, Key(seed).fold(13), **options)
+    if not bool(audited.scores.any()):  # the first round only asks, and its model is the one before it
+        rounds = 2
+        audited = audit_method(method, task, known, canaries, Key(seed).fold(13), rounds=rounds, **options)
+    return {
+        "rounds": rounds,
+        "runs": runs,
+        "references": references,
+        "attack": audited.attack,
+        **audited.bound._asdict(),
+    }
 
 
 def methods() -> Iterator[tuple[str, Method]]:
