@@ -7,18 +7,21 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.data.sites import Data
 from consilience.errors import Diverged, InputError
+from consilience.key import Key
 from consilience.parties import Client
 from consilience.posterior import Point, Posterior, centre
-from consilience.privacy.entropy import are_secret, protecting_normal
+from consilience.privacy.entropy import are_secret, protecting_normal, protecting_uniform
 from consilience.privacy.subsampled import epsilon_of_steps, noise_for
 from consilience.progress import track
 from consilience.task import Task, grad
 from consilience.training.optimisers import Descent
-from consilience.training.private import check_rows_apart, clipped_sum, poisson_batch
+from consilience.training.private import check_rows_apart, clipped_sum
 from consilience.tree import Params
 
 NOT_COVERED = (
@@ -211,6 +214,24 @@ class DPSGD:
         if not several and not tree.finite(vector):
             raise Diverged("Training diverged: the weights are not finite; try a smaller rate.")
         return Point(tree.unravel(vector, like))
+
+
+def poisson_batch(data: Data, share: float, key: Key) -> Data:
+    """Draw a batch: every row by a coin of its own. Clients under one vmap get batches as large as the largest.
+
+    Args:
+        data: A client's rows.
+        share: The probability with which a row is drawn.
+        key: The randomness, unless draws are secret.
+
+    Returns:
+        The rows, then others of weight 0; at least one.
+    """
+    drawn = (protecting_uniform(key, len(data.w), data.w) < share) & (data.w > 0)
+    largest = max(1, int(tree.below(drawn.sum()).max()))
+    order = torch.argsort((~drawn).to(torch.uint8), stable=True)[:largest]
+    rows = Data(*(leaf.index_select(0, order) for leaf in data))
+    return rows._replace(w=drawn.index_select(0, order).to(data.w))
 
 
 def add_known(gradient: Tensor, task: Task, vector: Tensor, like: Params, size: Tensor) -> Tensor:

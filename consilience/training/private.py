@@ -19,9 +19,7 @@ from torch.func import functional_call, grad, vmap
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.key import Key
 from consilience.models.plain import Perceptron, perceptron
-from consilience.privacy.entropy import protecting_uniform
 from consilience.task import Task
 from consilience.training.backprop import outcome_gradient, threshold_backward
 from consilience.training.gradient import check_exact
@@ -116,24 +114,6 @@ def _shrink(squares: Tensor, clip: float) -> Tensor:
     """min(1, C/‖g‖), and 0 where a norm is beyond all numbers; a trifle less, so that rounding never exceeds C."""
     factors = (clip * (1 - 1e-6) / squares.sqrt().clamp(min=1e-30)).clamp(max=1.0)
     return torch.where(torch.isfinite(squares), factors, torch.zeros_like(factors))
-
-
-def poisson_batch(data: Data, share: float, key: Key) -> Data:
-    """Draw a batch: every row by a coin of its own. Clients under one vmap get batches as large as the largest.
-
-    Args:
-        data: A client's rows.
-        share: The probability with which a row is drawn.
-        key: The randomness, unless draws are secret.
-
-    Returns:
-        The rows, then others of weight 0; at least one.
-    """
-    drawn = (protecting_uniform(key, len(data.w), data.w) < share) & (data.w > 0)
-    largest = max(1, int(tree.below(drawn.sum()).max()))
-    order = torch.argsort((~drawn).to(torch.uint8), stable=True)[:largest]
-    rows = Data(*(leaf.index_select(0, order) for leaf in data))
-    return rows._replace(w=drawn.index_select(0, order).to(data.w))
 
 
 def check_rows_apart(task: Task) -> None:

@@ -14,6 +14,7 @@ import consilience as co
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.inference import DPSGD
+from consilience.inference.dpsgd import poisson_batch
 from consilience.key import Key
 from consilience.method import for_rounds, privacy_statement
 from consilience.methods import METHODS
@@ -80,6 +81,20 @@ def test_with_little_noise_it_descends_as_plain_gradient_descent_does() -> None:
     plain = co.SGD(rate=0.3, momentum=0.0, epochs=20, batch=40)(task, start, client(data))
     for name, value in private.params.items():
         assert torch.allclose(value, plain.params[name], atol=2e-6)
+
+
+def test_batches_are_drawn_by_a_coin_a_row_and_hold_no_padding() -> None:
+    data = rows(400, 2)
+    padded = Data(torch.cat([data.x, torch.full((50, 2), 99.0)]), torch.cat([data.y, data.y[:50]]), torch.ones(450))
+    padded = padded._replace(w=(torch.arange(450) < 400).float())
+    sizes = []
+    for i in range(50):
+        alone = poisson_batch(data, 0.2, Key(i))
+        beside = poisson_batch(padded, 0.2, Key(i))
+        assert torch.equal(alone.x[alone.w > 0], beside.x[beside.w > 0])
+        sizes.append(float(alone.size))
+    assert sum(sizes) / 50 == pytest.approx(80, abs=3 * (64 / 50) ** 0.5)  # variance 400 · 0.2 · 0.8 each
+    assert len(set(sizes)) > 10  # sizes vary: a fixed size would be another mechanism
 
 
 def test_engines_agree_on_sites_of_unequal_size() -> None:
