@@ -18,6 +18,7 @@ from consilience.inference.dpsgd import poisson_batch
 from consilience.key import Key
 from consilience.method import for_rounds, privacy_statement
 from consilience.methods import METHODS
+from consilience.methods.bounds import bounds
 from consilience.parties import Client
 from consilience.prior import Flat
 from consilience.privacy.canaries import corners
@@ -123,11 +124,20 @@ def test_a_run_states_what_it_promises(tmp_path: Path) -> None:
     task = co.classification(co.models.linear(3, 2))
     result = co.run(co.FedAvg(DPSGD(epsilon=2.0, delta=1e-3, steps=5)), task, sites, rounds=2, out=tmp_path / "run")
     stated = result.report["privacy"]
+    assert all(privacy_statement(bound) is None for bound in bounds(result.method.inference, 1, False).values())
     assert {stated[k] for k in ("epsilon", "delta", "unit", "adjacency")} == {2.0, 1e-3, "row", "add or remove"}
     assert stated["simulated"] is True and stated["steps"] == 10
     assert any("number of rows" in part for part in stated["not_covered"])
     assert epsilon_of_steps(stated["noise_multiplier"], 1e-3, 0.1, 10) <= 2.0
     assert co.load(tmp_path / "run").report["privacy"] == stated
+
+
+def test_bounds_of_a_private_run_infer_as_it_does() -> None:
+    data = (rows(50), rows(30))
+    sites = co.Sites(*(data, data, None, None, None, 2, 3, "rows", "given", ("a", "b")))
+    task = co.classification(co.models.linear(3, 2))
+    for method in bounds(DPSGD(noise_multiplier=1.0, steps=3, rounds=4), 2, False).values():
+        co.run(method, task, sites, scored=False)
 
 
 def test_a_given_noise_is_accounted_for() -> None:
@@ -167,7 +177,7 @@ def test_methods_that_send_more_than_their_weights_are_refused() -> None:
     sending_more = [m for m in METHODS.values() if "inference" in {f.name for f in dataclasses.fields(m)}]
     for kind in sending_more:
         method = kind(inference=DPSGD())
-        if kind.sends_inference:
+        if kind.sends_inference or kind.bound:
             assert for_rounds(method, 1).inference.rounds == 1
         else:
             with pytest.raises(InputError, match="cannot answer for all of that"):
