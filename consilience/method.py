@@ -617,7 +617,7 @@ def for_rounds(method: M, rounds: int) -> M:
     if not spending:
         return method
     inference = spending[0]
-    if not method.sends_inference:
+    if not method.sends_inference and not method.bound:  # bounds infer as the run does, and promise nothing
         raise InputError(
             f"{name(method)} sends {method.sends}: {type(inference).__name__} cannot answer for all of that. Choose a "
             "method that sends its weights alone."

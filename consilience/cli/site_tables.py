@@ -63,6 +63,7 @@ def show_rehearsal(agreement: Agreement) -> None:
 
 def show_training(study: Study, path: Path, number: int) -> None:
     """Show how rare values would be merged before anything is fitted, and by which rules replies are pooled."""
+    from consilience.method import privacy_statement
     from consilience.study.admission import pooling_rules
     from consilience.study.rows import parts, rows_of, training_rows
 
@@ -72,7 +73,14 @@ def show_training(study: Study, path: Path, number: int) -> None:
     say("What keeps single patients out of it", "bold")
     for note in training.notes:
         say(note, "yellow")
-    if not training.notes:
+    promise = privacy_statement(agreement.build_method())
+    if promise is not None:
+        say(
+            f"Differential privacy: ε = {promise['epsilon']:g}, δ = {promise['delta']:g} for each {promise['unit']} "
+            f"({promise['adjacency']}), over all rounds; {promise['mode']}. Rare values are not merged: noise hides "
+            f"them. Not covered: {'; '.join(promise['not_covered'])}."
+        )
+    elif not training.notes:
         say(f"No level, mark or combination of them has fewer than {agreement.smallest} training rows.")
     rows = f"{len(training.data.y):,} training rows for {agreement.parameters:,} parameters"
     say(f"{rows}; which rows train is drawn by the number that a site gets when it joins.")

@@ -33,8 +33,8 @@ from consilience.flower.wire import unpack
 from consilience.formats.codec import kept_types_of
 from consilience.formats.signature import sign, verifies
 from consilience.key import Stream
-from consilience.parties import Reply
 from consilience.method import Method
+from consilience.parties import Reply
 from consilience.study.admission import begins_alone, rules_of
 from consilience.study.masking import MESSAGE, MaskBook, book_path
 from consilience.study.rows import fingerprint, parts, rows_of, training_rows

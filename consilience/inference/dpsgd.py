@@ -7,23 +7,28 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.data.sites import Data
 from consilience.errors import Diverged, InputError
+from consilience.key import Key
 from consilience.parties import Client
 from consilience.posterior import Point, Posterior, centre
-from consilience.privacy.entropy import are_secret, protecting_normal
+from consilience.privacy.entropy import are_secret, protecting_normal, protecting_uniform
 from consilience.privacy.subsampled import epsilon_of_steps, noise_for
 from consilience.progress import track
 from consilience.task import Task, grad
 from consilience.training.optimisers import Descent
-from consilience.training.private import check_rows_apart, clipped_sum, poisson_batch
+from consilience.training.private import check_rows_apart, clipped_sum
 from consilience.tree import Params
 
 NOT_COVERED = (
-    "the number of rows of each site",
+    "the number of rows of each site, and whether it answered",
+    "rows that several sites hold, which are counted at each",
     "how features and targets were scaled, where the sites' rows decided it",
+    "the model that training started from, if it had seen these rows",
     "scores, statistics and calibration on the sites' rows",
     "settings that were chosen by looking at the rows",
     "what the rounding of floating-point noise may tell",
@@ -158,6 +163,8 @@ class DPSGD:
             "unit": self.unit,
             "adjacency": "add or remove",
             "mode": "noise at every site, in every step of its training",
+            "noise": "site",
+            "honest_sites": 0,
             "simulated": not are_secret(),
             "not_covered": list(NOT_COVERED),
             "noise_multiplier": self.sigma,
@@ -186,24 +193,45 @@ class DPSGD:
         self.check(int(tree.below(data.w).sum(-1).max()))
         if self.rounds is None and bool((tree.below(client.progress) > 0).any()):
             raise InputError("DPSGD must know over how many rounds its budget is spent: set inference.rounds.")
-        sigma = self.sigma
+        several = tree.under_vmap()
         like = centre(start, task.like).params
         vector = tree.ravel(like)
         key = client.key
-        if not tree.under_vmap():
+        expected: float | Tensor = self.share * data.size  # qn
+        if not several:
             key = key.plain
+            expected = float(expected)
+        deviation = self.sigma * self.clip
         total = clipped_sum(task, like, self.clip)
         optimiser = Descent(self.rate, self.momentum)
         state = optimiser.init(vector)
         for t in track(range(self.steps), "step"):
             batch = poisson_batch(data, self.share, key.fold(t).fold(0))  # 1
             clipped = total(vector, batch)  # 2
-            noisy = clipped + sigma * self.clip * protecting_normal(key.fold(t).fold(1), vector)
-            gradient = add_known(noisy / (self.share * data.size), task, vector, like, data.size)  # 3
-            vector, state = optimiser.step(vector, gradient, state, self.rate)  # 4
-        if not tree.under_vmap() and not tree.finite(vector):
+            noise = protecting_normal(key.fold(t).fold(1), vector).mul_(deviation)
+            gradient = add_known(noise.add_(clipped).div_(expected), task, vector, like, data.size)  # 3
+            vector, state = optimiser.step(vector, gradient, state, self.rate, overwrite=not several)  # 4
+        if not several and not tree.finite(vector):
             raise Diverged("Training diverged: the weights are not finite; try a smaller rate.")
         return Point(tree.unravel(vector, like))
+
+
+def poisson_batch(data: Data, share: float, key: Key) -> Data:
+    """Draw a batch: every row by a coin of its own. Clients under one vmap get batches as large as the largest.
+
+    Args:
+        data: A client's rows.
+        share: The probability with which a row is drawn.
+        key: The randomness, unless draws are secret.
+
+    Returns:
+        The rows, then others of weight 0; at least one.
+    """
+    drawn = (protecting_uniform(key, len(data.w), data.w) < share) & (data.w > 0)
+    largest = max(1, int(tree.below(drawn.sum()).max()))
+    order = torch.argsort((~drawn).to(torch.uint8), stable=True)[:largest]
+    rows = Data(*(leaf.index_select(0, order) for leaf in data))
+    return rows._replace(w=drawn.index_select(0, order).to(data.w))
 
 
 def add_known(gradient: Tensor, task: Task, vector: Tensor, like: Params, size: Tensor) -> Tensor:
@@ -221,7 +249,7 @@ def add_known(gradient: Tensor, task: Task, vector: Tensor, like: Params, size: 
     """
     prior = task.prior.gradient(vector)
     if prior is not None:
-        gradient = gradient + prior / size
+        gradient = gradient.add_(prior / size)
     for tilt in task.tilts:
         if hasattr(tilt, "onto"):
             gradient = tilt.onto(gradient, vector)

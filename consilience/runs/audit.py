@@ -5,6 +5,7 @@ The guesser knows everything but the coins: the method, the task, the site's oth
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -57,7 +58,8 @@ class Release(NamedTuple):
 
     Attributes:
         sent: Its first reply.
-        log_likelihoods: log p(y | x) of every canary under the model that the server makes [m].
+        log_likelihoods: log p(y | x) of every canary under the model that the server makes of it, and under the weights
+            at the centre of what was sent, where weights are sent [V, m].
         centre: The weights at the centre of what was sent; None where no weights were sent.
     """
 
@@ -98,9 +100,9 @@ def audit_method(
     """Bound what a method shows of single rows, from below.
 
     Where replies are sums over rows, every canary's part is known and the coins are what fits the sum best. Otherwise
-    a canary's score is its log-likelihood under the model made of the reply, less its mean under models of the same
-    method that saw other coins, freed of what other canaries like it explain. How far it is freed is chosen by how
-    well it tells those other coins.
+    a canary's score is its log-likelihood under the model made of the reply, or under the weights in its centre, less
+    its mean under models of the same method that saw other coins, freed of what other canaries like it explain. Which
+    likelihood, and how far it is freed, is chosen by how well it tells those other coins.
 
     Canaries hide each other, and fewer of them in a run are told better. Every canary is in one run alone, so that all
     runs together are as private in each coin as one of them, and the theorem holds for all coins at once.
@@ -204,11 +206,13 @@ def _play(site: Site, rows: Data, canaries: Data, server: Server, key: Key) -> R
 
         state = play_round(method, task, state, server, key, t, gather).state
     distribution = method.predictive(task, state)(canaries.x)
+    views = [log_prob(distribution, canaries.y)]
     posterior = find_posterior(sent[-1])
     middle = None
     if posterior is not None:
         middle = centre(posterior, task.like).params
-    return Release(sent[0], log_prob(distribution, canaries.y).double(), middle)
+        views.append(-task.likelihood.nll(task.outputs(middle, canaries.x), canaries.y, middle))
+    return Release(sent[0], torch.stack([view.double() for view in views]), middle)
 
 
 def _guess_by_likelihood(
@@ -216,17 +220,18 @@ def _guess_by_likelihood(
 ) -> Guesser:
     """Log-likelihoods beyond the usual, in units of the usual gap, freed of what other canaries explain."""
     if not others:
-        return Guesser(released.log_likelihoods.unsqueeze(0), torch.zeros(1), "likelihood")
-    usual = torch.stack([other.log_likelihoods for other in others])
+        return Guesser(released.log_likelihoods, torch.zeros(len(released.log_likelihoods)), "likelihood")
+    usual = torch.stack([other.log_likelihoods for other in others])  # [R, V, m]
     gaps = usual - usual.mean(0)  # of each other model from all of them
     beyond = released.log_likelihoods - usual.mean(0)
     places = [centre(start, task.like).params]
     places += [others[0].centre or places[0]]
     scores, told = [], []
-    for solver in [solver for weights in places for solver in _solvers(_kernel(task, weights, canaries))]:
-        freed = gaps @ solver
+    solvers = [solver for weights in places for solver in _solvers(_kernel(task, weights, canaries))]
+    for view, solver in itertools.product(range(len(beyond)), solvers):
+        freed = gaps[:, view] @ solver
         told.append(sum(_correlation(gap, drawn) for gap, drawn in zip(freed, coins, strict=True)))
-        scores.append(solver @ beyond / freed.square().mean().sqrt().clamp(min=1e-300))
+        scores.append(solver @ beyond[view] / freed.square().mean().sqrt().clamp(min=1e-300))
     return Guesser(torch.stack(scores), torch.tensor(told), "likelihood")
 
 

@@ -16,6 +16,7 @@ from consilience.agreement.columns import Inspection, inspect, labelled_rows, sp
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.key import Stream
+from consilience.method import privacy_statement
 from consilience.privacy.disclosure import Finding, guard
 from consilience.privacy.rules import RARE_VALUES, SMALLEST_CELL, by_rule
 
@@ -159,6 +160,9 @@ def _check_left(agreement: Agreement, by_role: Parts) -> Parts:
 def training_rows(agreement: Agreement, data: Data) -> Training:
     """Keep single patients out of what is sent: the one guard before every fit, by files and over Flower.
 
+    Where the method promises differential privacy, rows stay as they are: what becomes of a rare value depends on other
+    rows, so that one row more could change many, and the promise counts on one row changing nothing but itself.
+
     Args:
         agreement: The study's agreement.
         data: The site's rows to train on.
@@ -169,7 +173,8 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
     Raises:
         InputError: The study refuses rare values and there are some, or too few rows are left for the model.
     """
-    if agreement.privacy is not None:
+    if agreement.privacy is not None or privacy_statement(agreement.build_method()) is not None:
+        agreement.disclosure.check_parameters(len(data.y), agreement.parameters)
         return Training(data, ())  # merging looks at other rows, which one row must not change; noise hides rare values
     guarded = guard(data.x, spans(agreement.columns), agreement.smallest)
     findings = guarded.findings

@@ -19,9 +19,7 @@ from torch.func import functional_call, grad, vmap
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.key import Key
 from consilience.models.plain import Perceptron, perceptron
-from consilience.privacy.entropy import protecting_uniform
 from consilience.task import Task
 from consilience.training.backprop import outcome_gradient, threshold_backward
 from consilience.training.gradient import check_exact
@@ -43,7 +41,7 @@ def clipped_sum(task: Task, like: Params, clip: float) -> ClippedSum:
         clip: C.
 
     Returns:
-        A function of the flat weights and rows.
+        A function of the flat weights and rows, whose value its next call may overwrite.
     """
     net = perceptron(task.model)
     if net is not None:
@@ -54,7 +52,8 @@ def clipped_sum(task: Task, like: Params, clip: float) -> ClippedSum:
 
 
 def _ghost_sum(net: Perceptron, task: Task, like: Params, clip: float) -> ClippedSum:
-    """By norms alone: no row's gradient is made."""
+    """By norms alone: no row's gradient is made. Outside vmap the sum is written into memory that stays."""
+    kept: list[Tensor] = []
 
     def total(vector: Tensor, rows: Data) -> Tensor:
         params = tree.unravel(vector, like)
@@ -73,11 +72,17 @@ def _ghost_sum(net: Perceptron, task: Task, like: Params, clip: float) -> Clippe
         if not bool(tree.below(finite).all()):  # 0 · ∞ is not 0
             inputs = [torch.where(finite.unsqueeze(-1), a, 0.0) for a in inputs]
             deltas = [torch.where(finite.unsqueeze(-1), d, 0.0) for d in deltas]
-        parts: list[Tensor] = []
-        for a, d in zip(inputs, deltas, strict=True):
-            cut = d * factors
-            parts += [(cut.mT @ a).flatten(), cut.sum(0)]
-        return torch.cat(parts)
+        cuts = [d * factors for d in deltas]
+        if tree.under_vmap():
+            parts = [((cut.mT @ a).flatten(), cut.sum(0)) for cut, a in zip(cuts, inputs, strict=True)]
+            return torch.cat([leaf for pair in parts for leaf in pair])
+        if not kept:
+            kept.append(torch.empty_like(vector))
+        gradients = tree.unravel(kept[0], like)
+        for w, b, cut, a in zip(net.weights, net.biases, cuts, inputs, strict=True):
+            torch.mm(cut.mT, a, out=gradients[w])
+            torch.sum(cut, 0, out=gradients[b])
+        return kept[0]
 
     return total
 
@@ -109,24 +114,6 @@ def _shrink(squares: Tensor, clip: float) -> Tensor:
     """min(1, C/‖g‖), and 0 where a norm is beyond all numbers; a trifle less, so that rounding never exceeds C."""
     factors = (clip * (1 - 1e-6) / squares.sqrt().clamp(min=1e-30)).clamp(max=1.0)
     return torch.where(torch.isfinite(squares), factors, torch.zeros_like(factors))
-
-
-def poisson_batch(data: Data, share: float, key: Key) -> Data:
-    """Draw a batch: every row by a coin of its own. Clients under one vmap get batches as large as the largest.
-
-    Args:
-        data: A client's rows.
-        share: The probability with which a row is drawn.
-        key: The randomness, unless draws are secret.
-
-    Returns:
-        The rows, then others of weight 0; at least one.
-    """
-    drawn = (protecting_uniform(key, len(data.w), data.w) < share) & (data.w > 0)
-    largest = max(1, int(tree.below(drawn.sum()).max()))
-    order = torch.argsort((~drawn).to(torch.uint8), stable=True)[:largest]
-    rows = Data(*(leaf.index_select(0, order) for leaf in data))
-    return rows._replace(w=drawn.index_select(0, order).to(data.w))
 
 
 def check_rows_apart(task: Task) -> None:

@@ -98,7 +98,7 @@ def from_coreset(data: Data, classes: int, seed: int) -> dict[str, list[float]]:
     task = co.classification(co.models.linear(data.x.shape[1], classes))
     half = len(data.y) // 2
     own, others = Data(*(leaf[:half] for leaf in data)), data.x[half:]
-    method = co.CoresetFL(learn=BPCfKL(rows=10, trajectories=3))
+    method = co.CoresetFL(learn=BPCfKL(rows=10, trajectories=2, steps=150, updates=40, draws=3))
     state = method.init(task, Server(None, None, Key(seed), 1))
     learned = method.local(task, method.broadcast(state), Client(own, (), Key(seed).tensor)).send
     found: Tensor = learned.coreset.x  # type: ignore[union-attr]

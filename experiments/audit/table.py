@@ -1,6 +1,6 @@
 """How much of single rows every method's first reply tells, by the one-run audit: a lower bound on ε.
 
-    python experiments/audit/table.py DATA     # writes results/table.json as it goes, and prints the table
+    python experiments/audit/table.py DATA [COLUMN]     # writes results/COLUMN.json as it goes, and prints the table
 
 Every method that METHODS knows, alone at one site: 100 rows that are always in, and 200 canaries, half of them like the
 site's rows with another outcome, half at the ends of the features' ranges with outcomes by lot. Run again, it goes on.
@@ -8,12 +8,13 @@ site's rows with another outcome, half at the ends of the features' ranges with 
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,10 +31,11 @@ from consilience.privacy.canaries import corners, wrong_outcomes
 from consilience.runs.audit import audit_method
 from consilience.task import Task
 
-RESULTS = Path(__file__).parent / "results" / "table.json"
+RESULTS = Path(__file__).parent / "results"
+COLUMNS = ("digits", "heart_disease")
 SEEDS = range(5)
 KNOWN, CANARIES, DELTA = 100, 200, 1e-5
-QUICK = 1.0  # seconds a reply: of slower ones, all canaries are put into one run
+QUICK = 1.0  # processor seconds a reply: of slower ones, all canaries are put into one run
 LAST = ("coreset", "dosfl")  # take minutes a reply, and so come after all others
 SLOW = 8.0  # and of these, a score is compared with one other model instead of three
 
@@ -77,17 +79,26 @@ def audit(method: Method, name: str, seed: int, folder: str) -> dict[str, Any]:
     task, known, canaries = problem(name, seed, folder, method.heads)
     runs, references = 5, 3
     if not method.heads:
-        before = time.perf_counter()
+        before = time.process_time()
         audit_method(method, task, known, canaries, Key(99), references=0, delta=DELTA)
-        seconds = time.perf_counter() - before
+        seconds = time.process_time() - before
         if seconds > QUICK:
             runs = 1
         if seconds > SLOW:
             references = 1
-    audited = audit_method(
-        *(method, task, known, canaries, Key(seed).fold(13)), runs=runs, references=references, delta=DELTA
-    )
-    return {"runs": runs, "references": references, "attack": audited.attack, **audited.bound._asdict()}
+    rounds = 1
+    options = {"runs": runs, "references": references, "delta": DELTA}
+    audited = audit_method(method, task, known, canaries, Key(seed).fold(13), **options)
+    if not bool(audited.scores.any()):  # the first round only asks, and its model is the one before it
+        rounds = 2
+        audited = audit_method(method, task, known, canaries, Key(seed).fold(13), rounds=rounds, **options)
+    return {
+        "rounds": rounds,
+        "runs": runs,
+        "references": references,
+        "attack": audited.attack,
+        **audited.bound._asdict(),
+    }
 
 
 def methods() -> Iterator[tuple[str, Method]]:
@@ -125,15 +136,13 @@ def table(found: dict[str, dict[str, dict[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
-def main(folder: str) -> None:
+def main(folder: str, columns: Sequence[str]) -> None:
     """Go through seeds first, so that every method has a number early."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    if RESULTS.exists():
-        found = json.loads(RESULTS.read_text())
-    order = [(late, seed, column) for late in (False, True) for seed in SEEDS for column in ("heart_disease", "digits")]
-    for late, seed, column in order:
+    for column, late, seed in itertools.product(columns, (False, True), SEEDS):
+        path = RESULTS / f"{column}.json"
+        found: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
         for name, method in methods():
-            cells = found.setdefault(column, {}).setdefault(name, {})
+            cells = found.setdefault(name, {})
             if str(seed) in cells or (name in LAST) != late:
                 continue
             try:
@@ -142,11 +151,20 @@ def main(folder: str) -> None:
                 print(f"{column} {name} {seed}: {error}", file=sys.stderr, flush=True)
                 continue
             print(column, name, seed, round(cells[str(seed)]["epsilon"], 2), flush=True)
-            RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    print(table(found))
+            path.write_text(json.dumps(found, indent=1) + "\n")
+    print(table(read()))
+
+
+def read() -> dict[str, dict[str, dict[str, Any]]]:
+    """All results that there are."""
+    return {
+        name: json.loads((RESULTS / f"{name}.json").read_text())
+        for name in COLUMNS
+        if (RESULTS / f"{name}.json").exists()
+    }
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:] or COLUMNS)

@@ -113,11 +113,11 @@ def main(folder: str, names: list[str]) -> None:
             chosen[epsilon] = min(grid, key=lambda settings: tried[json.dumps(settings)])
             cells[str(epsilon)]["chosen"] = chosen[epsilon]
         for seed in SEEDS:
-            if all(str(seed) in cells[str(epsilon)].setdefault("seeds", {}) for epsilon in EPSILONS):
+            if all(str(seed) in cells[str(epsilon)].get("seeds", {}) for epsilon in EPSILONS):
                 continue
             sites = sites_of(column, seed, folder, False)
             for epsilon in EPSILONS:
-                done = cells[str(epsilon)]["seeds"]
+                done = cells[str(epsilon)].setdefault("seeds", {})
                 if str(seed) not in done:
                     done[str(seed)] = run(column, sites, chosen[epsilon], epsilon, seed, False)
                     RESULTS.write_text(json.dumps(found, indent=1) + "\n")

@@ -14,9 +14,11 @@ import consilience as co
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.inference import DPSGD
+from consilience.inference.dpsgd import poisson_batch
 from consilience.key import Key
 from consilience.method import for_rounds, privacy_statement
 from consilience.methods import METHODS
+from consilience.methods.bounds import bounds
 from consilience.parties import Client
 from consilience.prior import Flat
 from consilience.privacy.canaries import corners
@@ -82,6 +84,20 @@ def test_with_little_noise_it_descends_as_plain_gradient_descent_does() -> None:
         assert torch.allclose(value, plain.params[name], atol=2e-6)
 
 
+def test_batches_are_drawn_by_a_coin_a_row_and_hold_no_padding() -> None:
+    data = rows(400, 2)
+    padded = Data(torch.cat([data.x, torch.full((50, 2), 99.0)]), torch.cat([data.y, data.y[:50]]), torch.ones(450))
+    padded = padded._replace(w=(torch.arange(450) < 400).float())
+    sizes = []
+    for i in range(50):
+        alone = poisson_batch(data, 0.2, Key(i))
+        beside = poisson_batch(padded, 0.2, Key(i))
+        assert torch.equal(alone.x[alone.w > 0], beside.x[beside.w > 0])
+        sizes.append(float(alone.size))
+    assert sum(sizes) / 50 == pytest.approx(80, abs=3 * (64 / 50) ** 0.5)  # variance 400 · 0.2 · 0.8 each
+    assert len(set(sizes)) > 10  # sizes vary: a fixed size would be another mechanism
+
+
 def test_engines_agree_on_sites_of_unequal_size() -> None:
     sizes = (20, 33, 50)
     data = [Data(*(leaf[:n] for leaf in rows(50))) for n in sizes]
@@ -108,11 +124,20 @@ def test_a_run_states_what_it_promises(tmp_path: Path) -> None:
     task = co.classification(co.models.linear(3, 2))
     result = co.run(co.FedAvg(DPSGD(epsilon=2.0, delta=1e-3, steps=5)), task, sites, rounds=2, out=tmp_path / "run")
     stated = result.report["privacy"]
+    assert all(privacy_statement(bound) is None for bound in bounds(result.method.inference, 1, False).values())
     assert {stated[k] for k in ("epsilon", "delta", "unit", "adjacency")} == {2.0, 1e-3, "row", "add or remove"}
     assert stated["simulated"] is True and stated["steps"] == 10
-    assert "the number of rows of each site" in stated["not_covered"]
+    assert any("number of rows" in part for part in stated["not_covered"])
     assert epsilon_of_steps(stated["noise_multiplier"], 1e-3, 0.1, 10) <= 2.0
     assert co.load(tmp_path / "run").report["privacy"] == stated
+
+
+def test_bounds_of_a_private_run_infer_as_it_does() -> None:
+    data = (rows(50), rows(30))
+    sites = co.Sites(*(data, data, None, None, None, 2, 3, "rows", "given", ("a", "b")))
+    task = co.classification(co.models.linear(3, 2))
+    for method in bounds(DPSGD(noise_multiplier=1.0, steps=3, rounds=4), 2, False).values():
+        co.run(method, task, sites, scored=False)
 
 
 def test_a_given_noise_is_accounted_for() -> None:
@@ -152,7 +177,7 @@ def test_methods_that_send_more_than_their_weights_are_refused() -> None:
     sending_more = [m for m in METHODS.values() if "inference" in {f.name for f in dataclasses.fields(m)}]
     for kind in sending_more:
         method = kind(inference=DPSGD())
-        if kind.sends_inference:
+        if kind.sends_inference or kind.bound:
             assert for_rounds(method, 1).inference.rounds == 1
         else:
             with pytest.raises(InputError, match="cannot answer for all of that"):

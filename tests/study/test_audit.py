@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import studies
+import torch
 from typer.testing import CliRunner
 
 from consilience.cli import app
@@ -15,7 +16,7 @@ from consilience.formats.signature import read_key
 from consilience.key import Key
 from consilience.privacy.audit import Bound
 from consilience.study.audit import audit_site, far_rows, meaning
-from consilience.study.rows import parts, rows_of
+from consilience.study.rows import parts, rows_of, training_rows
 from consilience.study.site import fit
 
 LINEAR = {"model": "linear", "method": "exact", "settings": ()}
@@ -88,3 +89,25 @@ def test_a_private_round_is_answered_once(tmp_path: Path) -> None:
     memory.write_bytes(first.memory)
     with pytest.raises(InputError, match="twice the privacy budget"):
         fit(study, member, key, rows, memory=memory)
+
+
+def test_rows_of_a_private_study_are_not_merged_by_what_other_rows_hold(tmp_path: Path) -> None:
+    """With one row of ward c more, nine would become ten and all ten stay: one row would change ten."""
+    records = [{**record, "ward": "ab"[i % 2]} for i, record in enumerate(studies.rows(0, 80))]
+    for record in records[:9]:
+        record["ward"] = "c"
+    table = studies.table(tmp_path / "north.csv", records)
+    merged = studies.agreement(tmp_path, **LINEAR)
+    private = studies.agreement(tmp_path, model="linear", method="fedavg", settings=PRIVATE)
+    data, _ = rows_of(merged, table)
+    assert not torch.equal(training_rows(merged, data).data.x, data.x)
+    assert torch.equal(training_rows(private, data).data.x, data.x)
+
+
+def test_a_site_is_shown_what_is_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared(tmp_path, method="fedavg", settings=PRIVATE)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["site", "check", "sepsis.toml", "north.csv"])
+    assert result.exit_code == 0, result.output
+    assert "Differential privacy: ε = " in result.output
+    assert "Not covered: the number of rows of each site" in result.output

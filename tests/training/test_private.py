@@ -12,7 +12,7 @@ from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.task import Task
-from consilience.training.private import check_rows_apart, clipped_sum, poisson_batch
+from consilience.training.private import check_rows_apart, clipped_sum
 from consilience.tree import Params
 
 
@@ -93,20 +93,6 @@ def test_no_row_moves_the_sum_by_more_than_the_clip(kind: str) -> None:
         odd.x[-1] = value
         without = total(vector, Data(*(leaf[:-1] for leaf in odd)))
         assert float((total(vector, odd) - without).norm()) <= 0.25 * (1 + 1e-5)
-
-
-def test_batches_are_drawn_by_a_coin_a_row_and_hold_no_padding() -> None:
-    data = rows(400, (2,))
-    padded = Data(torch.cat([data.x, torch.full((50, 2), 99.0)]), torch.cat([data.y, data.y[:50]]), torch.ones(450))
-    padded = padded._replace(w=(torch.arange(450) < 400).float())
-    sizes = []
-    for i in range(50):
-        alone = poisson_batch(data, 0.2, Key(i))
-        beside = poisson_batch(padded, 0.2, Key(i))
-        assert torch.equal(alone.x[alone.w > 0], beside.x[beside.w > 0])
-        sizes.append(float(alone.size))
-    assert sum(sizes) / 50 == pytest.approx(80, abs=3 * (64 / 50) ** 0.5)  # variance 400 · 0.2 · 0.8 each
-    assert len(set(sizes)) > 10  # sizes vary: a fixed size would be another mechanism
 
 
 def test_networks_in_which_rows_meet_are_refused() -> None:
