@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consilience.cli.handed import Key_, Model_, Study_, Table_, say, server_key, site_identity, write_files
-from consilience.cli.site import Memory_, site_app
+from consilience.cli.handed import Key_, Memory_, Model_, Study_, Table_, say, server_key, site_identity, write_files
+from consilience.cli.site import site_app
 from consilience.cli.site import Out_ as SiteOut_
 from consilience.cli.study import Files_, Out_, study_app, write_pooled
 from consilience.errors import InputError
@@ -114,7 +114,7 @@ def show_coverage(pooled: Model, guarantee: Guarantee, rows: Data) -> None:
 def set_columns(pooled: Model, guarantee: Guarantee, x: Tensor) -> tuple[list[str], list[list[str]]]:
     """Write prediction sets as further columns of a table: the classes of a set, or the ends of an interval."""
     from consilience.guarantees.sets import prediction_intervals, prediction_sets
-    from consilience.predictive import Categorical
+    from consilience.predictive import Categorical, Normal
 
     site = None
     if guarantee.kind == "own":
@@ -126,6 +126,7 @@ def set_columns(pooled: Model, guarantee: Guarantee, x: Tensor) -> tuple[list[st
         sets = prediction_sets(p, guarantee, site).tolist()
         texts = [" | ".join(c for c, inside in zip(target.classes, row, strict=True) if inside) for row in sets]
         return [f"set{percent}"], [[text] for text in texts]
+    assert isinstance(p, Normal)  # no study predicts counts or times
     ends = prediction_intervals(p, guarantee, site)
     low, high = (end * target.spread + target.centre for end in ends)
     rows = [[f"{a:.6g}", f"{b:.6g}"] for a, b in zip(low.tolist(), high.tolist(), strict=True)]

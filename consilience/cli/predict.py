@@ -152,7 +152,7 @@ def _number_predictions(p: Normal, target: Target, widest: float | None) -> Pred
 
 def _with_sets(predictions: Predictions, head: list[str], sets: list[list[str]]) -> Predictions:
     """The table with further columns."""
-    rows = [[*row, *map(_inert, more)] for row, more in zip(predictions.rows, sets, strict=True)]
+    rows = [[*row, *map(inert, more)] for row, more in zip(predictions.rows, sets, strict=True)]
     return predictions._replace(head=[*predictions.head, *head], rows=rows)
 
 
