@@ -12,8 +12,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import betainc, betaincinv, roots_legendre
+import scipy  # its parts are imported when they are used
 
 Array = np.ndarray[Any, Any]
 NODES = 256  # of the quadrature
@@ -168,7 +167,7 @@ def beta_least(rank: int, rows: int, confidence: float = CONFIDENCE) -> float:
     Returns:
         The quantile of Beta(rank, rows − rank + 1), by which the coverage of exchangeable rows is distributed.
     """
-    return float(betaincinv(rank, rows - rank + 1, 1 - confidence))
+    return float(scipy.special.betaincinv(rank, rows - rank + 1, 1 - confidence))
 
 
 def binomial_interval(hits: int, rows: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -186,9 +185,9 @@ def binomial_interval(hits: int, rows: int, confidence: float = 0.95) -> tuple[f
     low = 0.0
     high = 1.0
     if hits > 0:
-        low = float(betaincinv(hits, rows - hits + 1, half))
+        low = float(scipy.special.betaincinv(hits, rows - hits + 1, half))
     if hits < rows:
-        high = float(betaincinv(hits + 1, rows - hits, 1 - half))
+        high = float(scipy.special.betaincinv(hits + 1, rows - hits, 1 - half))
     return low, high
 
 
@@ -196,7 +195,7 @@ def _below(own: Sequence[int], sizes: Sequence[int], u: Array) -> Array:
     """I_u(ℓⱼ, nⱼ − ℓⱼ + 1) for every u and site."""
     ranks = np.asarray(own, dtype=float)
     rows = np.asarray(sizes, dtype=float)
-    found: Array = betainc(ranks, rows - ranks + 1, u[:, None])
+    found: Array = scipy.special.betainc(ranks, rows - ranks + 1, u[:, None])
     return found
 
 
@@ -216,11 +215,11 @@ def _at_most(probabilities: Array) -> Array:
 def _level_below(own: Sequence[int], sizes: Sequence[int], k: int, probability: float) -> float:
     """The u that the threshold exceeds with a probability; that probability falls with u."""
     exceeds = lambda u: float(_at_most(_below(own, sizes, np.array([u])))[0, k - 1]) - probability
-    return float(brentq(exceeds, 0.0, 1.0, xtol=1e-13))
+    return float(scipy.optimize.brentq(exceeds, 0.0, 1.0, xtol=1e-13))
 
 
 def _quadrature(low: float, high: float) -> tuple[Array, Array]:
     """Nodes and weights between two ends (Gauss and Legendre)."""
-    nodes, weights = roots_legendre(NODES)
+    nodes, weights = scipy.special.roots_legendre(NODES)
     half = (high - low) / 2
     return low + half * (nodes + 1), half * weights

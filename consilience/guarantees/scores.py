@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import scipy  # its parts are imported when they are used
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 from consilience.errors import InputError, unknown_name
@@ -199,7 +199,7 @@ def reach(level: float) -> float:
     Args:
         level: Its probability.
     """
-    return float(ndtri((1 + level) / 2))
+    return float(scipy.special.ndtri((1 + level) / 2))
 
 
 def row_scores(score: Score, p: Distribution, y: Tensor, u: Tensor, level: float) -> Tensor:
