@@ -11,7 +11,6 @@ from rich.text import Text
 
 from consilience.cli import (  # noqa: F401 — they add their commands
     calibrate,
-    curves,
     deploy,
     describe,
     effects,
@@ -21,6 +20,7 @@ from consilience.cli import (  # noqa: F401 — they add their commands
     runs,
     site,
     study,
+    survival,
     tables,
 )
 from consilience.cli.options import app
