@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import consilience as co
-from consilience import datasets
+from consilience import datasets, tree
 from consilience.data.sites import Data
 from consilience.inference.coreset import BPCfKL
 from consilience.key import Key
@@ -105,22 +105,37 @@ def from_coreset(data: Data, classes: int, seed: int) -> dict[str, list[float]]:
     return {"nearest pseudo-row": nearest(found, own.x), "nearest to others' rows": nearest(found, others)}
 
 
-def from_update(data: Data, classes: int, hidden: tuple[int, ...]) -> dict[str, list[float]]:
-    """The step of FedAvg on one row: a layer's gradient is δaᵀ, so that its row over the bias's entry is the input."""
-    network = co.models.mlp(data.x.shape[1], classes, hidden)
-    task = co.classification(network)
-    method = co.FedAvg()
+def from_update(data: Data, classes: int, hidden: tuple[int, ...], epochs: int) -> dict[str, list[float]]:
+    """FedAvg on one row: a layer's gradient is δaᵀ, so that its row over the bias's entry is the input.
+
+    The prior's part of one step is known and taken off; of several steps it is not.
+    """
+    task = co.classification(co.models.mlp(data.x.shape[1], classes, hidden))
+    inference = co.SGD(epochs=epochs, momentum=0.0)
     start = task.init(Key(0))
+    pull = tree.unravel(task.prior.gradient(tree.ravel(start.params)), start.params)  # type: ignore[arg-type]
+    weight, bias = list(start.params)[:2]
     found = []
     for i in range(len(data.y)):
         row = Data(*(leaf[i : i + 1] for leaf in data))
-        sent: Point = method.local(task, start, Client(row, (), Key(i).tensor)).send  # type: ignore[assignment]
-        weight, bias = list(sent.params)[:2]
-        change = (sent.params[weight] - start.params[weight]).double()
-        shift = (sent.params[bias] - start.params[bias]).double()
+        sent: Point = co.FedAvg(inference).local(task, start, Client(row, (), Key(i).tensor)).send  # type: ignore[assignment]
+        steps = inference.rate * epochs
+        change = ((start.params[weight] - sent.params[weight]) / steps - pull[weight]).double()
+        shift = ((start.params[bias] - sent.params[bias]) / steps - pull[bias]).double()
         unit = int(shift.abs().argmax())
         found.append(change[unit] / shift[unit])
     return {"first layer over its bias": errors(torch.stack(found), data.x.double())}
+
+
+def updates(data: Data, classes: int) -> dict[str, dict[str, list[float]]]:
+    """One step and ten epochs, of a linear model and a perceptron."""
+    return {
+        f"FedAvg on 1 row, {words}, {'1 step' if epochs == 1 else f'{epochs} steps'}": from_update(
+            data, classes, hidden, epochs
+        )
+        for words, hidden in (("linear", ()), ("perceptron", (100,)))
+        for epochs in (1, 10)
+    }
 
 
 def main(folder: str) -> None:
@@ -129,10 +144,12 @@ def main(folder: str) -> None:
     for name, classes in CLASSES.items():
         cases: dict[str, dict[str, list[float]]] = {}
         for seed in DRAWS:
-            made = {f"exact, {n} rows": from_sums(some_rows(name, n, seed, folder), classes) for n in (1, 5, 20)}
+            made = {
+                f"exact, {n} row{'s' * (n > 1)}": from_sums(some_rows(name, n, seed, folder), classes)
+                for n in (1, 5, 20)
+            }
             made["coreset of 10, 50 rows"] = from_coreset(some_rows(name, 100, seed, folder), classes, seed)
-            made["FedAvg, 1 row, linear"] = from_update(some_rows(name, 5, seed, folder), classes, ())
-            made["FedAvg, 1 row, perceptron"] = from_update(some_rows(name, 5, seed, folder), classes, (100,))
+            made |= updates(some_rows(name, 5, seed, folder), classes)
             for case, kinds in made.items():
                 for kind, values in kinds.items():
                     cases.setdefault(case, {}).setdefault(kind, []).extend(values)
@@ -153,7 +170,7 @@ def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
             cells = []
             for name in CLASSES:
                 value = found[name].get(case, {}).get(kind)
-                cells.append("–" if value is None else f"{100 * value:.2g} %")
+                cells.append("–" if value is None else f"{100 * value:.1f} %")
             lines.append(f"| {case} | {kind} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

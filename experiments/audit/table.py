@@ -125,14 +125,12 @@ def table(found: dict[str, dict[str, dict[str, Any]]]) -> str:
         if not cells:
             return "–"
         bounds = [each["epsilon"] for each in cells]
-        return f"{statistics.mean(bounds):.2f} ({min(bounds):.2f} – {max(bounds):.2f})"
+        fewer = "" if len(bounds) == len(SEEDS) else f", {len(bounds)} seeds"
+        return f"{statistics.mean(bounds):.2f} ({min(bounds):.2f} – {max(bounds):.2f}{fewer})"
 
-    names = sorted(METHODS, key=lambda name: (-mean(name, "digits"), name))
-    for name in names:
-        if name in found.get("digits", {}) or name in found.get("heart_disease", {}):
-            lines.append(
-                f"| `{name}` | {METHODS[name].sends} | {cell(name, 'digits')} | {cell(name, 'heart_disease')} |"
-            )
+    audited = [name for name in METHODS if any(found.get(column, {}).get(name) for column in COLUMNS)]
+    for name in sorted(audited, key=lambda name: (-mean(name, "digits"), name)):
+        lines.append(f"| `{name}` | {METHODS[name].sends} | {cell(name, 'digits')} | {cell(name, 'heart_disease')} |")
     return "\n".join(lines)
 
 

@@ -93,13 +93,9 @@ def run_console(block: Block, page: Path, invoke: Invoke) -> None:
     joined = block.text.replace("\\\n", " ")
     for command, below in re.findall(r"^\$ ([^\n]*)\n((?:(?!\$ )[^\n]*\n?)*)", joined, re.MULTILINE):
         words = shlex.split(command, comments=True)[1:]
+        paced = "inference.epochs" in command or "inference.steps" in command
         exact = "--event" in command  # sums, which take no epochs
-        if (
-            words[0] in ("run", "compare")
-            and not exact
-            and "inference.epochs" not in command
-            and "--resume" not in words
-        ):
+        if words[0] in ("run", "compare") and not exact and not paced and "--resume" not in command:
             words += ["--set", "inference.epochs=10"]
         if words[0] == "run" and "--resume" not in command:
             words.append("--no-bounds")  # which take most of the time
