@@ -176,8 +176,8 @@ def pool(
 ) -> Hierarchy:
     """Average over T on a grid: one variance for each group of weights.
 
-    A first grid looks at all τ that a half-normal prior makes plausible; the next lies where the posterior is, and where
-    many sites know it well, finer ones follow.
+    A first grid looks at all τ that the prior makes plausible; the next lies where the posterior is. Finer ones follow
+    where many sites know it well.
 
     Args:
         factors: What each site's rows say.
@@ -244,25 +244,30 @@ def site_posterior(hierarchy: Hierarchy, factor: Natural) -> Belief:
         The mixture over T of N(Aₖhₖ + Bₖμ, Aₖ + BₖVBₖᵀ), by its moments.
     """
     precision, linear = _stack([factor])
-    beliefs = [_at_node(precision[0], linear[0], node, hierarchy.spread) for node in _nodes(hierarchy)]
-    return _mix([weight for weight, _, _ in _nodes(hierarchy)], beliefs, hierarchy.mean.shape[1:])
+    weights, var, mean = _nodes(hierarchy)
+    size = max(1, TOGETHER // precision.numel())
+    within = torch.zeros_like(hierarchy.spread)
+    means = []
+    for w, v, m in zip(weights.split(size), var.split(size), mean.split(size), strict=True):
+        found = _at_nodes(precision[0], linear[0], v, m, hierarchy.spread)
+        means.append(found.mean)
+        within = within + torch.tensordot(w, found.var, dims=1)
+    return _mix(weights, torch.cat(means), within, hierarchy.mean.shape[1:])
 
 
-def _nodes(hierarchy: Hierarchy) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """The weight, T and μ of the nodes that matter; weights sum to 1."""
+def _nodes(hierarchy: Hierarchy) -> tuple[Tensor, Tensor, Tensor]:
+    """The weights [J], T [J, P] and μ [J, P, M] of the nodes that matter; weights sum to 1."""
     kept = hierarchy.weights > NEGLIGIBLE
     weights = hierarchy.weights[kept] / hierarchy.weights[kept].sum()
-    means = hierarchy.mean[kept].reshape(int(kept.sum()), hierarchy.var.shape[1], -1)
-    return list(zip(weights, hierarchy.var[kept], means, strict=True))
+    return weights, hierarchy.var[kept], hierarchy.mean[kept].reshape(len(weights), hierarchy.var.shape[1], -1)
 
 
-def _at_node(precision: Tensor, linear: Tensor, node: tuple[Tensor, Tensor, Tensor], spread: Tensor) -> Belief:
-    """The site's posterior at one T."""
-    _, var, mean = node
+def _at_nodes(precision: Tensor, linear: Tensor, var: Tensor, mean: Tensor, spread: Tensor) -> Belief:
+    """The site's posterior at several T, with a leading J."""
     root = var.sqrt()
-    half = torch.linalg.solve_triangular(_lower(precision, root.unsqueeze(-1)), torch.diag(root), upper=False)
+    half = torch.linalg.solve_triangular(_lower(precision, root.unsqueeze(-1)), torch.diag_embed(root), upper=False)
     own = half.mT @ half  # A
-    share = torch.eye(len(root), dtype=own.dtype, device=own.device) - own @ precision  # B
+    share = torch.eye(root.shape[-1], dtype=own.dtype, device=own.device) - own @ precision  # B
     return Belief(own @ linear + share @ mean, own + share @ spread @ share.mT)
 
 
@@ -275,19 +280,15 @@ def newcomer(hierarchy: Hierarchy) -> Belief:
     Returns:
         The mixture over T of N(μ, T + V), by its moments.
     """
-    nodes = _nodes(hierarchy)
-    beliefs = [Belief(mean, torch.diag(var) + hierarchy.spread) for _, var, mean in nodes]
-    return _mix([weight for weight, _, _ in nodes], beliefs, hierarchy.mean.shape[1:])
+    weights, var, mean = _nodes(hierarchy)
+    return _mix(weights, mean, torch.diag(weights @ var) + hierarchy.spread, hierarchy.mean.shape[1:])
 
 
-def _mix(weights: Sequence[Tensor], beliefs: Sequence[Belief], shape: torch.Size) -> Belief:
-    """The moments of a mixture."""
-    mean = torch.stack([w * belief.mean for w, belief in zip(weights, beliefs, strict=True)]).sum(0)
-    parts = []
-    for weight, belief in zip(weights, beliefs, strict=True):
-        away = belief.mean - mean
-        parts.append(weight * (belief.var + away @ away.mT / away.shape[1]))
-    var = torch.stack(parts).sum(0)
+def _mix(weights: Tensor, means: Tensor, within: Tensor, shape: torch.Size) -> Belief:
+    """The moments of a mixture, of the components' means [J, P, M] and their mean covariance [P, P]."""
+    mean: Tensor = torch.tensordot(weights, means, dims=1)
+    away = (means - mean) * weights.sqrt().reshape(-1, 1, 1)
+    var = within + torch.einsum("jpm,jqm->pq", away, away) / means.shape[-1]
     return Belief(mean.reshape(shape), (var + var.mT) / 2)
 
 
