@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from consilience.agreement.promise import describe_promise
 from consilience.cli.handed import (
     Inputs_,
     Key_,
@@ -218,7 +219,7 @@ def _show_agreement(agreement: Agreement) -> None:
     say(f"A site sends: {agreement.build_method().sends} ({leaves}).")
     say(f"Sites get back: {agreement.hand_out}.")
     if agreement.privacy is not None:
-        say(privacy_note(agreement.describe_privacy()))
+        say(privacy_note(describe_promise(agreement)))
 
 
 def _site_table(study: Study) -> Listing:
