@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consilience.cli.handed import Key_, Memory_, Model_, Study_, Table_, say, server_key, site_identity, write_files
-from consilience.cli.site import site_app
 from consilience.cli.site import Out_ as SiteOut_
+from consilience.cli.site import site_app
 from consilience.cli.study import Files_, Out_, study_app, write_pooled
 from consilience.errors import InputError
 

@@ -149,6 +149,8 @@ def sum_curvature(
         else:
             total = total + (factors**2).sum(0)
     return torch.as_tensor(total)
+
+
 def _hessian(task: Task, params: Params, rows: Data) -> Tensor:
     """The Hessian of −log p(y|x,θ) over all rows at once, in double precision: for likelihoods that are no product."""
     uncertain, fixed = _split(task, {name: leaf.double() for name, leaf in params.items()})

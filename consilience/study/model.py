@@ -110,6 +110,7 @@ class Model:
         predictive = self.method.predictive(self.agreement.build_task(), self.state)
         with torch.no_grad():
             return tempered(predictive(x), self.facts.temperature)
+
     @property
     def is_personal(self) -> bool:
         """Whether sites make models of their own of it, each with what it kept."""
