@@ -108,7 +108,12 @@ def check_promise(agreement: Agreement) -> None:
             "Roles are drawn row by row, and a patient's rows must keep together: write choose = 0 and test = 0 where "
             "a column names the patient."
         )
-    if promise.noise == "once" and not getattr(agreement, "secure", False):
+    if agreement.level:
+        raise InputError(
+            "Counts for prediction sets would be released without noise, and the study promises differential privacy: "
+            "write level = 0."
+        )
+    if promise.noise == "once" and not agreement.secure:
         raise InputError(
             'noise_added = "once" hides a site only under secure sums: agree on them too, or write noise_added = '
             '"site".'
