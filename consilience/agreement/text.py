@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from consilience.agreement.agreement import FORMAT_1, SITES, Agreement, Study
+from consilience.agreement.agreement import FORMAT_1, Agreement
 from consilience.agreement.columns import Column, Target
+from consilience.agreement.members import SITES, Study
 from consilience.data.cells import Cells, Numbers, is_missing, number, read_table
 from consilience.data.columns import MOST_CLASSES
 from consilience.errors import InputError, unknown_name

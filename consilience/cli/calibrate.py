@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from consilience.cli.handed import Key_, Memory_, Model_, Study_, Table_, say, server_key, site_identity, write_files
 from consilience.cli.site import Out_ as SiteOut_
 from consilience.cli.site import site_app
-from consilience.cli.study import Files_, Out_, study_app, write_pooled
+from consilience.cli.study import Files_, Out_, write_pooled
+from consilience.cli.study_new import study_app
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ def calibrate_site(
 
     Where each site has a threshold of its own, it is written to SITE.thresholds, which stays here.
     """
-    from consilience.agreement.agreement import read
     from consilience.agreement.guarantees import calibration_of
+    from consilience.agreement.members import read
     from consilience.study.calibration import count
     from consilience.study.model import read_model
     from consilience.study.rows import parts, rows_of
@@ -55,7 +56,7 @@ def calibrate_site(
 @study_app.command("calibrate")
 def calibrate_study(study_file: Study_, model: Model_, files: Files_, out_: Out_ = None, key: Key_ = None) -> None:
     """Find the thresholds of prediction sets by the sites' counts, and write the model with them."""
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.study.account import kept_account
     from consilience.study.calibration import calibrate
     from consilience.study.model import read_model

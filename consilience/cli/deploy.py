@@ -11,14 +11,15 @@ import typer
 from consilience.cli.handed import Inputs_, Key_, Study_, Table_, say, server_key, site_identity, write_files
 from consilience.cli.screen import progress
 from consilience.cli.site import OneClass_, site_app
-from consilience.cli.study import AcceptDifference_, describe, record, study_app, write_report
+from consilience.cli.study import AcceptDifference_, describe, record, write_report
+from consilience.cli.study_new import study_app
 from consilience.disk.locks import lock_folder
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from consilience.agreement.agreement import Study
+    from consilience.agreement.members import Study
     from consilience.flower.certificates import Certificates
     from consilience.flower.server import Deployed
 
@@ -44,7 +45,7 @@ def certs(
     days: Annotated[int, typer.Option(help="How many days the certificates are valid.")] = 30,
 ) -> None:
     """Make development certificates for the server and a node key for every site, to try out a deployment."""
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.flower.certificates import new_certificates, new_node_key
 
     study = read(study_file)
@@ -62,7 +63,7 @@ def deploy(
 ) -> None:
     """Write the study's Flower app, and the commands that start the server and the sites."""
     needs_flower()
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.flower.app import pin, write_app
     from consilience.flower.guide import guide
 
@@ -95,9 +96,9 @@ def serve_study(
 ) -> None:
     """Run the study's rounds with connected sites, and write the model."""
     needs_flower()
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.flower.server import connect, rounds
-    from consilience.study.admission import check_release
+    from consilience.handover.admission import check_release
     from consilience.study.coordinator import inputs_from, own_key
     from consilience.study.rows import rows_of
 
@@ -157,9 +158,9 @@ def _write_result(
     accept_difference: bool,
 ) -> None:
     """Write the model of all rounds and its report, record it in the study, and say which replies were lost."""
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
+    from consilience.handover.admission import check_release
     from consilience.study.account import account, influence_warnings
-    from consilience.study.admission import check_release
     from consilience.study.coordinator import SUMMED, rows_heard, senders, write_model
     from consilience.study.effects import pooled_effects
 
@@ -227,9 +228,9 @@ def serve_site(
 ) -> None:
     """Answer the server's messages with this site's own code until Ctrl-C; every message is logged."""
     needs_flower()
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.flower.site import serve, site_of
-    from consilience.study.masking import book_path
+    from consilience.handover.masking import book_path
 
     study = read(study_file)
     member, signing_key = site_identity(study, key)

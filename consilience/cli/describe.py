@@ -11,7 +11,8 @@ from consilience.cli.handed import Key_, Study_, Table_, columns, say, site_iden
 from consilience.cli.options import Data_, DataDir_, Seed_, Sites_, Split_, Target_, app
 from consilience.cli.screen import out
 from consilience.cli.site import Out_, site_app
-from consilience.cli.study import Files_, study_app, warn
+from consilience.cli.study import Files_, warn
+from consilience.cli.study_new import study_app
 
 if TYPE_CHECKING:
     from consilience.summaries.table import TableOne
@@ -45,7 +46,7 @@ def describe(
 @site_app.command("describe")
 def describe_site(study_file: Study_, table: Table_, out_: Out_ = None, key: Key_ = None) -> None:
     """Write counts, means and deviations of the columns for table one; small counts stay here."""
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.study.rows import rows_of
     from consilience.study.table_one import table_file
 
@@ -65,7 +66,7 @@ def describe_study(
     html_: Html_ = None,
 ) -> None:
     """Add up the sites' tables and show table one, by site and over all."""
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.study.table_one import read_tables
 
     study = read(study_file)

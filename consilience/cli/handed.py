@@ -13,7 +13,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from consilience.agreement.agreement import Agreement, Member, Study
+from consilience.agreement.agreement import Agreement
+from consilience.agreement.members import Member, Study
 from consilience.cli.screen import out, plain
 from consilience.disk.locks import lock_file
 from consilience.disk.writing import PRIVATE, SHARED, write_whole

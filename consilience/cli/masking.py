@@ -9,7 +9,7 @@ import typer
 
 from consilience.cli.handed import Key_, Study_, locking_study, say, server_key, site_identity, write_files
 from consilience.cli.site import site_app
-from consilience.cli.study import study_app
+from consilience.cli.study_new import study_app
 from consilience.errors import InputError
 
 
@@ -29,12 +29,12 @@ def drop(
 
     Only for sites whose file you do not have. From then on their files for this sum are refused.
     """
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.agreement.text import study_text
+    from consilience.handover.masking import REPLY, statistics_of
+    from consilience.handover.summing import drop_sites
     from consilience.study.coordinator import own_key
-    from consilience.study.masking import REPLY, statistics_of
     from consilience.study.model import read_model
-    from consilience.study.summing import drop_sites
 
     study = read(study_file)
     signing_key = server_key(study_file, key)
@@ -65,8 +65,8 @@ def unmask(
     Whoever has these masks of all sites and a file of the missing one can read that file: ask it first whether it
     really sent nothing.
     """
-    from consilience.agreement.agreement import read
-    from consilience.study.masking import MaskBook, book_path
+    from consilience.agreement.members import read
+    from consilience.handover.masking import MaskBook, book_path
 
     study = read(study_file)
     member, signing_key = site_identity(study, key)
@@ -81,7 +81,7 @@ def keys(
     out_: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write; NAME.keys by default.")] = None,
 ) -> None:
     """Write this site's keys, where a study masks the sums that its scaling comes from; before `site sums`."""
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.cli.site import site_key
     from consilience.study.masked_scaling import keys_text
 
@@ -95,7 +95,7 @@ def list_keys(
     study_file: Study_, files: Annotated[list[Path], typer.Argument(help="The NAME.keys files of the sites.")]
 ) -> None:
     """List the sites that will give masked sums for the scaling, before `site sums`; all of them must then."""
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.agreement.text import study_text
     from consilience.study.masked_scaling import with_keys
 

@@ -86,7 +86,7 @@ def predict(
 
 def _read_model(path: Path, study_file: Path | None, memory: Path | None) -> Model:
     """Read a model, checked against its study where that is given; a site's own with what the site kept."""
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.study.model import read_model
 
     if study_file is None:

@@ -71,7 +71,7 @@ def join(
 
     The site commits to a number of rows, those of TABLE or --rows: a reply that speaks for more is refused.
     """
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.agreement.names import check_name
     from consilience.study.joining import join_text
     from consilience.study.proposal import consistent
@@ -91,7 +91,7 @@ def join(
 
 def _commitment(agreement: Agreement, name: str, table: Path | None, rows: int | None) -> int:
     """Count the rows that a site commits to; 0 in old studies, which do not ask."""
-    from consilience.agreement.agreement import check_rows
+    from consilience.agreement.members import check_rows
     from consilience.study.rows import rows_of
 
     if table is not None and rows is not None:
@@ -129,8 +129,8 @@ def sums(
     ledger: Ledger_ = None,
 ) -> None:
     """Write counts, sums and sums of squares of the numeric columns, for studies that find their scaling by them."""
-    from consilience.agreement.agreement import read
     from consilience.agreement.columns import sums as sum_up
+    from consilience.agreement.members import read
     from consilience.agreement.names import check_name
     from consilience.study.joining import sums_file
     from consilience.study.masked_scaling import masked_sums_file
@@ -156,8 +156,8 @@ def sums(
 @site_app.command()
 def check(study_file: Study_, table: Table_) -> None:
     """Check a table against the study and show what would leave. Sends nothing, writes nothing."""
-    from consilience.agreement.agreement import read
     from consilience.agreement.columns import inspect
+    from consilience.agreement.members import read
     from consilience.study.proposal import consistent
 
     study = read(study_file)
@@ -193,7 +193,7 @@ def audit(
     Invented rows are put among this site's own by the toss of a coin, the study's method is run, and the coins are
     guessed from what would have been sent.
     """
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.study.audit import audit_site
     from consilience.study.proposal import consistent
     from consilience.study.rows import parts, rows_of
@@ -221,7 +221,7 @@ def fit(
     one_class: OneClass_ = False,
 ) -> None:
     """Fit the model to this site's rows and write the one file that leaves the site."""
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.study.rows import parts, rows_of
     from consilience.study.site import fit as fit_site
     from consilience.study.site import own_scores
@@ -295,7 +295,7 @@ def statistics(
     ledger: Ledger_ = None,
 ) -> None:
     """Write sums of log-scores over the rows set aside, for `study choose` at the coordinator. No row leaves."""
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.study.model import read_model
     from consilience.study.rows import parts, rows_of
     from consilience.study.site import check_unseen
@@ -360,7 +360,7 @@ def _model_and_rows(
     model: Path, table: Path, study_file: Path | None, key: Path | None, memory: Path | None
 ) -> tuple[Model, Data]:
     """Read a model and the rows to evaluate it on: the site's test rows, where its study is given."""
-    from consilience.agreement.agreement import read
+    from consilience.agreement.members import read
     from consilience.study.model import read_model
     from consilience.study.rows import parts, rows_of
 

@@ -15,8 +15,9 @@ from consilience.findings.wording import privacy_note
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from consilience.agreement.agreement import Agreement, Member, Study
+    from consilience.agreement.agreement import Agreement
     from consilience.agreement.columns import Inspection
+    from consilience.agreement.members import Member, Study
     from consilience.predictive import Categorical
     from consilience.study.audit import SiteAudit
 
@@ -64,8 +65,8 @@ def show_rehearsal(agreement: Agreement) -> None:
 
 def show_training(study: Study, path: Path, number: int) -> None:
     """Show how rare values would be merged before anything is fitted, and by which rules replies are pooled."""
+    from consilience.handover.admission import pooling_rules
     from consilience.method import privacy_statement
-    from consilience.study.admission import pooling_rules
     from consilience.study.rows import parts, rows_of, training_rows
 
     agreement = study.agreement
@@ -91,7 +92,7 @@ def show_training(study: Study, path: Path, number: int) -> None:
 
 def show_masks(study: Study, member: Member) -> None:
     """Say whose sum a masked file is part of, and how to find out whether all mean the same sites."""
-    from consilience.study.masking import REPLY, book_path, purpose_of, roster_of
+    from consilience.handover.masking import REPLY, book_path, purpose_of, roster_of
 
     members = roster_of(study)
     names = ", ".join(site.name for site in members)

@@ -34,8 +34,8 @@ def kaplan_meier(
 ) -> None:
     """Draw one survival curve for at least three sites. Sites send sums on an agreed grid, and no rows."""
     from consilience.outcomes.curves import curve, sum_times
-    from consilience.report.survival_curve import draw_curve
-    from consilience.runs.kaplan_meier import curve_csv, even_grid, read_all_sums, read_times, write_sums
+    from consilience.plots.survival_curve import draw_curve
+    from consilience.scoring.kaplan_meier import curve_csv, even_grid, read_all_sums, read_times, write_sums
 
     paths = [Path(path) for path in sorted(glob.glob(files, recursive=True))]
     if not paths:

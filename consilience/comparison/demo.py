@@ -14,9 +14,9 @@ from consilience.comparison.rows import row
 from consilience.data.sites import Sites
 from consilience.errors import Diverged
 from consilience.findings.wording import percent
-from consilience.runs.baselines import lines_to_beat
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import FORMAT
+from consilience.scoring.baselines import lines_to_beat
 
 HERE = resources.files("consilience.comparison")
 RECIPE = Recipe(data="digits", sites=5, split="dirichlet:0.1", calibration=30)

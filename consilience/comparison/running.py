@@ -31,10 +31,10 @@ from consilience.errors import refuse_damage, unknown_name
 from consilience.method import Method
 from consilience.models.remembered import remember_values
 from consilience.progress import track
-from consilience.runs.baselines import lines_to_beat
 from consilience.runs.provenance import check
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import FORMAT, Store
+from consilience.scoring.baselines import lines_to_beat
 from consilience.task import Task
 
 

@@ -24,9 +24,9 @@ from consilience.flower.client import method_json
 from consilience.flower.roster import Roster, Verify
 from consilience.flower.wire import digest, open_record, pack, record, signature_in, signed_text, unpack, weight
 from consilience.formats.codec import types_of
+from consilience.handover.admission import group_answers
 from consilience.method import Method
 from consilience.parties import Received
-from consilience.study.admission import group_answers
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shlex import quote
 
-from consilience.agreement.agreement import Study
+from consilience.agreement.members import Study
 from consilience.flower.app import pin
 
 GUIDE = """\

@@ -18,7 +18,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.constant import TaskType
 from torch import Tensor
 
-from consilience.agreement.agreement import Agreement, Study
+from consilience.agreement.agreement import Agreement
+from consilience.agreement.members import Study
 from consilience.agreement.rehearsal import invent_rows, probe_rows
 from consilience.data.sites import Data
 from consilience.disk.writing import PRIVATE, write_whole
@@ -34,15 +35,15 @@ from consilience.flower.executor import Runtime, new_secret, serving, tasks
 from consilience.flower.processes import Child, Unreachable, check_free, command, reach
 from consilience.formats.settings import describe
 from consilience.formats.signature import sign, verifies
+from consilience.handover.admission import rules_of
+from consilience.handover.masked_round import Masking
+from consilience.handover.masking import MESSAGE
 from consilience.method import Method, Needs, group, needs
 from consilience.parties import Received, Server
 from consilience.privacy.rules import FEWEST_SITES, by_rule
 from consilience.runs.loop import Loop, new_checkpoint
 from consilience.runs.provenance import citation, versions
 from consilience.runs.store import FORMAT, Checkpoint, Store
-from consilience.study.admission import rules_of
-from consilience.study.masked_round import Masking
-from consilience.study.masking import MESSAGE
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__

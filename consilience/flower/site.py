@@ -20,7 +20,8 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 from flwr.supercore.constant import TaskType
 
-from consilience.agreement.agreement import Agreement, Member, Study
+from consilience.agreement.agreement import Agreement
+from consilience.agreement.members import Member, Study
 from consilience.disk.writing import PRIVATE, append_line, make_folder, write_whole
 from consilience.engines import threads_for
 from consilience.engines.exchange import Turn
@@ -32,14 +33,14 @@ from consilience.flower.processes import Child, Unreachable, free_port, reach, s
 from consilience.flower.wire import unpack
 from consilience.formats.codec import kept_types_of
 from consilience.formats.signature import sign, verifies
+from consilience.handover.admission import begins_alone, rules_of
+from consilience.handover.masking import MESSAGE, MaskBook, book_path
+from consilience.handover.summing import mask_reply
 from consilience.key import Stream
 from consilience.method import Method
 from consilience.parties import Reply
-from consilience.study.admission import begins_alone, rules_of
-from consilience.study.masking import MESSAGE, MaskBook, book_path
 from consilience.study.rows import fingerprint, parts, rows_of, training_rows
 from consilience.study.site import check_commitment, first_message
-from consilience.study.summing import mask_reply
 from consilience.tree import Tree
 
 PAUSE = 3.0  # seconds between two attempts to connect

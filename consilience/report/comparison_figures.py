@@ -7,7 +7,7 @@ from markupsafe import Markup
 from consilience.findings.comparison_findings import ComparisonReport, SplitTable
 from consilience.findings.wording import metric
 from consilience.metrics.communication import sentence
-from consilience.report import plots, trends
+from consilience.plots import plots, trends
 from consilience.report.page import Picture, labels_picture
 
 

@@ -17,7 +17,7 @@ from consilience.effects.heterogeneity import reach
 from consilience.effects.terms import INTERCEPT
 from consilience.errors import refuse_damage
 from consilience.findings.wording import Json, percent
-from consilience.report.drawing import ACCENT, DASHED, INK, MUTED, SECOND, shorten, svg, wrap
+from consilience.plots.drawing import ACCENT, DASHED, INK, MUTED, SECOND, shorten, svg, wrap
 from consilience.report.page import Picture
 
 MOST_EFFECTS = 16  # that are drawn; the table has all

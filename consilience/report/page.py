@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from consilience.findings.values import Scores
 from consilience.findings.wording import FEW_ROWS, Json, count, human_bytes, interval, score
-from consilience.report import plots
+from consilience.plots import plots
 
 Facts: TypeAlias = list[tuple[str, str]]
 MOST_CELLS = 1000  # of a table of labels beside its figure

@@ -13,7 +13,7 @@ from consilience.findings.numbers import count, number, percent
 from consilience.findings.prediction_sets import SetsReport, sets_title
 from consilience.findings.run_findings import RunReport
 from consilience.guarantees.measured import Covered
-from consilience.report.drawing import ACCENT, DASHED, MUTED, PERCENT, SECOND, site_axis, site_height, svg
+from consilience.plots.drawing import ACCENT, DASHED, MUTED, PERCENT, SECOND, site_axis, site_height, svg
 from consilience.report.page import Picture
 
 MOST_IN_WORDS = 20  # groups that an alternative text lists

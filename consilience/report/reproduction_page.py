@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from consilience.findings.wording import Json, count, metric, number
-from consilience.report.drawing import ACCENT, DASHED, MUTED, is_wide, log_ticks, svg
+from consilience.plots.drawing import ACCENT, DASHED, MUTED, is_wide, log_ticks, svg
 from consilience.report.page import Cell, Picture, known_fields, render, seed_fact
 
 BESIDE = ("accuracy", "rmse", "nll", "brier", "crps")  # shown too, where an experiment keeps them

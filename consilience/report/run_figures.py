@@ -9,7 +9,7 @@ from markupsafe import Markup
 from consilience.findings.run_findings import Predicted, RunReport, UncertaintyPart
 from consilience.findings.values import Bin, Level, Round, Site, Traffic
 from consilience.findings.wording import count, interval, metric, number, percent, score
-from consilience.report import by_site, plots, predictions
+from consilience.plots import by_site, plots, predictions
 from consilience.report.forest import effects_pictures
 from consilience.report.page import Picture, both_ways, labels_picture
 from consilience.report.prediction_sets import sets_pictures

@@ -23,7 +23,7 @@ from consilience.findings.wording import (
     score,
     temperature_name,
 )
-from consilience.report import by_site
+from consilience.plots import by_site
 from consilience.report.forest import effects_pictures
 from consilience.report.page import (
     Facts,

@@ -15,10 +15,10 @@ from consilience.method import Method
 from consilience.methods.bounds import bounds
 from consilience.metrics.scores import intervals, scores
 from consilience.posterior import Point, Samples
-from consilience.runs.evaluate import in_own_unit, in_units, join, per_site
 from consilience.runs.provenance import takes_all_rows
 from consilience.runs.result import Result
 from consilience.runs.run import Compute, run
+from consilience.scoring.evaluate import in_own_unit, in_units, join, per_site
 from consilience.task import Task
 
 KEPT = ("metrics", "intervals", "tempered", "per_site", "worst_site", "best", "own_rows", "models")

@@ -19,7 +19,7 @@ from consilience.method import Method, Needs, check_releases, group, moves_stati
 from consilience.methods import METHODS
 from consilience.models.features import describe_maps
 from consilience.runs.device import on
-from consilience.runs.times import check_events
+from consilience.scoring.times import check_events
 from consilience.task import Task
 from consilience.version import __version__
 

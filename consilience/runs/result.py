@@ -33,12 +33,12 @@ from consilience.parties import Received, Server
 from consilience.posterior import Dense, Gaussian, Point, Samples
 from consilience.predictive import Categorical, Normal, check_finite, tempered
 from consilience.report.table import run_table
-from consilience.runs.baselines import lines_to_beat
 from consilience.runs.effects import effects_report, run_effects
-from consilience.runs.evaluate import Scorer, fitted_temperature, uncertainty
 from consilience.runs.provenance import check, facts, reported_identity
 from consilience.runs.store import FORMAT, Checkpoint, Store
-from consilience.runs.times import recall_baseline
+from consilience.scoring.baselines import lines_to_beat
+from consilience.scoring.evaluate import Scorer, fitted_temperature, uncertainty
+from consilience.scoring.times import recall_baseline
 from consilience.task import Task
 from consilience.tree import Tree
 

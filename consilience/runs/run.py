@@ -28,12 +28,12 @@ from consilience.runs.conformal import check_level, report_guarantee
 from consilience.runs.device import device as named_device
 from consilience.runs.device import on, place_on
 from consilience.runs.effects import effects_report
-from consilience.runs.evaluate import Scorer
 from consilience.runs.loop import Loop, new_checkpoint
 from consilience.runs.provenance import check, facts, identity, reported_identity
 from consilience.runs.result import Result
 from consilience.runs.start import Start, start_from
 from consilience.runs.store import FORMAT, Checkpoint, Store
+from consilience.scoring.evaluate import Scorer
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from consilience.admission.form import leaves_of
-from consilience.agreement.agreement import Agreement, Study
+from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Column
+from consilience.agreement.members import Study
 from consilience.agreement.promise import describe_promise
 from consilience.engines.ledger import Ledger
 from consilience.findings.wording import percent

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from consilience.admission.gate import refuse_errors
-from consilience.agreement.agreement import Member, Study
 from consilience.agreement.guarantees import calibration_of, fewest_scores
+from consilience.agreement.members import Member, Study
 from consilience.data.sites import Data
 from consilience.engines import threads_for, using_threads
 from consilience.errors import InputError
@@ -27,10 +27,10 @@ from consilience.guarantees.counts import merge_upwards
 from consilience.guarantees.kinds import Calibration, find_guarantee, own_guarantee, site_table
 from consilience.guarantees.scores import CALIBRATION, draws, row_scores
 from consilience.guarantees.sets import Guarantee
+from consilience.handover.admission import admit, rules_of
+from consilience.handover.files import from_sites
 from consilience.study.account import account
-from consilience.study.admission import admit, rules_of
 from consilience.study.coordinator import ChosenFiles, left_out, own_key
-from consilience.study.files import from_sites
 from consilience.study.model import Model, model_file
 
 

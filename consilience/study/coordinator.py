@@ -11,8 +11,9 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from consilience.agreement.agreement import Agreement, Study
+from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import features, inspect
+from consilience.agreement.members import Study
 from consilience.agreement.promise import describe_promise
 from consilience.agreement.rehearsal import probe_rows, server_of
 from consilience.engines import threads_for, using_threads
@@ -24,16 +25,16 @@ from consilience.findings.wording import privacy_note
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import Header, seal
 from consilience.formats.signature import public
+from consilience.handover.admission import check_release, gate_of
+from consilience.handover.files import Collected, collect, message_file, open_file
+from consilience.handover.masked_round import Masking
 from consilience.key import Stream
 from consilience.method import Method, Needs
 from consilience.parties import Received, Server
 from consilience.pooling.distil import distil_pool
 from consilience.study.account import account, bytes_crossed, chosen_account, influence_warnings
-from consilience.study.admission import check_release, gate_of
 from consilience.study.choice import choose_value, knob_of, without_student
 from consilience.study.effects import pooled_effects
-from consilience.study.files import Collected, collect, message_file, open_file
-from consilience.study.masked_round import Masking
 from consilience.study.model import Facts, Model, model_file, select_hand_out
 from consilience.study.statistics import judge, read_statistics
 from consilience.tree import Tree

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
 from consilience import tree
-from consilience.agreement.agreement import Agreement, Study, from_fields
+from consilience.agreement.agreement import Agreement, from_fields
+from consilience.agreement.members import Study
 from consilience.agreement.rehearsal import probe_rows
 from consilience.engines.soundness import holds_finite, quietly
 from consilience.errors import Diverged, InputError, refuse_damage

@@ -11,10 +11,10 @@ from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Column, Target
 from consilience.agreement.rehearsal import would_leave
 from consilience.errors import InputError, unknown_name
+from consilience.handover.summing import masked_bytes
 from consilience.method import Method, usual_rounds
 from consilience.methods import METHODS, defaults
 from consilience.study.model import NEEDS_NAMES
-from consilience.study.summing import masked_bytes
 
 EXAMPLE = (  # to be filled in by people
     Target("disease", ("no", "yes")),

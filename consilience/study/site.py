@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.admission.gate import Refused, limit_bytes
 from consilience.admission.message import check_first, check_message, limit_weights
-from consilience.agreement.agreement import Agreement, Member, Study
+from consilience.agreement.agreement import Agreement
+from consilience.agreement.members import Member, Study
 from consilience.agreement.rehearsal import Broadcasts, invent_rows, server_of
 from consilience.data.sites import Data
 from consilience.engines import threads_for, using_threads
@@ -19,6 +20,10 @@ from consilience.engines.exchange import Turn, alone, client_view
 from consilience.errors import InputError
 from consilience.formats.codec import kept_types_of, types_of
 from consilience.formats.envelope import Header, open_envelope, seal
+from consilience.handover.admission import begins_alone, may_leave, message_hash, rules_of
+from consilience.handover.files import open_file
+from consilience.handover.masking import MaskBook, book_path, statistics_of
+from consilience.handover.summing import mask_reply, mask_table
 from consilience.key import Stream
 from consilience.method import Method, Needs, privacy_statement
 from consilience.metrics.scores import scores
@@ -28,12 +33,8 @@ from consilience.privacy.discrete import Entropy
 from consilience.privacy.entropy import secret_draws
 from consilience.privacy.rows import holds_rows
 from consilience.privacy.rules import SMALLEST_CELL, by_rule
-from consilience.study.admission import begins_alone, may_leave, message_hash, rules_of
 from consilience.study.choice import knob_of, log_scores
-from consilience.study.files import open_file
-from consilience.study.masking import MaskBook, book_path, statistics_of
 from consilience.study.rows import Parts, Training, fingerprint, training_rows
-from consilience.study.summing import mask_reply, mask_table
 from consilience.tree import Tree
 
 SENT = "sent in round "  # of a memory's entries that hold a reply

@@ -9,14 +9,15 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.admission.gate import refuse_errors
-from consilience.agreement.agreement import Agreement, Member, Study
+from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Column as Agreed
 from consilience.agreement.columns import Inspection
+from consilience.agreement.members import Member, Study
 from consilience.errors import InputError
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Header, seal
-from consilience.study.admission import admit, rules_of
-from consilience.study.files import from_sites
+from consilience.handover.admission import admit, rules_of
+from consilience.handover.files import from_sites
 from consilience.summaries.summary import WITHHELD, Summary, nothing, summarise
 from consilience.summaries.table import TableOne, combine
 from consilience.summaries.variables import Column, Variable

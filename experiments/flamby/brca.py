@@ -16,7 +16,7 @@ from consilience.comparison.reproduce import Experiment, Values
 from consilience.data.dataset import Dataset
 from consilience.inference.newton import Newton
 from consilience.prior import Isotropic
-from consilience.runs.evaluate import Scorer
+from consilience.scoring.evaluate import Scorer
 
 ALL, REGIONS = "all test rows", "mean of regions"
 LAPLACE = co.Laplace(mode=Newton(), dense=True)

@@ -14,8 +14,8 @@ import studies
 from places import SHORT, Place
 from tiny import Invoke
 
-from consilience.agreement.agreement import read
 from consilience.agreement.columns import Column, Target
+from consilience.agreement.members import read
 from consilience.agreement.text import study_text
 from consilience.cli.predict import Predictions, _csv
 from consilience.formats.signature import new_key, read_key

@@ -12,7 +12,7 @@ import torch
 from places import COLUMNS, SHORT, Place
 from tiny import Invoke
 
-from consilience.agreement.agreement import read
+from consilience.agreement.members import read
 from consilience.agreement.rehearsal import probe_rows
 from consilience.cli.site_tables import show_parts
 from consilience.formats.envelope import Header, open_envelope, seal

@@ -32,10 +32,10 @@ from consilience.formats.settings import describe
 from consilience.methods import METHODS
 from consilience.metrics.paired import difference, holm
 from consilience.parties import Client
+from consilience.plots.trends import degrees
 from consilience.pooling.distil import Distil
 from consilience.posterior import Point, Posterior, centre
 from consilience.report.run_page import comparison_page
-from consilience.report.trends import degrees
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import Store, as_json
 

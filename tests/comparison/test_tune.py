@@ -20,8 +20,8 @@ from consilience.comparison.rows import row
 from consilience.comparison.search import Search, Trial, on_validation, rank, run_search, write_settings
 from consilience.errors import InputError
 from consilience.metrics.scores import scores
-from consilience.runs.evaluate import in_units
 from consilience.runs.recipe import Recipe
+from consilience.scoring.evaluate import in_units
 
 MOONS = Recipe(data="moons", model="linear", sites=3, calibration=10, validation=0.3)
 SHORT = ("inference.epochs=2", "inference.batch=200")

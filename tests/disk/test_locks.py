@@ -21,7 +21,7 @@ import tiny
 from tiny import Invoke
 
 import consilience as co
-from consilience.agreement.agreement import read
+from consilience.agreement.members import read
 from consilience.agreement.text import study_text
 from consilience.disk.locks import lock_file, lock_folder
 from consilience.errors import InputError

@@ -28,7 +28,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.constant import TaskType
 from tiny import Invoke
 
-from consilience.agreement.agreement import read
+from consilience.agreement.members import read
 from consilience.agreement.text import study_text
 from consilience.errors import InputError
 from consilience.flower.app import app_files, content_hash, pin, write_app

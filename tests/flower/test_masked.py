@@ -17,7 +17,7 @@ from flwr.app import Message
 from rounds import replies, server_key
 
 from consilience import tree
-from consilience.agreement.agreement import Study
+from consilience.agreement.members import Study
 from consilience.errors import InputError
 from consilience.flower.client import Site
 from consilience.flower.server import Deployed, rounds

@@ -8,7 +8,7 @@ from typing import Any
 import studies
 from rounds import replies, server_key, statistics_of
 
-from consilience.agreement.agreement import Study
+from consilience.agreement.members import Study
 from consilience.study.coordinator import ChosenFiles, choose, pool
 from consilience.study.model import read_model
 

@@ -14,14 +14,14 @@ import studies
 from rounds import replies, server_key
 
 from consilience.admission.gate import Rules
-from consilience.agreement.agreement import Study
+from consilience.agreement.members import Study
 from consilience.errors import InputError
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import open_envelope, seal
 from consilience.formats.signature import new_key, read_key, sign
+from consilience.handover.admission import gate_of
+from consilience.handover.files import collect
 from consilience.parties import Received
-from consilience.study.admission import gate_of
-from consilience.study.files import collect
 from consilience.study.site import first_message
 
 LIAR = "west"

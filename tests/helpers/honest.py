@@ -16,10 +16,10 @@ from consilience.agreement.columns import Target
 from consilience.agreement.rehearsal import would_leave
 from consilience.data.sites import Data
 from consilience.engines import Sequential, Turn
+from consilience.handover.admission import gate_of
 from consilience.key import Key, Stream
 from consilience.method import Method
 from consilience.parties import Received, Server
-from consilience.study.admission import gate_of
 from consilience.study.rows import rows_of
 from consilience.task import Task
 

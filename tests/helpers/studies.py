@@ -8,8 +8,9 @@ import random
 from pathlib import Path
 from typing import Any
 
-from consilience.agreement.agreement import Agreement, Study, signed_words
+from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Column, Target
+from consilience.agreement.members import Study, signed_words
 from consilience.agreement.rehearsal import would_leave
 from consilience.agreement.text import agreement_text
 from consilience.formats.signature import new_key, public, read_key, sign

@@ -17,7 +17,7 @@ from consilience.errors import InputError
 from consilience.key import Key
 from consilience.metrics.uncertainty import decompose
 from consilience.predictive import Categorical, Distribution, Normal
-from consilience.runs.evaluate import uncertainty
+from consilience.scoring.evaluate import uncertainty
 
 Make: TypeAlias = Callable[[int, int, int], tuple[list[list[Distribution]], Tensor]]
 

@@ -14,7 +14,7 @@ from consilience.formats.settings import configure, describe, restore
 from consilience.likelihood import LOG_NOISE
 from consilience.methods import METHODS
 from consilience.posterior import Point
-from consilience.runs.baselines import lines_to_beat
+from consilience.scoring.baselines import lines_to_beat
 
 
 def test_variances_are_averaged_as_variances_and_weights_as_weights() -> None:

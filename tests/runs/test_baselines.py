@@ -19,9 +19,9 @@ from consilience.findings.run_findings import read_run
 from consilience.findings.warnings import doubts
 from consilience.methods import METHODS, defaults
 from consilience.report.run_page import comparison_page, run_page
-from consilience.runs.baselines import lines_to_beat
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import Store
+from consilience.scoring.baselines import lines_to_beat
 
 SHORT = ("inference.epochs=2", "inference.batch=200", "inference.cycles=1", "inference.samples=1")
 

@@ -28,7 +28,7 @@ from consilience.inference.unrolled import Distillation
 from consilience.metrics.scores import scores
 from consilience.parties import Client
 from consilience.predictive import Predictive
-from consilience.runs.evaluate import Scorer, in_units
+from consilience.scoring.evaluate import Scorer, in_units
 from consilience.task import Task
 
 WORK: Counter[str] = Counter()

@@ -23,8 +23,8 @@ from consilience.parties import Client
 from consilience.posterior import Point, Posterior
 from consilience.predictive import Categorical, Distribution, Normal
 from consilience.report.run_page import comparison_page, run_page
-from consilience.runs import evaluate
 from consilience.runs.recipe import Recipe
+from consilience.scoring import evaluate
 
 
 def part(p: Distribution, rows: slice) -> Distribution:

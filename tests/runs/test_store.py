@@ -15,7 +15,7 @@ import tiny
 from safetensors import safe_open
 
 import consilience as co
-from consilience.runs.evaluate import Scorer
+from consilience.scoring.evaluate import Scorer
 
 RUN = ["scaffold", "--data", "digits", "--sites", "4", "--rounds", "3", "--no-bounds", "--model", "mortal:Net"]
 MORTAL = """

@@ -15,11 +15,11 @@ from lies import BASES, LIES, TABLE, as_markdown, size
 
 import consilience as co
 from consilience.admission.gate import ARRIVAL, CONTENT, Arrival, Gate, Refused, Rules
-from consilience.agreement.agreement import Study
+from consilience.agreement.members import Study
 from consilience.errors import InputError
+from consilience.handover.admission import group_answers, may_leave
 from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian, Point
-from consilience.study.admission import group_answers, may_leave
 
 needs_flower = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs Flower")
 DOORS = [pytest.param(by_files, id="files"), pytest.param(by_flower, id="flower", marks=needs_flower)]

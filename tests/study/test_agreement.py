@@ -13,8 +13,9 @@ import studies
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from consilience.agreement.agreement import Study, from_fields, read, signed_words
+from consilience.agreement.agreement import from_fields
 from consilience.agreement.columns import Column, features, inspect, labelled_rows, sums
+from consilience.agreement.members import Study, read, signed_words
 from consilience.agreement.names import check_name
 from consilience.agreement.rehearsal import rehearse, would_leave
 from consilience.agreement.text import propose_columns, study_text
@@ -22,8 +23,8 @@ from consilience.agreement.toml import read_columns
 from consilience.data.cells import Cell
 from consilience.errors import InputError
 from consilience.formats.signature import PREFIX, is_weak, new_key, public, sign, verifies
+from consilience.handover.admission import admit
 from consilience.posterior import Dense, Gaussian
-from consilience.study.admission import admit
 from consilience.study.joining import add_member, join_text
 from consilience.study.proposal import EXAMPLE, consistent, proposal
 

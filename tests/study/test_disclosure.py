@@ -14,8 +14,9 @@ from rounds import replies, rows, server_key
 from tiny import Invoke
 from torch import Tensor
 
-from consilience.agreement.agreement import Agreement, Study
+from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Column
+from consilience.agreement.members import Study
 from consilience.agreement.text import study_text
 from consilience.data.sites import Data
 from consilience.datasets.folder import locate

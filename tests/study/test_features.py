@@ -13,13 +13,14 @@ import studies
 import torch
 
 import consilience as co
-from consilience.agreement.agreement import from_fields, read
+from consilience.agreement.agreement import from_fields
 from consilience.agreement.columns import Column, Target
+from consilience.agreement.members import read
 from consilience.agreement.text import study_text
 from consilience.errors import InputError
+from consilience.handover.admission import bounds_of
 from consilience.key import Key
 from consilience.models.features import longest_features
-from consilience.study.admission import bounds_of
 from consilience.study.proposal import consistent, proposal
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from consilience import tree
-from consilience.agreement.agreement import Study
+from consilience.agreement.members import Study
 from consilience.agreement.rehearsal import invent_rows, server_of
 
 needs_flower = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs Flower")

@@ -12,16 +12,17 @@ import torch
 from rounds import replies, rows, server_key
 
 import consilience as co
-from consilience.agreement.agreement import FORMAT_1, Study
+from consilience.agreement.agreement import FORMAT_1
+from consilience.agreement.members import Study
 from consilience.errors import InputError
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import open_envelope
 from consilience.formats.signature import read_key
+from consilience.handover.files import message_file
 from consilience.methods import METHODS
 from consilience.parties import Client, Reply
 from consilience.posterior import Point
 from consilience.study.coordinator import PooledFiles, pool
-from consilience.study.files import message_file
 from consilience.study.rows import Parts, parts, rows_of
 from consilience.study.site import Fitted, first_message, fit
 

@@ -17,13 +17,13 @@ from consilience.errors import InputError
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import open_envelope, seal
 from consilience.formats.signature import read_key
+from consilience.handover.admission import gate_of
+from consilience.handover.files import collect
 from consilience.key import Key
 from consilience.parties import Received
 from consilience.posterior import Point, Samples
-from consilience.study.admission import gate_of
 from consilience.study.choice import TEMPERATURES
 from consilience.study.coordinator import choose, pool, write_model
-from consilience.study.files import collect
 from consilience.study.model import Facts, Model, model_file, read_model, select_hand_out, unnamed_mixture
 
 TAUGHT = ("distil=Distil", "distil.inference.epochs=1")

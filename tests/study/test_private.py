@@ -11,7 +11,7 @@ import pytest
 import studies
 import torch
 
-from consilience.agreement.agreement import Study
+from consilience.agreement.members import Study
 from consilience.agreement.promise import describe_promise
 from consilience.agreement.text import agreement_text
 from consilience.data.sites import Data

@@ -13,8 +13,9 @@ from places import COLUMNS, SHORT, Place
 from tiny import Invoke
 from torch import Tensor
 
-from consilience.agreement.agreement import Agreement, Sender, Study, read, signed_words
+from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Column, inspect
+from consilience.agreement.members import Sender, Study, read, signed_words
 from consilience.agreement.text import agreement_text, study_text
 from consilience.agreement.toml import check_column
 from consilience.data.cells import Cell

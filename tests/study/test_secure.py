@@ -16,20 +16,20 @@ from scipy import stats
 from tiny import Invoke
 
 from consilience import tree
-from consilience.agreement.agreement import Study, read
+from consilience.agreement.members import Study, read
 from consilience.agreement.text import study_text
 from consilience.disk import writing
 from consilience.errors import InputError
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import open_envelope, seal
 from consilience.formats.signature import read_key
+from consilience.handover.masking import MaskBook, book_path
+from consilience.handover.masking import statistics_of as statistics_about
+from consilience.handover.summing import drop_sites
 from consilience.privacy.masks import Masked
 from consilience.study.coordinator import PooledFiles, choose, pool, start
-from consilience.study.masking import MaskBook, book_path
-from consilience.study.masking import statistics_of as statistics_about
 from consilience.study.model import read_model
 from consilience.study.site import fit
-from consilience.study.summing import drop_sites
 
 FOUR = ("north", "south", "west", "east")
 SUMS: dict[str, Any] = {"method": "exact", "settings": (), "fewest_sites": 3, "smallest": 1}
@@ -383,7 +383,7 @@ def test_a_kill_at_any_file_leaves_no_second_answer_and_no_told_mask_unwritten(
         book(study, tmp_path, "north").tell(request)
 
     with monkeypatch.context() as patched:
-        patched.setattr("consilience.study.masking.write_whole", killed_write)
+        patched.setattr("consilience.handover.masking.write_whole", killed_write)
         with pytest.raises(Killed):
             fit_and_tell()
 

@@ -19,7 +19,7 @@ from tiny import Invoke
 
 from consilience import tree
 from consilience.admission import gate
-from consilience.agreement.agreement import Study
+from consilience.agreement.members import Study
 from consilience.agreement.rehearsal import PROBES, probe_rows
 from consilience.engines.soundness import UNSOUND
 from consilience.errors import Diverged, InputError

@@ -11,7 +11,7 @@ import studies
 import torch
 from rounds import pooled_model, replies, server_key, statistics_of
 
-from consilience.agreement.agreement import Study
+from consilience.agreement.members import Study
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import open_envelope, seal
 from consilience.formats.signature import read_key

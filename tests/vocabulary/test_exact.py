@@ -33,7 +33,7 @@ from consilience.predictive import (
     tempered,
 )
 from consilience.prior import Flat, Isotropic
-from consilience.runs.evaluate import uncertainty
+from consilience.scoring.evaluate import uncertainty
 
 NOISE = 0.5
 

@@ -13,12 +13,13 @@ from typing import NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.admission.gate import Arrival, Gate, Identity, Refused, limit_bytes
-from consilience.agreement.agreement import Agreement, Study
+from consilience.agreement.agreement import Agreement
+from consilience.agreement.members import Study
 from consilience.errors import InputError
 from consilience.formats.codec import decode, types_of
 from consilience.formats.envelope import MOST_BYTES, Envelope, Header, open_envelope, seal
+from consilience.handover.admission import group_answers, rules_of
 from consilience.parties import Received
-from consilience.study.admission import group_answers, rules_of
 from consilience.tree import Tree
 
 SLACK = 100_000  # bytes of a file that is not a reply, beyond those agreed for one

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from consilience.findings.values import Scores, Site, Traffic
 from consilience.findings.wording import count, human_bytes, metric, percent, score
-from consilience.report.drawing import (
+from consilience.plots.drawing import (
     ACCENT,
     BYTES,
     DASHED,

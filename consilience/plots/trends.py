@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from consilience.findings.comparison_findings import ComparisonRow, SplitTable
 from consilience.findings.wording import human_bytes, metric, score
 from consilience.metrics.communication import bytes_sent, mean_curve
-from consilience.report.drawing import (
+from consilience.plots.drawing import (
     ACCENT,
     INK,
     MUTED,

@@ -20,8 +20,8 @@ from consilience.metrics.uncertainty import Uncertainty, decompose
 from consilience.outcomes.counts import Counts
 from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Distribution, Normal, Predictive, temperature, tempered
-from consilience.runs.shown import examples, predicted_bins
-from consilience.runs.times import describe_times, grid_of, with_baseline
+from consilience.scoring.shown import examples, predicted_bins
+from consilience.scoring.times import describe_times, grid_of, with_baseline
 from consilience.task import Task
 from consilience.tree import Tree
 

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from consilience.findings.run_findings import Example, Predicted, UncertaintyPart
 from consilience.findings.wording import count, number, percent
-from consilience.report.drawing import ACCENT, DASHED, INK, MUTED, PAPER, RULE, SECOND, svg, wrap
+from consilience.plots.drawing import ACCENT, DASHED, INK, MUTED, PAPER, RULE, SECOND, svg, wrap
 
 PARTS = {
     "aleatoric": ("aleatoric", MUTED),

@@ -15,7 +15,7 @@ from consilience.outcomes.counts import Counts
 from consilience.outcomes.curves import baseline, even_times, sum_times
 from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Distribution, Normal
-from consilience.runs.evaluate import draw_evenly, in_units
+from consilience.scoring.evaluate import draw_evenly, in_units
 
 FIT_ROWS = 10_000  # training rows of the linear classifier at most, drawn evenly
 PRECISION = 1.0  # of the linear model's weights, on standardised features

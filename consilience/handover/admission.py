@@ -32,8 +32,9 @@ from consilience.admission.gate import (
     check_weights,
     refuse_errors,
 )
-from consilience.agreement.agreement import Agreement, Study
+from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Column
+from consilience.agreement.members import Study
 from consilience.agreement.rehearsal import rehearsal_of
 from consilience.errors import InputError
 from consilience.formats.codec import encode

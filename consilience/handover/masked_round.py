@@ -9,16 +9,13 @@ from pathlib import Path
 from torch import Tensor
 
 from consilience.admission.gate import Gate, Rules
-from consilience.agreement.agreement import Study
+from consilience.agreement.members import Study
 from consilience.agreement.rehearsal import rehearsal_of
 from consilience.errors import InputError
 from consilience.formats.envelope import Envelope, open_envelope
-from consilience.method import Method
-from consilience.parties import Received
-from consilience.privacy.masks import Masked
-from consilience.study.files import Collected, collect, from_sites
-from consilience.study.masking import REPLY
-from consilience.study.summing import (
+from consilience.handover.files import Collected, collect, from_sites
+from consilience.handover.masking import REPLY
+from consilience.handover.summing import (
     Summed,
     add_masked,
     invent_reply,
@@ -27,6 +24,9 @@ from consilience.study.summing import (
     scales_for,
     summation_of,
 )
+from consilience.method import Method
+from consilience.parties import Received
+from consilience.privacy.masks import Masked
 from consilience.task import Task
 from consilience.tree import Tree
 

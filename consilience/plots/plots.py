@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from consilience.findings.comparison_findings import ComparisonRow, Group
 from consilience.findings.values import Bin, Level, Round, Span, finite_ends
 from consilience.findings.wording import count, metric, percent, score
-from consilience.report.drawing import (
+from consilience.plots.drawing import (
     ACCENT,
     DASHED,
     INK,

@@ -15,14 +15,14 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from consilience.agreement.agreement import Member, Study
+from consilience.agreement.members import Member, Study
 from consilience.disk.locks import lock_file
 from consilience.disk.writing import PRIVATE, write_whole
 from consilience.errors import InputError
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Envelope, Header, seal
+from consilience.handover.files import open_file
 from consilience.privacy.masks import Masked, Purpose, derive_key, hash_roster, mask, public_half, shared_key
-from consilience.study.files import open_file
 
 REPLY = "reply"  # what is summed in a round
 MESSAGE = "reply over Flower"  # the same in a deployment, so that no mask serves for a file and a message

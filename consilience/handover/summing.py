@@ -33,18 +33,19 @@ from consilience.admission.gate import (
     refuse_errors,
 )
 from consilience.admission.steps import Scales, scales_of
-from consilience.agreement.agreement import Agreement, Member, Study
+from consilience.agreement.agreement import Agreement
+from consilience.agreement.members import Member, Study
 from consilience.agreement.rehearsal import INVENTED, Rehearsal, rehearsal_of
 from consilience.agreement.secure import Drop
 from consilience.errors import InputError
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Envelope, Header, seal
+from consilience.handover.admission import bounds_of
+from consilience.handover.masking import MESSAGE, REPLY, MaskBook, purpose_of, roster_of
 from consilience.method import Method
 from consilience.parties import Received, Reply
 from consilience.pooling.summands import Counted, Summation
 from consilience.privacy.masks import KEY, Masked, add_up
-from consilience.study.admission import bounds_of
-from consilience.study.masking import MESSAGE, REPLY, MaskBook, purpose_of, roster_of
 from consilience.task import Task
 from consilience.tree import Tree
 

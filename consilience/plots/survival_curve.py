@@ -7,7 +7,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from consilience.findings.wording import number, percent
 from consilience.outcomes.curves import Curve
-from consilience.report.drawing import ACCENT, svg
+from consilience.plots.drawing import ACCENT, svg
 
 
 def draw_curve(found: Curve, unit: str) -> str:

@@ -1,0 +1,180 @@
+"""`consilience study new`: the agreement as a file, to be read, corrected and signed."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from consilience.cli.handed import (
+    say,
+    write_files,
+)
+from consilience.cli.options import (
+    Delta_,
+    Epsilon_,
+    Honest_,
+    Noise_,
+    Seed_,
+    Set_,
+    Unit_,
+    app,
+    features_like,
+    privacy_settings,
+)
+from consilience.errors import InputError
+
+if TYPE_CHECKING:
+    from consilience.agreement.columns import Column, Target
+
+study_app = typer.Typer(no_args_is_help=True, help="Coordinate a study: agree, collect files, pool.")
+app.add_typer(study_app, name="study")
+
+
+@study_app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="The study's name; its file will be NAME.toml.")],
+    like: Annotated[
+        Path | None,
+        typer.Option(help="A table to propose columns from: categories are copied into the study, rows are not."),
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="The column to predict, with --like.")] = None,
+    time: Annotated[str | None, typer.Option(hidden=True)] = None,
+    event: Annotated[str | None, typer.Option(hidden=True)] = None,
+    dictionary: Annotated[
+        Path | None,
+        typer.Option("--columns", help="Alternatively, a TOML file with the tables [target] and [columns]."),
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="The method; see `consilience methods`.")] = None,
+    model: Annotated[str | None, typer.Option(help="The network; see `consilience models`.")] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=features_like, help="Fixed features of the columns: identity, relu or fourier, as relu:200."
+        ),
+    ] = None,
+    settings: Set_ = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds of exchanging files; by default the method's usual number.")
+    ] = None,
+    seed: Seed_ = 0,
+    scaling: Annotated[
+        str, typer.Option(help="agreed, or sums: found by a first exchange of sums and counts.")
+    ] = "agreed",
+    hand_out: Annotated[str | None, typer.Option(help="What sites get back: mixture, student or ensemble.")] = None,
+    rare: Annotated[str, typer.Option(help="Levels and marks of few rows: merge, or refuse.")] = "merge",
+    rows_per_parameter: Annotated[
+        float, typer.Option(help="Training rows that a site needs for each parameter of the model; 0: no such rule.")
+    ] = 3.0,
+    fewest_sites: Annotated[int, typer.Option(help="The fewest sites whose replies are pooled.")] = 3,
+    most_influence: Annotated[
+        float, typer.Option(help="Share of the model that one site may have without a warning.")
+    ] = 0.5,
+    level: Annotated[
+        float, typer.Option(help="What prediction sets shall cover, as 0.9; a fifth of the rows calibrates them.")
+    ] = 0.0,
+    guarantee: Annotated[str, typer.Option(help="Their kind: class, pooled, quantile or own.")] = "",
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Sites mask what they send: the coordinator sees the sum alone.")
+    ] = False,
+    epsilon: Epsilon_ = None,
+    delta: Delta_ = None,
+    unit: Unit_ = None,
+    noise: Noise_ = None,
+    honest: Honest_ = None,
+    patient: Annotated[
+        str | None, typer.Option(help="The column that says whose a row is, with --unit patient.")
+    ] = None,
+    folder: Annotated[Path, typer.Option("--folder", help="Folder for NAME.toml and NAME.key.")] = Path(),
+) -> None:
+    """Write a study file, to be read, corrected and then signed by every site."""
+    from consilience.agreement.text import agreement_text
+    from consilience.formats.signature import new_key, public
+    from consilience.study.proposal import proposal
+
+    if time is not None or event is not None:
+        raise InputError(
+            "A study agrees on classes and numbers, not on times to an event: learn those with `consilience run --time "
+            "… --event …`, and draw one curve for several sites with `consilience kaplan-meier`."
+        )
+    path = folder / f"{name}.toml"
+    if path.exists():
+        raise InputError(f"{path} already exists: choose another name, or delete it if nobody has signed it.")
+    if (like is None) != (target is None):
+        raise InputError("Give --like TABLE and --target COLUMN together, or neither for an example to fill in.")
+    target_column, columns_ = _propose(like, target, dictionary)
+    draft = proposal(
+        name,
+        "",
+        target_column,
+        columns_,
+        method,
+        model,
+        tuple(settings or ()),
+        rounds,
+        seed,
+        scaling,
+        hand_out,
+        features,
+        secure,
+        _privacy(epsilon, delta, unit, noise, honest, patient),
+    )
+    draft = dataclasses.replace(
+        draft,
+        rare=rare,
+        rows_per_parameter=rows_per_parameter,
+        fewest_sites=fewest_sites,
+        most_influence=most_influence,
+        level=level,
+        calibrate=0.2 * bool(level),
+        guarantee=guarantee,
+    )
+    draft.check()
+    key = new_key(path.with_suffix(".key"))
+    agreement = dataclasses.replace(draft, server=public(key))
+    write_files(path, agreement_text(agreement, agreement.build_method().sends), "Study", shared=True)
+    say(f"Your private key, never to be shared: {path.with_suffix('.key')}")
+    if like:
+        say("Columns, types and ranges are guesses from one table: correct them before anybody signs.")
+    needed = f"every site needs {draft.fewest_rows:,} training rows"
+    say(f"The model has {draft.parameters:,} parameters: {needed}, or agree on another rows_per_parameter.")
+    command = f"`consilience site join {path.name} NAME TABLE`"
+    say(f"Next: read {path}, correct it, and send it to the sites, who run {command}.")
+
+
+def _privacy(
+    epsilon: float | None,
+    delta: float | None,
+    unit: str | None,
+    noise: str | None,
+    honest: int | None,
+    patient: str | None,
+) -> dict[str, Any]:
+    """The fields of [privacy]; a study of patients keeps their rows together, and sets none aside."""
+    if (unit == "patient") != (patient is not None):
+        raise InputError("--unit patient and --patient COLUMN belong together: give both or neither.")
+    if unit == "patient":
+        unit = None
+    if not privacy_settings(epsilon, delta, unit, noise, honest):
+        if patient is not None:
+            raise InputError("--patient belongs to --epsilon: give it too.")
+        return {}
+    fields = {"epsilon": epsilon, "delta": delta or 1e-5, "noise_added": noise or "site", "honest_sites": honest or 0}
+    if patient is None:
+        return {**fields}
+    return {**fields, "patient": patient, "choose": 0.0, "test": 0.0}
+
+
+def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> tuple[Target, tuple[Column, ...]]:
+    """Read the columns from a dictionary, guess them from a table, or take an example to fill in."""
+    from consilience.agreement.text import propose_columns
+    from consilience.agreement.toml import read_columns
+    from consilience.study.proposal import EXAMPLE
+
+    if dictionary is not None:
+        return read_columns(dictionary)
+    if like and target:
+        return propose_columns(like, target)
+    return EXAMPLE

@@ -1,0 +1,1 @@
+"""What is handed over in a study: files, what is admitted of them, masks and sums."""
