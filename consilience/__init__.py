@@ -47,7 +47,6 @@ from consilience.method import Method
 from consilience.methods.bcm import BCM
 from consilience.methods.beta import BetaPredictiveBayes
 from consilience.methods.bounds import Centralised, LocalOnly, ServerOnly
-from consilience.methods.ccvr import CCVR
 from consilience.methods.coreset import CoresetFL
 from consilience.methods.dosfl import DOSFL
 from consilience.methods.ep_mcmc import EPMCMC
@@ -59,13 +58,9 @@ from consilience.methods.exact_tuned import ExactTuned
 from consilience.methods.fedavg import FedAvg
 from consilience.methods.fedbe import FedBE
 from consilience.methods.fedkt import FedKT
-from consilience.methods.fedlpa import FedLPA
 from consilience.methods.fedopt import FedAdam, FedAvgM, FedYogi
-from consilience.methods.fedov import FedOV
 from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx
-from consilience.methods.fens import FENS
-from consilience.methods.fisher import FedFisher, FisherMerging
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.methods.glm import GLM
 from consilience.methods.hierarchical import Hierarchical
@@ -73,7 +68,6 @@ from consilience.methods.mime import Mime, MimeLite
 from consilience.methods.mixture import Mixture
 from consilience.methods.oneshot import OneShotFL
 from consilience.methods.pvi import PVI
-from consilience.methods.regmean import RegMean
 from consilience.methods.scaffold import Scaffold
 from consilience.methods.variational import VariationalAveraging
 from consilience.runs.conformal import conformal
@@ -89,16 +83,15 @@ if TYPE_CHECKING:
     from consilience.summaries.table import table_one
 
 __all__ = [
-    "BCM", "CCVR", "DOSFL", "EPMCMC", "FENS", "GLM", "HMC", "PVI", "SGD", "SGLD", "SWAG", "Adam", "BetaPredictiveBayes",
-    "Centralised", "Compute", "CoresetFL", "CyclicalSGHMC", "Diverged", "EvidenceLogits", "EvidencePooling",
-    "EvidenceTuned", "ExactPooling", "ExactTuned", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedFisher", "FedKT",
-    "FedLPA", "FedOV", "FedPA", "FedProx", "FedYogi", "FederatedClassifier", "FederatedRegressor", "FisherMerging",
-    "GaussianProduct", "Hierarchical", "InputError", "Laplace", "LocalOnly", "MeanField", "Method", "Mime", "MimeLite",
-    "Mixture", "OneShotFL", "Participation", "RegMean", "Result", "Sampler", "Scaffold", "ServerOnly", "Sites", "Task",
-    "VariationalAveraging", "__version__", "classification", "compare", "conformal", "counts", "data", "datasets",
-    "engines", "from_arrays", "from_csv", "guarantees", "inference", "key", "load", "method", "methods", "metrics",
-    "models", "outcomes", "parties", "pooling", "posterior", "predictive", "prior", "regression", "run", "runs",
-    "splits", "survival", "table_one", "task", "training", "tune",
+    "BCM", "DOSFL", "EPMCMC", "GLM", "HMC", "PVI", "SGD", "SGLD", "SWAG", "Adam", "BetaPredictiveBayes", "Centralised",
+    "Compute", "CoresetFL", "CyclicalSGHMC", "Diverged", "EvidenceLogits", "EvidencePooling", "EvidenceTuned",
+    "ExactPooling", "ExactTuned", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA", "FedProx", "FedYogi",
+    "FederatedClassifier", "FederatedRegressor", "GaussianProduct", "Hierarchical", "InputError", "Laplace",
+    "LocalOnly", "MeanField", "Method", "Mime", "MimeLite", "Mixture", "OneShotFL", "Participation", "Result",
+    "Sampler", "Scaffold", "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification",
+    "compare", "conformal", "counts", "data", "datasets", "engines", "from_arrays", "from_csv", "guarantees",
+    "inference", "key", "load", "method", "methods", "metrics", "models", "outcomes", "parties", "pooling", "posterior",
+    "predictive", "prior", "regression", "run", "runs", "splits", "survival", "table_one", "task", "training", "tune",
 ]  # fmt: skip
 
 

@@ -12,9 +12,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # its parts are imported when they are used
 import torch
-from scipy.special import expit
-from scipy.stats import binom
 from torch import Tensor
 
 from consilience.errors import InputError
@@ -84,12 +83,12 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
         raise InputError(f"{correct} of {guesses} guesses about {canaries} canaries: each must be at most the next.")
     if not (epsilon >= 0 and 0 <= delta < 1):
         raise InputError(f"epsilon={epsilon:g}, delta={delta:g}: give epsilon of at least 0, and delta within 0 … 1.")
-    share = expit(epsilon)
-    tail = float(binom.sf(correct - 1, guesses, share))
+    share = scipy.special.expit(epsilon)
+    tail = float(scipy.stats.binom.sf(correct - 1, guesses, share))
     if delta == 0 or correct == 0:
         return min(tail, 1.0)
     i = np.arange(1, correct + 1)
-    below = np.cumsum(binom.pmf(correct - i, guesses, share))  # P[v − i ≤ B < v]
+    below = np.cumsum(scipy.stats.binom.pmf(correct - i, guesses, share))  # P[v − i ≤ B < v]
     return min(tail + 2 * canaries * delta * float((below / i).max()), 1.0)
 
 
