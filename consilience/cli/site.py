@@ -15,11 +15,11 @@ from consilience.cli.handed import (
     own_number,
     say,
     site_identity,
-    warn_unsigned,
     write_files,
 )
 from consilience.cli.options import app
 from consilience.cli.screen import out, progress
+from consilience.cli.site_rows import kept_rows, same_rows, unseen_rows
 from consilience.cli.site_tables import (
     brief,
     calibration_table,
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from consilience.agreement.agreement import Agreement
-    from consilience.data.sites import Data
-    from consilience.study.model import Model
 
 site_app = typer.Typer(no_args_is_help=True, help="Take part in a study; your rows never leave.")
 app.add_typer(site_app, name="site")
@@ -48,6 +46,9 @@ Out_ = Annotated[
 OneClass_ = Annotated[bool, typer.Option("--one-class", help="Confirm that all rows here are of one class.")]
 Memory_ = Annotated[
     Path | None, typer.Option("--memory", help="What `site fit` keeps at the site; SITE.memory by default.")
+]
+Replace_ = Annotated[
+    bool, typer.Option("--replace", help="Write over a reply from other rows, which was never handed over.")
 ]
 
 
@@ -166,22 +167,27 @@ def fit(
     message: Annotated[Path | None, typer.Option(help="The coordinator's message; from the second round on.")] = None,
     memory: Memory_ = None,
     one_class: OneClass_ = False,
+    replace: Replace_ = False,
 ) -> None:
     """Fit the model to this site's rows and write the one file that leaves the site."""
     from consilience.agreement.agreement import read
-    from consilience.study.rows import parts, rows_of
+    from consilience.study.recall import marks_file, marks_path, recall
+    from consilience.study.rows import rows_of
     from consilience.study.site import fit as fit_site
     from consilience.study.site import own_scores
 
     study = read(study_file)
     member, signing_key = site_identity(study, key)
     data, _ = rows_of(study.agreement, table, one_class)
-    rows = parts(study.agreement, member.number, data)
     path = out_ or Path(f"{member.name}.reply")
     memory_path = memory or Path(f"{member.name}.memory")
     with lock_file(memory_path):
+        recalled = recall(study.agreement, member.number, signing_key, memory_path, data)
+        rows = same_rows(study.agreement, member.number, data, recalled, memory_path, replace)
         with progress(True):
-            fitted = fit_site(study, member, signing_key, rows, message, memory_path)
+            fitted = fit_site(study, member, signing_key, rows, message, memory_path, replace)
+        marks = marks_file(study.agreement, member.name, member.number, signing_key, rows)
+        write_files(marks_path(memory_path), marks, "Stays here, to know rows by")
         write_files(memory_path, fitted.memory, "Stays here")  # first, so that nothing is handed over unremembered
         write_files(path, fitted.reply, "For the coordinator")
     for note in fitted.training.notes:
@@ -231,8 +237,8 @@ def statistics(
     """Write sums of log-scores over the rows set aside, for `study choose` at the coordinator. No row leaves."""
     from consilience.agreement.agreement import read
     from consilience.study.model import read_model
-    from consilience.study.rows import parts, rows_of
-    from consilience.study.site import check_unseen
+    from consilience.study.recall import recall
+    from consilience.study.rows import rows_of
     from consilience.study.site import statistics as sum_scores
 
     study = read(study_file)
@@ -246,10 +252,17 @@ def statistics(
             "current study file and model."
         )
     data, _ = rows_of(study.agreement, table, one_class=True)
-    rows = parts(study.agreement, member.number, data)
-    if not check_unseen(study, memory or Path(f"{member.name}.memory"), rows):
+    memory_path = memory or kept_rows(member.name)
+    recalled = recall(study.agreement, member.number, signing_key, memory_path, data)
+    if not recalled.known:
         say("What `site fit` kept is not here: whether this is the table it was fitted to cannot be checked.", "yellow")
-    sums = sum_scores(study, member, signing_key, rows.choose, pooled.method, pooled.state, pooled.checksum)
+    if recalled.difference:
+        raise InputError(
+            f"The table has changed since `site fit`: {recalled.difference}. Use the table of then: two sums show "
+            "where they differ, and rows set aside may have been trained on."
+        )
+    choose = recalled.rows.choose
+    sums = sum_scores(study, member, signing_key, choose, pooled.method, pooled.state, pooled.checksum)
     write_files(out_ or Path(f"{member.name}.statistics"), sums, "For the coordinator")
 
 
@@ -261,12 +274,16 @@ def evaluate(
         Path | None, typer.Option(help="The study file; with it, only this site's test rows are used.")
     ] = None,
     key: Key_ = None,
+    memory: Memory_ = None,
 ) -> None:
-    """Evaluate a returned model on this site's rows: its scores and its calibration. The results stay here."""
+    """Evaluate a returned model on rows it has not seen: its scores and its calibration. The results stay here.
+
+    Rows that this site's memory knows as trained on or chosen by are left out, whatever order they come in.
+    """
     from consilience.metrics.scores import intervals, scores
     from consilience.predictive import Categorical
 
-    pooled, data = _model_and_rows(model, table, study, key)
+    pooled, data = unseen_rows(model, table, study, key, memory)
     target = pooled.agreement.target
     y = data.y
     if not target.classes:
@@ -275,24 +292,3 @@ def evaluate(
     out.print(score_table(scores(p, y), intervals(p, y)))
     if isinstance(p, Categorical):
         out.print(calibration_table(p, y, pooled.agreement.smallest))
-
-
-def _model_and_rows(model: Path, table: Path, study_file: Path | None, key: Path | None) -> tuple[Model, Data]:
-    """Read a model and the rows to evaluate it on: the site's test rows, where its study is given."""
-    from consilience.agreement.agreement import read
-    from consilience.study.model import read_model
-    from consilience.study.rows import parts, rows_of
-
-    if study_file is None:
-        pooled = read_model(model, None)
-        data, _ = rows_of(pooled.agreement, table, one_class=True)
-        warn_unsigned(pooled.agreement)
-        say(f"All {len(data.y)} rows. If this site took part, give --study to use its test rows only.")
-        return pooled, data
-    study = read(study_file)
-    pooled = read_model(model, study)
-    data, _ = rows_of(pooled.agreement, table, one_class=True)
-    member, _ = site_identity(study, key)
-    data = parts(pooled.agreement, member.number, data).test
-    say(f"{len(data.y)} test rows of this site, used neither for training nor for choosing.")
-    return pooled, data

@@ -106,6 +106,7 @@ def fit(
     rows: Parts,
     message: Path | None = None,
     memory: Path | None = None,
+    replace: bool = False,
 ) -> Fitted:
     """Run the method's `local` on the training rows and seal what it sends; nothing leaves that the study forbids.
 
@@ -116,6 +117,7 @@ def fit(
         rows: Its rows by role.
         message: The coordinator's message; None in a first round that needs none.
         memory: What the round before left here.
+        replace: Whether a first reply from other rows is written over.
 
     Returns:
         The files to be written.
@@ -127,7 +129,9 @@ def fit(
     method = agreement.build_method()
     content, round_ = read_message(study, message)
     asked = message_hash(agreement, content, round_)
-    answered = _answered(study, member, memory, rows)
+    answered = {}
+    if not (replace and round_ == 1):
+        answered = _answered(study, member, memory, rows)
     check_once(answered, round_, asked, memory)
     check_commitment(member, rows)
     memories = _memories(study, member, memory, round_, rows)
@@ -202,7 +206,7 @@ def _answered(study: Study, member: Member, path: Path | None, rows: Parts) -> d
     if about.get("rows") != fingerprint(rows.train):
         raise InputError(
             "The rows are not those that this site has answered with, and two replies show where they differ: use the "
-            f"same table, or move {path} away if the reply was never handed over."
+            f"same table, or, if the reply was never handed over, write over it and {path} with replace=True."
         )
     return dict(about.get("answered", {}))
 
@@ -297,28 +301,6 @@ def own_scores(agreement: Agreement, send: Tree, rows: Data) -> dict[str, float]
     if posterior is None or not len(rows.y):
         return {}
     return scores(agreement.build_task().predictive(posterior)(rows.x), rows.y)
-
-
-def check_unseen(study: Study, memory: Path | None, rows: Parts) -> bool:
-    """Check that the rows trained on are still the same, so that those set aside were not among them.
-
-    Args:
-        study: The study.
-        memory: What `site fit` kept here.
-        rows: The rows by role, as they are now.
-
-    Returns:
-        Whether that is known: False if nothing was kept.
-
-    Raises:
-        InputError: The table has changed.
-    """
-    if memory is None or not memory.exists():
-        return False
-    trained = open_file(study, memory, "memory").header.about.get("rows")
-    if trained != fingerprint(rows.train):
-        raise InputError("The table has changed since `site fit`: rows set aside may have been trained on.")
-    return True
 
 
 def statistics(
