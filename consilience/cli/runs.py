@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from click.core import ParameterSource
 
 from consilience.cli.options import (
     Calibration_,
@@ -39,6 +40,7 @@ from consilience.formats.typed import restore_fields
 from consilience.method import Method
 from consilience.models import is_import_path
 from consilience.runs.recipe import Recipe, free_folder, run_folder
+from consilience.runs.resuming import check_resumed
 from consilience.runs.store import Store
 
 RESUMED = {"rounds": int, "engine": str, "threads": int, "keep_replies": str}  # options that a folder remembers
@@ -46,6 +48,7 @@ RESUMED = {"rounds": int, "engine": str, "threads": int, "keep_replies": str}  #
 
 @app.command()
 def run(
+    ctx: typer.Context,
     method: Annotated[
         str | None,
         typer.Argument(
@@ -88,7 +91,7 @@ def run(
 ) -> None:
     """Run one method and write a report."""
     if resume is not None:
-        plan = _resume_plan(resume, model, data_dir, min_replies)
+        plan = _resume_plan(resume, _given(ctx))
     else:
         recipe = Recipe(
             method or "",
@@ -161,10 +164,19 @@ def _execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
     return {**result.report, "bounds": bounds, "baselines": result.baselines}
 
 
-def _resume_plan(folder: Path, model: str | None, data_dir: str | None, min_replies: int | None) -> RunPlan:
-    """Read from a run's folder what it was made with."""
+def _given(ctx: typer.Context) -> dict[str, Any]:
+    """List the options that were given, and not left to their defaults."""
+    defaults = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+    return {name: value for name, value in ctx.params.items() if ctx.get_parameter_source(name) not in defaults}
+
+
+def _resume_plan(folder: Path, asked: dict[str, Any]) -> RunPlan:
+    """Read from a run's folder what it was made with; anything else that is asked for is refused, but more rounds."""
     saved = Store(folder).read_json()
-    recipe = _recipe(folder, saved, model, data_dir)
+    recipe = _recipe(folder, saved, asked.get("model"), asked.get("data_dir"))
+    with refuse_damage(_damaged(folder)):
+        check_resumed(str(folder), saved, asked)
+    min_replies = asked.get("min_replies")
     with refuse_damage(_damaged(folder)):
         cohort = restore_fields(Participation, saved.get("participation", {}))
         options = {
@@ -177,6 +189,7 @@ def _resume_plan(folder: Path, model: str | None, data_dir: str | None, min_repl
             options[name] = saved[name]
             if type(saved[name]) is not kind:
                 raise TypeError(name)
+        options["rounds"] = asked.get("rounds") or options["rounds"]
         method = None
         if saved.get("settings"):
             method = restore(saved["settings"])
