@@ -146,6 +146,14 @@ class Sites:
             return pooled
         return replace(pooled, validation=(self.all_validation,))
 
+    def without_rows(self) -> Sites:
+        """Keep what is known about the rows and none of them: names, scales and kinds.
+
+        Returns:
+            The sites with no rows in any role, as `co.load(folder)` has them.
+        """
+        return replace(self, train=(), test=(), validation=None, inputs=None, calibration=None, numbers=None)
+
     def label_counts(self) -> Tensor:
         """Count the training rows of each class at every site.
 

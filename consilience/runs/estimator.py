@@ -73,7 +73,8 @@ class _Federated(BaseEstimator):
         sites = data.split(natural(), calibration=self.calibration, inputs=self.inputs, seed=seed)
         method = self._method(usual)
         task = self._task(sites, method)
-        return run(method, task, sites, rounds=self.rounds, seed=seed, engine=self.engine, scored=False)
+        result = run(method, task, sites, rounds=self.rounds, seed=seed, engine=self.engine, scored=False)
+        return result.without_rows()  # what is fitted may be handed on: it holds nobody's rows
 
     def _is_free(self) -> bool:
         """Whether nobody chose a network."""
@@ -145,7 +146,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
 
     Attributes:
         classes_: The classes, once fitted.
-        result_: The run, once fitted.
+        result_: The run, once fitted; it holds nobody's rows.
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
@@ -217,7 +218,7 @@ class FederatedRegressor(RegressorMixin, _Federated):
         random_state: What all random numbers come from.
 
     Attributes:
-        result_: The run, once fitted.
+        result_: The run, once fitted; it holds nobody's rows.
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -282,10 +282,34 @@ class Result:
             return dict(self.report.get("baselines") or {})
         return lines_to_beat(self.sites)
 
+    def without_rows(self) -> Result:
+        """Keep what predicts and what a run says about itself, and nobody's rows.
+
+        What stays: method, task, state, the replies (what left the sites), the report, and of the sites their names,
+        kinds and scales. What goes: all rows, those of the server too, and what sites remember between rounds.
+
+        Returns:
+            The result as `co.load(folder)` has it.
+        """
+        server = self.server._replace(inputs=None, calibration=None)
+        checkpoint = self.checkpoint
+        if checkpoint is not None:
+            checkpoint = checkpoint._replace(memories={})
+        return replace(self, sites=self.sites.without_rows(), server=server, checkpoint=checkpoint)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in a file, or in another process, holds no rows; scores that are known already stay."""
+        return {**self.__dict__, **self.without_rows().__dict__}
+
     def __str__(self) -> str:
+        """The table of the report, with bounds and baselines where they are known: printing trains nothing."""
         text = io.StringIO()
-        report = {**self.report, "bounds": self.bounds, "baselines": self.baselines}
-        Console(width=100, file=text).print(run_table(report))
+        known = {name: self.__dict__[name] for name in ("bounds", "baselines") if name in self.__dict__}
+        Console(width=100, file=text).print(run_table({**self.report, **known}))
         return text.getvalue()
 
-    __repr__ = object.__repr__
+    def __repr__(self) -> str:
+        """What was run on what, and how good it is."""
+        report = self.report
+        scores = ", ".join(f"{score} {value:.3f}" for score, value in list(report.get("metrics", {}).items())[:3])
+        return f"Result({report['method']} on {report['data']}, sites: {report['sites']}, {scores or 'not scored'})"
