@@ -23,7 +23,7 @@ from consilience.agreement.names import check_name
 from consilience.agreement.toml import check_column, convert, parse
 from consilience.errors import InputError, unknown_name
 from consilience.formats.blueprint import MOST_DRAWS
-from consilience.formats.settings import configure
+from consilience.formats.settings import check_settings, configure
 from consilience.formats.signature import is_weak, verifies
 from consilience.key import Key
 from consilience.method import Method
@@ -225,6 +225,7 @@ class Agreement:
             raise unknown_name("model", self.model, MODELS)
         self.build_feature_map()
         method = self.build_method()
+        check_settings(method)
         kind = self.kind
         if METHODS[self.method].bound or kind not in method.tasks:
             raise InputError(f"{self.method} cannot serve a {kind} study: choose another of `consilience methods`.")

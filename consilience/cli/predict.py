@@ -55,6 +55,7 @@ def predict(
     from consilience.predictive import check_finite
 
     pooled = _read_model(model, study)
+    _check_abstain(abstain, bool(pooled.agreement.target.classes))
     columns = pooled.agreement.columns
     x = features(columns, _read_rows(table, columns))
     parts = {name: values.tolist() for name, values in pooled.uncertainty(x).items()}
@@ -64,6 +65,16 @@ def predict(
     path = out_ or table.with_name(f"{table.stem}.predictions.csv")
     write_files(path, _csv(predictions, parts), "Predictions")
     _summarise(predictions, parts, abstain)
+
+
+def _check_abstain(abstain: float | None, classes: bool) -> None:
+    """Refuse a threshold that nothing, or everything, would reach."""
+    if abstain is None:
+        return
+    if classes and not 0 <= abstain <= 1:
+        raise InputError(f"--abstain {abstain:g} is not a probability: write for example --abstain 0.8.")
+    if not abstain > 0 and not classes:
+        raise InputError(f"--abstain {abstain:g} is not the width of an interval: write a number above 0.")
 
 
 def _read_model(path: Path, study_file: Path | None) -> Model:

@@ -119,8 +119,16 @@ def new(
     agreement = dataclasses.replace(draft, server=public(key))
     write_files(path, agreement_text(agreement, agreement.build_method().sends), "Study", shared=True)
     say(f"Your private key, never to be shared: {path.with_suffix('.key')}")
-    if like:
+    if like is None and dictionary is None:
+        names = ", ".join(column.name for column in columns_)
+        say(
+            f"This is an invented example: it predicts '{target_column.name}' from {names}. Write your own target and "
+            "columns in their place, or start from a table with --like TABLE --target COLUMN.",
+            "yellow",
+        )
+    if like and target:
         say("Columns, types and ranges are guesses from one table: correct them before anybody signs.")
+        _say_doubts(like, target)
     needed = f"every site needs {draft.fewest_rows:,} training rows"
     say(f"The model has {draft.parameters:,} parameters: {needed}, or agree on another rows_per_parameter.")
     command = f"`consilience site join {path.name} NAME TABLE`"
@@ -138,6 +146,16 @@ def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> 
     if like and target:
         return propose_columns(like, target)
     return EXAMPLE
+
+
+def _say_doubts(path: Path, target: str) -> None:
+    """Say what may be wrong with the table that a study was proposed from."""
+    from consilience.data.cells import read_table
+    from consilience.data.doubts import doubts_of
+
+    for name, cells in read_table(path, fewest=1).columns.items():
+        for doubt in doubts_of(name, cells, target=name == target):
+            say(f"{doubt.what}: look at it before anybody signs.", "yellow")
 
 
 @study_app.command()
@@ -356,9 +374,12 @@ def write_report(model: Path, account: dict[str, Any]) -> None:
     """Write the model's report beside it, for people and as JSON."""
     from consilience.formats.envelope import open_envelope
     from consilience.report.study_page import study_page
+    from consilience.report.suppression import suppress
     from consilience.runs.store import as_json
 
     report = {"checksum": open_envelope(model, "model").checksum, **account}
+    shown = suppress(report)
+    report |= {name: shown[name] for name in ("per_site", "rows")}  # no small count lies in the JSON either
     write_files(model.with_suffix(".json"), as_json(report), "")
     write_files(model.with_suffix(".html"), study_page(report), "Report")
 

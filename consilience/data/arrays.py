@@ -146,6 +146,8 @@ def _to_sortable(name: str, values: Any) -> np.ndarray[Any, Any]:
     array = _to_array(values)
     if array.ndim != 1:
         raise InputError(f"{name} has the shape {array.shape}: give one value per row.")
+    if array.dtype.kind in "fmM" and (gaps := int(np.isnan(array).sum())):
+        raise InputError(f"{name} is missing in {gaps} rows: drop those rows, or give them a value of their own.")
     if array.dtype.kind != "O":
         return array
     gaps = sum(value is None or (isinstance(value, float) and math.isnan(value)) for value in array)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from torch import Tensor
 from consilience.data.cells import Cells, Table, read_table
 from consilience.data.columns import Column, read_feature, read_target
 from consilience.data.dataset import Dataset
+from consilience.data.doubts import doubts_of
 from consilience.data.sites import Sites, narrow
 from consilience.errors import InputError, unknown_name
 from consilience.splits.split import Split
@@ -100,6 +102,9 @@ def _read_dataset(
     cells, site = _stack(tables, target, text, drop)
     tables.clear()
     features = [name for name in cells if name != target]
+    for name in cells:
+        for doubt in doubts_of(name, cells[name], site, name == target):
+            warnings.warn(str(doubt), stacklevel=3)
     columns = [read_feature(name, cells.pop(name), missing, name in text) for name in features]
     y, class_names = read_target(target, cells.pop(target), task)
     classes = None

@@ -65,6 +65,8 @@ class _Federated(BaseEstimator):
         site = np.zeros(len(x), dtype=int)
         if groups is not None:
             site = column_or_1d(groups)
+            if site.dtype.kind == "f" and np.isnan(site).any():
+                raise InputError(f"groups is missing in {int(np.isnan(site).sum())} rows: give every row its site.")
         check_consistent_length(x, site)
         data = from_arrays(x, y, site, x_test=x[:0], y_test=y[:0], site_test=site[:0], classes=classes)
         seed = self.random_state

@@ -169,6 +169,8 @@ class _Place(NamedTuple):
 
 
 def _place(compute: Compute, method: Method, task: Task, sites: Sites, rounds: int, store: Store | None) -> _Place:
+    if compute.threads is not None and compute.threads < 1:
+        raise InputError(f"threads={compute.threads}: at least one is needed; leave it out to choose by the network.")
     device = named_device(compute.device)
     placed_task, placed_sites = place_on(task, sites, device)
     name, engine = _engine(compute.engine, task, sites, placed_sites)
@@ -198,9 +200,9 @@ def _engine(engine: str | EngineFactory, task: Task, sites: Sites, placed: Sites
 
 
 def _store(out: str | Path | None, keep_replies: str, resume: bool) -> Store | None:
+    store = Store(out or "", keep_replies)  # which refuses what cannot be kept, with and without a folder
     if out is None:
         return None
-    store = Store(out, keep_replies)
     if store.exists and not resume:
         raise InputError(f"{store.folder} already holds a run: continue it with resume=True, or choose another folder.")
     return store

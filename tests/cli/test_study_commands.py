@@ -58,6 +58,9 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
         assert float(row["p(no)"]) + float(row["p(yes)"]) == pytest.approx(1, abs=1e-5)
         assert 0 <= float(row["disagreement"]) <= float(row["epistemic"]) + 1e-5
         assert (row["decision"] == "abstain") == (max(float(row["p(no)"]), float(row["p(yes)"])) < 0.7)
+    for threshold in ("80", "-1"):
+        code, _, err = place.tried("west", "predict", "final.model", "data.csv", f"--abstain={threshold}")
+        assert code == 2 and f"--abstain {threshold} is not a probability" in err
     path = place.root / "west" / "data.csv"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:5], "", *lines[5:], "", ""]))
