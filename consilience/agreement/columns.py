@@ -248,6 +248,42 @@ def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimi
     return Inspection(path.name, len(table), missing, classes, extra, tuple(problems), cells, table.blank)
 
 
+def bad_rows(columns: Sequence[Column], inspection: Inspection) -> dict[int, str]:
+    """Say row by row what cannot be used, so that the others can be.
+
+    Args:
+        columns: The agreed columns.
+        inspection: The table.
+
+    Returns:
+        A sentence for each such row, by its number from 0.
+
+    Raises:
+        InputError: A column is missing altogether.
+    """
+    bad: dict[int, str] = {}
+    for column in columns:
+        if column.name not in inspection.cells:
+            inspection.sound()
+        cells = inspection.cells[column.name]
+        gaps = column.gaps(cells)
+        wrong = column.strange(cells)
+        if column.missing == "refuse":
+            wrong = wrong | gaps
+        for place in np.flatnonzero(wrong).tolist():
+            if place not in bad:
+                bad[place] = _fault(column, cells[place], bool(gaps[place]))
+    return dict(sorted(bad.items()))
+
+
+def _fault(column: Column, cell: Cell, missing: bool) -> str:
+    """The sentence for one cell that cannot be used."""
+    if missing:
+        return f"{cell}: '{column.name}' is missing, and the study refuses gaps: fill it in."
+    plausible = ", ".join(column.levels) or f"{column.range[0]:g} to {column.range[1]:g} {column.unit}".rstrip()
+    return f"{cell}: '{cell.text}' in column '{column.name}' is not plausible in this study ({plausible}): correct it."
+
+
 def _absence(path: Path, column: Column, cells: Iterable[str]) -> str:
     """The sentence for a column that is not there."""
     near = [name for name in cells if name.strip().lower() == column.name.lower()]

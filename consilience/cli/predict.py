@@ -5,23 +5,29 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import numpy as np
+import torch
 import typer
 
-from consilience.cli.handed import Model_, say, warn_unsigned, write_files
+from consilience.cli.handed import say, warn_unsigned, write_files
 from consilience.cli.options import app
 from consilience.data.cells import number
-from consilience.errors import InputError
+from consilience.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from consilience.agreement.columns import Column, Inspection, Target
+    from torch import Tensor
+
+    from consilience.agreement.columns import Column, Target
+    from consilience.data.cells import Cells
     from consilience.predictive import Categorical, Distribution, Normal
     from consilience.study.model import Model
 
 Z95 = 1.959964
+SHOWN = 10  # rows that cannot be predicted, each with its sentence
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a formula of a spreadsheet may begin with
 
 
@@ -34,11 +40,30 @@ class Predictions(NamedTuple):
     abstains: list[bool]  # whether the decision is left open
 
 
+class Rows(NamedTuple):
+    """The rows of a table to predict for."""
+
+    x: Tensor  # of those that can be predicted, as the model takes them
+    places: list[int]  # the number of each of them in the table, from 0
+    bad: dict[int, str]  # why the others cannot be predicted
+    count: int
+    ids: list[str]  # of all rows; empty where nobody asked
+
+
+class Predicted(NamedTuple):
+    """What a model says of the rows that it can predict."""
+
+    p: Distribution
+    parts: dict[str, Sequence[float]]  # of its uncertainty
+    target: Target
+
+
 @app.command(short_help="Predict for a table, with uncertainty.")
 def predict(
-    model: Model_,
-    table: Annotated[Path, typer.Argument(help="Rows to predict: a CSV file in UTF-8 with the study's columns.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A run's folder, or the file of a pooled model.")],
+    table: Annotated[Path, typer.Argument(help="Rows to predict: a CSV file with the columns trained on.")],
     out_: Annotated[Path | None, typer.Option("--out", "-o", help="TABLE.predictions.csv by default.")] = None,
+    id_: Annotated[str | None, typer.Option("--id", help="A column that names the rows; it is copied.")] = None,
     abstain: Annotated[
         float | None,
         typer.Option(
@@ -50,21 +75,70 @@ def predict(
         Path | None, typer.Option(help="The study file, to check that the model belongs to it and who has left since.")
     ] = None,
 ) -> None:
-    """Write probabilities, or means and intervals, with the parts of their uncertainty."""
-    from consilience.agreement.columns import features
+    """Write probabilities, or means and intervals, with the parts of their uncertainty.
+
+    A row that cannot be predicted is named and left empty; the exit code is then 1.
+    """
     from consilience.predictive import check_finite
 
+    if model.is_dir():
+        if study is not None:
+            raise InputError("--study is for the file of a pooled model: a run's folder belongs to no study.")
+        rows, predicted = _predict_with_run(model, table, id_, abstain)
+    else:
+        rows, predicted = _predict_with_model(model, table, id_, abstain, study)
+    check_finite(predicted.p)
+    predictions = _predict(predicted.p, predicted.target, abstain)
+    path = out_ or table.with_name(f"{table.stem}.predictions.csv")
+    write_files(path, _csv(predictions, predicted.parts, rows, id_), "Predictions")
+    _summarise(predictions, predicted.parts, abstain)
+    if rows.bad:
+        for sentence in [*rows.bad.values()][:SHOWN]:
+            say(sentence, "yellow")
+        say(f"{len(rows.bad):,} of {rows.count:,} rows were not predicted.", "yellow")
+        raise typer.Exit(1)
+
+
+def _predict_with_run(folder: Path, table: Path, id_: str | None, abstain: float | None) -> tuple[Rows, Predicted]:
+    """Predict with the model in a run's folder, which knows how its tables were read."""
+    from consilience.agreement.columns import Target
+    from consilience.data.cells import read_table
+    from consilience.predictive import Categorical, Normal
+    from consilience.runs.run import load
+
+    result = load(folder)
+    _check_abstain(abstain, bool(result.sites.classes))
+    encoded = result.read(table)
+    names = read_table(table, fewest=1)
+    _check_blank(table, names.blank)
+    rows = Rows(encoded.x, encoded.places, encoded.bad, encoded.count, _ids(names.columns, id_))
+    made = result.predict(encoded.x)
+    parts = {name: getattr(made, name).tolist() for name in ("aleatoric", "epistemic", "disagreement")}
+    if made.probs is not None:
+        return rows, Predicted(Categorical(made.probs.log()), parts, Target(result.sites.name, result.class_names))
+    assert made.mean is not None and made.var is not None
+    normal = Normal(made.mean, made.var, torch.zeros_like(made.var))
+    return rows, Predicted(normal, parts, Target(result.sites.name))
+
+
+def _predict_with_model(
+    model: Path, table: Path, id_: str | None, abstain: float | None, study: Path | None
+) -> tuple[Rows, Predicted]:
+    """Predict with a study's model, by the columns that were agreed."""
     pooled = _read_model(model, study)
     _check_abstain(abstain, bool(pooled.agreement.target.classes))
-    columns = pooled.agreement.columns
-    x = features(columns, _read_rows(table, columns))
-    parts = {name: values.tolist() for name, values in pooled.uncertainty(x).items()}
-    predicted = pooled(x)
-    check_finite(predicted)
-    predictions = _predict(predicted, pooled.agreement.target, abstain)
-    path = out_ or table.with_name(f"{table.stem}.predictions.csv")
-    write_files(path, _csv(predictions, parts), "Predictions")
-    _summarise(predictions, parts, abstain)
+    rows = _read_rows(table, pooled.agreement.columns, id_)
+    parts = {name: values.tolist() for name, values in pooled.uncertainty(rows.x).items()}
+    return rows, Predicted(pooled(rows.x), parts, pooled.agreement.target)
+
+
+def _ids(cells: Mapping[str, Cells], name: str | None) -> list[str]:
+    """The texts of the column that names the rows."""
+    if name is None:
+        return []
+    if name not in cells:
+        raise unknown_name("column", name, cells)
+    return [cell.text for cell in cells[name]]
 
 
 def _check_abstain(abstain: float | None, classes: bool) -> None:
@@ -95,17 +169,29 @@ def _read_model(path: Path, study_file: Path | None) -> Model:
     return pooled
 
 
-def _read_rows(table: Path, columns: Sequence[Column]) -> Inspection:
+def _read_rows(table: Path, columns: Sequence[Column], id_: str | None) -> Rows:
     """Read a table whose rows can be told apart by their number."""
-    from consilience.agreement.columns import inspect
+    from consilience.agreement.columns import bad_rows, inspect
 
-    rows = inspect(table, columns, None)
-    if rows.blank is not None:
+    found = inspect(table, columns, None)
+    _check_blank(table, found.blank)
+    bad = bad_rows(columns, found)
+    if bad and len(bad) == found.rows:
+        found.sound()
+    sound = np.ones(found.rows, dtype=np.bool_)
+    sound[list(bad)] = False
+    parts = [column.features(found.cells[column.name].select(sound)) for column in columns]
+    x = torch.cat(parts, 1).float()
+    return Rows(x, np.flatnonzero(sound).tolist(), bad, found.rows, _ids(found.cells, id_))
+
+
+def _check_blank(table: Path, blank: int | None) -> None:
+    """Refuse blank lines, by which programs count rows differently."""
+    if blank is not None:
         raise InputError(
-            f"{table.name}, line {rows.blank} is blank, and programs number the rows below it differently. Remove it, "
+            f"{table.name}, line {blank} is blank, and programs number the rows below it differently. Remove it, "
             "so that every prediction can be matched to its row."
         )
-    return rows
 
 
 def _predict(p: Distribution, target: Target, abstain: float | None) -> Predictions:
@@ -136,18 +222,28 @@ def _number_predictions(p: Normal, target: Target, widest: float | None) -> Pred
     return Predictions([mean, "low95", "high95"], rows, [row[0] for row in rows], (~(2 * reach <= widest)).tolist())
 
 
-def _csv(predictions: Predictions, parts: Mapping[str, Sequence[float]]) -> str:
-    """A line for each row: its prediction, the parts of its uncertainty, the decision."""
+def _csv(predictions: Predictions, parts: Mapping[str, Sequence[float]], rows: Rows, id_: str | None) -> str:
+    """A line for each row: its prediction, the parts of its uncertainty, the decision; empty for a bad row."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", *predictions.head, *parts, "decision"])
+    names = ["row"]
+    if id_ is not None:
+        names.append(id_)
+    writer.writerow([*names, *predictions.head, *parts, "decision"])
+    lines = dict(zip(rows.places, _lines(predictions, parts), strict=True))
+    empty = [*[""] * (len(predictions.head) + len(parts)), "not predicted"]
+    for place in range(rows.count):
+        writer.writerow([place + 1, *map(_inert, rows.ids[place : place + 1]), *lines.get(place, empty)])
+    return text.getvalue()
+
+
+def _lines(predictions: Predictions, parts: Mapping[str, Sequence[float]]) -> Iterator[list[str]]:
     for i, row in enumerate(predictions.rows):
         decision = predictions.decisions[i]
         if predictions.abstains[i]:
             decision = "abstain"
         uncertainty = (f"{values[i]:.6f}" for values in parts.values())
-        writer.writerow([i + 1, *row, *uncertainty, _inert(decision)])
-    return text.getvalue()
+        yield [*row, *uncertainty, _inert(decision)]
 
 
 def _inert(text: str) -> str:

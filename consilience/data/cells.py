@@ -163,6 +163,25 @@ class Cells(Sequence[Cell]):
         """
         return self[int(chosen.argmax())]
 
+    def select(self, chosen: Mask) -> Cells:
+        """Take some of the cells.
+
+        Args:
+            chosen: Which, [N].
+
+        Returns:
+            They, in order.
+        """
+        blocks = []
+        start = 0
+        for block in self.blocks:
+            part = chosen[start : start + len(block.lines)]
+            start += len(block.lines)
+            if part.any():
+                texts = [text for text, taken in zip(block.texts(), part.tolist(), strict=True) if taken]
+                blocks.append(Block.of(texts, block.file, block.lines[part]))
+        return Cells(blocks)
+
     def distinct(self) -> set[str]:
         """Collect the different texts."""
         return set().union(*(block.texts() for block in self.blocks))

@@ -117,20 +117,24 @@ def _read_numbers(name: str, cells: Cells, values: Numbers, gaps: Mask) -> Colum
 
 def _read_categories(name: str, cells: Cells, gaps: Mask) -> Column:
     known = {text for text in cells.distinct() if not is_missing(text)}
-    categories = sorted({_normalise(text) for text in known})
+    categories = sorted({normalise(text) for text in known})
     if len(categories) > MOST_CATEGORIES:
         raise InputError(
             f"Column '{name}' has {len(categories)} categories, more than {MOST_CATEGORIES}: delete it, or in Python "
             f"pass drop=[{name!r}]."
         )
     place = {category: i for i, category in enumerate(categories)}
-    codes = torch.from_numpy(cells.codes(lambda text: place.get(_normalise(text), len(categories))))
+    codes = torch.from_numpy(cells.codes(lambda text: place.get(normalise(text), len(categories))))
     indicators = one_hot(codes, len(categories) + 1)[:, :-1].double()
     return Column(name, categories, indicators, torch.from_numpy(gaps))
 
 
-def _normalise(text: str) -> str:
-    """1, 1.0 and 1.00 are one category; codes such as 007 and 1e3 are not touched."""
+def normalise(text: str) -> str:
+    """Write a category as everybody would: 1, 1.0 and 1.00 are one; codes such as 007 and 1e3 are not touched.
+
+    Args:
+        text: A cell's text.
+    """
     if re.fullmatch(r"-?(0|[1-9]\d*)\.\d+", text):
         return text.rstrip("0").rstrip(".")
     return text

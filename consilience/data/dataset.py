@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from consilience.data.encoding import Encoding
 from consilience.data.roles import cut_validation, fill_gaps, hold_out, serve, shift_features, to_count, to_data
 from consilience.data.sites import Features, Sites
 from consilience.errors import InputError
@@ -57,6 +58,7 @@ class Dataset:
             `x` says it all.
         gaps: A pair for every column that may be missing: its number, or None for categories, and the number of the
             column that marks its gaps.
+        columns: How the columns of a table became features; None where rows came as numbers.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Dataset:
     standardise: bool = False
     gaps: tuple[tuple[int | None, int], ...] = ()
     image: tuple[int, int, int] | None = None
+    columns: tuple[Encoding, ...] | None = None
 
     def __post_init__(self) -> None:
         _check_part(self, "", self.x, self.y, self.site)
@@ -180,6 +183,7 @@ class Dataset:
             feature_names=self.feature_names,
             image=self.image,
             numbers=numbers,
+            columns=self.columns,
         )
         return self._prepare(with_roles, split, standardise, key.fold(Draw.SHIFT))
 

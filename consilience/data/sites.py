@@ -7,12 +7,15 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from consilience.errors import InputError
+
+if TYPE_CHECKING:
+    from consilience.data.encoding import Encoding
 
 TRIFLE = 1e-4  # of a column's deviation, which its rounding may cost
 APART = 10.0  # how much the deviations of a target's numbers may differ
@@ -77,6 +80,7 @@ class Sites:
         feature_scale: See `feature_shift`.
         image: Channels, height and width, where rows are images whose pixels lie in one list.
         numbers: Numbers of every site's training rows, where a row may be at several sites; None where it is at one.
+        columns: How the columns of a table became features; None where rows came as numbers.
     """
 
     train: tuple[Data, ...]
@@ -98,6 +102,7 @@ class Sites:
     feature_scale: Tensor | None = None
     image: tuple[int, int, int] | None = None
     numbers: tuple[Tensor, ...] | None = None
+    columns: tuple[Encoding, ...] | None = None
 
     def __len__(self) -> int:
         """How many sites there are."""

@@ -17,6 +17,7 @@ from consilience.data.cells import Cells, Table, read_table
 from consilience.data.columns import Column, read_feature, read_target
 from consilience.data.dataset import Dataset
 from consilience.data.doubts import doubts_of
+from consilience.data.encoding import Encoding
 from consilience.data.sites import Sites, narrow
 from consilience.errors import InputError, unknown_name
 from consilience.splits.split import Split
@@ -121,7 +122,14 @@ def _read_dataset(
         class_names=class_names,
         feature_names=feature_names,
         gaps=gaps,
+        columns=tuple(Encoding(c.name, _tuple(c.categories), bool(c.gaps.any())) for c in columns),
     )
+
+
+def _tuple(categories: list[str] | None) -> tuple[str, ...] | None:
+    if categories is None:
+        return None
+    return tuple(categories)
 
 
 def _list_files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:

@@ -15,6 +15,7 @@ from torch import nn
 
 from consilience.data.arrays import from_arrays
 from consilience.data.sites import Sites
+from consilience.engines import threads_for, using_threads
 from consilience.errors import InputError
 from consilience.method import Method, name
 from consilience.methods import defaults
@@ -115,7 +116,8 @@ class _Federated(BaseEstimator):
         check_is_fitted(self)
         rows = torch.from_numpy(validate_data(self, x, reset=False, dtype=np.float64, order="C", copy=True))
         result = self.result_
-        p = result.method.predictive(result.task, result.state)(result.sites.scaled(rows).float())
+        with using_threads(threads_for(result.task)):
+            p = result.method.predictive(result.task, result.state)(result.sites.scaled(rows).float())
         check_finite(p)
         return p
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.agreement.agreement import Agreement, Study, from_fields
 from consilience.agreement.rehearsal import probe_rows
+from consilience.engines import threads_for, using_threads
 from consilience.engines.soundness import holds_finite, quietly
 from consilience.errors import Diverged, InputError, refuse_damage
 from consilience.formats.codec import types_of
@@ -88,8 +89,9 @@ class Model:
         Returns:
             The distribution of the target; a number's in the target's unit.
         """
-        predictive = self.method.predictive(self.agreement.build_task(), self.state)
-        with torch.no_grad():
+        task = self.agreement.build_task()
+        predictive = self.method.predictive(task, self.state)
+        with torch.no_grad(), using_threads(threads_for(task)):
             p = tempered(predictive(x), self.facts.temperature)
         if isinstance(p, Normal):
             scale = self.agreement.target.spread
@@ -111,7 +113,7 @@ class Model:
         posteriors, weights = self.method.members(self.state)
         if not posteriors or (len(posteriors) == 1 and isinstance(posteriors[0], Point)):
             return {}
-        with torch.no_grad():
+        with torch.no_grad(), using_threads(threads_for(task)):
             draws = [members(posterior, Key(0), task.draws, task.like) for posterior in posteriors]
             split = decompose([[task.predictive(Point(m))(x) for m in draw] for draw in draws], weights)
         scale = 1.0

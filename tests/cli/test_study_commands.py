@@ -66,6 +66,14 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
     path.write_text("\n".join([*lines[:5], "", *lines[5:], "", ""]))
     code, _, err = place.tried("west", "predict", "final.model", "data.csv", "-o", "q.csv")
     assert code == 2 and "data.csv, line 6 is blank" in err
+    spoilt = [lines[0], lines[1].replace(lines[1].split(",")[0], "900"), *lines[2:]]
+    path.write_text("\n".join(spoilt))
+    code, out, _ = place.tried("west", "predict", "final.model", "data.csv", "--abstain", "0.7", "-o", "q.csv")
+    assert code == 1 and "1 of 120 rows were not predicted" in out
+    assert "data.csv, line 2: '900' in column 'age' is not plausible in this study (18 to 100 years)" in out
+    old, new = (path.with_name(name).read_text().splitlines() for name in ("p.csv", "q.csv"))
+    assert new[1].endswith("not predicted")
+    assert [line.split(",")[-1] for line in new[2:]] == [line.split(",")[-1] for line in old[2:]]
     path.write_text("\n".join([*lines, "", ""]))
     place.at("west", "predict", "final.model", "data.csv", "--abstain", "0.7", "-o", "q.csv")
     assert path.with_name("q.csv").read_text() == path.with_name("p.csv").read_text()
