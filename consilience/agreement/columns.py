@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -214,14 +214,14 @@ class Inspection(NamedTuple):
         raise InputError(first)
 
 
-def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimiter: str = ",") -> Inspection:
+def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimiter: str | None = None) -> Inspection:
     """Read a table and hold it against the agreed columns, in whatever order they come.
 
     Args:
         path: The table, a CSV file.
         columns: The agreed columns.
         target: What is predicted; None for rows to predict.
-        delimiter: What separates cells.
+        delimiter: What separates cells; found by looking if None.
 
     Returns:
         What was found.
@@ -229,16 +229,16 @@ def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimi
     Raises:
         InputError: The table cannot be read at all.
     """
-    table = read_table(path, delimiter, fewest=1)
-    cells = table.columns
     agreed = list(columns)
     if target is not None:
         agreed.append(target.as_column())
+    table = read_table(path, delimiter, fewest=1).spelt_as(column.name for column in agreed)
+    cells = table.columns
     problems = []
     missing = {}
     for column in agreed:
         if column.name not in cells:
-            problems.append(_absence(path, column, cells))
+            problems.append(_absence(path, column))
             continue
         problems += _problems(column, cells[column.name])
         missing[column.name] = int(column.gaps(cells[column.name]).sum())
@@ -284,13 +284,9 @@ def _fault(column: Column, cell: Cell, missing: bool) -> str:
     return f"{cell}: '{cell.text}' in column '{column.name}' is not plausible in this study ({plausible}): correct it."
 
 
-def _absence(path: Path, column: Column, cells: Iterable[str]) -> str:
+def _absence(path: Path, column: Column) -> str:
     """The sentence for a column that is not there."""
-    near = [name for name in cells if name.strip().lower() == column.name.lower()]
-    hint = ""
-    if near:
-        hint = f"; '{near[0]}' is spelt otherwise"
-    return f"{path.name} has no column '{column.name}'{hint}: add it as the study describes it."
+    return f"{path.name} has no column '{column.name}': add it as the study describes it."
 
 
 def _count_classes(target: Target | None, cells: Mapping[str, Cells]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from rich.text import Text
 
-from consilience.cli import deploy, lists, predict, runs, site, study, tables  # noqa: F401 — they add their commands
+from consilience.cli import deploy, lists, look, predict, runs, site, study, tables  # noqa: F401 — they add their commands
 from consilience.cli.options import app
 from consilience.cli.screen import err, plain
 from consilience.errors import InputError

@@ -11,16 +11,23 @@ from click.core import ParameterSource
 
 from consilience.cli.options import (
     Calibration_,
+    Categories_,
+    Columns_,
     Data_,
     DataDir_,
     Deadline_,
+    Decimal_,
+    Delimiter_,
     Device_,
+    Drop_,
     Dropout_,
     Engine_,
     Features_,
+    Group_,
     Inputs_,
     Json_,
     MinReplies_,
+    Missing_,
     Model_,
     Participation_,
     Seed_,
@@ -28,10 +35,16 @@ from consilience.cli.options import (
     Sites_,
     Split_,
     Target_,
+    Task_,
+    Test_,
+    Text_,
+    Unknown_,
     app,
     methods_like,
+    read_options,
 )
 from consilience.cli.screen import out, print_report, progress, say_features
+from consilience.data.tables import is_tables
 from consilience.disk.locks import lock_folder
 from consilience.engines.participation import Participation
 from consilience.errors import InputError, refuse_damage
@@ -87,16 +100,30 @@ def run(
         int | None, typer.Option(help="Number of BLAS threads; by default one for small networks.")
     ] = None,
     device: Device_ = "cpu",
+    columns: Columns_ = None,
+    drop: Drop_ = None,
+    text: Text_ = None,
+    categories: Categories_ = None,
+    missing: Missing_ = None,
+    unknown: Unknown_ = None,
+    delimiter: Delimiter_ = None,
+    decimal: Decimal_ = None,
+    group: Group_ = None,
+    task: Task_ = None,
+    test: Test_ = 0.2,
     as_json: Json_ = False,
 ) -> None:
     """Run one method and write a report."""
     if resume is not None:
         plan = _resume_plan(resume, _given(ctx))
     else:
+        read = read_options(ctx.params)
         recipe = Recipe(
             method or "",
             data=data,
-            target=target,
+            target=read.target,
+            reading=read.reading,
+            test=test,
             sites=sites,
             split=split,
             seed=seed,
@@ -206,7 +233,7 @@ def _recipe(folder: Path, saved: dict[str, Any], model: str | None, data_dir: st
         )
     asked = recipe.split or recipe.sites
     with refuse_damage(_damaged(folder)):
-        natural = asked and recipe.data.endswith(".csv") and saved["split"] == "natural"
+        natural = asked and is_tables(recipe.data) and saved["split"] == "natural"
         if natural:  # older runs took the files regardless
             return dataclasses.replace(recipe, split="natural", sites=int(saved["sites"]))
     return recipe

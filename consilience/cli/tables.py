@@ -9,14 +9,21 @@ import typer
 
 from consilience.cli.options import (
     Calibration_,
+    Categories_,
+    Columns_,
     Data_,
     DataDir_,
     Deadline_,
+    Decimal_,
+    Delimiter_,
+    Drop_,
     Dropout_,
     Engine_,
     Features_,
+    Group_,
     Inputs_,
     MinReplies_,
+    Missing_,
     Model_,
     Participation_,
     Seeds_,
@@ -24,7 +31,12 @@ from consilience.cli.options import (
     Sites_,
     Split_,
     Target_,
+    Task_,
+    Test_,
+    Text_,
+    Unknown_,
     app,
+    read_options,
 )
 from consilience.cli.screen import live, out, print_report, progress, say_features, stoppable
 from consilience.disk.locks import lock_folder
@@ -35,6 +47,7 @@ from consilience.runs.store import Store
 
 @app.command(short_help="Compare methods on the same splits and seeds.")
 def compare(
+    ctx: typer.Context,
     rows: Annotated[
         list[str] | None,
         typer.Argument(metavar="METHOD…", help="Methods, with settings in brackets, as 'fedavg[rounds=10]'."),
@@ -69,6 +82,17 @@ def compare(
         Path | None, typer.Option("--out", help="Folder for the results; run again with the same folder to continue.")
     ] = None,
     data_dir: DataDir_ = None,
+    columns: Columns_ = None,
+    drop: Drop_ = None,
+    text: Text_ = None,
+    categories: Categories_ = None,
+    missing: Missing_ = None,
+    unknown: Unknown_ = None,
+    delimiter: Delimiter_ = None,
+    decimal: Decimal_ = None,
+    group: Group_ = None,
+    task: Task_ = None,
+    test: Test_ = 0.2,
     as_json: Annotated[bool, typer.Option("--json", help="Print only compare.json on standard output.")] = False,
 ) -> None:
     """Run several methods on the same splits and seeds, and write one report."""
@@ -77,9 +101,12 @@ def compare(
     from consilience.comparison.running import compare_plan
     from consilience.report.table import comparison_table
 
+    read = read_options(ctx.params)
     recipe = Recipe(
         data=data,
-        target=target,
+        target=read.target,
+        reading=read.reading,
+        test=test,
         sites=sites,
         calibration=calibration,
         inputs=inputs,
@@ -112,6 +139,7 @@ def compare(
 
 @app.command(short_help="Choose a method's settings on validation rows.")
 def tune(
+    ctx: typer.Context,
     method: Annotated[str, typer.Argument(help="The method; settings in brackets are fixed.")],
     data: Data_ = "digits",
     target: Target_ = None,
@@ -137,6 +165,17 @@ def tune(
         Path | None, typer.Option("--out", help="Folder for the results; several methods may share one.")
     ] = None,
     data_dir: DataDir_ = None,
+    columns: Columns_ = None,
+    drop: Drop_ = None,
+    text: Text_ = None,
+    categories: Categories_ = None,
+    missing: Missing_ = None,
+    unknown: Unknown_ = None,
+    delimiter: Delimiter_ = None,
+    decimal: Decimal_ = None,
+    group: Group_ = None,
+    task: Task_ = None,
+    test: Test_ = 0.2,
     as_json: Annotated[bool, typer.Option("--json", help="Print only settings.json on standard output.")] = False,
 ) -> None:
     """Choose a method's settings on validation rows; test rows are never used."""
@@ -144,9 +183,12 @@ def tune(
     from consilience.comparison.search import Search, Trial, run_search, write_settings
     from consilience.report.table import trial_table
 
+    read = read_options(ctx.params)
     recipe = Recipe(
         data=data,
-        target=target,
+        target=read.target,
+        reading=read.reading,
+        test=test,
         sites=sites,
         split=split,
         calibration=calibration,

@@ -22,6 +22,7 @@ from consilience.comparison.plan import Plan, parse_seeds, slug
 from consilience.comparison.rows import Row, as_text
 from consilience.comparison.summary import Cells, Comparison, summarise_part, title
 from consilience.data.sites import Sites
+from consilience.data.tables import is_tables
 from consilience.disk.locks import locking
 from consilience.engines import choose_engine
 from consilience.engines.participation import Participation
@@ -248,7 +249,7 @@ def _known_reference(reference: str, known: Sequence[str]) -> str:
 
 def _has_fixed_test(recipe: Recipe) -> bool:
     """Whether the data come with test rows of their own, the same for all seeds."""
-    if recipe.data.endswith(".csv"):
+    if is_tables(recipe.data):
         return False
     return datasets.load(recipe.data, recipe.data_dir).x_test is not None
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from consilience.data.cells import Block, Cell, Cells, Mask, is_missing, read_table
+from consilience.data.cells import Block, Cell, Cells, Mask, Table, is_missing, read_table
 from consilience.data.columns import normalise
 from consilience.errors import InputError
 
@@ -158,13 +158,10 @@ def encode(columns: Sequence[Encoding], cells: Mapping[str, Cells], source: str)
     Raises:
         InputError: A column is missing, or no row can be used.
     """
+    cells = Table("", dict(cells), None).spelt_as(column.name for column in columns).columns
     for column in columns:
         if column.name not in cells:
-            near = [name for name in cells if name.strip().casefold() == column.name.casefold()]
-            hint = ""
-            if near:
-                hint = f"; '{near[0]}' is spelt otherwise"
-            raise InputError(f"{source} has no column '{column.name}'{hint}: the model was trained with it.")
+            raise InputError(f"{source} has no column '{column.name}': the model was trained with it.")
     count = len(cells[columns[0].name])
     bad: dict[int, str] = {}
     for column in columns:

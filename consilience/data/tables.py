@@ -5,10 +5,10 @@ from __future__ import annotations
 import glob
 import warnings
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from consilience.data.columns import Column, read_feature, read_target
 from consilience.data.dataset import Dataset
 from consilience.data.doubts import doubts_of
 from consilience.data.encoding import Encoding
+from consilience.data.reading import Reading, read_reading
 from consilience.data.sites import Sites, narrow
 from consilience.errors import InputError, unknown_name
 from consilience.splits.split import Split
@@ -25,7 +26,7 @@ from consilience.splits.split import Split
 
 def from_csv(
     pattern: str | Path | Sequence[str | Path],
-    target: str,
+    target: str | None = None,
     *,
     split: Split | None = None,
     sites: int | None = None,
@@ -39,16 +40,21 @@ def from_csv(
     missing: Literal["refuse", "mean"] = "refuse",
     text: Sequence[str] = (),
     drop: Sequence[str] = (),
-    delimiter: str = ",",
+    delimiter: str | None = None,
+    decimal: str | None = None,
+    unknown: Sequence[str] = Reading.unknown,
+    categories: Mapping[str, Sequence[str]] | None = None,
+    group: str | None = None,
+    columns: str | Path | None = None,
 ) -> Sites:
     """Read sites from CSV files with a header row, one file per site and named after it.
 
     Text columns become one column per category. A target of text, or of at most 20 different whole numbers, makes a
-    classification, any other a regression.
+    classification, any other a regression. Columns may come in any order, and their names in any case.
 
     Args:
-        pattern: A glob pattern, or the files.
-        target: The column to predict.
+        pattern: A folder, a glob pattern, several patterns separated by commas, or the files.
+        target: The column to predict; may be left out where `columns` names it.
         split: How to hand out the rows of all files to `sites` instead.
         sites: Without a split, how many of the files to take; a single file is handed out to so many sites, by class,
             or evenly in a regression.
@@ -63,7 +69,12 @@ def from_csv(
             in a column of its own.
         text: Columns to read as categories though they look like numbers.
         drop: Columns to leave out, such as row numbers.
-        delimiter: What stands between two cells.
+        delimiter: What stands between two cells; found by looking at each file if None.
+        decimal: What stands before decimals, a point or a comma; found by looking at each file if None.
+        unknown: Texts that mean missing, beside empty cells, NA and the like.
+        categories: The categories of columns, where they are known in advance.
+        group: The column that names the site of each row, which files then do not.
+        columns: A columns.toml that says all this; what is passed here as well comes first.
 
     Returns:
         The rows with their roles.
@@ -71,14 +82,15 @@ def from_csv(
     Raises:
         InputError: A file or a cell cannot be used; the message says where it is.
     """
-    if missing not in ("refuse", "mean"):
-        raise unknown_name("way with missing cells", missing, ["refuse", "mean"])
-    data = _read_dataset(_list_files(pattern), target, task, missing, text, drop, delimiter)
-    if split is None and len(data.site_names or ()) == 1 and (sites or 1) > 1:  # one file is handed out to several
-        data = replace(data, site=None)
-    return data.split(
-        split or data.usual_split(),
-        sites,
+    known = tuple((name, tuple(levels)) for name, levels in (categories or {}).items())
+    asked = Reading(delimiter, decimal, missing, tuple(unknown), tuple(text), tuple(drop), (), known, (), group, task)
+    reading, named = merge_reading(asked, columns)
+    return read_sites(
+        pattern,
+        target or named,
+        reading,
+        split=split,
+        sites=sites,
         test=test,
         calibration=calibration,
         inputs=inputs,
@@ -88,26 +100,87 @@ def from_csv(
     )
 
 
-def _read_dataset(
-    paths: Sequence[Path],
-    target: str,
-    task: str | None,
-    missing: str,
-    text: Sequence[str],
-    drop: Sequence[str],
-    delimiter: str,
-) -> Dataset:
+def merge_reading(asked: Reading, columns: str | Path | None) -> tuple[Reading, str | None]:
+    """Put what is asked for over what a columns.toml says.
+
+    Args:
+        asked: What is asked for.
+        columns: The file, if there is one.
+
+    Returns:
+        Both together, and the target's name where the file says it.
+    """
+    if columns is None:
+        return asked, None
+    written, target = read_reading(columns)
+    usual = Reading()
+    changes = {
+        field.name: getattr(asked, field.name)
+        for field in fields(asked)
+        if getattr(asked, field.name) != getattr(usual, field.name)
+    }
+    return replace(written, **changes), target
+
+
+def read_sites(
+    pattern: str | Path | Sequence[str | Path],
+    target: str | None,
+    reading: Reading,
+    split: Split | None = None,
+    sites: int | None = None,
+    standardise: bool = True,
+    **roles: Any,
+) -> Sites:
+    """Read sites from CSV files.
+
+    Args:
+        pattern: The files, as in `from_csv`.
+        target: The column to predict.
+        reading: How tables are read.
+        split: How rows are handed out; by files or groups if None.
+        sites: How many.
+        standardise: Whether features, and regression targets, are scaled by all training rows.
+        roles: Further arguments of `Dataset.split`.
+
+    Returns:
+        The rows with their roles.
+
+    Raises:
+        InputError: A file or a cell cannot be used; the message says where it is.
+    """
+    if target is None:
+        raise InputError("CSV files need to know which column to predict: name it as target.")
+    data = _read_dataset(list_files(pattern), target, reading)
+    if split is None and len(data.site_names or ()) == 1 and (sites or 1) > 1:  # one file is handed out to several
+        data = replace(data, site=None)
+    return data.split(split or data.usual_split(), sites, standardise=standardise, **roles)
+
+
+def _read_dataset(paths: Sequence[Path], target: str, reading: Reading) -> Dataset:
     """The rows of all files; the text of a column is forgotten once its numbers are known."""
-    tables = [read_table(path, delimiter) for path in paths]
+    tables = [read_table(path, reading.delimiter, decimal=reading.decimal) for path in paths]
     names = tuple(table.name for table in tables)
-    cells, site = _stack(tables, target, text, drop)
+    cells, site = stack(tables, target, reading)
     tables.clear()
-    features = [name for name in cells if name != target]
+    if reading.group is not None:
+        names, site = _groups(reading.group, cells.pop(reading.group))
     for name in cells:
+        cells[name] = cells[name].respelt(dict(reading.same_of(name)))
         for doubt in doubts_of(name, cells[name], site, name == target):
-            warnings.warn(str(doubt), stacklevel=3)
-    columns = [read_feature(name, cells.pop(name), missing, name in text) for name in features]
-    y, class_names = read_target(target, cells.pop(target), task)
+            warnings.warn(str(doubt), stacklevel=4)
+    names_of_features = [name for name in cells if name != target]
+    columns = [
+        read_feature(
+            name,
+            cells.pop(name),
+            reading.missing,
+            name in reading.text,
+            reading.unknown,
+            reading.categories_of(name),
+        )
+        for name in names_of_features
+    ]
+    y, class_names = read_target(target, cells.pop(target), reading.task)
     classes = None
     if class_names is not None:
         classes = len(class_names)
@@ -122,21 +195,55 @@ def _read_dataset(
         class_names=class_names,
         feature_names=feature_names,
         gaps=gaps,
-        columns=tuple(Encoding(c.name, _tuple(c.categories), bool(c.gaps.any())) for c in columns),
+        columns=tuple(_encoding(column, reading) for column in columns),
     )
 
 
-def _tuple(categories: list[str] | None) -> tuple[str, ...] | None:
-    if categories is None:
-        return None
-    return tuple(categories)
+def _encoding(column: Column, reading: Reading) -> Encoding:
+    """How a column was read, for rows to come."""
+    categories = None
+    if column.categories is not None:
+        categories = tuple(column.categories)
+    marked = bool(column.gaps.any())
+    return Encoding(column.name, categories, marked, unknown=reading.unknown, same=reading.same_of(column.name))
 
 
-def _list_files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
+def _groups(name: str, cells: Cells) -> tuple[tuple[str, ...], Tensor]:
+    """The sites that a column names, sorted, and the site of each row."""
+    gaps = cells.empty()
+    if gaps.any():
+        raise InputError(f"{cells.first(gaps)}: the site in column '{name}' is missing; fill it in or remove the row.")
+    names = sorted(cells.distinct())
+    place = {site: i for i, site in enumerate(names)}
+    return tuple(names), torch.from_numpy(cells.codes(place.__getitem__))
+
+
+def is_tables(data: str) -> bool:
+    """Tell whether data are named by files rather than by a data set's name.
+
+    Args:
+        data: What is named.
+    """
+    return all(part.endswith((".csv", ".tsv")) or Path(part).is_dir() for part in data.split(","))
+
+
+def list_files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
+    """Find the files that are meant.
+
+    Args:
+        pattern: A folder, a glob pattern, several patterns separated by commas, or the files.
+
+    Returns:
+        The files, each once.
+
+    Raises:
+        InputError: There is none, one does not exist, or two have one name.
+    """
     if isinstance(pattern, str | Path):
-        paths = [Path(path) for path in sorted(glob.glob(str(pattern), recursive=True))]
+        paths = [path for part in str(pattern).split(",") for path in _matching(part.strip())]
     else:
         paths = [Path(path) for path in pattern]
+    paths = list(dict.fromkeys(paths))
     if not paths:
         raise InputError(f"No file matches '{pattern}': check the folder and the ending.")
     for path in paths:
@@ -148,34 +255,55 @@ def _list_files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
     return paths
 
 
-def _stack(
-    tables: Sequence[Table], target: str, text: Sequence[str], drop: Sequence[str]
-) -> tuple[dict[str, Cells], Tensor]:
-    """The columns of all tables under each other, and which table each row is from."""
-    known = tables[0].columns  # the other files must have the same
-    for name in (target, *text, *drop):
+def _matching(pattern: str) -> list[Path]:
+    """The files of a folder, or those that match a pattern, in order."""
+    folder = Path(pattern)
+    if folder.is_dir():
+        return sorted(path for path in folder.iterdir() if path.suffix in (".csv", ".tsv"))
+    return [Path(path) for path in sorted(glob.glob(pattern, recursive=True))]
+
+
+def stack(tables: Sequence[Table], target: str | None, reading: Reading) -> tuple[dict[str, Cells], Tensor]:
+    """Put the columns of all tables under each other.
+
+    Args:
+        tables: The tables of all files; columns may come in another order, and spelt otherwise.
+        target: The column to predict; None where nobody says.
+        reading: How tables are read.
+
+    Returns:
+        The cells of each column that is used, and which table each row is from.
+
+    Raises:
+        InputError: A table lacks a column, or a column that is asked for does not exist.
+    """
+    wished = [name for name in (target, reading.group, *reading.only, *reading.text, *reading.drop) if name is not None]
+    first = tables[0].spelt_as(wished)
+    known = first.columns  # the other files must have the same
+    for name in wished:
         if name not in known:
             raise unknown_name("column", name, known)
-    if target in drop:
+    if target in reading.drop:
         raise InputError(f"The target '{target}' cannot be dropped: take it out of drop=.")
+    used = [name for name in known if name not in reading.drop and (not reading.only or name in wished)]
+    tables = [first, *(table.spelt_as(known) for table in tables[1:])]
     for table in tables:
-        _check_columns(table, known)
-    names = [name for name in known if name not in drop]
-    if len(names) < 2:
+        _check_columns(table, known, used, reading)
+    if target is not None and not [name for name in used if name not in (target, reading.group)]:
         raise InputError(f"There is no column beside the target '{target}': give at least one to predict from.")
-    rows = {name: Cells.stack(table.columns[name] for table in tables) for name in names}
+    rows = {name: Cells.stack(table.columns[name] for table in tables) for name in used}
     sizes = torch.tensor([len(table) for table in tables])
     return rows, torch.arange(len(tables)).repeat_interleave(sizes)
 
 
-def _check_columns(table: Table, known: dict[str, Cells]) -> None:
-    """Every site has the same columns."""
+def _check_columns(table: Table, known: dict[str, Cells], used: Sequence[str], reading: Reading) -> None:
+    """Every site has the same columns; those that are not used do not matter."""
     file = next(iter(table.columns.values()))[0].file
-    for name in known:
+    for name in used:
         if name not in table.columns:
             raise InputError(f"{file} has no column '{name}': give every site the same columns, or drop it everywhere.")
     for name in table.columns:
-        if name not in known:
+        if name not in known and not reading.only and name not in reading.drop:
             raise InputError(f"{file} has a column '{name}' that other sites lack: give every site the same columns.")
 
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from consilience import datasets
 from consilience.data.inputs import inputs_from
+from consilience.data.reading import reading_from
 from consilience.data.sites import Sites
-from consilience.data.tables import from_csv
+from consilience.data.tables import is_tables, read_sites
 from consilience.errors import InputError
 from consilience.formats.settings import configure
 from consilience.formats.typed import restore_fields
@@ -59,6 +60,7 @@ class Recipe:
         settings: `field=value` texts for the method.
         data_dir: Where data sets are kept.
         features: The feature map under the network: a name, as `conv:512`, or a run's folder; none if None.
+        reading: How tables are read, where not as usual: what `Reading.to_text` writes.
     """
 
     method: str = defaults.RUN
@@ -75,6 +77,7 @@ class Recipe:
     settings: tuple[str, ...] = ()
     data_dir: str | None = None
     features: str | None = None
+    reading: str = ""
 
     def build(self) -> Ingredients:
         """Build all that a run takes."""
@@ -92,7 +95,7 @@ class Recipe:
         """
         task, sites = self.build_problem()
         weights = sum(leaf.numel() for leaf in task.like.values())
-        is_table = self.data.endswith(".csv")
+        is_table = is_tables(self.data)
         name, settings = defaults.for_run(sites.classes is not None, self.model == "linear", weights, is_table)
         return dataclasses.replace(self, method=name, settings=(*settings, *self.settings))
 
@@ -171,10 +174,11 @@ class Recipe:
         split = None
         if self.split:
             split = parse(self.split)
-        if self.data.endswith(".csv"):
-            if self.target is None:
-                raise InputError("CSV files need to know which column to predict: name it as target.")
-            return from_csv(self.data, self.target, split=split, sites=self.sites, **roles)
+        if self.data not in datasets.DATASETS and is_tables(self.data):
+            reading = reading_from(self.reading)
+            return read_sites(self.data, self.target, reading, split, self.sites, **roles)
+        if self.reading:
+            raise InputError(f"{self.data} is a data set that is read already: how to read is for CSV files.")
         if self.target is not None:
             raise InputError(f"target is for CSV files, and {self.data} knows what it predicts: leave it out.")
         rows = datasets.load(self.data, self.data_dir)
@@ -185,6 +189,8 @@ class Recipe:
         value = {**dataclasses.asdict(self), "settings": list(self.settings), "data_dir": None}
         if self.features is None:
             del value["features"]  # as recipes were before there were any
+        if not self.reading:
+            del value["reading"]
         return value
 
     @staticmethod
@@ -209,7 +215,7 @@ class Recipe:
         recipe = restore_fields(Recipe, {**value, "data_dir": data_dir})
         if recipe.sites == 0:
             recipe = dataclasses.replace(recipe, sites=None)
-        if recipe.data.endswith(".csv"):
+        if is_tables(recipe.data):
             return recipe
         return dataclasses.replace(recipe, target=None)
 

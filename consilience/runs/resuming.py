@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from consilience.data.reading import reading_from
 from consilience.errors import InputError
 from consilience.formats.settings import configure, describe
 from consilience.methods import method
 
 FREE = {"rounds", "min_replies", "data_dir", "resume", "as_json"}  # which may be asked for anew
+READING = ("drop", "text", "missing", "delimiter", "decimal", "group", "task")  # as options and recipes call them
 FLAGS = {"settings": "--set", "out_": "--out"}  # whose names are not those of their options
 
 
@@ -35,7 +37,7 @@ def check_resumed(folder: str, saved: Mapping[str, Any], asked: Mapping[str, Any
             before, now = _settings(saved, value)
         if option == "engine" and value == "auto":
             continue
-        if str(before) != str(now):
+        if _words(before) != _words(now):
             differing.append(f"{_flag(option)} {_words(before)}, not {_words(now)}")
     if differing:
         raise InputError(
@@ -59,6 +61,9 @@ def _made_with(folder: str, saved: Mapping[str, Any]) -> dict[str, Any]:
         "out_": folder,
         **cohort,
     }
+    reading = reading_from(str(recipe.get("reading") or ""))
+    for name in READING:
+        made[name] = getattr(reading, name)
     return made | {name: saved.get(name) for name in ("engine", "threads", "device", "keep_replies")}
 
 
@@ -106,6 +111,8 @@ def _flag(option: str) -> str:
 
 
 def _words(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        value = ", ".join(map(str, value))
     if value in (None, ""):
         return "none"
     return str(value)
