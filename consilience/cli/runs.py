@@ -51,6 +51,7 @@ from consilience.errors import InputError, refuse_damage
 from consilience.formats.settings import restore
 from consilience.formats.typed import restore_fields
 from consilience.method import Method
+from consilience.methods import is_own_method, known_method
 from consilience.models import is_import_path
 from consilience.runs.recipe import Recipe, free_folder, run_folder
 from consilience.runs.resuming import check_resumed
@@ -141,7 +142,7 @@ def run(
             recipe = recipe.choose_network(model, features, [recipe.build_method()])
         say_features(recipe, model, features, not as_json)
         options = {
-            "out": out_ or run_folder(recipe.method, data),
+            "out": out_ or run_folder(recipe.method.rpartition(":")[2], data),
             "rounds": rounds,
             "engine": engine,
             "threads": threads,
@@ -201,6 +202,13 @@ def _resume_plan(folder: Path, asked: dict[str, Any]) -> RunPlan:
     """Read from a run's folder what it was made with; anything else that is asked for is refused, but more rounds."""
     saved = Store(folder).read_json()
     recipe = _recipe(folder, saved, asked.get("model"), asked.get("data_dir"))
+    if is_own_method(recipe.method):
+        if asked.get("method") != recipe.method:
+            raise InputError(
+                f"The run in {folder} uses the method '{recipe.method}', which is not part of consilience and would be "
+                f"imported: if you trust that code, write `consilience run {recipe.method} --resume {folder}`."
+            )
+        known_method(recipe.method)
     with refuse_damage(_damaged(folder)):
         check_resumed(str(folder), saved, asked)
     min_replies = asked.get("min_replies")

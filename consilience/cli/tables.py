@@ -16,6 +16,7 @@ from consilience.cli.options import (
     Deadline_,
     Decimal_,
     Delimiter_,
+    Device_,
     Drop_,
     Dropout_,
     Engine_,
@@ -61,6 +62,7 @@ def compare(
     features: Features_ = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of methods that run several; 10 by default.")] = None,
     engine: Engine_ = "auto",
+    device: Device_ = "cpu",
     calibration: Calibration_ = 30,
     inputs: Inputs_ = 0,
     validation: Annotated[float, typer.Option(help="Fraction of training rows held out, as for tuning.")] = 0.0,
@@ -120,6 +122,7 @@ def compare(
         seeds=parse_seeds(seeds),
         rounds=rounds,
         engine=engine,
+        device=device,
         common=tuple(common or ()),
         settings=settings,
         bounds=bounds,
@@ -157,6 +160,7 @@ def tune(
         int | None, typer.Option(help="Number of rounds; 1 for one-round methods, 10 for others.")
     ] = None,
     engine: Engine_ = "auto",
+    device: Device_ = "cpu",
     calibration: Calibration_ = 30,
     inputs: Inputs_ = 0,
     validation: Annotated[float, typer.Option(help="Fraction of training rows held out to tune on.")] = 0.2,
@@ -205,6 +209,7 @@ def tune(
         score=score,
         rounds=rounds,
         engine=engine,
+        device=device,
         common=tuple(common or ()),
     )
     search = search.choose_network(model, features)

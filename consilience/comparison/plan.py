@@ -17,6 +17,7 @@ from consilience.formats.settings import describe
 from consilience.method import Method, Needs, name
 from consilience.methods import METHODS
 from consilience.methods.bounds import bounds
+from consilience.runs.device import on
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import FORMAT
 from consilience.splits.text import parse
@@ -37,6 +38,7 @@ class Plan:
         settings: A file that `tune` wrote, or a preset's name.
         bounds: Whether to add the rows every table should have.
         participation: Who replies in a round, for every row that is not a bound.
+        device: Where sites and server compute.
     """
 
     words: tuple[str | Method, ...]
@@ -49,6 +51,7 @@ class Plan:
     settings: str | Path | None = None
     bounds: bool = True
     participation: Participation = Participation()
+    device: str = "cpu"
 
     def choose_network(self, model: str | None, features: str | None) -> Plan:
         """Choose the feature map and the network on it for all rows, where nobody named them.
@@ -131,7 +134,7 @@ class Plan:
             "recipe": recipe,
             "rows": tables,
             "seeds": list(self.seeds),
-            "engine": self.engine,
+            "engine": on(self.engine, self.device),
         }
         if self.participation.partial:
             value["participation"] = dataclasses.asdict(self.participation)

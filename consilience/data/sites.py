@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -103,6 +104,24 @@ class Sites:
     image: tuple[int, int, int] | None = None
     numbers: tuple[Tensor, ...] | None = None
     columns: tuple[Encoding, ...] | None = None
+
+    def __repr__(self) -> str:
+        """What the sites hold, in one line: no row is shown."""
+        kind = "regression"
+        if self.classes:
+            kind = f"{self.classes} classes"
+        train = sum(len(part.y) for part in self.train)
+        test = sum(len(part.y) for part in self.test)
+        rows = f"{train} training and {test} test rows, features: {self.features}"
+        return f"Sites({self.name}: {len(self.names)} sites by {self.split}, {kind}, {rows})"
+
+    def _repr_html_(self) -> str:
+        """The rows of every site in a notebook, counted."""
+        cells = []
+        for name, train, test in zip(self.names, self.train, self.test, strict=False):
+            cells.append(f"<tr><td>{html.escape(name)}</td><td>{len(train.y)}</td><td>{len(test.y)}</td></tr>")
+        head = "<tr><th>site</th><th>training rows</th><th>test rows</th></tr>"
+        return f"<div><strong>{html.escape(repr(self))}</strong><table>{head}{''.join(cells)}</table></div>"
 
     def __len__(self) -> int:
         """How many sites there are."""

@@ -25,6 +25,7 @@ from consilience.engines.ledger import Ledger
 from consilience.engines.round import play_round, server_in_round
 from consilience.engines.soundness import draw_probes
 from consilience.errors import InputError
+from consilience.findings.frames import to_frame, to_html
 from consilience.formats.blueprint import blueprint
 from consilience.key import Key
 from consilience.method import Method, name
@@ -358,6 +359,23 @@ class Result:
         known = {name: self.__dict__[name] for name in ("bounds", "baselines") if name in self.__dict__}
         Console(width=100, file=text).print(run_table({**self.report, **known}))
         return text.getvalue()
+
+    def to_frame(self) -> Any:
+        """The scores of every round as a data frame.
+
+        Raises:
+            InputError: Pandas is not installed.
+        """
+        return to_frame(self.report.get("history") or [])
+
+    def _repr_html_(self) -> str:
+        """The scores in a notebook; nothing is trained for it."""
+        intervals = self.report.get("intervals") or {}
+        rows = []
+        for score, value in self.report.get("metrics", {}).items():
+            low, high = intervals.get(score) or (None, None)
+            rows.append({"score": score, "value": value, "low (95 %)": low, "high (95 %)": high})
+        return to_html(repr(self), rows)
 
     def __repr__(self) -> str:
         """What was run on what, and how good it is."""

@@ -24,6 +24,7 @@ from consilience.formats.settings import restore
 from consilience.key import Key
 from consilience.method import Method, usual_rounds
 from consilience.parties import Received
+from consilience.runs.callbacks import OnRound, observing
 from consilience.runs.device import device as named_device
 from consilience.runs.device import on, place_on
 from consilience.runs.evaluate import Scorer
@@ -73,6 +74,7 @@ def run(
     keep_replies: str = "last",
     scored: bool = True,
     about: dict[str, Any] | None = None,
+    on_round: OnRound | None = None,
 ) -> Result:
     """Run a method over the sites.
 
@@ -92,6 +94,7 @@ def run(
             folds replies as they arrive, so that thousands of sites need little memory.
         scored: False leaves the scores to the caller.
         about: What is added to run.json.
+        on_round: Is called with a `RoundEvent` after every round; see `consilience.runs.callbacks` for ready ones.
 
     Returns:
         The result.
@@ -149,7 +152,8 @@ def run(
         probes=draw_probes(key, sites.train[0].x),
         spent=spent,
     )
-    checkpoint, replies = loop(checkpoint)
+    with observing(on_round):
+        checkpoint, replies = loop(checkpoint)
     if not replies and not loop.folding and store is not None and keep_replies != "none":
         replies = store.replies(checkpoint.rounds, method)
     report = loop.finish(checkpoint, scorer.evaluate if scored else None)
