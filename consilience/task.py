@@ -251,6 +251,8 @@ class Task:
 
         @torch.no_grad()
         def predict(x: Tensor) -> Distribution:
+            if tree.is_exporting():  # for any number of rows
+                return outcome(x)
             whole: Distribution = tree.concatenate(outcome(part) for part in x.split(_chunk(x)))
             return whole
 
@@ -259,6 +261,8 @@ class Task:
     def _each(self, posterior: Posterior, weights: Sequence[Params], x: Tensor) -> Tensor:
         """The outputs of every member [S, N, …]: by one product a layer where that is small, else by one pass each."""
         net = perceptron(self.model)
+        if tree.is_exporting():
+            net = None
         if net is not None and isinstance(posterior, Samples) and net.numbers(posterior.params, len(x)) <= TOGETHER:
             return net.passed_together(posterior.params, x)
         outputs = self._pass()
@@ -297,7 +301,7 @@ class Task:
         """
         if isinstance(self.likelihood, Softmax):
             classes = self.classes(x)
-            return Categorical(torch.full((len(x), classes), 1 / classes, dtype=x.dtype, device=x.device).log())
+            return Categorical(torch.full((x.shape[0], classes), 1 / classes, dtype=x.dtype, device=x.device).log())
         if isinstance(self.prior, Flat):
             p = self.predictive(Point(self.like))(x)
             assert isinstance(p, Normal)

@@ -263,3 +263,27 @@ def _summarise(predictions: Predictions, parts: Mapping[str, Sequence[float]], a
         say("This model holds a single set of weights: epistemic uncertainty and disagreement are not known.")
     elif "disagreement" not in parts:
         say("The study hands out samples without the sites' names: disagreement between sites is not known.")
+
+
+@app.command(short_help="Write a run's model as ONNX or torch.export.")
+def export(
+    folder: Annotated[Path, typer.Argument(help="A run's folder.")],
+    to: Annotated[str, typer.Option("--to", help="onnx, or pt2 for torch.export.")] = "onnx",
+    out_: Annotated[Path | None, typer.Option("--out", "-o", help="FOLDER/model.onnx by default.")] = None,
+) -> None:
+    """Write a run's model as a file that other programs read: from rows in their own units to probabilities."""
+    from consilience.runs.module import FORMATS, export_module
+    from consilience.runs.run import load
+
+    if to not in FORMATS:
+        raise unknown_name("format", to, FORMATS)
+    path = out_ or folder / f"model.{to}"
+    if path.suffix != f".{to}":
+        raise InputError(f"{path.name} does not end with .{to}: give another --out or --to.")
+    result = load(folder)
+    say(f"Model: {export_module(result, path)}")
+    columns = ", ".join(result.sites.feature_names or ())
+    if columns:
+        say(f"A row holds: {columns}.")
+    if result.class_names:
+        say(f"It gives the probabilities of: {', '.join(result.class_names)}.")

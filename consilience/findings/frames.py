@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ def to_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
         InputError: Pandas is not installed.
     """
     try:
-        import pandas
+        pandas = importlib.import_module("pandas")
     except ImportError as error:
         raise InputError("Data frames need pandas, which is not installed: run `pip install pandas`.") from error
     return pandas.DataFrame(list(rows))

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 import numpy
 import torch
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 from consilience.data.encoding import Encoded, Encoding, is_table, rows_of_table
 from consilience.data.sites import Sites
@@ -333,6 +333,19 @@ class Result:
         if not self.sites.train:  # loaded without its rows
             return dict(self.report.get("baselines") or {})
         return lines_to_beat(self.sites)
+
+    def to_module(self) -> nn.Module:
+        """Take the model by itself: a plain module from rows in their own units to probabilities.
+
+        Returns:
+            A module of [N, …] → [N, C], or → mean and variance [N, 2] of numbers; see `consilience.runs.module`.
+
+        Raises:
+            InputError: The method has a model for each site and none for all.
+        """
+        from consilience.runs.module import Predictor  # which names the type of a result
+
+        return Predictor(self)
 
     def without_rows(self) -> Result:
         """Keep what predicts and what a run says about itself, and nobody's rows.
