@@ -46,7 +46,7 @@ class Rows(NamedTuple):
     x: Tensor  # of those that can be predicted, as the model takes them
     places: list[int]  # the number of each of them in the table, from 0
     bad: dict[int, str]  # why the others cannot be predicted
-    count: int
+    total: int
     ids: list[str]  # of all rows; empty where nobody asked
 
 
@@ -54,7 +54,7 @@ class Predicted(NamedTuple):
     """What a model says of the rows that it can predict."""
 
     p: Distribution
-    parts: dict[str, Sequence[float]]  # of its uncertainty
+    parts: Mapping[str, Sequence[float]]  # of its uncertainty
     target: Target
 
 
@@ -95,7 +95,7 @@ def predict(
     if rows.bad:
         for sentence in [*rows.bad.values()][:SHOWN]:
             say(sentence, "yellow")
-        say(f"{len(rows.bad):,} of {rows.count:,} rows were not predicted.", "yellow")
+        say(f"{len(rows.bad):,} of {rows.total:,} rows were not predicted.", "yellow")
         raise typer.Exit(1)
 
 
@@ -111,7 +111,7 @@ def _predict_with_run(folder: Path, table: Path, id_: str | None, abstain: float
     encoded = result.read(table)
     names = read_table(table, fewest=1)
     _check_blank(table, names.blank)
-    rows = Rows(encoded.x, encoded.places, encoded.bad, encoded.count, _ids(names.columns, id_))
+    rows = Rows(encoded.x, encoded.places, encoded.bad, encoded.total, _ids(names.columns, id_))
     made = result.predict(encoded.x)
     parts = {name: getattr(made, name).tolist() for name in ("aleatoric", "epistemic", "disagreement")}
     if made.probs is not None:
@@ -232,7 +232,7 @@ def _csv(predictions: Predictions, parts: Mapping[str, Sequence[float]], rows: R
     writer.writerow([*names, *predictions.head, *parts, "decision"])
     lines = dict(zip(rows.places, _lines(predictions, parts), strict=True))
     empty = [*[""] * (len(predictions.head) + len(parts)), "not predicted"]
-    for place in range(rows.count):
+    for place in range(rows.total):
         writer.writerow([place + 1, *map(_inert, rows.ids[place : place + 1]), *lines.get(place, empty)])
     return text.getvalue()
 

@@ -106,13 +106,13 @@ class Encoded(NamedTuple):
         x: Features of the rows that can be used, in the units of the table, [M, D].
         places: The number of each of these rows in the table, from 0.
         bad: A sentence for each row that cannot be used, by its number from 0.
-        count: How many rows the table has.
+        total: How many rows the table has.
     """
 
     x: Tensor
     places: list[int]
     bad: dict[int, str]
-    count: int
+    total: int
 
     def whole(self) -> Tensor:
         """The features of all rows.

@@ -374,4 +374,5 @@ def in_parts(x: Tensor) -> tuple[Tensor, ...]:
     """
     if tree.is_exporting():
         return (x,)
-    return x.split(CHUNK)
+    parts: tuple[Tensor, ...] = x.split(CHUNK)
+    return parts

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy
 import torch
@@ -40,8 +40,9 @@ from consilience.runs.store import FORMAT, Checkpoint, Store
 from consilience.task import Task
 from consilience.tree import Tree
 
-P = ParamSpec("P")
-T = TypeVar("T")
+if TYPE_CHECKING:  # no part of the reference
+    P = ParamSpec("P")
+    T = TypeVar("T")
 # what stays true of a run however its replies are pooled
 OF_THE_RUN = {"consilience", "format", "model", "compiled", "device", "started_from", "participation"}
 OF_THE_RUN |= {"ledger", "failures"}
@@ -56,7 +57,7 @@ def single_threaded(predict: Callable[Concatenate[Result, P], T]) -> Callable[Co
     """
 
     @functools.wraps(predict)
-    def run(result: Result, *args: P.args, **options: P.kwargs) -> T:
+    def run(result: Result, /, *args: P.args, **options: P.kwargs) -> T:
         with using_threads(threads_for(result.task)):
             return predict(result, *args, **options)
 
@@ -369,7 +370,10 @@ class Result:
     def __str__(self) -> str:
         """The table of the report, with bounds and baselines where they are known: printing trains nothing."""
         text = io.StringIO()
-        known = {name: self.__dict__[name] for name in ("bounds", "baselines") if name in self.__dict__}
+        known: dict[str, Any] = {}
+        for field in ("bounds", "baselines"):
+            if field in self.__dict__:
+                known[field] = self.__dict__[field]
         Console(width=100, file=text).print(run_table({**self.report, **known}))
         return text.getvalue()
 
