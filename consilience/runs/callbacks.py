@@ -130,12 +130,12 @@ def tensorboard_log(folder: str | Path) -> OnRound:
     _import("tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+    writer = SummaryWriter(str(folder))
 
     def write(event: RoundEvent) -> None:
         for name, value in _numbers(event).items():
-            writer.add_scalar(f"{event.method}/{name}", value, event.round)  # type: ignore[no-untyped-call]
-        writer.flush()  # type: ignore[no-untyped-call]
+            writer.add_scalar(f"{event.method}/{name}", value, event.round)
+        writer.flush()
 
     return write
 
