@@ -14,13 +14,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import coresets, engines, ensemble, floor, growth, merging, protocols, squares, sums
+from benchmarks import coresets, engines, ensemble, floor, growth, merging, private, protocols, squares, sums
 from benchmarks.timing import machine
 
 PARTS: dict[str, ModuleType] = {
     **{"protocols": protocols, "floor": floor, "engines": engines, "growth": growth},
     **{"squares": squares, "merging": merging, "ensemble": ensemble, "coresets": coresets},
-    "sums": sums,
+    **{"sums": sums, "private": private},
 }
 PAGE, BEGIN, END = (
     Path("docs/speed.md"),

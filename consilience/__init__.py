@@ -8,6 +8,7 @@ is in namespaces:
 - `co.inference`: every way a client infers, and `co.training`: optimisers and schedules;
 - `co.pooling`: rules that pool posteriors and predictions;
 - `co.metrics`: scores, calibration and paired differences;
+- `co.guarantees`: prediction sets, and how much they cover;
 - `co.engines`: where the clients' work runs;
 - `co.method`, `co.parties`, `co.posterior`, `co.predictive`: the vocabulary of a method's file.
 """
@@ -19,12 +20,14 @@ from consilience import (
     data,
     datasets,
     engines,
+    guarantees,
     inference,
     key,
     method,
     methods,
     metrics,
     models,
+    outcomes,
     parties,
     pooling,
     posterior,
@@ -60,32 +63,35 @@ from consilience.methods.fedpa import FedPA
 from consilience.methods.fedprox import FedProx
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.methods.glm import GLM
+from consilience.methods.hierarchical import Hierarchical
 from consilience.methods.mime import Mime, MimeLite
 from consilience.methods.mixture import Mixture
 from consilience.methods.oneshot import OneShotFL
 from consilience.methods.pvi import PVI
 from consilience.methods.scaffold import Scaffold
 from consilience.methods.variational import VariationalAveraging
+from consilience.runs.conformal import conformal
 from consilience.runs.result import Result
 from consilience.runs.run import Compute, load, run
-from consilience.task import Task, classification, regression
+from consilience.task import Task, classification, counts, regression, survival
 from consilience.version import __version__
 
 if TYPE_CHECKING:
     from consilience.comparison.running import compare
     from consilience.comparison.tuning import tune
     from consilience.runs.estimator import FederatedClassifier, FederatedRegressor
+    from consilience.summaries.table import table_one
 
 __all__ = [
     "BCM", "DOSFL", "EPMCMC", "GLM", "HMC", "PVI", "SGD", "SGLD", "SWAG", "Adam", "BetaPredictiveBayes", "Centralised",
     "Compute", "CoresetFL", "CyclicalSGHMC", "Diverged", "EvidenceLogits", "EvidencePooling", "EvidenceTuned",
     "ExactPooling", "ExactTuned", "FedAdam", "FedAvg", "FedAvgM", "FedBE", "FedKT", "FedPA", "FedProx", "FedYogi",
-    "FederatedClassifier", "FederatedRegressor", "GaussianProduct", "InputError", "Laplace", "LocalOnly", "MeanField",
-    "Method", "Mime", "MimeLite", "Mixture", "OneShotFL", "Participation", "Result", "Sampler", "Scaffold",
-    "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification", "compare", "data",
-    "datasets", "engines", "from_arrays", "from_csv", "inference", "key", "load", "method", "methods", "metrics",
-    "models", "parties", "pooling", "posterior", "predictive", "prior", "regression", "run", "runs", "splits", "task",
-    "training", "tune",
+    "FederatedClassifier", "FederatedRegressor", "GaussianProduct", "Hierarchical", "InputError", "Laplace",
+    "LocalOnly", "MeanField", "Method", "Mime", "MimeLite", "Mixture", "OneShotFL", "Participation", "Result",
+    "Sampler", "Scaffold", "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification",
+    "compare", "conformal", "counts", "data", "datasets", "engines", "from_arrays", "from_csv", "guarantees",
+    "inference", "key", "load", "method", "methods", "metrics", "models", "outcomes", "parties", "pooling", "posterior",
+    "predictive", "prior", "regression", "run", "runs", "splits", "survival", "table_one", "task", "training", "tune",
 ]  # fmt: skip
 
 
@@ -94,6 +100,7 @@ _ON_FIRST_USE = {  # drawing and scikit-learn take a second that most programs n
     "tune": "consilience.comparison",
     "FederatedClassifier": "consilience.runs.estimator",
     "FederatedRegressor": "consilience.runs.estimator",
+    "table_one": "consilience.summaries.table",
 }
 
 

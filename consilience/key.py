@@ -53,6 +53,7 @@ class Stream(enum.IntEnum):
         PARTICIPATION: Who takes part, folded by round.
         ROLES: Which row of a study's site trains, chooses or tests; a study draws no participation.
         PROBE: Rows that a model is tried on before it is kept.
+        SETS: The random part of scores behind prediction sets, folded by role and site.
     """
 
     INIT = 0
@@ -61,6 +62,7 @@ class Stream(enum.IntEnum):
     PARTICIPATION = 3
     ROLES = 3
     PROBE = 4
+    SETS = 7
 
 
 class Key(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -74,6 +74,8 @@ class Softmax:
         offset: Added to the logits [C] when training only, so that what is learned does not contain it.
     """
 
+    link: ClassVar[str] = "logit"  # what a linear model's outputs are, for tables of effects
+
     offset: Tensor | None = None
 
     def extra(self) -> Params:
@@ -126,6 +128,8 @@ class GaussianNoise:
         latent: Pool the function and add the noise once; False pools observations.
         full: Keep the covariances between the outputs of a vector target.
     """
+
+    link: ClassVar[str] = "identity"
 
     noise: float | None = None
     latent: bool = True

@@ -15,8 +15,11 @@ from consilience import tree
 from consilience.errors import InputError
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.resistant import Average
+from consilience.pooling.summands import Mean, Summation
 from consilience.posterior import SMALLEST, Point, Posterior, average
 from consilience.predictive import Distribution, Predictive
+from consilience.privacy.discrete import Source
+from consilience.privacy.mechanisms import Privacy
 from consilience.task import Task
 from consilience.training.optimisers import Optimiser
 from consilience.tree import Tree
@@ -170,7 +173,7 @@ class Method(ABC):
         source: The paper.
         sends: What leaves a site, in words.
         needs: What the server must hold.
-        tasks: What it can learn: classification, regression.
+        tasks: What it can learn: classification, regression, counts, survival.
         one_shot: A second round would repeat the first.
         usual_rounds: How many rounds, unless asked otherwise; 1 if `one_shot`.
         everyone: It needs a reply from every client in every round.
@@ -180,11 +183,15 @@ class Method(ABC):
         sums: The model is made of a sum over the clients, so that two models less one another show who is in one alone.
         multiplies: Densities or predictions are multiplied, so that the errors of overconfident clients multiply too.
         heads: It learns one linear layer on a fixed feature map.
+        sends_inference: All it sends is what its inference returns, and how many rows there are: a private inference
+            makes it private.
         carries: Named tuples of other files that its messages, replies or states hold.
         bound: Not a federated method, but what to compare one with.
         pooled: A bound that runs on all sites' rows in one place.
         silent: A bound that sends nothing outside a simulation.
         tempers: False where the calibration rows were trained on.
+        common: There is a model for all sites, which a newcomer gets; False where each site has only its own.
+        private: Takes a setting `privacy`, with which all that clients send is differentially private.
     """
 
     name: ClassVar[str] = ""
@@ -202,11 +209,14 @@ class Method(ABC):
     sums: ClassVar[bool] = False
     multiplies: ClassVar[bool] = False
     heads: ClassVar[bool] = False
+    sends_inference: ClassVar[bool] = False
     carries: ClassVar[tuple[type, ...]] = ()
     bound: ClassVar[bool] = False
     pooled: ClassVar[bool] = False
     silent: ClassVar[bool] = False
     tempers: ClassVar[bool] = True
+    common: ClassVar[bool] = True
+    private: ClassVar[bool] = False
 
     @abstractmethod
     def local(self, task: Task, message: Any, client: Client) -> Reply:
@@ -282,16 +292,29 @@ class Method(ABC):
         return task.predictive(state.posterior)
 
     def personal(self, task: Task, state: Any) -> Sequence[Predictive] | None:
-        """Make one model a site, where a method has no common one.
+        """Make one model a site, where sites have models of their own.
 
         Args:
             task: The statistical problem.
             state: The server's state.
 
         Returns:
-            The sites' models in their order, or None.
+            The sites' models in their order, or None. A site that took no part has the common one, if there is one.
         """
         return None
+
+    def at_home(self, task: Task, state: Any, memory: Tree) -> Any:
+        """Make the state as it is at a site, where sites have models of their own.
+
+        Args:
+            task: The statistical problem.
+            state: What was handed out.
+            memory: What the site kept in the last round; () for a newcomer.
+
+        Returns:
+            A state whose model is the site's own; the same state where there is one model for all.
+        """
+        return state
 
     def members(self, state: Any) -> tuple[tuple[Posterior, ...], Tensor]:
         """List the posteriors whose disagreement is uncertainty.
@@ -356,6 +379,40 @@ class Method(ABC):
         Such a method is a sum: replies may be folded into it as they arrive, and added up securely.
         """
         return False
+
+    def summation(self) -> Summation | None:
+        """Say how replies are added up, so that the server need not see a single one.
+
+        Returns:
+            How a reply becomes summands and a total what `aggregate` needs; None where the method, as it is set, is no
+            sum.
+        """
+        if self.averages:
+            return Mean()
+        return None
+
+    def protect(self, reply: Reply, source: Source) -> Reply:
+        """Add noise to a reply, at the site, before anything else is done with it.
+
+        Args:
+            reply: What `local` returned.
+            source: Where the noise comes from: a simulation's key, or the operating system.
+
+        Returns:
+            What may leave the site.
+        """
+        return reply
+
+    def spends(self, round: int) -> float:
+        """Say which share of a budget's μ² a client's reply of a round takes, where the method is private.
+
+        Args:
+            round: The round, from 1 on.
+
+        Returns:
+            The share; over the usual rounds they add up to 1.
+        """
+        return 1 / usual_rounds(self)
 
     def fewest(self, reply: Reply) -> Tensor:
         """Count the rows behind the smallest part of what a client sends: a study has a least number.
@@ -479,6 +536,7 @@ class Method(ABC):
 
 
 S = TypeVar("S")
+M = TypeVar("M", bound=Method)
 
 
 def abridge(settings: S) -> S:
@@ -538,6 +596,51 @@ def slow_down(settings: S, factor: float) -> S:
     return dataclasses.replace(settings, **changed)
 
 
+def for_rounds(method: M, rounds: int) -> M:
+    """Tell whatever spends a budget over the rounds how many there are.
+
+    An inference that does has a method `for_rounds` of its own, and another, `privacy_statement`, that says what it
+    promises; the promise holds only where nothing else is sent.
+
+    Args:
+        method: The method with its settings.
+        rounds: How many rounds it will run.
+
+    Returns:
+        The method whose inference knows them; the same object where nothing is spent.
+
+    Raises:
+        InputError: The method sends more than its inference's result, or the budget is for fewer rounds.
+    """
+    inferences = [getattr(owner, "inference", None) for owner in (method, getattr(method, "inner", None))]
+    spending: list[Any] = [inference for inference in inferences if hasattr(inference, "for_rounds")]
+    if not spending:
+        return method
+    inference = spending[0]
+    if not method.sends_inference and not method.bound:  # bounds infer as the run does, and promise nothing
+        raise InputError(
+            f"{name(method)} sends {method.sends}: {type(inference).__name__} cannot answer for all of that. Choose a "
+            "method that sends its weights alone."
+        )
+    settled = dataclasses.replace(cast(Any, method), inference=inference.for_rounds(rounds))
+    return cast(M, settled)
+
+
+def privacy_statement(method: Method) -> dict[str, Any] | None:
+    """Say what a method with its inference promises about single rows.
+
+    Args:
+        method: The method with its settings, told its rounds.
+
+    Returns:
+        Values by the names of `privacy` in run.json; None where nothing is promised.
+    """
+    own = getattr(getattr(method, "inference", None), "privacy_statement", None)
+    if own is None or not method.sends_inference:
+        return None
+    return cast(dict[str, Any] | None, own())
+
+
 def needs(method: Method) -> set[Needs]:
     """List all that a method, as it is set, wants to see at the server.
 
@@ -568,6 +671,52 @@ def group(method: Method) -> str:
     if method.bound:
         return "bound"
     return max(needs(method), key=list(Needs).index).value
+
+
+def privacy_of(method: Method) -> Privacy | None:
+    """Find what a method, as it is set, promises about its clients' rows.
+
+    Args:
+        method: The method with its settings.
+
+    Returns:
+        The setting; None where it promises nothing.
+    """
+    privacy: Privacy | None = getattr(method, "privacy", None)
+    return privacy
+
+
+def check_releases(method: Method, rounds: int) -> None:
+    """Refuse rounds that nothing is left for: a private method spends its budget in its usual ones.
+
+    Args:
+        method: The method with its settings.
+        rounds: How many.
+
+    Raises:
+        InputError: There are more than the budget is for.
+    """
+    if rounds > usual_rounds(method):
+        raise InputError(
+            f"The privacy of {name(method)} is spent in {usual_rounds(method)} round(s), and {rounds} would release "
+            f"more: use rounds={usual_rounds(method)}."
+        )
+
+
+def check_private(method: Method | type[Method]) -> None:
+    """Refuse to promise privacy for a method whose replies have no bound.
+
+    Args:
+        method: The method, or its class.
+
+    Raises:
+        InputError: It has no private form.
+    """
+    if not method.private:
+        raise InputError(
+            f"{name(method)} has no private form, because nothing bounds what one row changes in its replies: choose "
+            "one of docs/private.md."
+        )
 
 
 def moves_statistics(method: Method) -> bool:

@@ -285,3 +285,19 @@ def members(posterior: Posterior, key: Key, draws: int, like: Params) -> list[Pa
             return [dict(zip(params, member, strict=True)) for member in zip(*leaves, strict=True)]
         case Gaussian() | Dense():
             return members(draw(posterior, key, draws, like), key, draws, like)
+
+
+def find_posterior(send: Any) -> Posterior | None:
+    """Find a site's own model within what it sends.
+
+    Args:
+        send: What is in a reply.
+
+    Returns:
+        The posterior, or None if there is none.
+    """
+    if isinstance(send, (Point, Samples, Gaussian, Dense)):
+        return send
+    if isinstance(send, tuple) and send and not hasattr(send, "counts"):
+        return find_posterior(send[0])
+    return None

@@ -15,8 +15,10 @@ import scipy  # its parts are imported when they are used
 import torch
 from torch import Tensor
 
-from consilience.errors import Diverged
+from consilience.errors import Diverged, InputError
 from consilience.models.softmax import log_softmax
+from consilience.outcomes.counts import Counts
+from consilience.outcomes.survival import Survival
 
 
 class Categorical(NamedTuple):
@@ -61,7 +63,7 @@ class Normal(NamedTuple):
 
 
 EVENTS = 10  # rows outside the most frequent class, from which on the prior of a temperature is its widest
-Distribution: TypeAlias = Categorical | Normal
+Distribution: TypeAlias = Categorical | Normal | Counts | Survival
 Predictive: TypeAlias = Callable[[Tensor], Distribution]
 Powers: TypeAlias = Callable[[Sequence[Distribution], Distribution], Tensor]
 
@@ -80,6 +82,10 @@ def mixture(parts: Sequence[Distribution], weights: Tensor) -> Distribution:
     if isinstance(parts[0], Categorical):
         logs = torch.stack([p.log_probs for p in parts if isinstance(p, Categorical)])
         return Categorical(torch.logsumexp(logs + w.to(logs).log().reshape(-1, 1, 1), 0))
+    if isinstance(parts[0], Counts):
+        return Counts.mix([p for p in parts if isinstance(p, Counts)], w)
+    if isinstance(parts[0], Survival):
+        return Survival.mix([p for p in parts if isinstance(p, Survival)], w)
     normals = [p for p in parts if isinstance(p, Normal)]
     mean = _dot(w, [p.mean for p in normals])
     var = _dot(w, [p.var + _square(p.mean - mean, p.full) for p in normals])
@@ -107,6 +113,7 @@ def product(
         logs = torch.stack([p.log_probs for p in parts if isinstance(p, Categorical)])
         b = b.to(logs).unsqueeze(-1)
         return Categorical(log_softmax((b * logs).sum(0) + (1 - b.sum(0)) * prior.log_probs))
+    prior = _only_normal(prior)
     normals = [p for p in parts if isinstance(p, Normal)]
     w = weights
     if w is None:
@@ -141,6 +148,16 @@ def _full_product(parts: Sequence[Normal], prior: Normal, powers: Tensor) -> tup
     values = positive(values, 1e-3 * torch.linalg.eigvalsh(prior_precision)[..., :1].expand_as(values))
     var = vectors @ torch.diag_embed(1 / values) @ vectors.mT
     return _times(var, linear), var
+
+
+def _only_normal(p: Distribution) -> Normal:
+    """A Normal; other distributions of numbers have no product."""
+    if isinstance(p, Normal):
+        return p
+    raise InputError(
+        "Predictions of counts and of survival times cannot be multiplied: use a method that pools weights or mixes "
+        "predictions."
+    )
 
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:
@@ -191,6 +208,7 @@ def entropy(p: Distribution) -> Tensor:
     """
     if isinstance(p, Categorical):
         return -(p.probs * p.log_probs).sum(-1)
+    p = _only_normal(p)
     if p.full:
         return 0.5 * torch.logdet(2 * math.pi * math.e * p.var)
     return sum_outputs(0.5 * (2 * math.pi * math.e * p.var).log())
@@ -226,7 +244,8 @@ def geometric(beta: float, p: Distribution, q: Distribution) -> Distribution:
     if isinstance(p, Categorical):
         assert isinstance(q, Categorical)
         return Categorical(log_softmax(beta * p.log_probs + (1 - beta) * q.log_probs))
-    assert isinstance(q, Normal)
+    p = _only_normal(p)
+    q = _only_normal(q)
     noise = beta * p.noise + (1 - beta) * q.noise
     if p.full:
         p_precision = beta * torch.linalg.inv(p.var)
@@ -250,6 +269,8 @@ def tempered(p: Distribution, t: float) -> Distribution:
     """
     if isinstance(p, Categorical):
         return Categorical(log_softmax(p.log_probs / t))
+    if isinstance(p, Counts | Survival):
+        return p.temper(t)
     return Normal(p.mean, p.var * t, p.noise * t)
 
 
@@ -264,6 +285,8 @@ def finite_rows(p: Distribution) -> Tensor:
     """
     if isinstance(p, Categorical):
         return torch.isfinite(p.probs).all(-1)
+    if isinstance(p, Counts | Survival):
+        return p.finite()
     fine = torch.isfinite(p.mean) & torch.isfinite(p.total) & (p.total >= 0)
     return fine.reshape(len(fine), -1).all(-1)
 
@@ -309,6 +332,8 @@ def log_prob(p: Distribution, y: Tensor) -> Tensor:
     """
     if isinstance(p, Categorical):
         return p.log_probs.gather(-1, y.long().unsqueeze(-1)).squeeze(-1)
+    if isinstance(p, Counts | Survival):
+        return p.log_prob(y)
     y = y.reshape(p.mean.shape)  # [N, 1] is [N]: against each other they would make all pairs
     if p.full:
         covariance = p.var + torch.diag_embed(p.noise.expand_as(p.mean))
@@ -430,7 +455,7 @@ def precise(p: Distribution) -> Distribution:
     """
     if isinstance(p, Categorical):
         return Categorical(p.log_probs.double())
-    return Normal(*(leaf.double() for leaf in p))
+    return type(p)(*(leaf.double() for leaf in p))
 
 
 def positive(precision: Tensor, floor: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +27,8 @@ from consilience.models.controlled import control, refuse_hidden_state, refuse_u
 from consilience.models.plain import perceptron
 from consilience.models.remembered import remember
 from consilience.models.variational import LOG_VAR
+from consilience.outcomes.cox import Cox
+from consilience.outcomes.poisson import Poisson
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Categorical, Distribution, Normal, Predictive
 from consilience.prior import Flat, Isotropic, Prior
@@ -32,7 +36,8 @@ from consilience.tilt import Tilt, decay
 from consilience.tree import Params
 
 __all__ = [
-    "Anchor", "Task", "Tilt", "classification", "decay", "grad", "label_counts", "mean_nll", "regression", "smooth",
+    "Anchor", "Task", "Tilt", "classification", "counts", "decay", "grad", "label_counts", "mean_nll", "regression",
+    "smooth", "survival",
 ]  # fmt: skip
 
 CHUNK = 8192  # inputs predicted at a time
@@ -83,6 +88,21 @@ class Task:
     def like(self) -> Params:
         """Names, shapes and types of all weights, the likelihood's own and running statistics included."""
         return self._params(self.model)
+
+    @property
+    def outcome(self) -> str:
+        """What targets are that are neither classes nor plain numbers: `counts`, `survival` or nothing."""
+        return str(getattr(self.likelihood, "outcome_kind", ""))
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether targets are plain numbers."""
+        return not self.outcome and not isinstance(self.likelihood, Softmax)
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether the likelihood is a product over rows, so that some of them stand for all."""
+        return bool(getattr(self.likelihood, "by_rows", True))
 
     @property
     def statistics(self) -> tuple[str, ...]:
@@ -302,6 +322,8 @@ class Task:
         if isinstance(self.likelihood, Softmax):
             classes = self.classes(x)
             return Categorical(torch.full((x.shape[0], classes), 1 / classes, dtype=x.dtype, device=x.device).log())
+        if not self.has_numbers:
+            raise InputError("There is no prediction of counts or survival times before any data: use another method.")
         if isinstance(self.prior, Flat):
             p = self.predictive(Point(self.like))(x)
             assert isinstance(p, Normal)
@@ -390,6 +412,51 @@ def regression(
     if heteroscedastic:
         likelihood = Heteroscedastic(latent)
     return Task(control(model), likelihood, prior or Isotropic())
+
+
+def counts(model: nn.Module, prior: Prior | None = None) -> Task:
+    """Build the task of a model of counts: Poisson, with a logarithmic link.
+
+    Args:
+        model: A network whose one output is the logarithm of the expected count, of one unit of exposure where rows
+            have an exposure; it is copied.
+        prior: Over the weights; N(0, I) without one.
+
+    Returns:
+        The task.
+    """
+    return Task(control(model), Poisson(), prior or Isotropic())
+
+
+def survival(
+    model: nn.Module, prior: Prior | None = None, times: Sequence[float] = (), horizon: float | None = None
+) -> Task:
+    """Build the task of a proportional hazards model, stratified by site.
+
+    Args:
+        model: A network whose one output is a row's log-hazard relative to others; it is copied, and a last linear
+            layer loses its bias, which a partial likelihood does not see.
+        prior: Over the weights; N(0, I) without one.
+        times: The grid on which survival curves are given, in the unit of the rows' times; from the training rows of
+            the simulation without one.
+        horizon: The time at which predicted and observed risks are compared; the middle of the grid without one.
+
+    Returns:
+        The task.
+
+    Raises:
+        InputError: The grid does not ascend from above 0, or the horizon is not above 0.
+    """
+    grid = tuple(float(t) for t in times)
+    if any(not b > a for a, b in itertools.pairwise((0.0, *grid))):
+        raise InputError("times must ascend from above 0: give for example times=(365, 730, 1095).")
+    if horizon is not None and not 0 < horizon < math.inf:
+        raise InputError(f"horizon={horizon:g} is not a time: give one above 0, in the unit of the rows' times.")
+    network = control(model)
+    last = list(network.modules())[-1]
+    if isinstance(last, nn.Linear):
+        last.register_parameter("bias", None)
+    return Task(network, Cox(grid, horizon), prior or Isotropic())
 
 
 def mean_nll(nll: Tensor, w: Tensor) -> Tensor:

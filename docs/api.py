@@ -36,6 +36,7 @@ ROOT = "vocabulary"
 ROOMS = {
     ROOT: Room("Vocabulary", "What every other room uses: keys, posteriors, predictives, tasks, replies, methods."),
     "models": Room("Models", "Networks and feature maps by name, and what a network may not hide from an engine."),
+    "outcomes": Room("Outcomes", "Counts and times to an event: distributions, likelihoods and curves from sums."),
     "splits": Room("Splits", "How rows are dealt out to simulated sites, by labels and by features."),
     "data": Room("Data", "Rows and their roles: sites from arrays, from CSV files, and inputs for the server."),
     "datasets": Room("Data sets", "Data sets by name, embedded ones and those read from files."),
@@ -44,6 +45,7 @@ ROOMS = {
     "pooling": Room("Pooling", "Rules that make one answer of many: of Gaussians, of evidence, of ensembles."),
     "methods": Room("Methods", "One class a method; [each has a page](../methods/index.md) with its settings."),
     "metrics": Room("Metrics", "Proper scores, calibration, uncertainty, paired differences and communication."),
+    "guarantees": Room("Guarantees", "Prediction sets with a guarantee in finite samples: scores, kinds, coverage."),
     "privacy": Room("Privacy", "What a reply may reveal, and rules against it."),
     "disk": Room("Disk", "Files written whole or not at all, and locks on files and folders."),
     "formats": Room("Formats", "How settings, networks, envelopes and signatures are written to files."),

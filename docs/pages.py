@@ -31,6 +31,7 @@ def write(folder: Path) -> None:
     texts["parts/regression.md"] = numbers()
     texts["parts/traffic.md"] = traffic()
     texts["parts/sends.md"] = sends()
+    texts["parts/threats.md"] = threats()
     texts |= copies(folder.parent)
     texts |= api.write()
     for name, text in texts.items():
@@ -178,6 +179,25 @@ def sends() -> str:
         if kind.needs is Needs.INPUTS:
             chosen = "the inputs that are scored"
         rows.append(line([f"[`{name}`](methods/{name}.md)", kind.sends, chosen]))
+    return "\n".join(rows) + "\n"
+
+
+def threats() -> str:
+    """What the coordinator sees of one site under each method, in the open and under masks, and what sites get back."""
+    heads = ["method", "the coordinator sees of one site, plain", "under masks", "sites get back"]
+    rows = [line(heads), line(["---"] * 4)]
+    for name, kind in ordered():
+        if kind.bound:
+            continue
+        masked = "not possible: replies are needed one by one"
+        if kind().summation() is not None:
+            masked = "nothing; of all sites together, the sum"
+        back = "one model"
+        if kind.by_site:
+            back = "every site's part by name, or a student"
+        elif not kind.sums and getattr(kind(), "distil", None) is None:
+            back = "the model, of samples or parts without names where it has several"
+        rows.append(line([f"[`{name}`](methods/{name}.md)", kind.sends, masked, back]))
     return "\n".join(rows) + "\n"
 
 

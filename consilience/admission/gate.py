@@ -26,6 +26,7 @@ from consilience.admission.plausible import (
 from consilience.errors import InputError
 from consilience.parties import Received, Reply
 from consilience.posterior import Dense, Gaussian
+from consilience.privacy.rules import SMALLEST_CELL, by_rule
 from consilience.tree import Tree
 
 MOST_ROWS = 10**8  # more than any site has
@@ -342,9 +343,8 @@ def check_counts(reply: Reply, gate: Gate) -> None:
         if bool((numbers < 0).any()) or not torch.equal(numbers, numbers.round()):
             raise Refused("its class counts are negative or fractional.")
         if bool(((numbers > 0) & (numbers < smallest)).any()):
-            raise Refused(
-                f"it says that a class was seen fewer than {smallest} times, and no smaller count may be shown."
-            )
+            sentence = f"it says that a class was seen fewer than {smallest} times, and no smaller count may be shown."
+            raise Refused(by_rule(SMALLEST_CELL, sentence))
         total = float(numbers.sum())
         everyone = gate.form is not None and gate.form.counts_everyone
         if size and (total > size or (everyone and total != size)):

@@ -19,18 +19,23 @@ from torch import nn
 
 from consilience.admission.gate import MOST_ROWS
 from consilience.agreement.columns import Column, Target
+from consilience.agreement.guarantees import check_guarantees
 from consilience.agreement.names import check_name
+from consilience.agreement.secure import Drop, check_secure, drop_of
 from consilience.agreement.toml import check_column, convert, parse
 from consilience.errors import InputError, unknown_name
 from consilience.formats.blueprint import MOST_DRAWS
 from consilience.formats.settings import check_settings, configure
 from consilience.formats.signature import is_weak, verifies
 from consilience.key import Key
-from consilience.method import Method
+from consilience.method import Method, check_private, check_releases, for_rounds
 from consilience.methods import METHODS, defaults
 from consilience.models import MODELS, model
-from consilience.models.features import FOR_IMAGES, features
+from consilience.models.features import FOR_IMAGES, bound_features, features
 from consilience.prior import Isotropic
+from consilience.privacy.masks import is_usable
+from consilience.privacy.mechanisms import Privacy
+from consilience.privacy.rules import OUTCOMES, DisclosureRules
 from consilience.task import Task, classification, regression
 from consilience.version import __version__
 
@@ -94,6 +99,19 @@ class Agreement:
         format: Version of the file's format.
         features: The feature map between the columns and the network, as `fourier:320`: every site draws the same one
             from the seed in its name. None if empty.
+        level: Share of rows that prediction sets shall cover; 0 where none are made.
+        calibrate: Share of a site's rows that calibrate them.
+        guarantee: Their kind: `class`, `pooled`, `quantile` or `own`; the usual one if empty.
+        nonconformity: The score that is counted, as `aps`; the usual one if empty.
+        grid: How many edges scores are counted on.
+        few_outcomes: What becomes of classes that few rows of a site are of: warn, or refuse.
+        secure: Whether replies are added up under masks, so that nobody sees a single one.
+        cells: The fewest scores that a cell of a site's counts shows; `smallest` if 0.
+        epsilon: ε of differential privacy, of all that a site sends in the study; 0: none is promised.
+        delta: Its δ.
+        noise_added: Where: `site`, all of it at each; `once`, shares of it, under secure sums.
+        honest_sites: Under `once`, how many sites are relied on to add their share.
+        patient: The column that says whose a row is, where patients with several rows are protected; rows if empty.
     """
 
     name: str
@@ -123,6 +141,25 @@ class Agreement:
     features: str = optional(
         "", "model", "fixed features of the columns that the model learns on; sites draw the same from its seed"
     )
+    level: float = optional(0.0, "guarantees", "share of rows that prediction sets shall cover")
+    calibrate: float = optional(
+        0.0, "guarantees", "share of a site's rows that calibrate prediction sets; counts leave"
+    )
+    guarantee: str = optional("", "guarantees", "class, pooled, quantile or own: docs/guarantees.md says what holds")
+    nonconformity: str = optional("", "guarantees", "the score that is counted: hinge, aps, raps; residual, quantile")
+    grid: int = optional(1000, "guarantees", "edges that scores are counted on")
+    few_outcomes: str = optional(
+        "warn", "rows", "classes of fewer rows than `smallest` at a site: warn it, or refuse (rule: outcome levels)"
+    )
+    secure: bool = optional(
+        False, "privacy", "sites mask what they send: the coordinator sees the sum over all sites, and no site's own"
+    )
+    cells: int = optional(0, "guarantees", "fewest scores that a cell of a site's counts shows; 0: as smallest")
+    epsilon: float = optional(0.0, "privacy", "of all that a site sends in this study; neighbours: add or remove a row")
+    delta: float = optional(0.0, "privacy", "less than one over the number of rows of all sites")
+    noise_added: str = optional("site", "privacy", "where: site, all of it at each; once, a share, under secure sums")
+    honest_sites: int = optional(0, "privacy", "sites relied on, under once, to add their share and keep it")
+    patient: str = optional("", "privacy", "column that says whose a row is: patients are protected, not single rows")
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -161,7 +198,19 @@ class Agreement:
     @property
     def fewest_rows(self) -> int:
         """The fewest training rows that a site may fit the network to."""
-        return max(self.smallest, math.ceil(self.rows_per_parameter * self.parameters))
+        return self.disclosure.fewest_rows(self.parameters)
+
+    @property
+    def disclosure(self) -> DisclosureRules:
+        """The rules of disclosure, by name."""
+        return DisclosureRules(
+            self.smallest,
+            self.rare,
+            self.rows_per_parameter,
+            self.few_outcomes,
+            self.fewest_sites,
+            self.hand_out == "ensemble",
+        )
 
     def build_method(self) -> Method:
         """Make the method with the agreed settings.
@@ -172,7 +221,39 @@ class Agreement:
         Raises:
             InputError: A setting is unknown or has a wrong value.
         """
-        return configure(METHODS[self.method](), self.settings)
+        method = configure(METHODS[self.method](), (*self.settings, *self._privacy_settings))
+        return for_rounds(method, self.rounds)
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """What is promised about a row; None where nothing is."""
+        if not self.epsilon:
+            return None
+        unit = "row"
+        if self.patient:
+            unit = "patient"
+        return Privacy(self.epsilon, self.delta, unit, self.noise_added, self.honest_sites)
+
+    def describe_privacy(self) -> dict[str, Any]:
+        """Say what is promised about a row, and what is not, as reports and models state it.
+
+        Returns:
+            `{"privacy": …}`; nothing where nothing is promised.
+        """
+        if self.privacy is None:
+            return {}
+        parts = ["how many rows a site commits to when it joins, and that it takes part"]
+        return {"privacy": self.privacy.describe(simulated=False, not_covered=parts)}
+
+    @property
+    def _privacy_settings(self) -> tuple[str, ...]:
+        """The same as settings of a method."""
+        if not self.epsilon:
+            return ()
+        assert self.privacy is not None
+        values = {"epsilon": self.epsilon, "delta": self.delta, "unit": self.privacy.unit, "noise": self.noise_added}
+        values["honest"] = self.honest_sites
+        return ("privacy=Privacy", *(f"privacy.{name}={value}" for name, value in values.items()))
 
     def build_feature_map(self) -> nn.Module | None:
         """Make the agreed feature map, the same at every site.
@@ -183,11 +264,16 @@ class Agreement:
         Raises:
             InputError: There is no such map, or it is not for tables.
         """
+        if not self.features and self.epsilon:
+            return bound_features(None, len(self.feature_names))
         if not self.features:
             return None
         if self.features.partition(":")[0] in FOR_IMAGES:
             raise InputError(f"features = '{self.features}' is for images, and a study has columns: try fourier.")
-        return features(self.features, len(self.feature_names))
+        feature_map = features(self.features, len(self.feature_names))
+        if self.epsilon:
+            return bound_features(feature_map, len(self.feature_names))
+        return feature_map
 
     @property
     def network(self) -> str:
@@ -224,6 +310,7 @@ class Agreement:
         if self.model not in MODELS:
             raise unknown_name("model", self.model, MODELS)
         self.build_feature_map()
+        self._check_privacy()
         method = self.build_method()
         check_settings(method)
         kind = self.kind
@@ -246,6 +333,9 @@ class Agreement:
             )
         self._check_numbers()
         self._check_disclosure()
+        check_guarantees(self)
+        if self.secure:
+            check_secure(self, method)
         columns = (*self.columns, self.target.as_column())
         names = [column.name for column in columns]
         if len(set(names)) != len(names) or len(names) < 2:
@@ -267,6 +357,32 @@ class Agreement:
         if self.most_bytes < 1:
             raise InputError(f"most_bytes = {self.most_bytes}: write the size of the largest reply, in bytes.")
 
+    def _check_privacy(self) -> None:
+        """Refuse a promise about rows that cannot be kept."""
+        privacy = self.privacy
+        if privacy is None:
+            if self.delta or self.noise_added != "site" or self.honest_sites or self.patient:
+                raise InputError("What stands under [privacy] belongs to epsilon: write epsilon there too.")
+            return
+        check_private(METHODS[self.method])
+        privacy.check()
+        check_releases(METHODS[self.method](), self.rounds)
+        if self.scaling != "agreed":
+            raise InputError(
+                "Under [privacy] columns are scaled by agreed constants, as sums would be released without noise: "
+                'write scaling = "agreed".'
+            )
+        if self.patient and (self.choose or self.test):
+            raise InputError(
+                "Roles are drawn row by row, and a patient's rows must keep together: write choose = 0 and test = 0 "
+                "where a column names the patient."
+            )
+        if privacy.noise == "once" and not getattr(self, "secure", False):
+            raise InputError(
+                'noise_added = "once" hides a site only under secure sums: agree on them too, or write noise_added = '
+                '"site".'
+            )
+
     def _check_disclosure(self) -> None:
         """Refuse rules about what may be shown that are no rules."""
         if self.smallest < 1 or self.fewest_sites < 1:
@@ -275,6 +391,8 @@ class Agreement:
             )
         if self.format > 1 and self.rare not in RARE:
             raise unknown_name("way with rare values", self.rare, RARE)
+        if self.few_outcomes not in OUTCOMES:
+            raise unknown_name("way with classes of few rows", self.few_outcomes, OUTCOMES)
         if not 0 <= self.rows_per_parameter < math.inf:
             raise InputError(f"rows_per_parameter = {self.rows_per_parameter:g}: write 0 (no such rule) or more.")
         if not 0 < self.most_influence <= 1:
@@ -294,6 +412,7 @@ class Member:
         signature: Its signature of the agreement's hash, the name and the rows.
         left: Whether it has left the study.
         rows: The most rows it will ever say it has; 0 in studies of format 1, where no site committed to a number.
+        masks: Its public key for masks; empty in studies that do not mask.
     """
 
     name: str
@@ -302,6 +421,7 @@ class Member:
     signature: str
     left: bool = False
     rows: int = 0
+    masks: str = ""
 
 
 class Sender(NamedTuple):
@@ -310,10 +430,14 @@ class Sender(NamedTuple):
     Attributes:
         name: The site's name.
         key: Its public key.
+        masks: Its public key for masks, where the sums are masked.
+        signature: Its signature of that.
     """
 
     name: str
     key: str
+    masks: str = ""
+    signature: str = ""
 
 
 class PooledModel(NamedTuple):
@@ -340,6 +464,7 @@ class Study:
         models: The models that were pooled.
         sums: Who gave sums for the scaling; a site of such a name joins with the same key.
         text: The agreement as people wrote it.
+        drops: Sites that masked sums go on without.
     """
 
     agreement: Agreement
@@ -347,6 +472,7 @@ class Study:
     models: tuple[PooledModel, ...] = ()
     sums: tuple[Sender, ...] = ()
     text: str = field(default="", compare=False)
+    drops: tuple[Drop, ...] = ()
 
     @property
     def active(self) -> tuple[Member, ...]:
@@ -378,7 +504,7 @@ class Study:
         names = [site.name for site in self.active]
         raise unknown_name(f"site in the study '{self.agreement.name}'", name, names or ["none"])
 
-    def with_member(self, name: str, key: str, signature: str, rows: int = 0) -> Study:
+    def with_member(self, name: str, key: str, signature: str, rows: int = 0, masks: str = "") -> Study:
         """Add a site, with a number of its own.
 
         Args:
@@ -386,6 +512,7 @@ class Study:
             key: Its public key.
             signature: Its signature of the agreement, the name and the rows.
             rows: The number of rows it commits to.
+            masks: Its public key for masks.
 
         Returns:
             The study with the site.
@@ -403,7 +530,11 @@ class Study:
         check_rows(self.agreement, name, rows)
         if is_weak(key):
             raise InputError(f"The key of '{name}' is none that only its owner can sign with: let it make a new one.")
-        member = Member(name, self.next_number, key, signature, rows=rows)
+        if self.agreement.secure and not is_usable(masks):
+            raise InputError(
+                f"'{name}' gives no key for masks, or one whose secrets everybody knows: let it join anew."
+            )
+        member = Member(name, self.next_number, key, signature, rows=rows, masks=masks)
         _check_signature(self.agreement, member)
         return replace(self, sites=(*self.sites, member))
 
@@ -440,19 +571,22 @@ class Study:
         return replace(self, models=(*others, PooledModel(checksum, tuple(names), superseded)))
 
 
-def signed_words(agreement: Agreement, name: str, rows: int) -> bytes:
+def signed_words(agreement: Agreement, name: str, rows: int, masks: str = "") -> bytes:
     """Return what a site signs when it joins: the agreement, the name it goes by, and how many rows it may speak for.
 
     Args:
         agreement: The agreement.
         name: The site's name.
         rows: The number of rows it commits to; not signed in format 1.
+        masks: Its public key for masks, in a study that masks.
 
     Returns:
         The bytes to sign.
     """
     if agreement.format == 1:
         return f"{agreement.hash} {name}".encode()
+    if agreement.secure:
+        return f"{agreement.hash} {rows} {masks} {name}".encode()
     return f"{agreement.hash} {rows} {name}".encode()
 
 
@@ -475,7 +609,7 @@ def check_rows(agreement: Agreement, name: str, rows: int) -> None:
 
 
 def _check_signature(agreement: Agreement, site: Member) -> None:
-    if not verifies(site.key, "agreement", signed_words(agreement, site.name, site.rows), site.signature):
+    if not verifies(site.key, "agreement", signed_words(agreement, site.name, site.rows, site.masks), site.signature):
         raise InputError(
             f"The signature of '{site.name}' is not for this agreement and this name: one was changed after that site "
             "signed, an older version wrote it, or the key is wrong: let the coordinator delete the sites' part of the "
@@ -505,7 +639,8 @@ def read(path: Path) -> Study:
     try:
         sites = tuple(Member(**convert(Member, site)) for site in value.get("sites", ()))
         models = tuple(_pooled_model(entry) for entry in value.get("models", ()))
-        sums = tuple(Sender(str(giver["name"]), str(giver["key"])) for giver in value.get("sums", ()))
+        sums = tuple(Sender(**{k: str(v) for k, v in giver.items()}) for giver in value.get("sums", ()))
+        drops = tuple(map(drop_of, value.get("drops", ())))
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: the list of sites is damaged ({error}); restore it from a copy.") from error
     for site in sites:
@@ -515,7 +650,7 @@ def read(path: Path) -> Study:
     names = [site.name.casefold() for site in sites if not site.left]
     if len(set(names)) < len(names):
         raise InputError(f"{path}: two of the sites have the same name; restore the list from a copy.")
-    return Study(agreement, sites, models, sums, text.split(SITES_BEGIN)[0].rstrip("\n") + "\n")
+    return Study(agreement, sites, models, sums, text.split(SITES_BEGIN)[0].rstrip("\n") + "\n", drops)
 
 
 def _pooled_model(entry: dict[str, Any]) -> PooledModel:
@@ -541,7 +676,7 @@ def from_toml(value: dict[str, Any], path: Path | str) -> Agreement:
         InputError: A part is missing or wrong.
     """
     try:
-        flat = {k: v for k, v in value.items() if k not in ("sites", "models", "sums")}
+        flat = {k: v for k, v in value.items() if k not in ("sites", "models", "sums", "drops")}
         needed = ("model", "method", "rows", "leaving")
         further = {f.metadata["part"] for f in dataclasses.fields(Agreement) if f.metadata} - {*needed}
         for part in (*needed, *sorted(further & {*flat})):

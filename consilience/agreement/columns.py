@@ -33,7 +33,8 @@ class Column:
         centre: The network sees (value − centre) / spread.
         spread: See `centre`.
         levels: Of a category.
-        missing: `refuse`; or `mark`: a number becomes `fill` and is marked, a category is none of its levels.
+        missing: `refuse`; `mark`: a number becomes `fill` and is marked, a category is none of its levels; or
+            `centre`: a number becomes `centre`, unmarked, which under scaling by sums is the mean of all sites.
         fill: What stands for a missing number, in this unit.
         unknown: Further texts that mean missing, such as 0 or ?.
     """
@@ -57,6 +58,13 @@ class Column:
         if self.missing == "mark":
             return [self.name, f"{self.name} missing"]
         return [self.name]
+
+    @property
+    def filling(self) -> float:
+        """What stands for a missing number, in this unit."""
+        if self.missing == "centre":
+            return self.centre
+        return self.fill
 
     def empty(self, cell: Cell) -> bool:
         """Tell whether a cell is missing, or holds a text that means so; 0 and 0.0 are one.
@@ -128,7 +136,7 @@ class Column:
         if self.type == "category":
             codes = torch.from_numpy(np.where(gaps, len(self.levels), self.codes(column)))
             return torch.nn.functional.one_hot(codes, len(self.levels) + 1)[:, :-1].double()
-        values = torch.from_numpy(np.where(gaps, self.fill, column.numbers()))
+        values = torch.from_numpy(np.where(gaps, self.filling, column.numbers()))
         scaled = ((values - self.centre) / self.spread).unsqueeze(1)
         if self.missing != "mark":
             return scaled

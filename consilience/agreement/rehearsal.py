@@ -19,6 +19,7 @@ from consilience.key import Key, Stream
 from consilience.method import Method, abridge
 from consilience.parties import Client, Received, Reply, Server
 from consilience.payload import nbytes
+from consilience.privacy.discrete import Simulated
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -234,7 +235,7 @@ class Rehearsal:
 
 
 def _answer(method: Method, task: Task, message: Tree, rows: Data, memory: Tree) -> Reply:
-    return method.local(task, message, Client(rows, memory, Key(2).tensor))
+    return method.protect(method.local(task, message, Client(rows, memory, Key(2).tensor)), Simulated(Key(2)))
 
 
 def _form_of(reply: Reply) -> Form:

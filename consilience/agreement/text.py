@@ -34,8 +34,9 @@ scaling = {scaling}  # agreed: by the constants below; sums: the constants come 
 {target}
 
 # type: number or category. range: what is plausible; anything outside is refused with examples. The model sees
-# (value − centre) / spread. missing: refuse, or mark (a number becomes `fill` and is marked in a column of its own, a
-# category is none of its levels). unknown: further texts that mean missing.
+# (value − centre) / spread. missing: refuse, mark (a number becomes `fill` and is marked in a column of its own, a
+# category is none of its levels) or centre (a number becomes `centre`, unmarked). unknown: further texts that mean
+# missing.
 [columns]
 {columns}
 
@@ -53,10 +54,10 @@ rounds = {rounds}  # hand-overs; 1 for one-round methods
 [rows]  # each site's own, drawn by the seed
 choose = {choose}  # share that chooses β, λ and temperature; only sums of log-scores leave the site
 test = {test}  # share that only scores
-smallest = {smallest}  # the smallest count that may be shown, and the fewest rows a site may take part with
-rare = {rare}  # levels, marks and numbers of fewer rows show their patients: merge them at each site, or refuse
-rows_per_parameter = {rows_per_parameter}  # training rows a site needs for each parameter of the model; 0: no such rule
-fewest_sites = {fewest_sites}  # fewer are not pooled, nor do models differ by fewer: old less new is what a site sent
+smallest = {smallest}  # rule "smallest cell": smaller counts are not shown, nor does a site take part with fewer rows
+rare = {rare}  # rule "rare values": levels, marks and numbers of fewer rows are merged at each site, or refuse
+rows_per_parameter = {rows_per_parameter}  # rule: training rows a site needs for each parameter; 0: no such rule
+fewest_sites = {fewest_sites}  # rules "fewest sites", "subtraction": fewer are not pooled, nor do models differ by them
 most_influence = {most_influence}  # share of the pooled model that one site may have without a warning
 
 [leaving]  # what leaves a site: {sends}
@@ -116,11 +117,13 @@ def study_text(study: Study) -> str:
     if study.sites or study.sums:
         parts.append(SITES)
     for giver in study.sums:
-        parts.append("[[sums]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in giver._asdict().items()))
+        parts.append("[[sums]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in giver._asdict().items() if v))
     for site in study.sites:
-        names = ("name", "number", "rows", "key", "signature", "left")
-        fields = {k: getattr(site, k) for k in names if k != "rows" or site.rows}
+        names = ("name", "number", "rows", "key", "masks", "signature", "left")
+        fields = {k: getattr(site, k) for k in names if k not in ("rows", "masks") or getattr(site, k)}
         parts.append("[[sites]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in fields.items()))
+    for drop in study.drops:
+        parts.append("[[drops]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in drop._asdict().items()))
     for model in study.models:
         parts.append("[[models]]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in model._asdict().items()))
     return "\n".join(parts)

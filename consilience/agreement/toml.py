@@ -11,6 +11,7 @@ from typing import Any
 from consilience.agreement.columns import Column, Target
 from consilience.errors import InputError, unknown_name
 
+WAYS = ("refuse", "mark", "centre")  # with missing values
 TOML_TYPES = {"str": str, "float": float, "int": int, "bool": bool, "tuple[str, ...]": tuple}  # by annotation
 LARGEST = 2**63  # whole numbers from here on are counts or seeds of nothing
 
@@ -111,8 +112,8 @@ def check_column(column: Column) -> None:
     name = column.name
     if column.type not in ("number", "category"):
         raise unknown_name(f"type of column '{name}'", column.type, ["number", "category"])
-    if column.missing not in ("refuse", "mark"):
-        raise unknown_name(f"way with missing values of '{name}'", column.missing, ["refuse", "mark"])
+    if column.missing not in WAYS:
+        raise unknown_name(f"way with missing values of '{name}'", column.missing, WAYS)
     if column.type == "category" and len(set(column.levels)) < 2:
         raise InputError(f"Column '{name}' is a category: list at least two different levels.")
     if column.type == "number":

@@ -1,4 +1,4 @@
-"""The command line: demo, run, pool, compare, tune, reproduce, report, predict, study, site, and the catalogues."""
+"""The command line: demo, run, pool, compare, tune, reproduce, effects, report, predict, study, site, catalogues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,21 @@ from typing import TextIO
 
 from rich.text import Text
 
-from consilience.cli import deploy, lists, look, predict, runs, site, study, tables  # noqa: F401 — they add their commands
+from consilience.cli import (  # noqa: F401 — they add their commands
+    calibrate,
+    deploy,
+    describe,
+    effects,
+    lists,
+    look,
+    masking,
+    predict,
+    runs,
+    site,
+    study,
+    survival,
+    tables,
+)
 from consilience.cli.options import app
 from consilience.cli.screen import err, plain
 from consilience.errors import InputError

@@ -160,15 +160,27 @@ def _write_result(
     from consilience.agreement.agreement import read
     from consilience.study.account import account, influence_warnings
     from consilience.study.admission import check_release
-    from consilience.study.coordinator import rows_heard, senders, write_model
+    from consilience.study.coordinator import SUMMED, rows_heard, senders, write_model
 
     study = read(study_file)
     replies = {study.active[reply.client].name: reply for reply in result.replies}
     ledger = result.report["ledger"]
     rows = rows_heard(study, senders(ledger), replies)
     accepted = check_release(study, replies, rows, accept_difference)
+    notes = []
+    if study.agreement.secure:
+        notes.append(SUMMED)
     model, facts = write_model(
-        study, result.method, result.state, rows, [*replies], study.agreement.rounds, signing_key, has_labels
+        study,
+        result.method,
+        result.state,
+        rows,
+        [*replies],
+        study.agreement.rounds,
+        signing_key,
+        has_labels,
+        notes,
+        result.rows,
     )
     losses = [
         f"Round {failure['round']} went on without {failure['site']}: {failure['why']}"
@@ -214,13 +226,14 @@ def serve_site(
     needs_flower()
     from consilience.agreement.agreement import read
     from consilience.flower.site import serve, site_of
+    from consilience.study.masking import book_path
 
     study = read(study_file)
     member, signing_key = site_identity(study, key)
     node_key = node_key or Path(f"{member.name}.node")
     credentials = _site_credentials(member.name, server, authority, node_key, insecure)
     target = folder or Path(f"{member.name}.site")
-    site = site_of(study, member, signing_key, table, target, one_class, say, replace)
+    site = site_of(study, member, signing_key, table, target, one_class, say, replace, book_path(study, member))
     try:
         with lock_folder(target, private=True):
             serve(

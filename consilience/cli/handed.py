@@ -27,7 +27,12 @@ Key_ = Annotated[Path | None, typer.Option("--key", help="Your private key; by d
 Inputs_ = Annotated[
     Path | None, typer.Option("--inputs", help="The coordinator's unlabelled rows, for a student model.")
 ]
+Memory_ = Annotated[
+    Path | None, typer.Option("--memory", help="What `site fit` keeps at the site; SITE.memory by default.")
+]
 if TYPE_CHECKING:  # no part of the reference
+    from consilience.study.model import Model
+
     P = ParamSpec("P")
 
 
@@ -70,6 +75,25 @@ def site_identity(study: Study, path: Path | None) -> tuple[Member, Ed25519Priva
         raise InputError(_no_match(study, path))
     names = ", ".join(site.name for site, _ in matches)
     raise InputError(f"This folder holds the keys of {names}: choose one with --key.")
+
+
+def at_home(pooled: Model, study: Study, memory: Path) -> Model:
+    """Make this site's own model of one that is handed out, with what the site kept."""
+    from consilience.study.site import read_memory
+
+    if not pooled.is_personal:
+        raise InputError("This model is one for all sites: leave --memory out.")
+    if not memory.exists():
+        raise InputError(f"{memory} is not here: give what this site kept with --memory.")
+    if memory.suffix == ".bin":  # of a site that took part over Flower
+        from consilience.flower.site import read_kept
+
+        kept = read_kept(memory, pooled.method, pooled.facts.rounds)
+    else:
+        kept = read_memory(study, memory, pooled.facts.rounds)
+    own = pooled.at_home(kept)
+    say(f"This site's own model: what all sites share, and what this site kept in {memory}.")
+    return own
 
 
 def own_number(study: Study) -> int:

@@ -9,6 +9,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
+from consilience.errors import InputError
 from consilience.version import __version__
 
 
@@ -93,6 +94,14 @@ Data_ = Annotated[
     ),
 ]
 Target_ = Annotated[str | None, typer.Option(help="The column to predict, for CSV files.")]
+Task_ = Annotated[
+    str | None,
+    typer.Option(metavar="KIND", help="What the target is: classification, regression or counts; by default a guess."),
+]
+Time_ = Annotated[str | None, typer.Option(help="For survival: the column of times, in place of --target.")]
+Event_ = Annotated[str | None, typer.Option(help="For survival: the column that is 1 if the event was seen, else 0.")]
+Exposure_ = Annotated[str | None, typer.Option(help="For counts: the column of how long each row was exposed.")]
+Horizon_ = Annotated[float | None, typer.Option(help="For survival: the time at which risks are checked.")]
 Sites_ = Annotated[
     int | None, typer.Option(help="Number of sites; by default 5, or as many as the data or files define.")
 ]
@@ -109,6 +118,13 @@ Model_ = Annotated[
         autocompletion=models_like,
         help="A network (`consilience models`) or package.module:factory; by default mlp, or linear on features.",
     ),
+]
+Epsilon_ = Annotated[float | None, typer.Option(help="Differential privacy of all that sites send: ε, for example 3.")]
+Delta_ = Annotated[float | None, typer.Option(help="δ, below one over the number of rows; 1e-5 with --epsilon.")]
+Unit_ = Annotated[str | None, typer.Option(help="Who is protected: row.")]
+Noise_ = Annotated[str | None, typer.Option(help="Where noise is added: site (all of it at each), or once.")]
+Honest_ = Annotated[
+    int | None, typer.Option(help="Sites relied on to add their share under --noise once; by default all of them.")
 ]
 Features_ = Annotated[
     str | None,
@@ -130,6 +146,13 @@ DataDir_ = Annotated[
 Set_ = Annotated[list[str] | None, typer.Option("--set", help="A setting, e.g. inference.epochs=20; may be repeated.")]
 Seeds_ = Annotated[
     str, typer.Option(help="Seeds, as 0-9, 0,3,7 or 5; each sets the split, the initial weights and all random draws.")
+]
+Conformal_ = Annotated[
+    float, typer.Option(help="Fraction of each site's training rows set aside for prediction sets; 0 for none.")
+]
+Level_ = Annotated[
+    float | None,
+    typer.Option(help="What prediction sets shall cover, as 0.9; sets a fifth of the rows aside for them."),
 ]
 Calibration_ = Annotated[int, typer.Option(help="Labelled rows at the server; 0 for none.")]
 Inputs_ = Annotated[
@@ -177,7 +200,6 @@ Decimal_ = Annotated[
     str | None, typer.Option("--decimal", help="A point or a comma; found by looking at each file by default.")
 ]
 Group_ = Annotated[str | None, typer.Option("--group", help="The column of CSV files that names each row's site.")]
-Task_ = Annotated[str | None, typer.Option("--task", help="classification or regression; by default by the target.")]
 Test_ = Annotated[float, typer.Option("--test", min=0.0, max=1.0, help="Fraction of rows held out for testing.")]
 
 
@@ -193,7 +215,7 @@ class Read(NamedTuple):
     target: str | None
 
 
-READING = ("columns", "drop", "text", "categories", "missing", "unknown", "delimiter", "decimal", "group", "task")
+READING = ("columns", "drop", "text", "categories", "missing", "unknown", "delimiter", "decimal", "group")
 
 
 def read_options(given: Mapping[str, Any]) -> Read:
@@ -210,7 +232,6 @@ def read_options(given: Mapping[str, Any]) -> Read:
     """
     from consilience.data.reading import Reading
     from consilience.data.tables import merge_reading
-    from consilience.errors import InputError
 
     asked = {name: given.get(name) for name in READING if given.get(name)}
     if not asked:
@@ -232,7 +253,38 @@ def read_options(given: Mapping[str, Any]) -> Read:
         drop=tuple(asked.get("drop") or ()),
         categories=tuple(categories),
         group=asked.get("group"),
-        task=asked.get("task"),
     )
     merged, target = merge_reading(reading, asked.get("columns"))
     return Read(merged.to_text(), given.get("target") or target)
+
+
+def privacy_settings(
+    epsilon: float | None, delta: float | None, unit: str | None, noise: str | None, honest: int | None
+) -> tuple[str, ...]:
+    """Write what a command says about privacy as settings of a method.
+
+    Args:
+        epsilon: ε; None: none is asked for.
+        delta: δ.
+        unit: Who is protected.
+        noise: Where noise is added.
+        honest: How many sites are relied on.
+
+    Returns:
+        Texts as `--set` takes them; none without ε.
+
+    Raises:
+        InputError: The other options are given without ε, or mean nothing here.
+    """
+    if epsilon is None:
+        if any(option is not None for option in (delta, unit, noise, honest)):
+            raise InputError("--delta, --unit, --noise and --honest belong to --epsilon: give it too.")
+        return ()
+    if unit not in (None, "row"):
+        raise InputError(
+            f"--unit {unit}: these rows do not say whose they are, so that each is protected by itself; where every "
+            "patient has one row, --unit row is the same."
+        )
+    options = {"epsilon": epsilon, "delta": delta, "noise": noise, "honest": honest}
+    given = (f"privacy.{name}={value}" for name, value in options.items() if value is not None)
+    return ("privacy=Privacy", *given)

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 import typer
 
-from consilience.cli.handed import say, warn_unsigned, write_files
+from consilience.cli.handed import at_home, say, warn_unsigned, write_files
 from consilience.cli.options import app
-from consilience.data.cells import number
+from consilience.data.spreadsheets import inert
 from consilience.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 
     from consilience.agreement.columns import Column, Target
     from consilience.data.cells import Cells
+    from consilience.guarantees.sets import Guarantee
+    from consilience.outcomes.counts import Counts
     from consilience.predictive import Categorical, Distribution, Normal
+    from consilience.runs.result import Prediction
     from consilience.study.model import Model
 
 Z95 = 1.959964
 SHOWN = 10  # rows that cannot be predicted, each with its sentence
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a formula of a spreadsheet may begin with
+TIMES = 10  # at most, at which chances of no event are written
 
 
 class Predictions(NamedTuple):
@@ -53,9 +56,9 @@ class Rows(NamedTuple):
 class Predicted(NamedTuple):
     """What a model says of the rows that it can predict."""
 
-    p: Distribution
-    parts: Mapping[str, Sequence[float]]  # of its uncertainty
-    target: Target
+    predictions: Predictions
+    parts: Mapping[str, Sequence[float]]  # of their uncertainty
+    guarantee: Guarantee | None = None  # of prediction sets
 
 
 @app.command(short_help="Predict for a table, with uncertainty.")
@@ -71,27 +74,38 @@ def predict(
             "wider."
         ),
     ] = None,
+    set_: Annotated[
+        float | None, typer.Option("--set", help="Add prediction sets that cover this share of rows, as 0.9.")
+    ] = None,
+    thresholds: Annotated[
+        Path | None, typer.Option(help="This site's own thresholds, where `site calibrate` wrote some.")
+    ] = None,
     study: Annotated[
         Path | None, typer.Option(help="The study file, to check that the model belongs to it and who has left since.")
+    ] = None,
+    memory: Annotated[
+        Path | None,
+        typer.Option(help="What `site fit` kept: predict with this site's own model, where sites have such."),
     ] = None,
 ) -> None:
     """Write probabilities, or means and intervals, with the parts of their uncertainty.
 
     A row that cannot be predicted is named and left empty; the exit code is then 1.
     """
-    from consilience.predictive import check_finite
-
+    if thresholds is not None and set_ is None:
+        raise InputError("Thresholds are for prediction sets: ask for some with --set 0.9.")
     if model.is_dir():
-        if study is not None:
-            raise InputError("--study is for the file of a pooled model: a run's folder belongs to no study.")
-        rows, predicted = _predict_with_run(model, table, id_, abstain)
+        _refuse_study({"study": study, "thresholds": thresholds, "memory": memory})
+        rows, predicted = _predict_with_run(model, table, id_, abstain, set_)
     else:
-        rows, predicted = _predict_with_model(model, table, id_, abstain, study)
-    check_finite(predicted.p)
-    predictions = _predict(predicted.p, predicted.target, abstain)
+        pooled = _read_model(model, study, memory)
+        rows, predicted = _predict_with_model(pooled, table, id_, abstain, set_, thresholds)
     path = out_ or table.with_name(f"{table.stem}.predictions.csv")
+    predictions = predicted.predictions
     write_files(path, _csv(predictions, predicted.parts, rows, id_), "Predictions")
     _summarise(predictions, predicted.parts, abstain)
+    if predicted.guarantee is not None:
+        say(str(predicted.guarantee))
     if rows.bad:
         for sentence in [*rows.bad.values()][:SHOWN]:
             say(sentence, "yellow")
@@ -99,10 +113,22 @@ def predict(
         raise typer.Exit(1)
 
 
-def _predict_with_run(folder: Path, table: Path, id_: str | None, abstain: float | None) -> tuple[Rows, Predicted]:
+def _refuse_study(given: Mapping[str, Path | None]) -> None:
+    """Refuse what is for models of studies."""
+    for option, value in given.items():
+        if value is not None:
+            raise InputError(f"--{option} is for the file of a pooled model: a run's folder belongs to no study.")
+
+
+def _predict_with_run(
+    folder: Path, table: Path, id_: str | None, abstain: float | None, level: float | None
+) -> tuple[Rows, Predicted]:
     """Predict with the model in a run's folder, which knows how its tables were read."""
     from consilience.agreement.columns import Target
+    from consilience.cli.calibrate import write_intervals, write_sets
     from consilience.data.cells import read_table
+    from consilience.guarantees.sets import Guarantee
+    from consilience.outcomes.counts import Counts
     from consilience.predictive import Categorical, Normal
     from consilience.runs.run import load
 
@@ -112,24 +138,49 @@ def _predict_with_run(folder: Path, table: Path, id_: str | None, abstain: float
     names = read_table(table, fewest=1)
     _check_blank(table, names.blank)
     rows = Rows(encoded.x, encoded.places, encoded.bad, encoded.total, _ids(names.columns, id_))
-    made = result.predict(encoded.x)
+    made = result.predict(encoded.x, level=level)
     parts = {name: getattr(made, name).tolist() for name in ("aleatoric", "epistemic", "disagreement")}
+    target = Target(result.sites.name, result.class_names)
     if made.probs is not None:
-        return rows, Predicted(Categorical(made.probs.log()), parts, Target(result.sites.name, result.class_names))
-    assert made.mean is not None and made.var is not None
-    normal = Normal(made.mean, made.var, torch.zeros_like(made.var))
-    return rows, Predicted(normal, parts, Target(result.sites.name))
+        predictions = _predict(Categorical(made.probs.log()), target, abstain)
+    elif made.survival is not None:
+        predictions = _time_predictions(made, abstain)
+    elif result.sites.outcome == "counts":
+        assert made.mean is not None and made.var is not None
+        predictions = _count_predictions(Counts(made.mean, made.var - made.mean), abstain)
+    else:
+        assert made.mean is not None and made.var is not None
+        predictions = _predict(Normal(made.mean, made.var, torch.zeros_like(made.var)), target, abstain)
+    if level is None:
+        return rows, Predicted(predictions, parts)
+    if made.sets is not None:
+        predictions = _with_sets(predictions, *write_sets(level, result.class_names, made.sets))
+    elif made.low is not None and made.high is not None:
+        predictions = _with_sets(predictions, *write_intervals(level, made.low, made.high))
+    else:
+        raise InputError("Prediction sets are for classes and numbers: leave --set out.")
+    return rows, Predicted(predictions, parts, Guarantee.from_json(result.report["guarantee"]))
 
 
 def _predict_with_model(
-    model: Path, table: Path, id_: str | None, abstain: float | None, study: Path | None
+    pooled: Model, table: Path, id_: str | None, abstain: float | None, level: float | None, thresholds: Path | None
 ) -> tuple[Rows, Predicted]:
     """Predict with a study's model, by the columns that were agreed."""
-    pooled = _read_model(model, study)
+    from consilience.cli.calibrate import find_thresholds, set_columns
+    from consilience.predictive import check_finite
+
     _check_abstain(abstain, bool(pooled.agreement.target.classes))
+    guarantee = None
+    if level is not None:
+        guarantee = find_thresholds(pooled, level, thresholds)
     rows = _read_rows(table, pooled.agreement.columns, id_)
     parts = {name: values.tolist() for name, values in pooled.uncertainty(rows.x).items()}
-    return rows, Predicted(pooled(rows.x), parts, pooled.agreement.target)
+    p = pooled(rows.x)
+    check_finite(p)
+    predictions = _predict(p, pooled.agreement.target, abstain)
+    if guarantee is not None:
+        predictions = _with_sets(predictions, *set_columns(pooled, guarantee, rows.x))
+    return rows, Predicted(predictions, parts, guarantee)
 
 
 def _ids(cells: Mapping[str, Cells], name: str | None) -> list[str]:
@@ -151,12 +202,14 @@ def _check_abstain(abstain: float | None, classes: bool) -> None:
         raise InputError(f"--abstain {abstain:g} is not the width of an interval: write a number above 0.")
 
 
-def _read_model(path: Path, study_file: Path | None) -> Model:
-    """Read a model, checked against its study where that is given."""
+def _read_model(path: Path, study_file: Path | None, memory: Path | None) -> Model:
+    """Read a model, checked against its study where that is given; a site's own with what the site kept."""
     from consilience.agreement.agreement import read
     from consilience.study.model import read_model
 
     if study_file is None:
+        if memory is not None:
+            raise InputError("A memory is held against its study: give --study too.")
         pooled = read_model(path, None)
         warn_unsigned(pooled.agreement)
         return pooled
@@ -166,6 +219,10 @@ def _read_model(path: Path, study_file: Path | None) -> Model:
     gone = [name for name in pooled.facts.sites if name not in active]
     if gone:
         say(f"This is an outdated model: it includes {', '.join(gone)}, no longer in the study.", "yellow")
+    if memory is not None:
+        return at_home(pooled, study, memory)
+    if pooled.is_personal:
+        say("This is the model that a newcomer gets. A site that took part gives --memory for its own.")
     return pooled
 
 
@@ -195,10 +252,11 @@ def _check_blank(table: Path, blank: int | None) -> None:
 
 
 def _predict(p: Distribution, target: Target, abstain: float | None) -> Predictions:
-    from consilience.predictive import Categorical
+    from consilience.predictive import Categorical, Normal
 
     if isinstance(p, Categorical):
         return _class_predictions(p, target, abstain)
+    assert isinstance(p, Normal)  # studies predict classes and numbers
     return _number_predictions(p, target, abstain)
 
 
@@ -222,6 +280,35 @@ def _number_predictions(p: Normal, target: Target, widest: float | None) -> Pred
     return Predictions([mean, "low95", "high95"], rows, [row[0] for row in rows], (~(2 * reach <= widest)).tolist())
 
 
+def _count_predictions(p: Counts, widest: float | None) -> Predictions:
+    """Expected counts of one unit of exposure with 95 % intervals; abstains unless an interval is narrow enough."""
+    if widest is None:
+        widest = math.inf
+    low, high = p.interval(0.95)
+    rows = [[f"{v:.6g}" for v in row] for row in zip(p.mean, low, high, strict=True)]
+    return Predictions(["mean", "low95", "high95"], rows, [row[0] for row in rows], (~(high - low <= widest)).tolist())
+
+
+def _time_predictions(made: Prediction, widest: float | None) -> Predictions:
+    """Log-hazards with 95 % intervals, and chances of no event by some times."""
+    assert made.mean is not None and made.var is not None and made.survival is not None and made.times is not None
+    if widest is None:
+        widest = math.inf
+    reach = Z95 * made.var.sqrt()
+    every = max(1, -(-len(made.times) // TIMES))
+    chances = made.survival[:, every - 1 :: every]
+    head = ["log-hazard", "low95", "high95", *(f"S({time:g})" for time in made.times[every - 1 :: every].tolist())]
+    ends = zip(made.mean, made.mean - reach, made.mean + reach, chances, strict=True)
+    rows = [[f"{v:.6g}" for v in (*row[:3], *row[3].tolist())] for row in ends]
+    return Predictions(head, rows, [row[0] for row in rows], (~(2 * reach <= widest)).tolist())
+
+
+def _with_sets(predictions: Predictions, head: list[str], sets: list[list[str]]) -> Predictions:
+    """The table with further columns."""
+    rows = [[*row, *map(inert, more)] for row, more in zip(predictions.rows, sets, strict=True)]
+    return predictions._replace(head=[*predictions.head, *head], rows=rows)
+
+
 def _csv(predictions: Predictions, parts: Mapping[str, Sequence[float]], rows: Rows, id_: str | None) -> str:
     """A line for each row: its prediction, the parts of its uncertainty, the decision; empty for a bad row."""
     text = io.StringIO()
@@ -233,7 +320,7 @@ def _csv(predictions: Predictions, parts: Mapping[str, Sequence[float]], rows: R
     lines = dict(zip(rows.places, _lines(predictions, parts), strict=True))
     empty = [*[""] * (len(predictions.head) + len(parts)), "not predicted"]
     for place in range(rows.total):
-        writer.writerow([place + 1, *map(_inert, rows.ids[place : place + 1]), *lines.get(place, empty)])
+        writer.writerow([place + 1, *map(inert, rows.ids[place : place + 1]), *lines.get(place, empty)])
     return text.getvalue()
 
 
@@ -243,14 +330,7 @@ def _lines(predictions: Predictions, parts: Mapping[str, Sequence[float]]) -> It
         if predictions.abstains[i]:
             decision = "abstain"
         uncertainty = (f"{values[i]:.6f}" for values in parts.values())
-        yield [*row, *uncertainty, _inert(decision)]
-
-
-def _inert(text: str) -> str:
-    """A text that no spreadsheet takes for a formula: with a quote before it, which is not shown there."""
-    if text.startswith(FORMULA) and number(text) is None:
-        return f"'{text}"
-    return text
+        yield [*row, *uncertainty, inert(decision)]
 
 
 def _summarise(predictions: Predictions, parts: Mapping[str, Sequence[float]], abstain: float | None) -> None:

@@ -13,22 +13,31 @@ from consilience.cli.options import (
     Calibration_,
     Categories_,
     Columns_,
+    Conformal_,
     Data_,
     DataDir_,
     Deadline_,
     Decimal_,
     Delimiter_,
+    Delta_,
     Device_,
     Drop_,
     Dropout_,
     Engine_,
+    Epsilon_,
+    Event_,
+    Exposure_,
     Features_,
     Group_,
+    Honest_,
+    Horizon_,
     Inputs_,
     Json_,
+    Level_,
     MinReplies_,
     Missing_,
     Model_,
+    Noise_,
     Participation_,
     Seed_,
     Set_,
@@ -38,9 +47,12 @@ from consilience.cli.options import (
     Task_,
     Test_,
     Text_,
+    Time_,
+    Unit_,
     Unknown_,
     app,
     methods_like,
+    privacy_settings,
     read_options,
 )
 from consilience.cli.screen import out, print_report, progress, say_features
@@ -50,13 +62,14 @@ from consilience.engines.participation import Participation
 from consilience.errors import InputError, refuse_damage
 from consilience.formats.settings import restore
 from consilience.formats.typed import restore_fields
-from consilience.method import Method
+from consilience.method import Method, check_private
 from consilience.methods import is_own_method, known_method
 from consilience.models import is_import_path
 from consilience.runs.recipe import Recipe, free_folder, run_folder
 from consilience.runs.resuming import check_resumed
 from consilience.runs.store import Store
 
+ASIDE = 0.2  # of a site's rows, where a level is asked for and nobody says how many rows it may cost
 RESUMED = {"rounds": int, "engine": str, "threads": int, "keep_replies": str}  # options that a folder remembers
 
 
@@ -72,6 +85,11 @@ def run(
     ] = None,
     data: Data_ = "digits",
     target: Target_ = None,
+    task: Task_ = None,
+    time: Time_ = None,
+    event: Event_ = None,
+    exposure: Exposure_ = None,
+    horizon: Horizon_ = None,
     sites: Sites_ = None,
     split: Split_ = None,
     model: Model_ = None,
@@ -87,6 +105,8 @@ def run(
     calibration: Calibration_ = 30,
     inputs: Inputs_ = 0,
     validation: Annotated[float, typer.Option(help="Fraction of training rows held out for tuning.")] = 0.0,
+    conformal: Conformal_ = 0.0,
+    level: Level_ = None,
     participation: Participation_ = None,
     dropout: Dropout_ = 0.0,
     deadline: Deadline_ = None,
@@ -110,27 +130,40 @@ def run(
     delimiter: Delimiter_ = None,
     decimal: Decimal_ = None,
     group: Group_ = None,
-    task: Task_ = None,
     test: Test_ = 0.2,
+    epsilon: Epsilon_ = None,
+    delta: Delta_ = None,
+    unit: Unit_ = None,
+    noise: Noise_ = None,
+    honest: Honest_ = None,
     as_json: Json_ = False,
 ) -> None:
     """Run one method and write a report."""
+    private = privacy_settings(epsilon, delta, unit, noise, honest)
     if resume is not None:
         plan = _resume_plan(resume, _given(ctx))
     else:
         read = read_options(ctx.params)
+        if level is not None and not conformal:
+            conformal = ASIDE
         recipe = Recipe(
             method or "",
             data=data,
             target=read.target,
             reading=read.reading,
             test=test,
+            task=task,
+            time=time,
+            event=event,
+            exposure=exposure,
+            horizon=horizon,
             sites=sites,
             split=split,
             seed=seed,
             calibration=calibration,
             inputs=inputs,
             validation=validation,
+            conformal=conformal,
             settings=tuple(settings or ()),
             data_dir=data_dir,
         )
@@ -140,6 +173,9 @@ def run(
             recipe = recipe.choose_network(model, features, ()).choose_method()
         else:
             recipe = recipe.choose_network(model, features, [recipe.build_method()])
+        if private:
+            check_private(recipe.build_method())
+            recipe = recipe.protect(private)
         say_features(recipe, model, features, not as_json)
         options = {
             "out": out_ or run_folder(recipe.method.rpartition(":")[2], data),
@@ -149,6 +185,7 @@ def run(
             "device": device,
             "start": start,
             "keep_replies": keep_replies,
+            "level": level,
             "participation": Participation(participation, dropout, deadline, min_replies),
         }
         plan = RunPlan(recipe, bounds, options)
@@ -181,6 +218,8 @@ def _execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
         "keep_replies": plan.options["keep_replies"],
         "with_bounds": plan.bounds,
     }
+    if options["level"] is not None:
+        about["level"] = options["level"]
     bounds: dict[str, Any] = {}
     with progress(not as_json):
         method = plan.method or recipe.build_method()
@@ -218,6 +257,7 @@ def _resume_plan(folder: Path, asked: dict[str, Any]) -> RunPlan:
             "out": folder,
             "start": (saved.get("started_from") or {}).get("folder"),
             "device": saved.get("device", "cpu"),
+            "level": saved.get("level"),
             "participation": dataclasses.replace(cohort, min_replies=min_replies or cohort.min_replies),
         }
         for name, kind in RESUMED.items():

@@ -1,7 +1,9 @@
-"""Commands of a site: join, sums, check, fit, show, statistics, evaluate. They write files and send nothing."""
+"""Commands of a site, from join to ledger. They write files and send nothing."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,9 +11,12 @@ import typer
 
 from consilience.cli.handed import (
     Key_,
+    Memory_,
     Model_,
     Study_,
     Table_,
+    at_home,
+    columns,
     own_number,
     say,
     site_identity,
@@ -19,12 +24,15 @@ from consilience.cli.handed import (
 )
 from consilience.cli.options import app
 from consilience.cli.screen import out, progress
-from consilience.cli.site_rows import kept_rows, same_rows, unseen_rows
+from consilience.cli.site_rows import check_unchanged, kept_model, remembered, same_rows, unseen_rows
 from consilience.cli.site_tables import (
+    audit_json,
     brief,
     calibration_table,
     contents,
     score_table,
+    show_audit,
+    show_masks,
     show_rehearsal,
     show_table,
     show_training,
@@ -44,8 +52,8 @@ Out_ = Annotated[
     Path | None, typer.Option("--out", "-o", help="Where to write; by default SITE.reply, SITE.join and so on.")
 ]
 OneClass_ = Annotated[bool, typer.Option("--one-class", help="Confirm that all rows here are of one class.")]
-Memory_ = Annotated[
-    Path | None, typer.Option("--memory", help="What `site fit` keeps at the site; SITE.memory by default.")
+Ledger_ = Annotated[
+    Path | None, typer.Option("--ledger", help="What this site ever released about its rows; SITE.ledger by default.")
 ]
 Replace_ = Annotated[
     bool, typer.Option("--replace", help="Write over a reply from other rows, which was never handed over.")
@@ -73,7 +81,7 @@ def join(
     study = read(study_file)
     consistent(study.agreement)
     committed = _commitment(study.agreement, name, table, rows)
-    key = _site_key(name)
+    key = site_key(name)
     text = join_text(study.agreement, name, key, committed)
     write_files(out_ or Path(f"{name}.join"), text, "For the coordinator", shared=True)
     if study.agreement.format > 1:
@@ -103,7 +111,7 @@ def _commitment(agreement: Agreement, name: str, table: Path | None, rows: int |
     return rows
 
 
-def _site_key(name: str) -> Ed25519PrivateKey:
+def site_key(name: str) -> Ed25519PrivateKey:
     """Read the site's key, or make one."""
     from consilience.formats.signature import new_key, read_key
 
@@ -119,19 +127,30 @@ def sums(
     table: Table_,
     name: Annotated[str, typer.Option("--site", help="This site's name.")],
     out_: Out_ = None,
+    ledger: Ledger_ = None,
 ) -> None:
     """Write counts, sums and sums of squares of the numeric columns, for studies that find their scaling by them."""
     from consilience.agreement.agreement import read
+    from consilience.agreement.columns import sums as sum_up
     from consilience.agreement.names import check_name
     from consilience.study.joining import sums_file
+    from consilience.study.masked_scaling import masked_sums_file
     from consilience.study.rows import rows_of
+    from consilience.study.spending import charge
 
     check_name(name)
-    agreement = read(study_file).agreement
+    study = read(study_file)
+    agreement = study.agreement
     if agreement.scaling != "sums":
         raise InputError('This study agrees on its scaling in advance (scaling = "agreed"): no sums are needed.')
-    _, rows = rows_of(agreement, table, one_class=True)
-    content = sums_file(agreement, name, rows, _site_key(name))
+    data, rows = rows_of(agreement, table, one_class=True)
+    key = site_key(name)
+    if agreement.secure:
+        totals = sum_up(agreement.columns, agreement.target, rows, agreement.smallest)
+        content = masked_sums_file(study, name, totals, key, Path(f"{name}-sums.masks"))
+    else:
+        content = sums_file(agreement, name, rows, key)
+    charge(ledger or Path(f"{name}.ledger"), agreement, key, data, "scaling sums")
     write_files(out_ or Path(f"{name}.sums"), content, "For the coordinator")
 
 
@@ -159,6 +178,39 @@ def check(study_file: Study_, table: Table_) -> None:
 
 
 @site_app.command()
+def audit(
+    study_file: Study_,
+    table: Table_,
+    canaries: Annotated[
+        int | None, typer.Option(help="How many rows are invented, half of them put in; as many as there are rows.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="δ of the promise that is put to the test.")] = 1e-5,
+    runs: Annotated[int, typer.Option(help="Over how many runs they are spread: more take longer, find more.")] = 10,
+    seed: Annotated[int, typer.Option(help="Of the coins that decide which of them are in.")] = 0,
+    out_: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the results, as JSON.")] = None,
+) -> None:
+    """Measure what the reply would tell about single rows, before anything leaves. Sends nothing.
+
+    Invented rows are put among this site's own by the toss of a coin, the study's method is run, and the coins are
+    guessed from what would have been sent.
+    """
+    from consilience.agreement.agreement import read
+    from consilience.study.audit import audit_site
+    from consilience.study.proposal import consistent
+    from consilience.study.rows import parts, rows_of
+
+    study = read(study_file)
+    consistent(study.agreement)
+    data, _ = rows_of(study.agreement, table, one_class=True)
+    rows = parts(study.agreement, own_number(study), data).train
+    with progress(True):
+        found = audit_site(study.agreement, rows, canaries, delta, runs, seed)
+    show_audit(study.agreement, len(rows.y), found)
+    if out_ is not None:
+        write_files(out_, audit_json(study.agreement, len(rows.y), found), "Stays here")
+
+
+@site_app.command()
 def fit(
     study_file: Study_,
     table: Table_,
@@ -166,6 +218,7 @@ def fit(
     key: Key_ = None,
     message: Annotated[Path | None, typer.Option(help="The coordinator's message; from the second round on.")] = None,
     memory: Memory_ = None,
+    ledger: Ledger_ = None,
     one_class: OneClass_ = False,
     replace: Replace_ = False,
 ) -> None:
@@ -175,6 +228,7 @@ def fit(
     from consilience.study.rows import rows_of
     from consilience.study.site import fit as fit_site
     from consilience.study.site import own_scores
+    from consilience.study.spending import charge, mu_of_round
 
     study = read(study_file)
     member, signing_key = site_identity(study, key)
@@ -186,9 +240,13 @@ def fit(
         rows = same_rows(study.agreement, member.number, data, recalled, memory_path, replace)
         with progress(True):
             fitted = fit_site(study, member, signing_key, rows, message, memory_path, replace)
+        spent = mu_of_round(study.agreement, fitted.round)
+        ledger_path = ledger or Path(f"{member.name}.ledger")
+        entry = (ledger_path, study.agreement, signing_key, rows.train, "reply", fitted.round, spent, fitted.repeated)
+        charge(*entry)  # first of all: what is lost after this is paid for, and what is not paid for does not leave
         marks = marks_file(study.agreement, member.name, member.number, signing_key, rows)
         write_files(marks_path(memory_path), marks, "Stays here, to know rows by")
-        write_files(memory_path, fitted.memory, "Stays here")  # first, so that nothing is handed over unremembered
+        write_files(memory_path, fitted.memory, "Stays here")  # next, so that nothing is handed over unremembered
         write_files(path, fitted.reply, "For the coordinator")
     for note in fitted.training.notes:
         say(note, "yellow")
@@ -199,6 +257,8 @@ def fit(
         scores = own_scores(study.agreement, fitted.send, rows.test)
     if scores:
         say(f"This site's own model on its test rows (these numbers stay here): {brief(scores)}")
+    if study.agreement.secure:
+        show_masks(study, member)
     say(f"`consilience site show {path}` shows everything that leaves.")
 
 
@@ -232,7 +292,13 @@ def show(
 
 @site_app.command()
 def statistics(
-    study_file: Study_, model: Model_, table: Table_, out_: Out_ = None, key: Key_ = None, memory: Memory_ = None
+    study_file: Study_,
+    model: Model_,
+    table: Table_,
+    out_: Out_ = None,
+    key: Key_ = None,
+    memory: Memory_ = None,
+    ledger: Ledger_ = None,
 ) -> None:
     """Write sums of log-scores over the rows set aside, for `study choose` at the coordinator. No row leaves."""
     from consilience.agreement.agreement import read
@@ -240,6 +306,7 @@ def statistics(
     from consilience.study.recall import recall
     from consilience.study.rows import rows_of
     from consilience.study.site import statistics as sum_scores
+    from consilience.study.spending import charge
 
     study = read(study_file)
     member, signing_key = site_identity(study, key)
@@ -252,17 +319,13 @@ def statistics(
             "current study file and model."
         )
     data, _ = rows_of(study.agreement, table, one_class=True)
-    memory_path = memory or kept_rows(member.name)
-    recalled = recall(study.agreement, member.number, signing_key, memory_path, data)
-    if not recalled.known:
-        say("What `site fit` kept is not here: whether this is the table it was fitted to cannot be checked.", "yellow")
-    if recalled.difference:
-        raise InputError(
-            f"The table has changed since `site fit`: {recalled.difference}. Use the table of then: two sums show "
-            "where they differ, and rows set aside may have been trained on."
-        )
+    recalled = recall(study.agreement, member.number, signing_key, remembered(member.name, memory), data)
+    if pooled.is_personal:
+        pooled = at_home(pooled, study, kept_model(study.agreement, member.name, memory))
+    check_unchanged(recalled)
     choose = recalled.rows.choose
     sums = sum_scores(study, member, signing_key, choose, pooled.method, pooled.state, pooled.checksum)
+    charge(ledger or Path(f"{member.name}.ledger"), study.agreement, signing_key, choose, "statistics")
     write_files(out_ or Path(f"{member.name}.statistics"), sums, "For the coordinator")
 
 
@@ -278,7 +341,8 @@ def evaluate(
 ) -> None:
     """Evaluate a returned model on rows it has not seen: its scores and its calibration. The results stay here.
 
-    Rows that this site's memory knows as trained on or chosen by are left out, whatever order they come in.
+    Rows that this site's memory knows as trained on, chosen or calibrated by are left out, whatever order they come
+    in. Where sites have models of their own, it is this site's, made with what `site fit` kept.
     """
     from consilience.metrics.scores import intervals, scores
     from consilience.predictive import Categorical
@@ -292,3 +356,49 @@ def evaluate(
     out.print(score_table(scores(p, y), intervals(p, y)))
     if isinstance(p, Categorical):
         out.print(calibration_table(p, y, pooled.agreement.smallest))
+    if pooled.guarantee is not None and len(y):
+        from consilience.cli.calibrate import show_coverage
+
+        show_coverage(pooled, pooled.guarantee, data)
+
+
+@site_app.command()
+def ledger(
+    file: Annotated[Path, typer.Argument(help="The ledger: SITE.ledger.")],
+    epsilon: Annotated[float | None, typer.Option(help="Choose the budget's ε, for all studies together.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Choose the budget's δ.")] = None,
+) -> None:
+    """Show everything this site ever released about its rows, and what is left of its budget. It stays here."""
+    import math
+
+    from consilience.privacy.accountant import epsilon_of
+    from consilience.privacy.budget import read_budget
+    from consilience.study.spending import with_limit
+
+    if epsilon is not None or delta is not None:
+        with_limit(file, epsilon, delta)
+    elif not file.exists():
+        raise InputError(f"There is no ledger '{file}': `site fit` begins one.")
+    budget = read_budget(file)
+    table = columns(("when", "study", "what", "round", "rows", "ε alone", "ε so far"), right=("round", "rows"))
+    for i, release in enumerate(budget.releases):
+        so_far = dataclasses.replace(budget, releases=budget.releases[: i + 1]).spent(release.rows)
+        shown = [_epsilon_text(budget.delta, mu, epsilon_of) for mu in (release.mu, so_far)]
+        round_ = str(release.round or "")
+        table.add_row(release.when, release.study, release.what, round_, f"{len(release.rows):,}", *shown)
+    out.print(table)
+    if not budget.epsilon:
+        say("No budget is chosen yet: the first study with differential privacy brings its own.")
+        return
+    say(f"Budget: ε = {budget.epsilon:g} at δ = {budget.delta:g} for each row, over all studies (add or remove a row).")
+    if not all(math.isfinite(release.mu) for release in budget.releases):
+        say("What was released without noise has no ε: for those rows no budget holds.", "yellow")
+
+
+def _epsilon_text(delta: float, mu: float, epsilon_of: Callable[[float, float], float]) -> str:
+    """ε of releases at the ledger's δ."""
+    if mu == float("inf"):
+        return "no bound"
+    if not delta:
+        return "–"
+    return f"{epsilon_of(delta, mu):.3g}"

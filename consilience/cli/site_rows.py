@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consilience.cli.handed import say, site_identity, warn_unsigned
+from consilience.cli.handed import at_home, say, site_identity, warn_unsigned
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from consilience.agreement.agreement import Agreement
+    from consilience.agreement.agreement import Agreement, Study
     from consilience.data.sites import Data
     from consilience.study.model import Model
     from consilience.study.recall import Recalled
@@ -25,6 +25,37 @@ def kept_rows(name: str) -> Path:
     if not memory.exists() and served.with_suffix(".rows").exists():
         return served
     return memory
+
+
+def remembered(name: str, memory: Path | None) -> Path:
+    """Find the memory beside which a site's rows are remembered; `site serve` keeps its own under another name."""
+    if memory is None:
+        return kept_rows(name)
+    if memory.suffix == ".bin":
+        return memory.with_name(f"{name}.memory")
+    return memory
+
+
+def kept_model(agreement: Agreement, name: str, memory: Path | None) -> Path:
+    """Find what a site kept of its own model, by `site fit` or by `site serve`; need not exist."""
+    if memory is not None:
+        return memory
+    kept = kept_rows(name)
+    served = kept.with_name(f"memory-{agreement.hash[:16]}.bin")
+    if not kept.exists() and served.exists():
+        return served
+    return kept
+
+
+def check_unchanged(recalled: Recalled) -> None:
+    """Refuse a table that is not the one of `site fit`; say so where that is not known."""
+    if not recalled.known:
+        say("What `site fit` kept is not here: whether this is the table it was fitted to cannot be checked.", "yellow")
+    if recalled.difference:
+        raise InputError(
+            f"The table has changed since `site fit`: {recalled.difference}. Use the table of then: two sums show "
+            "where they differ, and rows set aside may have been trained on."
+        )
 
 
 def same_rows(agreement: Agreement, number: int, data: Data, recalled: Recalled, memory: Path, replace: bool) -> Parts:
@@ -44,7 +75,7 @@ def same_rows(agreement: Agreement, number: int, data: Data, recalled: Recalled,
 def unseen_rows(
     model: Path, table: Path, study_file: Path | None, key: Path | None, memory: Path | None
 ) -> tuple[Model, Data]:
-    """Read a model and the rows to evaluate it on: none that it was trained on or chosen by, as far as is known."""
+    """Read a model and the rows to evaluate it on: none it was trained, chosen or calibrated on, as is known."""
     from consilience.agreement.agreement import read
     from consilience.study.model import read_model
     from consilience.study.recall import recall
@@ -52,6 +83,10 @@ def unseen_rows(
 
     if study_file is None:
         pooled = read_model(model, None)
+        if pooled.is_personal:
+            if memory is not None:
+                raise InputError("A site's own model is held against its study: give --study too.")
+            say("This is the model that a newcomer gets. If this site took part, give --study for its own.", "yellow")
         warn_unsigned(pooled.agreement)
         data, _ = rows_of(pooled.agreement, table, one_class=True)
         found = _own_memory(pooled.agreement, key, memory)
@@ -69,10 +104,22 @@ def unseen_rows(
         data, _ = rows_of(pooled.agreement, table, one_class=True)
         member, signing_key = site_identity(study, key)
         number = member.number
-        memory = memory or kept_rows(member.name)
+        pooled = _own_model(pooled, study, member.name, memory)
+        memory = remembered(member.name, memory)
     recalled = recall(pooled.agreement, number, signing_key, memory, data)
     _say_unseen(recalled, table)
     return pooled, recalled.rows.test
+
+
+def _own_model(pooled: Model, study: Study, name: str, memory: Path | None) -> Model:
+    """Make this site's own model, where sites have such and this one kept its part."""
+    if not pooled.is_personal:
+        return pooled
+    kept = kept_model(study.agreement, name, memory)
+    if memory is None and not kept.exists():
+        say(f"{kept} is not here: this is the model that a newcomer gets.", "yellow")
+        return pooled
+    return at_home(pooled, study, kept)
 
 
 def _own_memory(
@@ -117,9 +164,12 @@ def _say_unseen(recalled: Recalled, table: Path) -> None:
         )
     if not count:
         raise InputError(
-            f"Every row of {table.name} was trained on or chosen by: give rows that the model has not seen."
+            f"Every row of {table.name} was trained on, chosen or calibrated by: give rows that the model has not seen."
         )
-    say(f"{count} test rows of this site, used neither for training nor for choosing.")
+    purposes = "neither for training nor for choosing"
+    if len(recalled.rows.calibrate.y):
+        purposes = "for neither training, choosing nor calibrating"
+    say(f"{count} test rows of this site, used {purposes}.")
     if recalled.new:
         say(f"{recalled.new} of them were not in the table of `site fit`.")
     if recalled.new and recalled.missing:

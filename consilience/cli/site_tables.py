@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from consilience.cli.handed import Listing, columns, say
 from consilience.cli.screen import out
+from consilience.findings.wording import privacy_note
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from consilience.agreement.agreement import Agreement, Study
+    from consilience.agreement.agreement import Agreement, Member, Study
     from consilience.agreement.columns import Inspection
     from consilience.predictive import Categorical
+    from consilience.study.audit import SiteAudit
 
 
 def show_table(agreement: Agreement, inspection: Inspection) -> None:
@@ -41,6 +44,8 @@ def show_rehearsal(agreement: Agreement) -> None:
     from consilience.agreement.rehearsal import rehearse
 
     say(f"What would leave: {agreement.build_method().sends}", "bold")
+    if agreement.secure:
+        say("It is masked: the coordinator sees the sum of these numbers over all sites, and nobody sees this site's.")
     rounds = range(1, min(agreement.rounds, 2) + 1)
     replies = [rehearse(agreement, round=number) for number in rounds]
     sent = [{"send": reply.send, "size": reply.size} for reply in replies]
@@ -52,10 +57,13 @@ def show_rehearsal(agreement: Agreement) -> None:
         elif len(sent) > 1:
             say(f"In round {number}:")
         contents(value, invented=True)
+    if agreement.privacy is not None:
+        say(privacy_note(agreement.describe_privacy()))
 
 
 def show_training(study: Study, path: Path, number: int) -> None:
     """Show how rare values would be merged before anything is fitted, and by which rules replies are pooled."""
+    from consilience.method import privacy_statement
     from consilience.study.admission import pooling_rules
     from consilience.study.rows import parts, rows_of, training_rows
 
@@ -65,12 +73,61 @@ def show_training(study: Study, path: Path, number: int) -> None:
     say("What keeps single patients out of it", "bold")
     for note in training.notes:
         say(note, "yellow")
-    if not training.notes:
+    promise = privacy_statement(agreement.build_method())
+    if promise is not None:
+        say(
+            f"Differential privacy: ε = {promise['epsilon']:g}, δ = {promise['delta']:g} for each {promise['unit']} "
+            f"({promise['adjacency']}), over all rounds; {promise['mode']}. Rare values are not merged: noise hides "
+            f"them. Not covered: {'; '.join(promise['not_covered'])}."
+        )
+    elif not training.notes:
         say(f"No level, mark or combination of them has fewer than {agreement.smallest} training rows.")
     rows = f"{len(training.data.y):,} training rows for {agreement.parameters:,} parameters"
     say(f"{rows}; which rows train is drawn by the number that a site gets when it joins.")
     for sentence in pooling_rules(agreement):
         say(sentence)
+
+
+def show_masks(study: Study, member: Member) -> None:
+    """Say whose sum a masked file is part of, and how to find out whether all mean the same sites."""
+    from consilience.study.masking import REPLY, book_path, purpose_of, roster_of
+
+    members = roster_of(study)
+    names = ", ".join(site.name for site in members)
+    say(f"It is masked: nobody can read it, and the sum over {names} can be read once all of them have sent theirs.")
+    digits = purpose_of(study, members, 1, REPLY).roster[:12]
+    say(f"Ask the others on another channel whether their list of sites has these digits too: {digits}")
+    say(f"Never delete or move {book_path(study, member)}: it says which masks were used.")
+
+
+def show_audit(agreement: Agreement, rows: int, found: Sequence[SiteAudit]) -> None:
+    """Show what an audit found, and what it means."""
+    from consilience.study.audit import KINDS, meaning
+
+    say(f"What a reply of {agreement.method} would tell about single rows, at {rows:,} training rows", "bold")
+    table = columns(
+        ("rows put in by coin", "guessed", "right", "ε at least", "ε at most shown"), right=("guessed", "right")
+    )
+    for audit in found:
+        bound = audit.bound
+        share = f"{bound.correct} ({100 * bound.correct / bound.guesses:.0f} %)"
+        guessed = f"{bound.guesses} of {bound.canaries}"
+        table.add_row(audit.kind, guessed, share, f"{bound.epsilon:.2f}", f"{bound.ceiling:.2f}")
+    out.print(table)
+    for audit in found:
+        say(f"{audit.kind.capitalize()} ({KINDS[audit.kind]}): {meaning(audit.bound)}")
+    bound = found[0].bound
+    say(
+        f"Each ε is a lower bound at δ = {bound.delta:.2g} with {100 * bound.confidence:.0f} % confidence, by the "
+        "one-run audit of Steinke, Nasr and Jagielski (2023); a better guesser may find more."
+    )
+    say("Nothing was sent.")
+
+
+def audit_json(agreement: Agreement, rows: int, found: Sequence[SiteAudit]) -> str:
+    """Write what an audit found as JSON."""
+    audits = [{"kind": audit.kind, "attack": audit.attack, **audit.bound._asdict()} for audit in found]
+    return json.dumps({"study": agreement.hash, "method": agreement.method, "rows": rows, "audits": audits}, indent=1)
 
 
 def score_table(scores: Mapping[str, float], intervals: Mapping[str, tuple[float, float]]) -> Listing:

@@ -21,10 +21,22 @@ from consilience.cli.handed import (
     server_key,
     write_files,
 )
-from consilience.cli.options import Seed_, Set_, app, features_like
+from consilience.cli.options import (
+    Delta_,
+    Epsilon_,
+    Honest_,
+    Noise_,
+    Seed_,
+    Set_,
+    Unit_,
+    app,
+    features_like,
+    privacy_settings,
+)
 from consilience.cli.screen import out, progress
 from consilience.disk.locks import lock_file
 from consilience.errors import InputError
+from consilience.findings.wording import privacy_note
 
 if TYPE_CHECKING:
     from consilience.agreement.agreement import Agreement, Study
@@ -51,6 +63,8 @@ def new(
         typer.Option(help="A table to propose columns from: categories are copied into the study, rows are not."),
     ] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict, with --like.")] = None,
+    time: Annotated[str | None, typer.Option(hidden=True)] = None,
+    event: Annotated[str | None, typer.Option(hidden=True)] = None,
     dictionary: Annotated[
         Path | None,
         typer.Option("--columns", help="Alternatively, a TOML file with the tables [target] and [columns]."),
@@ -80,6 +94,21 @@ def new(
     most_influence: Annotated[
         float, typer.Option(help="Share of the model that one site may have without a warning.")
     ] = 0.5,
+    level: Annotated[
+        float, typer.Option(help="What prediction sets shall cover, as 0.9; a fifth of the rows calibrates them.")
+    ] = 0.0,
+    guarantee: Annotated[str, typer.Option(help="Their kind: class, pooled, quantile or own.")] = "",
+    secure: Annotated[
+        bool, typer.Option("--secure", help="Sites mask what they send: the coordinator sees the sum alone.")
+    ] = False,
+    epsilon: Epsilon_ = None,
+    delta: Delta_ = None,
+    unit: Unit_ = None,
+    noise: Noise_ = None,
+    honest: Honest_ = None,
+    patient: Annotated[
+        str | None, typer.Option(help="The column that says whose a row is, with --unit patient.")
+    ] = None,
     folder: Annotated[Path, typer.Option("--folder", help="Folder for NAME.toml and NAME.key.")] = Path(),
 ) -> None:
     """Write a study file, to be read, corrected and then signed by every site."""
@@ -87,6 +116,11 @@ def new(
     from consilience.formats.signature import new_key, public
     from consilience.study.proposal import proposal
 
+    if time is not None or event is not None:
+        raise InputError(
+            "A study agrees on classes and numbers, not on times to an event: learn those with `consilience run --time "
+            "… --event …`, and draw one curve for several sites with `consilience kaplan-meier`."
+        )
     path = folder / f"{name}.toml"
     if path.exists():
         raise InputError(f"{path} already exists: choose another name, or delete it if nobody has signed it.")
@@ -106,6 +140,8 @@ def new(
         scaling,
         hand_out,
         features,
+        secure,
+        _privacy(epsilon, delta, unit, noise, honest, patient),
     )
     draft = dataclasses.replace(
         draft,
@@ -113,6 +149,9 @@ def new(
         rows_per_parameter=rows_per_parameter,
         fewest_sites=fewest_sites,
         most_influence=most_influence,
+        level=level,
+        calibrate=0.2 * bool(level),
+        guarantee=guarantee,
     )
     draft.check()
     key = new_key(path.with_suffix(".key"))
@@ -133,6 +172,29 @@ def new(
     say(f"The model has {draft.parameters:,} parameters: {needed}, or agree on another rows_per_parameter.")
     command = f"`consilience site join {path.name} NAME TABLE`"
     say(f"Next: read {path}, correct it, and send it to the sites, who run {command}.")
+
+
+def _privacy(
+    epsilon: float | None,
+    delta: float | None,
+    unit: str | None,
+    noise: str | None,
+    honest: int | None,
+    patient: str | None,
+) -> dict[str, Any]:
+    """The fields of [privacy]; a study of patients keeps their rows together, and sets none aside."""
+    if (unit == "patient") != (patient is not None):
+        raise InputError("--unit patient and --patient COLUMN belong together: give both or neither.")
+    if unit == "patient":
+        unit = None
+    if not privacy_settings(epsilon, delta, unit, noise, honest):
+        if patient is not None:
+            raise InputError("--patient belongs to --epsilon: give it too.")
+        return {}
+    fields = {"epsilon": epsilon, "delta": delta or 1e-5, "noise_added": noise or "site", "honest_sites": honest or 0}
+    if patient is None:
+        return {**fields}
+    return {**fields, "patient": patient, "choose": 0.0, "test": 0.0}
 
 
 def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> tuple[Target, tuple[Column, ...]]:
@@ -190,7 +252,15 @@ def _show_agreement(agreement: Agreement) -> None:
     say(f"{agreement.method} with the model {agreement.network}, {agreement.rounds} round(s), seed {agreement.seed}.")
     leaves = f"{', '.join(agreement.leaves)}; at most {agreement.most_bytes:,} bytes"
     say(f"A site sends: {agreement.build_method().sends} ({leaves}).")
+    if agreement.secure:
+        say("Sites mask what they send: the coordinator sees the sum over all sites, and no site's own.")
     say(f"Sites get back: {agreement.hand_out}.")
+    if agreement.format > 1:
+        say("Rules of disclosure:")
+        for rule in agreement.disclosure.listed():
+            say(f"  {rule.name}: {rule.says}")
+    if agreement.privacy is not None:
+        say(privacy_note(agreement.describe_privacy()))
 
 
 def _site_table(study: Study) -> Listing:
@@ -253,11 +323,15 @@ def scale(study_file: Study_, files: Files_) -> None:
     from consilience.agreement.agreement import Study, read
     from consilience.agreement.text import agreement_text, study_text
     from consilience.study.joining import with_scaling
+    from consilience.study.masked_scaling import with_masked_scaling
 
     study = read(study_file)
     if study.sites:
         raise InputError("Sites have already signed, and their signatures would not cover new constants.")
-    agreement, senders = with_scaling(study.agreement, files)
+    if study.agreement.secure and study.agreement.scaling == "sums":
+        agreement, senders = with_masked_scaling(study, files)
+    else:
+        agreement, senders = with_scaling(study.agreement, files)
     text = agreement_text(agreement, agreement.build_method().sends)
     scaled = Study(agreement, text=text)
     if agreement.format > 1:
@@ -308,7 +382,7 @@ def pool(
     path = out_ or study_file.with_suffix(".model")
     message_path = path.with_suffix(".message")
     with lock_file(study_file):
-        _write_model(study_file, path, pooled)
+        write_pooled(study_file, path, pooled)
         if pooled.message and pooled.state:
             write_files(message_path, pooled.message, "Message for the sites")
             state_path = path.with_suffix(".state")  # may be that of --after
@@ -338,10 +412,14 @@ def choose(
     pooled = read_model(model, study)
     known = kept_account(model.with_suffix(".json"), pooled.checksum)
     chosen = choose_values(study, pooled, files, signing_key, inputs_from(study.agreement, inputs), known)
-    _write_model(study_file, out_ or model.with_name(f"{model.stem}-chosen{model.suffix}"), chosen)
+    path = out_ or model.with_name(f"{model.stem}-chosen{model.suffix}")
+    write_pooled(study_file, path, chosen)
+    if study.agreement.level:
+        command = f"`consilience site calibrate {study_file.name} {path.name} TABLE`"
+        say(f"Next: send the model to the sites, who run {command}.")
 
 
-def _write_model(study_file: Path, path: Path, content: PooledFiles | ChosenFiles) -> None:
+def write_pooled(study_file: Path, path: Path, content: PooledFiles | ChosenFiles) -> None:
     """Write a model, record it in the study, and say what is in it."""
     warn(content.refused)
     with lock_file(study_file):

@@ -16,16 +16,23 @@ from consilience.cli.options import (
     Deadline_,
     Decimal_,
     Delimiter_,
+    Delta_,
     Device_,
     Drop_,
     Dropout_,
     Engine_,
+    Epsilon_,
+    Event_,
+    Exposure_,
     Features_,
     Group_,
+    Honest_,
+    Horizon_,
     Inputs_,
     MinReplies_,
     Missing_,
     Model_,
+    Noise_,
     Participation_,
     Seeds_,
     Set_,
@@ -35,8 +42,11 @@ from consilience.cli.options import (
     Task_,
     Test_,
     Text_,
+    Time_,
+    Unit_,
     Unknown_,
     app,
+    privacy_settings,
     read_options,
 )
 from consilience.cli.screen import live, out, print_report, progress, say_features, stoppable
@@ -55,6 +65,11 @@ def compare(
     ] = None,
     data: Data_ = "digits",
     target: Target_ = None,
+    task: Task_ = None,
+    time: Time_ = None,
+    event: Event_ = None,
+    exposure: Exposure_ = None,
+    horizon: Horizon_ = None,
     sites: Sites_ = None,
     split: Annotated[str | None, typer.Option(help="One or several splits, separated by commas.")] = None,
     seeds: Seeds_ = "0",
@@ -93,8 +108,12 @@ def compare(
     delimiter: Delimiter_ = None,
     decimal: Decimal_ = None,
     group: Group_ = None,
-    task: Task_ = None,
     test: Test_ = 0.2,
+    epsilon: Epsilon_ = None,
+    delta: Delta_ = None,
+    unit: Unit_ = None,
+    noise: Noise_ = None,
+    honest: Honest_ = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print only compare.json on standard output.")] = False,
 ) -> None:
     """Run several methods on the same splits and seeds, and write one report."""
@@ -104,11 +123,17 @@ def compare(
     from consilience.report.table import comparison_table
 
     read = read_options(ctx.params)
+    private = privacy_settings(epsilon, delta, unit, noise, honest)
     recipe = Recipe(
         data=data,
         target=read.target,
         reading=read.reading,
         test=test,
+        task=task,
+        time=time,
+        event=event,
+        exposure=exposure,
+        horizon=horizon,
         sites=sites,
         calibration=calibration,
         inputs=inputs,
@@ -128,7 +153,7 @@ def compare(
         bounds=bounds,
         participation=Participation(participation, dropout, deadline, min_replies),
     )
-    plan = plan.choose_network(model, features)
+    plan = plan.choose_network(model, features).protect(private)
     say_features(plan.recipe, model, features, not as_json)
     plan.check()
     store = Store(out_ or run_folder("compare", data))
@@ -193,6 +218,7 @@ def tune(
         target=read.target,
         reading=read.reading,
         test=test,
+        task=task,
         sites=sites,
         split=split,
         calibration=calibration,

@@ -45,6 +45,7 @@ class Cell:
         ece_if_calibrated: The ECE that a calibrated model would show on so many rows.
         worst_site: The scores of the weakest site.
         best: The scores of the best site's own model, for a bound that has one.
+        newcomer: The scores of the common model, where sites have models of their own beside it.
         own_rows: Its scores, tempered ones with them, where each site's own model predicts that site's rows alone.
         models: How many sites' own models were scored on all rows.
         engine: Where the sites' work ran.
@@ -74,6 +75,7 @@ class Cell:
     best: dict[str, float | None] | None = None
     own_rows: Json | None = None
     models: int | None = None
+    newcomer: Json | None = None
     engine: str | None = None
     threads: int | None = None
     warnings: list[str] | None = None
@@ -170,10 +172,8 @@ class Problem:
         Returns:
             What its rows have in common.
         """
-        kind = "regression"
         labels = None
         if sites.classes:
-            kind = "classification"
             labels = [[int(count) for count in site] for site in sites.label_counts()]
         class_names = None
         if sites.class_names:
@@ -183,7 +183,7 @@ class Problem:
             split=sites.split,
             sites=len(sites),
             site_names=list(sites.names),
-            task=kind,
+            task=sites.kind,
             class_names=class_names,
             labels=labels,
             rows_of_data=count_rows(sites),

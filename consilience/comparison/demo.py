@@ -22,7 +22,7 @@ HERE = resources.files("consilience.comparison")
 RECIPE = Recipe(data="digits", sites=5, split="dirichlet:0.1", calibration=30)
 KEYS = (
     *("name", "method", "needs", "rounds", "metrics", "intervals", "tempered", "reliability", "seconds"),
-    *("up_bytes", "down_bytes", "settings", "curve", "own_rows", "models"),
+    *("up_bytes", "down_bytes", "settings", "curve", "own_rows", "models", "newcomer"),
 )  # of a cell, in a row of the demo
 
 

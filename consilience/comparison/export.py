@@ -51,10 +51,13 @@ def csv_text(comparison: Comparison) -> str:
         for row in part.rows:
             for seed, *rest in _values(row.seeds, row.scores, row.tempered):
                 writer.writerow((part.problem.split, seed, row.row, *rest))
-            if row.own_rows is not None:
-                name = words.scope(row.row, own=True)
-                for seed, *rest in _values(row.seeds, row.own_rows.scores, row.own_rows.tempered):
-                    writer.writerow((part.problem.split, seed, name, *rest))
+            for name, further in (
+                (words.scope(row.row, own=True), row.own_rows),
+                (words.newcomer_name(row.row), row.newcomer),
+            ):
+                if further is not None:
+                    for seed, *rest in _values(row.seeds, further.scores, further.tempered):
+                        writer.writerow((part.problem.split, seed, name, *rest))
     return text.getvalue()
 
 
@@ -139,8 +142,12 @@ def _table(part: Mapping[str, Any], columns: Sequence[_Column], rank: str) -> It
 
 
 def _with_own_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The rows, and after a row of the sites' own models the same on their own rows."""
+    """The rows, and after a row of the sites' own models the same on their own rows, or the common model."""
     for row in rows:
+        if row.get("newcomer"):
+            yield {**row, "row": words.scope(row["row"], own=True)}
+            yield {**row, **row["newcomer"], "row": words.newcomer_name(row["row"])}
+            continue
         yield row
         if row.get("own_rows"):
             yield {**row, **row["own_rows"], "row": words.scope(row["row"], own=True)}

@@ -34,8 +34,9 @@ def pair(rows: Sequence[RowSummary], reference: str, overlap: float = 0.0) -> li
         tempered = {row.row: row.tempered.scores for row in others if row.tempered}
         soft = _differences(base.tempered.scores, tempered, others, overlap)
     own = _differences(base.scores, {row.row: row.own_rows.scores for row in others if row.own_rows}, others, overlap)
+    new = _differences(base.scores, {row.row: row.newcomer.scores for row in others if row.newcomer}, others, overlap)
     paired = [_with_differences(row, plain.get(row.row), soft.get(row.row)) for row in rows]
-    return [_with_own_differences(row, own.get(row.row)) for row in paired]
+    return [_with_own_differences(row, own.get(row.row), new.get(row.row)) for row in paired]
 
 
 def _with_differences(row: RowSummary, plain: dict[str, Paired] | None, soft: dict[str, Paired] | None) -> RowSummary:
@@ -47,12 +48,17 @@ def _with_differences(row: RowSummary, plain: dict[str, Paired] | None, soft: di
     return row
 
 
-def _with_own_differences(row: RowSummary, own: dict[str, Paired] | None) -> RowSummary:
-    """The scores on own rows less the reference's, which has one model for all rows."""
-    if not own or row.own_rows is None:
-        return row
-    scores = dataclasses.replace(row.own_rows.scores, differences=own)
-    return dataclasses.replace(row, own_rows=dataclasses.replace(row.own_rows, scores=scores))
+def _with_own_differences(
+    row: RowSummary, own: dict[str, Paired] | None, newcomer: dict[str, Paired] | None
+) -> RowSummary:
+    """The scores on own rows, and those of the common model, less the reference's."""
+    if own and row.own_rows is not None:
+        scores = dataclasses.replace(row.own_rows.scores, differences=own)
+        row = dataclasses.replace(row, own_rows=dataclasses.replace(row.own_rows, scores=scores))
+    if newcomer and row.newcomer is not None:
+        scores = dataclasses.replace(row.newcomer.scores, differences=newcomer)
+        row = dataclasses.replace(row, newcomer=dataclasses.replace(row.newcomer, scores=scores))
+    return row
 
 
 def _differences(

@@ -14,7 +14,8 @@ from consilience.comparison.rows import Row, assignments, fields, has, method_ro
 from consilience.engines.participation import Participation
 from consilience.errors import InputError, unknown_name
 from consilience.formats.settings import describe
-from consilience.method import Method, Needs, name
+from consilience.inference.newton import Newton
+from consilience.method import Method, Needs, check_private, name
 from consilience.methods import METHODS
 from consilience.methods.bounds import bounds
 from consilience.runs.device import on
@@ -69,6 +70,27 @@ class Plan:
         methods = [row.method for rows in self.check().values() for row in rows]
         return dataclasses.replace(self, recipe=self.recipe.choose_network(model, features, methods))
 
+    def protect(self, settings: Sequence[str]) -> Plan:
+        """Ask for differential privacy of every row that is not a bound.
+
+        Args:
+            settings: Texts that set a method's `privacy`; none: nothing is asked for.
+
+        Returns:
+            The plan, on bounded features for all rows.
+
+        Raises:
+            InputError: A row has no private form.
+        """
+        if not settings:
+            return self
+        for rows in self.check().values():
+            for r in rows:
+                if not r.method.bound:
+                    check_private(r.method)
+        recipe = self.recipe.protect(settings)
+        return dataclasses.replace(self, recipe=recipe, common=(*self.common, *recipe.settings))
+
     def rows(self, split: str | None) -> list[Row]:
         """Build the rows with their settings.
 
@@ -103,6 +125,9 @@ class Plan:
     def _bounds(self, rows: Sequence[Row], tuned: Mapping[str, Any], common: Mapping[str, str]) -> list[Row]:
         """The bounds that are not among the rows already."""
         present = {name(r.method) for r in rows}
+        if self.recipe.predicts_times:  # which need all rows at once; the server has too few events
+            usual = bounds(Newton(), sites=2, labelled=False)
+            return [method_row(bound, None) for word, bound in usual.items() if word not in present]
         usual = bounds(None, sites=2, labelled=bool(self.recipe.calibration))
         return [_bound(bound, rows, tuned.get(bound), common) for bound in usual if bound not in present]
 

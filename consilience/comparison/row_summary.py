@@ -107,7 +107,7 @@ class Tempered:
 
 @dataclass(frozen=True)
 class OwnRows:
-    """The scores of the sites' own models, each on its own site's rows.
+    """Further scores of a row: of the sites' own models, each on its own site's rows; or of the common model.
 
     Attributes:
         scores: The scores over seeds.
@@ -148,6 +148,7 @@ class RowSummary:
         worst_site_nll: The weakest site's NLL, the mean over seeds.
         best_site: The scores of the best site's own model, for a bound that has one.
         own_rows: The scores of each site's own model on that site's rows, for a bound that has them.
+        newcomer: The scores of the common model on all rows, where `scores` are of the sites' own models on own rows.
         models: How many sites' own models stand behind the scores on all rows, where it is not all.
         up_bytes: Sent by the sites, the mean over seeds.
         down_bytes: Sent by the server, the mean over seeds.
@@ -171,6 +172,7 @@ class RowSummary:
     worst_site_nll: float | None = None
     best_site: dict[str, float | None] | None = None
     own_rows: OwnRows | None = None
+    newcomer: OwnRows | None = None
     models: int | None = None
     up_bytes: int | None = None
     down_bytes: int | None = None
@@ -197,6 +199,9 @@ class RowSummary:
             value["tempered"] = self.tempered.to_json()
         if self.own_rows is not None:
             value["own_rows"] = self.own_rows.to_json()
+        del value["newcomer"]
+        if self.newcomer is not None:
+            value["newcomer"] = self.newcomer.to_json()
         return value | self.scores.differences_json()
 
 
@@ -233,6 +238,7 @@ def summarise_row(r: Row, cells: Mapping[int, Cell], overlap: float = 0.0) -> Ro
         worst_site_nll=_mean([(cell.worst_site or {}).get("nll") for cell in each]),
         best_site=_best_site([cell.best for cell in each]),
         own_rows=_own_rows([cell.own_rows for cell in each], overlap),
+        newcomer=_own_rows([cell.newcomer for cell in each], overlap),
         models=first.models,
         up_bytes=_whole_mean([cell.up_bytes for cell in each]),
         down_bytes=_whole_mean([cell.down_bytes for cell in each]),
@@ -286,7 +292,7 @@ def _best_site(each: Sequence[dict[str, float | None] | None]) -> dict[str, floa
 
 
 def _own_rows(each: Sequence[Json | None], overlap: float) -> OwnRows | None:
-    """The scores on own rows, if every cell has them."""
+    """The scores on own rows, or of the common model, if every cell has them."""
     known = [own for own in each if own]
     if len(known) < len(each):
         return None

@@ -46,6 +46,11 @@ def compare(
     *,
     data: str = "digits",
     target: str | None = None,
+    task: str | None = None,
+    time: str | None = None,
+    event: str | None = None,
+    exposure: str | None = None,
+    horizon: float | None = None,
     sites: int | None = None,
     split: str | Sequence[str] | None = None,
     seeds: int | str | Iterable[int] = 0,
@@ -85,6 +90,11 @@ def compare(
             settings whatever is set for other rows.
         data: A data set's name, or a pattern of CSV files, one a site.
         target: The column to predict, for CSV files.
+        task: What it is read as: `classification`, `regression` or `counts`.
+        time: The column of times to an event, for survival; with `event`, in place of a target.
+        event: The column that says whether the event was seen.
+        exposure: For counts, the column of how long or how many were exposed.
+        horizon: For survival, the time at which predicted risks are held against what was seen.
         sites: How many; 5, or as many as the data name, if None.
         split: How the rows are spread over the sites, or several ways, for a table each.
         seeds: One, several, or a text such as `0-9`; each has its own split, start and draws.
@@ -120,6 +130,11 @@ def compare(
         target=target or named,
         reading=reading.to_text(),
         test=test,
+        task=task,
+        time=time,
+        event=event,
+        exposure=exposure,
+        horizon=horizon,
         sites=sites,
         calibration=calibration,
         inputs=inputs,

@@ -28,6 +28,7 @@ def from_arrays(
     feature_names: Sequence[str] | None = None,
     public: bool = False,
     standardise: bool = True,
+    outcome: str = "",
 ) -> Dataset:
     """Make a data set of anything numpy can read, of a data frame, or of a `torch.utils.data.Dataset`.
 
@@ -47,6 +48,8 @@ def from_arrays(
         feature_names: The names of the features.
         public: Whether single rows may be shown.
         standardise: Whether `Dataset.split` standardises by default.
+        outcome: "counts" where `y` holds counts, or counts and exposures [N, 2]; "survival" where it holds times and
+            events, 1 or 0 where the time is censored [N, 2].
 
     Returns:
         The data set.
@@ -62,7 +65,7 @@ def from_arrays(
         raise InputError("y is missing: give a class or a target for every row.")
     labels = _to_array(y)
     class_names: tuple[str, ...] | None = None
-    if classes is None and labels.dtype.kind != "f":
+    if classes is None and labels.dtype.kind != "f" and not outcome:
         class_names, target, target_test = _encode("y", labels, y_test)
         classes = len(class_names)
     else:
@@ -91,6 +94,7 @@ def from_arrays(
         feature_names=feature_names,
         public=public,
         standardise=standardise,
+        outcome=outcome,
     )
 
 

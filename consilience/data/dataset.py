@@ -10,8 +10,18 @@ import torch
 from torch import Tensor
 
 from consilience.data.encoding import Encoding
-from consilience.data.roles import cut_validation, fill_gaps, hold_out, serve, shift_features, to_count, to_data
+from consilience.data.roles import (
+    cut_validation,
+    fill_gaps,
+    hold_out,
+    serve,
+    set_aside,
+    shift_features,
+    to_count,
+    to_data,
+)
 from consilience.data.sites import Features, Sites
+from consilience.data.targets import check_outcome
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.splits.features import Shifted
@@ -34,6 +44,7 @@ class Draw(enum.IntEnum):
     VALIDATION = 4  # which training rows are tuned on, folded by site
     SHIFT = 5  # noise in the features, folded by role, shift and site
     INPUTS = 5  # which rows of another data set the server has; `inputs_from`, with a seed of its own
+    CONFORMAL = 6  # which rows are set aside for prediction sets, folded by site
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +70,8 @@ class Dataset:
         gaps: A pair for every column that may be missing: its number, or None for categories, and the number of the
             column that marks its gaps.
         columns: How the columns of a table became features; None where rows came as numbers.
+        outcome: `counts` where targets are counts [N], or counts with exposures [N, 2]; `survival` where they are times
+            with events, 1 or 0 where the time is censored [N, 2].
     """
 
     name: str
@@ -77,6 +90,7 @@ class Dataset:
     gaps: tuple[tuple[int | None, int], ...] = ()
     image: tuple[int, int, int] | None = None
     columns: tuple[Encoding, ...] | None = None
+    outcome: str = ""
 
     def __post_init__(self) -> None:
         _check_part(self, "", self.x, self.y, self.site)
@@ -120,6 +134,7 @@ class Dataset:
         calibration: int = 30,
         inputs: int | float = 0,
         validation: float = 0.0,
+        conformal: float = 0.0,
         seed: int = 0,
         standardise: bool | None = None,
     ) -> Sites:
@@ -136,6 +151,7 @@ class Dataset:
             calibration: How many labelled rows the server has.
             inputs: How many rows without labels the server has; below 1, a share of the rows that are not for testing.
             validation: The share cut from each site's training rows to tune on.
+            conformal: The share that each site sets aside for prediction sets, before anything else is cut.
             seed: Equal seeds give equal roles.
             standardise: Whether features, and regression targets, are scaled by the mean and deviation of all training
                 rows; by default as the data set says.
@@ -153,6 +169,8 @@ class Dataset:
         source, names = self._choose_sites(base, sites)
         if not 0 <= validation < 1:
             raise InputError(f"validation={validation} is not a share from 0 to below 1: try validation=0.1.")
+        if not 0 <= conformal < 1:
+            raise InputError(f"conformal={conformal} is not a share from 0 to below 1: try conformal=0.2.")
 
         key = Key(seed)
         rows, held_out = source._hold_out(test, key.fold(Draw.TEST))
@@ -160,11 +178,12 @@ class Dataset:
         rows = server.rest
         parts = split(rows, len(names), key.fold(Draw.SITES))
         test_parts = split.follow(held_out, [rows.take(part) for part in parts], key.fold(Draw.FOLLOW))
-        train, tuned = cut_validation(rows, parts, validation, base.shares_rows, key.fold(Draw.VALIDATION))
+        kept, aside = set_aside(parts, len(rows.y), conformal, base.shares_rows, key.fold(Draw.CONFORMAL))
+        train, tuned = cut_validation(rows, kept, validation, base.shares_rows, key.fold(Draw.VALIDATION))
         numbers = None
         if base.shares_rows:  # the same cut of the rows' numbers
             numbered = rows._replace(y=torch.arange(len(rows.y)))
-            cuts, _ = cut_validation(numbered, parts, validation, True, key.fold(Draw.VALIDATION))
+            cuts, _ = cut_validation(numbered, kept, validation, True, key.fold(Draw.VALIDATION))
             numbers = tuple(part.y for part in cuts)
 
         with_roles = Sites(
@@ -184,7 +203,10 @@ class Dataset:
             image=self.image,
             numbers=numbers,
             columns=self.columns,
+            outcome=self.outcome,
         )
+        if aside is not None:
+            with_roles = replace(with_roles, conformal=tuple(to_data(rows.take(part)) for part in aside))
         return self._prepare(with_roles, split, standardise, key.fold(Draw.SHIFT))
 
     def _check_sorting(self, split: Split) -> None:
@@ -257,6 +279,8 @@ def _check_part(dataset: Dataset, part: str, x: Tensor, y: Tensor, site: Tensor 
             raise InputError(f"{name} has {len(x)} {part}rows and {len(column)} {what}: give one for each row.")
     _check_features(name, part, x, dataset.feature_names)
     _check_targets(name, part, y, dataset.classes)
+    if dataset.outcome:
+        check_outcome(f"{name}: the {part}targets", y, dataset.outcome)
     if site is not None and len(site):
         most = len(dataset.site_names or ()) or int(site.max()) + 1
         if site.dtype != torch.int64 or not 0 <= int(site.min()) <= int(site.max()) < most:

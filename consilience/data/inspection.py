@@ -74,7 +74,8 @@ def look(paths: Sequence[Path], target: str | None = None, reading: Reading | No
     reading = reading or Reading()
     tables = [read_table(path, reading.delimiter, 1, reading.decimal) for path in paths]
     names = [table.name for table in tables]
-    cells, site = stack(tables, target, reading)
+    targets = [name for name in (target,) if name is not None]
+    cells, site = stack(tables, targets, reading)
     columns = []
     for name, column in cells.items():
         respelt = column.respelt(dict(reading.same_of(name)))

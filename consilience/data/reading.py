@@ -13,6 +13,7 @@ from typing import Any
 from consilience.errors import InputError, unknown_name
 
 MISSING_WAYS = ("refuse", "mean")
+TASKS = ("classification", "regression", "counts")
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Reading:
         categories: Pairs of a column and its categories, where they are known in advance.
         same: Triples of a column, a spelling and the category it means.
         group: The column that names the site of each row; the files are the sites if None.
-        task: "classification" or "regression"; by the target's column if None.
+        task: "classification", "regression" or "counts"; by the target's column if None.
     """
 
     delimiter: str | None = None
@@ -52,8 +53,8 @@ class Reading:
             raise InputError(f"decimal={self.decimal!r}: numbers have a point or a comma.")
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise InputError(f"delimiter={self.delimiter!r}: one character stands between two cells, such as ';'.")
-        if self.task not in (None, "classification", "regression"):
-            raise unknown_name("task", str(self.task), ["classification", "regression"])
+        if self.task not in (None, *TASKS):
+            raise unknown_name("task", str(self.task), TASKS)
 
     def categories_of(self, column: str) -> tuple[str, ...] | None:
         """Find a column's categories, where they are known in advance.

@@ -24,6 +24,7 @@ class Role(enum.IntEnum):
     TRAIN = 0
     TEST = 1
     VALIDATION = 2
+    CONFORMAL = 3
 
 
 class Served(NamedTuple):
@@ -129,6 +130,43 @@ def cut_validation(
     return train, tuple(to_data(rows) for _, rows in cuts)
 
 
+def set_aside(
+    parts: Sequence[Tensor], rows: int, share: float, shared: bool, key: Key
+) -> tuple[Sequence[Tensor], Sequence[Tensor] | None]:
+    """Set rows of every site aside for prediction sets.
+
+    Args:
+        parts: Row numbers for every site.
+        rows: How many rows there are.
+        share: From 0 to below 1.
+        shared: Whether a row may be at several sites; one that any of them sets aside is then used at none.
+        key: For what is drawn.
+
+    Returns:
+        The row numbers that stay, at least one a site, and those set aside; None where `share` is 0.
+
+    Raises:
+        InputError: Nothing is left at a site.
+    """
+    if not share:
+        return parts, None
+    kept = []
+    aside = []
+    drawn = key.uniform(rows) < share
+    for k, part in enumerate(parts):
+        if shared:
+            chosen = drawn[part]
+        else:
+            chosen = torch.zeros(len(part), dtype=torch.bool)
+            order = key.fold(k).permutation(len(part))
+            chosen[order[: min(round(share * len(part)), len(part) - 1)]] = True
+        if len(part) and bool(chosen.all()):
+            raise InputError(f"conformal={share} leaves a site nothing to train on: ask for less of it.")
+        kept.append(part[~chosen])
+        aside.append(part[chosen])
+    return kept, aside
+
+
 def fill_gaps(sites: Sites, gaps: Sequence[tuple[int, int]]) -> Sites:
     """Fill each gap with its column's mean over the training rows without one.
 
@@ -185,9 +223,11 @@ def shift_features(sites: Sites, split: Shifted, marks: Sequence[int], key: Key)
         return part._replace(x=x)
 
     shifted = replace(sites, train=shift(sites.train, Role.TRAIN), test=shift(sites.test, Role.TEST))
-    if sites.validation is None:
-        return shifted
-    return replace(shifted, validation=shift(sites.validation, Role.VALIDATION))
+    if sites.validation is not None:
+        shifted = replace(shifted, validation=shift(sites.validation, Role.VALIDATION))
+    if sites.conformal is not None:
+        shifted = replace(shifted, conformal=shift(sites.conformal, Role.CONFORMAL))
+    return shifted
 
 
 def to_count(name: str, value: float, share_of: int | None = None) -> int:

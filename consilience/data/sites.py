@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.errors import InputError
+from consilience.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from consilience.data.encoding import Encoding
@@ -82,6 +82,9 @@ class Sites:
         image: Channels, height and width, where rows are images whose pixels lie in one list.
         numbers: Numbers of every site's training rows, where a row may be at several sites; None where it is at one.
         columns: How the columns of a table became features; None where rows came as numbers.
+        conformal: The rows every site sets aside for prediction sets, neither trained nor tuned on; None where none
+            are.
+        outcome: What targets are that are neither classes nor plain numbers: `counts` or `survival`.
     """
 
     train: tuple[Data, ...]
@@ -104,10 +107,12 @@ class Sites:
     image: tuple[int, int, int] | None = None
     numbers: tuple[Tensor, ...] | None = None
     columns: tuple[Encoding, ...] | None = None
+    conformal: tuple[Data, ...] | None = None
+    outcome: str = ""
 
     def __repr__(self) -> str:
         """What the sites hold, in one line: no row is shown."""
-        kind = "regression"
+        kind = self.kind
         if self.classes:
             kind = f"{self.classes} classes"
         train = sum(len(part.y) for part in self.train)
@@ -131,6 +136,13 @@ class Sites:
     def shape(self) -> Features:
         """What a row is for a feature map: the shape of an image, or how many features a table has."""
         return self.image or self.features
+
+    @property
+    def kind(self) -> str:
+        """What is learned: `classification`, `regression`, `counts` or `survival`."""
+        if self.classes:
+            return "classification"
+        return self.outcome or "regression"
 
     @cached_property
     def all_test(self) -> Data:
@@ -166,9 +178,38 @@ class Sites:
             split="pooled",
             names=("pooled",),
         )
-        if self.validation is None:
-            return pooled
-        return replace(pooled, validation=(self.all_validation,))
+        if self.validation is not None:
+            pooled = replace(pooled, validation=(self.all_validation,))
+        if self.conformal is not None:
+            pooled = replace(pooled, conformal=(concatenate(self.conformal),))
+        return pooled
+
+    def without(self, name: str) -> Sites:
+        """Leave a site out; the server keeps what it has.
+
+        Args:
+            name: The site's name.
+
+        Returns:
+            The other sites, in their order.
+
+        Raises:
+            InputError: There is no such site.
+        """
+        if name not in self.names:
+            raise unknown_name("site", name, self.names)
+        kept = [k for k, other in enumerate(self.names) if other != name]
+        others = replace(
+            self,
+            train=tuple(self.train[k] for k in kept),
+            test=tuple(self.test[k] for k in kept),
+            names=tuple(self.names[k] for k in kept),
+        )
+        if self.validation is not None:
+            others = replace(others, validation=tuple(self.validation[k] for k in kept))
+        if self.numbers is not None:
+            others = replace(others, numbers=tuple(self.numbers[k] for k in kept))
+        return others
 
     def without_rows(self) -> Sites:
         """Keep what is known about the rows and none of them: names, scales and kinds.
@@ -176,7 +217,8 @@ class Sites:
         Returns:
             The sites with no rows in any role, as `co.load(folder)` has them.
         """
-        return replace(self, train=(), test=(), validation=None, inputs=None, calibration=None, numbers=None)
+        bare = replace(self, train=(), test=(), validation=None, conformal=None)
+        return replace(bare, inputs=None, calibration=None, numbers=None)
 
     def label_counts(self) -> Tensor:
         """Count the training rows of each class at every site.
@@ -234,7 +276,7 @@ class Sites:
         shift, scale = _moments(pooled.x, (0, *range(2, pooled.x.ndim)))
         sites = self.map_x(lambda x: _scale(x, shift, scale))
         sites = replace(sites, feature_shift=shift[0], feature_scale=scale[0])
-        if self.classes is not None:
+        if self.classes is not None or self.outcome:
             return sites
         _, deviations = _moments(pooled.y, (0,))
         if bool(deviations.max() > APART * deviations.min()):
@@ -285,6 +327,8 @@ class Sites:
             roles["calibration"] = (self.calibration,)
         if self.inputs is not None:
             roles["inputs"] = ((self.inputs,),)
+        if self.conformal is not None:
+            roles["conformal"] = self.conformal
         return roles
 
     def _map(
@@ -306,6 +350,8 @@ class Sites:
             sites = replace(sites, inputs=x(self.inputs))
         if self.calibration is not None:
             sites = replace(sites, calibration=change(self.calibration))
+        if self.conformal is not None:
+            sites = replace(sites, conformal=tuple(change(part) for part in self.conformal))
         return sites
 
 

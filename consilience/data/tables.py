@@ -20,6 +20,7 @@ from consilience.data.doubts import doubts_of
 from consilience.data.encoding import Encoding
 from consilience.data.reading import Reading, read_reading
 from consilience.data.sites import Sites, narrow
+from consilience.data.targets import read_outcome
 from consilience.errors import InputError, unknown_name
 from consilience.splits.split import Split
 
@@ -34,9 +35,13 @@ def from_csv(
     calibration: int = 30,
     inputs: int | float = 0,
     validation: float = 0.0,
+    conformal: float = 0.0,
     seed: int = 0,
     standardise: bool = True,
-    task: Literal["classification", "regression"] | None = None,
+    task: Literal["classification", "regression", "counts"] | None = None,
+    time: str | None = None,
+    event: str | None = None,
+    exposure: str | None = None,
     missing: Literal["refuse", "mean"] = "refuse",
     text: Sequence[str] = (),
     drop: Sequence[str] = (),
@@ -54,7 +59,7 @@ def from_csv(
 
     Args:
         pattern: A folder, a glob pattern, several patterns separated by commas, or the files.
-        target: The column to predict; may be left out where `columns` names it.
+        target: The column to predict; left out where `columns` names it, or `time` and `event` are given.
         split: How to hand out the rows of all files to `sites` instead.
         sites: Without a split, how many of the files to take; a single file is handed out to so many sites, by class,
             or evenly in a regression.
@@ -62,9 +67,14 @@ def from_csv(
         calibration: How many labelled rows the server has.
         inputs: How many rows without labels the server has, or, below 1, what share.
         validation: The share cut from each site's training rows to tune on.
+        conformal: The share that each site sets aside for prediction sets.
         seed: Equal seeds give equal roles.
         standardise: Whether features, and regression targets, are scaled by all training rows.
-        task: "classification" or "regression", where the target's column would be read as the other.
+        task: "classification" or "regression", where the target's column would be read as the other; "counts" where it
+            holds counts of events.
+        time: The column of times to an event, for survival; with `event`.
+        event: The column that says 1 where the event was seen at that time, 0 where nobody looked for longer.
+        exposure: For counts, the column of how long, or how many, each row was exposed to risk.
         missing: "refuse" to refuse missing cells; "mean" to fill a gap with the mean of the training rows and mark it
             in a column of its own.
         text: Columns to read as categories though they look like numbers.
@@ -91,10 +101,14 @@ def from_csv(
         reading,
         split=split,
         sites=sites,
+        time=time,
+        event=event,
+        exposure=exposure,
         test=test,
         calibration=calibration,
         inputs=inputs,
         validation=validation,
+        conformal=conformal,
         seed=seed,
         standardise=standardise,
     )
@@ -129,17 +143,23 @@ def read_sites(
     split: Split | None = None,
     sites: int | None = None,
     standardise: bool = True,
+    time: str | None = None,
+    event: str | None = None,
+    exposure: str | None = None,
     **roles: Any,
 ) -> Sites:
     """Read sites from CSV files.
 
     Args:
         pattern: The files, as in `from_csv`.
-        target: The column to predict.
+        target: The column to predict; None where `time` and `event` are.
         reading: How tables are read.
         split: How rows are handed out; by files or groups if None.
         sites: How many.
         standardise: Whether features, and regression targets, are scaled by all training rows.
+        time: The column of times to an event, for survival.
+        event: The column that says whether the event was seen.
+        exposure: For counts, the column of how long, or how many, each row was exposed to risk.
         roles: Further arguments of `Dataset.split`.
 
     Returns:
@@ -148,27 +168,26 @@ def read_sites(
     Raises:
         InputError: A file or a cell cannot be used; the message says where it is.
     """
-    if target is None:
-        raise InputError("CSV files need to know which column to predict: name it as target.")
-    data = _read_dataset(list_files(pattern), target, reading)
+    outcome, names = _name_targets(target, reading.task, time, event, exposure)
+    data = _read_dataset(list_files(pattern), names, outcome, reading)
     if split is None and len(data.site_names or ()) == 1 and (sites or 1) > 1:  # one file is handed out to several
         data = replace(data, site=None)
     return data.split(split or data.usual_split(), sites, standardise=standardise, **roles)
 
 
-def _read_dataset(paths: Sequence[Path], target: str, reading: Reading) -> Dataset:
+def _read_dataset(paths: Sequence[Path], targets: tuple[str, str | None], outcome: str, reading: Reading) -> Dataset:
     """The rows of all files; the text of a column is forgotten once its numbers are known."""
     tables = [read_table(path, reading.delimiter, decimal=reading.decimal) for path in paths]
     names = tuple(table.name for table in tables)
-    cells, site = stack(tables, target, reading)
+    cells, site = stack(tables, [name for name in targets if name is not None], reading)
     tables.clear()
     if reading.group is not None:
         names, site = _groups(reading.group, cells.pop(reading.group))
     for name in cells:
         cells[name] = cells[name].respelt(dict(reading.same_of(name)))
-        for doubt in doubts_of(name, cells[name], site, name == target):
+        for doubt in doubts_of(name, cells[name], site, name in targets):
             warnings.warn(str(doubt), stacklevel=4)
-    names_of_features = [name for name in cells if name != target]
+    names_of_features = [name for name in cells if name not in targets]
     columns = [
         read_feature(
             name,
@@ -180,13 +199,17 @@ def _read_dataset(paths: Sequence[Path], target: str, reading: Reading) -> Datas
         )
         for name in names_of_features
     ]
-    y, class_names = read_target(target, cells.pop(target), reading.task)
+    class_names = None
+    if outcome:
+        y = read_outcome(cells, targets, outcome)
+    else:
+        y, class_names = read_target(targets[0], cells.pop(targets[0]), reading.task)
     classes = None
     if class_names is not None:
         classes = len(class_names)
     x, feature_names, gaps = _join(columns)
     return Dataset(
-        name=target,
+        name=targets[0],
         x=x,
         y=y,
         classes=classes,
@@ -196,7 +219,27 @@ def _read_dataset(paths: Sequence[Path], target: str, reading: Reading) -> Datas
         feature_names=feature_names,
         gaps=gaps,
         columns=tuple(_encoding(column, reading) for column in columns),
+        outcome=outcome,
     )
+
+
+def _name_targets(
+    target: str | None, task: str | None, time: str | None, event: str | None, exposure: str | None
+) -> tuple[str, tuple[str, str | None]]:
+    """What kind of outcome is predicted ("" for classes or numbers), and the columns it stands in."""
+    if time is not None and event is not None:
+        if target is not None or task is not None or exposure is not None:
+            raise InputError("time and event are what a survival model predicts: leave target, task and exposure out.")
+        return "survival", (time, event)
+    if time is not None or event is not None:
+        raise InputError("Survival needs both columns: time, and event, which says whether it was seen.")
+    if target is None:
+        raise InputError("Name the column to predict as target, or the columns time and event for survival.")
+    if task == "counts":
+        return "counts", (target, exposure)
+    if exposure is not None:
+        raise InputError("exposure is for counts: pass task='counts' too.")
+    return "", (target, None)
 
 
 def _encoding(column: Column, reading: Reading) -> Encoding:
@@ -263,12 +306,12 @@ def _matching(pattern: str) -> list[Path]:
     return [Path(path) for path in sorted(glob.glob(pattern, recursive=True))]
 
 
-def stack(tables: Sequence[Table], target: str | None, reading: Reading) -> tuple[dict[str, Cells], Tensor]:
+def stack(tables: Sequence[Table], targets: Sequence[str], reading: Reading) -> tuple[dict[str, Cells], Tensor]:
     """Put the columns of all tables under each other.
 
     Args:
         tables: The tables of all files; columns may come in another order, and spelt otherwise.
-        target: The column to predict; None where nobody says.
+        targets: The columns to predict; none where nobody says.
         reading: How tables are read.
 
     Returns:
@@ -277,20 +320,23 @@ def stack(tables: Sequence[Table], target: str | None, reading: Reading) -> tupl
     Raises:
         InputError: A table lacks a column, or a column that is asked for does not exist.
     """
-    wished = [name for name in (target, reading.group, *reading.only, *reading.text, *reading.drop) if name is not None]
+    wished = [
+        name for name in (*targets, reading.group, *reading.only, *reading.text, *reading.drop) if name is not None
+    ]
     first = tables[0].spelt_as(wished)
     known = first.columns  # the other files must have the same
     for name in wished:
         if name not in known:
             raise unknown_name("column", name, known)
-    if target in reading.drop:
-        raise InputError(f"The target '{target}' cannot be dropped: take it out of drop=.")
+    for target in targets:
+        if target in reading.drop:
+            raise InputError(f"The target '{target}' cannot be dropped: take it out of drop=.")
     used = [name for name in known if name not in reading.drop and (not reading.only or name in wished)]
     tables = [first, *(table.spelt_as(known) for table in tables[1:])]
     for table in tables:
         _check_columns(table, known, used, reading)
-    if target is not None and not [name for name in used if name not in (target, reading.group)]:
-        raise InputError(f"There is no column beside the target '{target}': give at least one to predict from.")
+    if targets and not [name for name in used if name not in (*targets, reading.group)]:
+        raise InputError(f"There is no column beside the target '{targets[0]}': give at least one to predict from.")
     rows = {name: Cells.stack(table.columns[name] for table in tables) for name in used}
     sizes = torch.tensor([len(table) for table in tables])
     return rows, torch.arange(len(tables)).repeat_interleave(sizes)

@@ -16,6 +16,7 @@ class Facts(NamedTuple):
         classes: How many there are; None for a regression.
         sites: How many natural sites there are; None where rows have none.
         file: The name of the file in the data folder; None where none is needed.
+        outcome: `counts` or `survival`, where targets are neither classes nor plain numbers.
     """
 
     rows: int
@@ -23,3 +24,4 @@ class Facts(NamedTuple):
     classes: int | None = None
     sites: int | None = None
     file: str | None = None
+    outcome: str = ""

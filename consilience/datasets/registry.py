@@ -6,16 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from consilience.data.dataset import Dataset
-from consilience.datasets import openml, synthetic, uci, uci_sites, vision
+from consilience.datasets import openml, synthetic, tcga, uci, uci_sites, vision
 from consilience.datasets.facts import Facts
 from consilience.datasets.folder import data_folder, locate
 from consilience.errors import InputError, unknown_name
 
 EMBEDDED: dict[str, Callable[[], Dataset]] = synthetic.DATASETS
-IN_FILES: dict[str, Callable[[str | None], Dataset]] = {**vision.DATASETS, **uci_sites.DATASETS}
+IN_FILES: dict[str, Callable[[str | None], Dataset]] = {**vision.DATASETS, **uci_sites.DATASETS, **tcga.DATASETS}
 WITH_VARIANTS: dict[str, Callable[[str | None, str | None], Dataset]] = uci.WITH_VARIANTS
 DATASETS: dict[str, Callable[..., Dataset]] = {**EMBEDDED, **IN_FILES, **WITH_VARIANTS}
-FACTS: dict[str, Facts] = {**synthetic.FACTS, **vision.FACTS, **uci_sites.FACTS, **uci.FACTS}
+FACTS: dict[str, Facts] = {
+    **synthetic.FACTS,
+    **vision.FACTS,
+    **uci_sites.FACTS,
+    **tcga.FACTS,
+    **uci.FACTS,
+}
 
 
 def load(name: str, data_dir: str | None = None) -> Dataset:
@@ -60,7 +66,7 @@ def describe(name: str, data_dir: str | None = None) -> tuple[str, ...]:
     features = str(facts.features)
     if not isinstance(facts.features, int):
         features = "×".join(str(n) for n in facts.features)
-    task = f"{facts.classes} classes" if facts.classes else "regression"
+    task = f"{facts.classes} classes" if facts.classes else facts.outcome or "regression"
     sites = f"{facts.sites} named" if facts.sites else ""
     sentence = (DATASETS[name].__doc__ or "").strip().splitlines()[0]
     return str(facts.rows), features, task, sites, _presence(facts.file, data_dir), sentence

@@ -110,7 +110,11 @@ def choose_engine(name: str, task: Task, data: Sequence[Data]) -> str:
     """
     if name != "auto":
         engine(name, data[:1])
+        if not task.by_rows and name.partition(":")[0] == "vectorised":
+            raise InputError("A partial likelihood sorts each site's rows, which cannot be padded: use sequential.")
         return name
+    if not task.by_rows:
+        return "sequential"
     if not together(task):
         if len(data) == 1:
             return "sequential"

@@ -17,11 +17,13 @@ from consilience.errors import Diverged, Exploded, SiteWarning
 from consilience.key import Key
 from consilience.method import Method, slow_down
 from consilience.parties import Client, Received, Reply
+from consilience.privacy.discrete import Simulated, Source
 from consilience.task import Task
 from consilience.tree import Tree
 
 PACES = (1.0, 1 / 4, 1 / 16, 1 / 64)  # of the default rate, in turn, until training does not diverge
 SLOWED = "training diverged at the default rate and was repeated with smaller steps; set a rate to choose them."
+NOISE = 0x6E6F697365  # what a client's key is folded by for simulated noise, unlike any count of steps
 EXPLODED = "training diverged: its loss ends far above the start; set a smaller rate."
 
 
@@ -129,7 +131,21 @@ def client_view(method: Method, message: Tree, data: Data, memories: dict[int, T
     return Client(data, memory, turn.key.fold(turn.round).fold(k).tensor, progress)
 
 
-def alone(method: Method, task: Task, message: Tree, client: Client, k: int, round: int) -> Reply:
+def simulated_noise(client: Client) -> Source:
+    """Make a source of noise that can be repeated, for simulations.
+
+    Args:
+        client: The client, whose key it comes from.
+
+    Returns:
+        The source.
+    """
+    return Simulated(client.key.fold(NOISE))
+
+
+def alone(
+    method: Method, task: Task, message: Tree, client: Client, k: int, round: int, noise: Source | None = None
+) -> Reply:
     """Compute one client's reply; if training diverges at a rate that nobody chose, again with smaller steps.
 
     Args:
@@ -139,6 +155,7 @@ def alone(method: Method, task: Task, message: Tree, client: Client, k: int, rou
         client: What the client sees.
         k: Its number, for error messages.
         round: The number of the round, from 0.
+        noise: Where noise that protects rows comes from; None: it is simulated.
 
     Returns:
         The reply.
@@ -146,6 +163,7 @@ def alone(method: Method, task: Task, message: Tree, client: Client, k: int, rou
     Raises:
         Diverged: Its numbers are not finite.
     """
+    source = noise or simulated_noise(client)
     guarded = dataclasses.replace(task, guarded=True)
     paced = method
     failure: Diverged | None = None
@@ -161,12 +179,12 @@ def alone(method: Method, task: Task, message: Tree, client: Client, k: int, rou
             continue
         if paced is not method:
             warnings.warn(SiteWarning(k, SLOWED), stacklevel=2)
-        return reply
+        return method.protect(reply, source)
     assert failure is not None
     if not isinstance(failure, Exploded):
         raise failure
     warnings.warn(SiteWarning(k, EXPLODED), stacklevel=2)
-    return _reply(paced, dataclasses.replace(task, guarded=False), message, client, k, round)
+    return method.protect(_reply(paced, dataclasses.replace(task, guarded=False), message, client, k, round), source)
 
 
 def _reply(method: Method, task: Task, message: Tree, client: Client, k: int, round: int) -> Reply:

@@ -21,6 +21,7 @@ from torch import Tensor
 from consilience.engines.soundness import MOST, Pool, quietly
 from consilience.errors import InputError
 from consilience.method import Method, Needs, needs
+from consilience.metrics.uncertainty import as_normal
 from consilience.parties import Received, Server
 from consilience.predictive import Categorical, Distribution
 from consilience.task import Task
@@ -108,7 +109,8 @@ def distance(p: Distribution, q: Distribution) -> float:
     if isinstance(p, Categorical):
         assert isinstance(q, Categorical)
         return float(0.5 * (p.probs - q.probs).abs().sum(-1).double().mean())
-    assert not isinstance(q, Categorical)
-    means = (p.mean - q.mean).abs().double().mean()
-    deviations = (p.total.sqrt() - q.total.sqrt()).abs().double().mean()
+    one = as_normal(p)
+    other = as_normal(q)
+    means = (one.mean - other.mean).abs().double().mean()
+    deviations = (one.total.sqrt() - other.total.sqrt()).abs().double().mean()
     return float(means + deviations)

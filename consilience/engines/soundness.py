@@ -95,9 +95,9 @@ def predicts_finite(method: Method, task: Task, state: Tree, x: Tensor | None) -
     if x is None:
         return True
     with quietly():
-        models = method.personal(task, state)
-        if models is None:
-            models = [method.predictive(task, state)]
+        models = list(method.personal(task, state) or [])
+        if method.common:
+            models.append(method.predictive(task, state))
         return all(bool(finite_rows(model(x)).all()) for model in models)
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from consilience import tree
 from consilience.data.sites import Data
-from consilience.engines.exchange import Turn, alone, client_view, excuse
+from consilience.engines.exchange import Turn, alone, client_view, excuse, simulated_noise
 from consilience.engines.memory import keep_memory
 from consilience.engines.workers import cores, pool_of, small
 from consilience.errors import InputError
@@ -70,9 +70,10 @@ class Vectorised:
         pairs = self.group_replies(method, task, message, [{k: views[k] for k in group} for group in groups])
         for k, together in sorted(pairs, key=lambda pair: pair[0]):
             with excuse(self, k):
-                reply = together
-                if reply is None:
+                if together is None:
                     reply = alone(method, task, message, views[k], k, turn.round)  # perhaps with smaller steps
+                else:
+                    reply = method.protect(together, simulated_noise(views[k]))
                 self.memories[k] = reply.keep
                 received.append(Received(k, reply.size, reply.send))
         return received

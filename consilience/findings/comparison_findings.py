@@ -8,6 +8,7 @@ from typing import Any
 
 from consilience.errors import InputError
 from consilience.findings import wording as words
+from consilience.findings.run_findings import NUMBERS
 from consilience.findings.values import Bin, Scores, read_bins, read_scores
 from consilience.findings.wording import BASELINE, BASELINES, BOUND, Json, group_rows, metric, score_keys
 
@@ -207,7 +208,7 @@ def read_comparison(comparison: Json) -> ComparisonReport:
         content=comparison,
         title=str(comparison.get("title") or "Comparison"),
         tables=tables,
-        is_regression=comparison.get("task") == "regression" or "rmse" in present,
+        is_regression=comparison.get("task") in NUMBERS or "rmse" in present,
         test_rows=(comparison.get("rows_of_data") or {}).get("test"),
         ece_if_calibrated=comparison.get("ece_if_calibrated"),
         seeds=seeds,
@@ -243,7 +244,7 @@ def _read_table(part: Json) -> SplitTable:
 def _read_baselines(part: Json) -> list[ComparisonRow]:
     """The lines to beat, as rows."""
     lines = part.get("baselines") or {}
-    is_regression = part.get("task") == "regression"
+    is_regression = part.get("task") in NUMBERS
     return [
         _read_row({**lines[key], "name": words.baseline_name(key, is_regression), "needs": BASELINE})
         for key in BASELINES
@@ -252,8 +253,15 @@ def _read_baselines(part: Json) -> list[ComparisonRow]:
 
 
 def _read_rows(row: Json, sites: int | None) -> list[ComparisonRow]:
-    """A row; two where the sites have models of their own, on their own rows and on all rows."""
+    """A row; two where the sites have models of their own: on their own rows, and on all rows or the common one."""
     whole = _read_row(row)
+    newcomer = row.get("newcomer")
+    if newcomer:
+        common = _read_row({**row, **newcomer, "reliability": None, "curves": None})
+        return [
+            replace(whole, name=words.scope(whole.name, own=True)),
+            replace(common, name=words.newcomer_name(whole.name)),
+        ]
     own = row.get("own_rows")
     if not own:
         return [whole]

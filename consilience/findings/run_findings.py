@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from consilience.findings.prediction_sets import SetsReport, read_sets
 from consilience.findings.values import (
     Bin,
     Bound,
@@ -25,6 +26,8 @@ from consilience.findings.values import (
     read_weakest,
 )
 from consilience.findings.wording import BASELINES, BOUNDS, Json, baseline_name, scope
+
+NUMBERS = ("regression", "counts", "survival")  # tasks that predict no classes
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,13 @@ class Predicted:
         bins: Tenths of the test rows, by their prediction.
         points: Prediction, standard deviation and observation of single rows, of public data only.
         spread: The standard deviation of the observations.
+        horizon: The time by which risks of an event are predicted, where that is what is.
     """
 
     bins: Sequence[PredictedBin]
     points: Sequence[tuple[float, float, float]]
     spread: float | None
+    horizon: float | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,7 @@ class RunReport:
         class_names: The names of the classes, if they have names.
         scores: Scores over all test rows.
         own_rows: Scores where each site's own model predicts that site's rows; None where one model is for all.
+        newcomer: Scores of the common model, where `scores` are of the sites' own models on own rows; else None.
         tempered: The same after tempering; None where nothing was tempered.
         bounds: The protocol's bounds, by key.
         baselines: The scores of the lines to beat, by key.
@@ -132,6 +138,7 @@ class RunReport:
         multiplies: Whether the pooled density is a product of the sites'.
         warnings: Warnings raised while it ran.
         failures: Replies that were lost.
+        sets: Prediction sets and their guarantee; None where there are none.
     """
 
     content: Json
@@ -144,6 +151,7 @@ class RunReport:
     class_names: Sequence[str] | None
     scores: Scores
     own_rows: Scores | None
+    newcomer: Scores | None
     tempered: Scores | None
     bounds: Mapping[str, Bound]
     baselines: Mapping[str, Scores]
@@ -162,6 +170,7 @@ class RunReport:
     multiplies: bool
     warnings: Sequence[Any]
     failures: Sequence[Any]
+    sets: SetsReport | None = None
 
     @property
     def test_rows(self) -> int | None:
@@ -202,17 +211,21 @@ def read_run(run: Json) -> RunReport:
     tempered = None
     if run.get("tempered"):
         tempered = read_scores(run["tempered"])
+    newcomer = None
+    if run.get("newcomer"):
+        newcomer = read_scores(run["newcomer"])
     return RunReport(
         content=run,
         title=str(run.get("title") or run.get("method") or "Run"),
         is_study=run.get("kind") == "study",
-        is_regression=run.get("task") == "regression" or "rmse" in scores.metrics,
+        is_regression=run.get("task") in NUMBERS or "rmse" in scores.metrics,
         sites=run.get("sites"),
         rounds=run.get("rounds"),
         rows=run.get("rows") or {},
         class_names=run.get("class_names"),
         scores=scores,
         own_rows=read_bound(run).own_rows,
+        newcomer=newcomer,
         tempered=tempered,
         baselines={key: read_scores(baselines[key]) for key in BASELINES if baselines.get(key)},
         bounds={key: read_bound(bounds[key]) for key in BOUNDS if bounds.get(key)},
@@ -231,6 +244,7 @@ def read_run(run: Json) -> RunReport:
         multiplies=bool(run.get("multiplies")),
         warnings=run.get("warnings") or [],
         failures=run.get("failures") or [],
+        sets=read_sets(run.get("guarantee")),
     )
 
 
@@ -242,7 +256,7 @@ def _read_predicted(predicted: Json | None) -> Predicted | None:
         for b in predicted.get("bins") or []
     ]
     points = [(point[0], point[1], point[2]) for point in predicted.get("points") or []]
-    return Predicted(bins, points, predicted.get("spread"))
+    return Predicted(bins, points, predicted.get("spread"), predicted.get("horizon"))
 
 
 def _read_uncertainty(part: Json) -> UncertaintyPart:

@@ -105,6 +105,9 @@ def _regression(run: RunReport) -> list[str]:
     rmse = run.scores.value("rmse")
     if rmse is not None:
         findings.append(f"root mean square error {number(rmse)}")
+    concordance = run.scores.value("concordance")
+    if concordance is not None:
+        findings.append(f"concordance {number(concordance)}")
     levels = [level for level in run.coverage if level.observed is not None]
     if levels and (run.test_rows or 0) >= BIN_ROWS:
         nearest = min(levels, key=lambda level: abs(level.level - 0.8))
@@ -140,6 +143,8 @@ def _sites_alone(run: RunReport) -> list[str]:
     own = bound.own_rows.value("nll")
     if own is None:
         return []
+    if run.newcomer is not None:
+        return [f"on each site's own rows its model without the others has an NLL of {number(own)}, with {number(nll)}"]
     return [f"on each site's own rows its own model has an NLL of {number(own)}, this one {number(nll)}"]
 
 

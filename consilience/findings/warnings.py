@@ -10,6 +10,7 @@ from consilience.findings.wording import BOUNDS, FEW_ROWS, beaten_by_base_rate, 
 
 OFF = 0.1  # a mean confidence this far from the accuracy is worth a warning
 FEW_IN_BINS = 50  # predictions, below which their mean confidence says little
+FEW_EVENTS = 50  # among test rows
 FEW_AT_A_SITE = 20  # test rows
 
 
@@ -22,7 +23,8 @@ def doubts(run: RunReport) -> list[str]:
     Returns:
         A sentence each, the gravest first.
     """
-    checks = (_useless, _confidence, _end_of_range, _unconverged, _few_rows, _absent_classes, _failed_bounds)
+    about_rows = (_few_rows, _few_events, _absent_classes)
+    checks = (_useless, _confidence, _end_of_range, _unconverged, *about_rows, _failed_bounds)
     return [warning for check in checks for warning in check(run)]
 
 
@@ -110,6 +112,13 @@ def _unconverged(run: RunReport) -> Iterator[str]:
     if gradient is None or run.diagnostics.get("converged"):
         return
     yield f"Not converged: the pooled gradient is {gradient:.1g} of what it was at the start. More rounds come closer."
+
+
+def _few_events(run: RunReport) -> Iterator[str]:
+    """Too few events for what is said of times."""
+    events = run.content.get("events")
+    if events is not None and events < FEW_EVENTS:
+        yield f"Only {count(events, 'event')} among the test rows: every score of survival rests on these."
 
 
 def _few_rows(run: RunReport) -> Iterator[str]:

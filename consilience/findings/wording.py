@@ -12,10 +12,11 @@ from consilience.findings.numbers import count, human_bytes, number, p_value, pe
 
 __all__ = [
     "BASELINE", "BASELINES", "BASELINE_NOTE", "BOUND", "BOUNDS", "BOUND_NOTES", "CENTRALISED", "FEW_ROWS", "GROUPS",
-    "LOCAL_ONLY", "METRICS", "NEEDS", "PAIRED", "SERVER_ONLY", "Json", "Metric", "baseline_name",
+    "LOCAL_ONLY", "METRICS", "NEEDS", "NEWCOMER_NOTE", "PAIRED", "SERVER_ONLY", "Json", "Metric", "baseline_name",
     "beaten_by_base_rate", "comparison_keys", "count", "difference", "difference_words",
-    "enumerate_words", "group_rows", "groups", "human_bytes", "interval", "losses", "metric", "number", "order",
-    "parts", "percent", "scope", "score", "score_keys", "spread", "temperature_name", "value",
+    "enumerate_words", "group_rows", "groups", "human_bytes", "interval", "losses", "metric",
+    "newcomer_name", "number", "order", "parts", "percent", "scope", "score", "score_keys", "spread",
+    "temperature_name", "value",
 ]  # fmt: skip
 
 Json: TypeAlias = Mapping[str, Any]
@@ -54,6 +55,9 @@ METRICS = {
     "coverage80": Metric("80 % coverage", percent=True),
     "coverage95": Metric("95 % coverage", percent=True),
     "sharpness": Metric("Sharpness"),
+    "deviance": Metric("Deviance"),
+    "concordance": Metric("Concordance"),
+    "ibs": Metric("Integrated Brier", proper=True),
 }
 
 # The protocol's bounds, the one place where the report knows them by name.
@@ -69,15 +73,22 @@ BOUND_NOTES = {
     CENTRALISED: "Centralised: a model trained on all rows in one place.",
 }
 
+NEWCOMER_NOTE = (
+    "Own rows: each site's own model predicts its own site's rows, so that every test row is predicted once. Newcomer: "
+    "the common model, which a site that took no part gets, on all rows."
+)
+
 # What every method should beat, by the keys of `baselines`; for classes and for numbers.
 BASELINES = {
     "base_rate": ("Base rate", "Overall mean"),
     "site_rate": ("Site base rate", "Site mean"),
     "pooled_linear": ("Pooled linear", "Pooled linear"),
+    "kaplan_meier": ("Kaplan–Meier", "Kaplan–Meier"),
 }
 BASELINE_NOTE = (
     "Lines to beat need no federated method: the frequencies of the classes (or the mean) of all training rows, those "
-    "of a row's own site, and a linear model trained on all rows in one place."
+    "of a row's own site, and a linear model trained on all rows in one place; for survival, the Kaplan–Meier curve of "
+    "all training rows."
 )
 
 BOUND = "bound"  # what stands under `needs` in the row of a bound
@@ -174,6 +185,18 @@ def scope(name: str, own: bool, models: int | None = None, sites: int | None = N
     if models is not None and sites is not None and models < sites:
         return f"{name}, all rows ({count(models)} of {count(sites)} models)"
     return f"{name}, all rows"
+
+
+def newcomer_name(name: str) -> str:
+    """Name the common model of a row whose sites have models of their own.
+
+    Args:
+        name: The row's name.
+
+    Returns:
+        'Hierarchical, newcomer (all rows)'.
+    """
+    return f"{name}, newcomer (all rows)"
 
 
 def metric(key: str) -> Metric:
@@ -298,6 +321,8 @@ def score_keys(present: Iterable[str]) -> tuple[str, list[str], list[str]]:
     point, ranks, beside = "accuracy", ["nll", "brier"], ["ece"]
     if "rmse" in present:
         point, ranks, beside = "rmse", ["nll", "crps"], ["coverage80"]
+    if "concordance" in present:
+        point, ranks, beside = "concordance", ["nll", "ibs"], []
     return point, [key for key in ranks if key in present], [key for key in beside if key in present]
 
 
@@ -454,3 +479,29 @@ def _reason(failure: Any) -> str:
     if isinstance(failure, Mapping):
         failure = failure.get("why", "lost")
     return str(failure).partition(":")[0]
+
+
+def privacy_note(content: Json) -> str:
+    """Say what a run, or a model, promises about single rows.
+
+    Args:
+        content: What `run.json` or a model's facts hold.
+
+    Returns:
+        Two or three sentences; none where nothing is promised.
+    """
+    known = content.get("privacy") or {}
+    if not known:
+        return ""
+    where = "by every site"
+    if known["noise"] == "once":
+        where = f"once, as long as {known['honest_sites']} sites add their share and keep it to themselves"
+    text = (
+        f"Differentially private: ε = {known['epsilon']:g}, δ = {known['delta']:g} for each {known['unit']} "
+        f"({known['adjacency']}), noise added {where}."
+    )
+    if known["simulated"]:
+        text += " The noise is simulated: it comes from the seed and protects nobody."
+    if known["not_covered"]:
+        text += f" Not covered: {'; '.join(known['not_covered'])}."
+    return text

@@ -5,6 +5,7 @@ Nothing of what runs here comes with the message: method, network and rows are t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -36,9 +37,10 @@ from consilience.flower.wire import (
 from consilience.formats.codec import kept_types_of, types_of
 from consilience.formats.settings import describe
 from consilience.key import Key
-from consilience.method import Method
+from consilience.method import Method, privacy_of, privacy_statement
 from consilience.method import name as name_of
 from consilience.parties import Reply
+from consilience.privacy.entropy import secret_draws
 from consilience.privacy.rows import holds_rows
 from consilience.study.admission import may_leave
 from consilience.task import Task
@@ -67,6 +69,7 @@ class Site:
         verify: Tells whether the coordinator signed a message for a purpose.
         simulated: Whether it hands its memory over, so that a simulation can be resumed.
         first: What the first round begins with, by the site's own account; None where the coordinator begins it.
+        mask: Masks a reply to a round, from 1 on, and a question; None where replies are in the open.
     """
 
     number: int
@@ -82,6 +85,7 @@ class Site:
     verify: Callable[[str, bytes, str], bool] | None = None
     simulated: bool = False
     first: Tree | None = None
+    mask: Callable[[Reply, int, str], Reply] | None = None
 
     @cached_property
     def broadcasts(self) -> Broadcasts:
@@ -186,8 +190,11 @@ def reply_to(site: Site, content: RecordDict, context: Context) -> RecordDict:
         raise Refused("the reply holds rows of this site, which never leave it.")
     limit_weights(reply.send, site.task)
     may_leave(reply, site.method, site.rules)
+    leaving = reply
+    if site.mask is not None:
+        leaving = site.mask(reply, turn.round + 1, question)
     remember(site, context, turn.round, reply.keep)
-    sealed = _seal(site, reply, turn.round, question)
+    sealed = _seal(site, leaving, turn.round, question)
     if site.turns:
         context.state["answered"] = ConfigRecord({"round": turn.round, "digest": question})
     return sealed
@@ -219,8 +226,13 @@ def _run(site: Site, request: dict[str, Tree], context: Context, turn: Turn) -> 
     else:
         memories = recall(site, context, turn.round)
     message = request["message"]
+    if privacy_of(site.method) is not None and not site.simulated:
+        raise Refused("the study promises differential privacy, and its ledger is kept by files alone: use `site fit`.")
     client = client_view(site.method, message, site.data, memories, site.number, turn._replace(key=turn.key.tensor))
-    return alone(site.method, site.task, message, client, site.number, turn.round)
+    with contextlib.ExitStack() as stack:
+        if site.study:
+            stack.enter_context(secret_draws())  # noise that protects somebody; a simulation's can be repeated
+        return alone(site.method, site.task, message, client, site.number, turn.round)
 
 
 def _seal(site: Site, reply: Reply, t: int, question: str) -> RecordDict:
@@ -291,6 +303,11 @@ def check_new(site: Site, context: Context, t: int, question: str) -> None:
         raise Refused(
             f"this site has answered round {last + 1} of the study and does not answer round {t + 1} to another "
             "question: resume that run at the server, or start the site with another folder for a second run."
+        )
+    if t == last and privacy_statement(site.method) is not None:
+        raise Refused(
+            f"this site has answered round {t + 1}, and a second answer with other noise would cost twice the privacy "
+            "budget: go on without it."
         )
 
 

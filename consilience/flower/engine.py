@@ -62,6 +62,7 @@ class Flower:
         rows: Sequence[int] = (),
         pause: float = 0.05,
         simulated: bool = False,
+        adapt: Callable[[Gate, Tree], Gate] | None = None,
     ) -> None:
         """Prepare to ask sites.
 
@@ -80,6 +81,7 @@ class Flower:
             rows: The most rows that each site committed to; none where nobody did.
             pause: Seconds between two looks for replies.
             simulated: Whether memories are handed over, so that the run can be resumed.
+            adapt: Makes the gate for masked replies to a message of that for replies in the open; None if they are.
         """
         if numbers is None:
             numbers = range(len(sites))
@@ -91,6 +93,7 @@ class Flower:
         self.rows = tuple(rows) or (0,) * len(sites)
         self.pause = pause
         self.simulated = simulated
+        self.adapt = adapt
         self.rehearsal = Rehearsal(row)
         self.memories: dict[int, Tree] = {}
         self.forgiving = False
@@ -134,6 +137,8 @@ class Flower:
         round = turn.round + 1
         form = self.rehearsal.form(method, task, message, round)
         gate = Gate(self.rules, form, round, doubt=partial(method.doubt, task, message))
+        if self.adapt is not None:
+            gate = self.adapt(gate, message)
         received = []
         for k, replies in answers:
             try:

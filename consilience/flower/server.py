@@ -36,10 +36,13 @@ from consilience.formats.settings import describe
 from consilience.formats.signature import sign, verifies
 from consilience.method import Method, Needs, group, needs
 from consilience.parties import Received, Server
+from consilience.privacy.rules import FEWEST_SITES, by_rule
 from consilience.runs.loop import Loop, new_checkpoint
 from consilience.runs.provenance import citation, versions
 from consilience.runs.store import FORMAT, Checkpoint, Store
 from consilience.study.admission import rules_of
+from consilience.study.masked_round import Masking
+from consilience.study.masking import MESSAGE
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__
@@ -165,12 +168,14 @@ class Deployed(NamedTuple):
         state: The server's state after the last round.
         replies: The replies of the last round.
         report: What run.json holds.
+        rows: How many rows stand behind a masked sum; 0 where each site says its own.
     """
 
     method: Method
     state: Tree
     replies: Sequence[Received]
     report: dict[str, Any]
+    rows: int = 0
 
 
 def rounds(
@@ -215,6 +220,11 @@ def rounds(
     participation = Participation(min_replies=min_replies)
     check_participation(participation, method, len(names))
     _check_fewest(agreement, len(names), min_replies)
+    if agreement.secure and min_replies is not None:
+        raise InputError(
+            "This study masks, and masks vanish only from the sum of all sites: leave min_replies out, or pool by "
+            "files, where `study drop` goes on without a site."
+        )
     if Needs.INPUTS in needs(method) and inputs is None:
         raise InputError(f"{agreement.method} needs unlabelled rows at the coordinator: give them with --inputs.")
     store = Store(out, private=True)
@@ -225,6 +235,11 @@ def rounds(
     fingerprint = _fingerprint(study, server)
     checkpoint = _saved(store, method, fingerprint) or new_checkpoint(method.init(task, server), fingerprint)
     engine = _engine(study, key, grid, wait, deadline)
+    masking = Masking(study, method, task, inputs, MESSAGE)
+    reveal = None
+    if agreement.secure:
+        engine.adapt = masking.prepare
+        reveal = partial(_sum_masked, masking)
     engine.forgiving = min_replies is not None
     engine.fewest = min_replies or 0
     threads = threads_for(task)
@@ -243,22 +258,31 @@ def rounds(
         threads=threads,
         store=store,
         probes=probe_rows(agreement),
-        measures=agreement.format > 1,
+        measures=agreement.format > 1 and not agreement.secure,
+        reveal=reveal,
     )
     checkpoint, replies = loop(checkpoint)
     if not replies:
         replies = store.replies(checkpoint.rounds, method)
-    return Deployed(method, checkpoint.state, replies, loop.finish(checkpoint, None))
+    return Deployed(method, checkpoint.state, replies, loop.finish(checkpoint, None), masking.rows)
+
+
+def _sum_masked(masking: Masking, received: Sequence[Received]) -> list[Received]:
+    """What the method pools, of all sites' masked replies together."""
+    members = masking.study.active
+    masking.add({members[reply.client].number: reply.payload for reply in received})
+    return masking.replies
 
 
 def _check_fewest(agreement: Agreement, sites: int, min_replies: int | None) -> None:
     """Refuse rounds of fewer sites than agreed, in which what a site sent could be found by subtraction."""
     fewest = agreement.fewest_sites
     if sites < fewest or (min_replies is not None and min_replies < fewest):
-        raise InputError(
+        sentence = (
             f"The study pools no fewer than {fewest} replies and has {sites} sites: min_replies must be {fewest} or "
             "more."
         )
+        raise InputError(by_rule(FEWEST_SITES, sentence))
 
 
 def _engine(study: Study, key: Ed25519PrivateKey, grid: Grid, wait: float, deadline: float) -> Flower:

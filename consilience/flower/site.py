@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 from flwr.supercore.constant import TaskType
@@ -28,12 +29,19 @@ from consilience.flower.app import pin
 from consilience.flower.client import Site, client_app
 from consilience.flower.executor import Runtime, answer, new_secret, tasks
 from consilience.flower.processes import Child, Unreachable, free_port, reach, split_address
+from consilience.flower.wire import unpack
+from consilience.formats.codec import kept_types_of
 from consilience.formats.signature import sign, verifies
 from consilience.key import Stream
+from consilience.method import Method
+from consilience.parties import Reply
 from consilience.study.admission import begins_alone, rules_of
+from consilience.study.masking import MESSAGE, MaskBook, book_path
 from consilience.study.recall import check_same, marks_file, marks_path, recall
-from consilience.study.rows import parts, rows_of, training_rows
+from consilience.study.rows import fingerprint, parts, rows_of, training_rows
 from consilience.study.site import check_commitment, first_message
+from consilience.study.summing import mask_reply
+from consilience.tree import Tree
 
 PAUSE = 3.0  # seconds between two attempts to connect
 
@@ -47,6 +55,7 @@ def site_of(
     one_class: bool = False,
     say: Callable[[str], None] = print,
     replace: bool = False,
+    book: Path | None = None,
 ) -> Site:
     """Make a site as the study knows it: its training rows, and what it agreed to.
 
@@ -59,6 +68,7 @@ def site_of(
         one_class: Whether all rows may be of one class.
         say: Is given a sentence for each rare value that was merged.
         replace: Whether other rows than those of an earlier start are taken.
+        book: Its book of masks, in a study that masks; by default in the folder. It outlives folders of single runs.
 
     Raises:
         InputError: The table does not fit the study, is another than before, or leaves too few rows to train on.
@@ -86,6 +96,10 @@ def site_of(
     write_whole(
         marks_path(memory), marks, "Make room, and start the site again.", PRIVATE
     )  # before anything is answered
+    mask = None
+    if agreement.secure:
+        masks = MaskBook(book or book_path(study, member, folder), study, member, key)
+        mask = partial(_mask, masks, fingerprint(training.data))
     return Site(
         number=member.number,
         name=member.name,
@@ -99,7 +113,13 @@ def site_of(
         sign=lambda purpose, message: sign(key, purpose, message),
         verify=lambda purpose, message, signature: verifies(agreement.server, purpose, message, signature),
         first=first,
+        mask=mask,
     )
+
+
+def _mask(book: MaskBook, rows: str, reply: Reply, round: int, question: str) -> Reply:
+    """What leaves in place of a reply to a question."""
+    return mask_reply(book, round, f"{question} {rows}", reply, MESSAGE)
 
 
 def serve(
@@ -242,6 +262,28 @@ def read_state(path: Path) -> RecordDict:
     if not path.exists():
         return RecordDict()
     return recorddict_from_proto(RecordDictProto.FromString(path.read_bytes()))
+
+
+def read_kept(path: Path, method: Method, round: int) -> Tree:
+    """Read what a deployed site kept in a round.
+
+    Args:
+        path: The site's memory, `memory-STUDY.bin` in its folder.
+        method: The study's method.
+        round: The round, from 1 on.
+
+    Returns:
+        The memory.
+
+    Raises:
+        InputError: Nothing was kept in that round.
+    """
+    state = read_state(path)
+    arrays = state.get(f"memory {round - 1}")
+    outline = state.get(f"outline {round - 1}")
+    if not isinstance(arrays, ArrayRecord) or not isinstance(outline, ConfigRecord):
+        raise InputError(f"{path} does not hold what was kept in round {round}, which the model was made in.")
+    return unpack(arrays, str(outline["outline"]), kept_types_of(method))
 
 
 def write_state(path: Path, state: RecordDict) -> None:

@@ -17,6 +17,7 @@ from consilience.data.sites import Sites
 from consilience.errors import InputError, refuse_damage
 from consilience.formats.settings import LIKELIHOODS, PRIORS, describe, restore
 from consilience.models.batchnorm import BatchNorm
+from consilience.models.bounded import Bounded
 from consilience.models.controlled import control
 from consilience.models.convolutions import Convolutions
 from consilience.models.features import RandomFourier, RandomReLU
@@ -43,6 +44,7 @@ LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     RandomFourier: ("inputs", "outputs", "scale", "seed"),
     Convolutions: ("shape", "outputs", "seed"),
     Frozen: ("body", "numbers", "sha256"),
+    Bounded: ("length", "groups"),
     nn.MaxPool2d: ("kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode"),
     nn.AvgPool2d: ("kernel_size", "stride", "padding", "ceil_mode"),
     nn.AdaptiveAvgPool2d: ("output_size",),
@@ -137,6 +139,8 @@ def blueprint(task: Task, sites: Sites) -> dict[str, Any]:
     }
     for name in ("classes", "features", *PLAIN, *NAMES):
         plan[name] = getattr(sites, name)
+    if sites.outcome:
+        plan["outcome"] = sites.outcome
     for name in SCALES:
         scale = getattr(sites, name)
         plan[name] = None if scale is None else scale.tolist()
@@ -208,6 +212,7 @@ def _build_sites(plan: Json) -> Sites:
     fields["features"] = plan["features"]
     if not isinstance(plan["features"], int):
         fields["features"] = tuple(plan["features"])
+    fields["outcome"] = str(plan.get("outcome", ""))
     for name in NAMES:
         fields[name] = None if plan[name] is None else tuple(plan[name])
     for name in SCALES:

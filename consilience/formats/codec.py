@@ -21,6 +21,7 @@ from consilience.inference.coreset import Learned
 from consilience.inference.unrolled import Lessons
 from consilience.pooling.ensembles import Ensembled
 from consilience.privacy.exposure import Nearness
+from consilience.privacy.masks import Masked
 from consilience.tree import Tree
 
 # What may move or be stored for every method. A method adds the named tuples that its own file defines and those it
@@ -42,6 +43,7 @@ TYPES: dict[str, type] = {
         Ensembled,
         Learned,
         Lessons,
+        Masked,
     )
 }
 
@@ -137,7 +139,9 @@ def digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     hashed = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         hashed.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        hashed.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        if tensor.numel():  # an empty one that came over a network may have strides of 0, and no view as bytes
+            flat = tensor.reshape(-1).clone(memory_format=torch.contiguous_format)  # one number can have any stride
+            hashed.update(flat.view(torch.uint8).numpy().data)
     return hashed.hexdigest()
 
 

@@ -31,7 +31,7 @@ class Header(NamedTuple):
     """What a file is, before anything in it is used.
 
     Attributes:
-        kind: "reply", "message", "model", "state", "statistics" or "sums".
+        kind: "reply", "message", "model", "state", "statistics", "calibration", "thresholds", "sums" or "table".
         study: The agreement's hash.
         study_name: The study's name.
         sender: A site's name, or "server".

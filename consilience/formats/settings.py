@@ -16,7 +16,10 @@ from consilience.inference.hmc import HMC
 from consilience.inference.unrolled import Distillation
 from consilience.method import Method
 from consilience.methods import METHODS
+from consilience.outcomes.cox import Cox
+from consilience.outcomes.poisson import Poisson
 from consilience.pooling import distil, ensembles, heads, merging, noise, resistant
+from consilience.privacy.mechanisms import Privacy
 from consilience.training import optimisers
 
 T = TypeVar("T")
@@ -27,8 +30,9 @@ KNOWN: dict[str, Callable[..., Any]] = {
     for value in (
         # inferences, and what they are set with
         *(inference.SGD, inference.Adam, inference.SWA, inference.SGLD, inference.CyclicalSGHMC, inference.Newton, HMC),
-        *(inference.PreconditionedSGHMC, inference.Sampler),
+        *(inference.PreconditionedSGHMC, inference.Sampler, inference.DPSGD),
         *(inference.MeanField, inference.Laplace, inference.SWAG, inference.ggn, inference.fisher),
+        inference.MultipleImputation,
         *(inference.constant, inference.cosine, inference.stepwise, inference.CropAndFlip),
         *(BPCfKL, Distillation),
         # what the server does with the replies
@@ -39,11 +43,13 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(merging.eaa, merging.gaa, merging.aalv, merging.ppa, merging.cf),
         *(heads.Ridge, heads.OneHot, heads.Discriminant, heads.Dirichlet),
         *(posterior.average, noise.pooled_variance, resistant.median, resistant.trimmed),
+        # what rows are protected by
+        Privacy,
     )
 }
 # What else a task is made of.
 COUNTS = {"epochs", "batch", "cycles", "keep"}  # of which there must be one
-LIKELIHOODS = (likelihood.Softmax, likelihood.GaussianNoise, likelihood.Heteroscedastic)
+LIKELIHOODS = (likelihood.Softmax, likelihood.GaussianNoise, likelihood.Heteroscedastic, Poisson, Cox)
 PRIORS = (prior.Isotropic, prior.Flat)
 PROBLEM = (*LIKELIHOODS, *PRIORS)
 

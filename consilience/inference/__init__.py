@@ -1,14 +1,16 @@
 """How a client infers: target, start, data → posterior.
 
-- Points: `SGD`, `Adam`, `SWA`, `Newton`.
+- Points: `SGD`, `Adam`, `SWA`, `Newton`; `DPSGD`, with a guarantee of differential privacy for every row.
 - Samples: `Sampler`, which chooses `PreconditionedSGHMC` or `CyclicalSGHMC` by the model; `SGLD`, `HMC`.
-- Gaussians: `Laplace` (with `fisher` or `ggn`), `SWAG`, `MeanField`.
+- Gaussians: `Laplace` (with `fisher` or `ggn`), `SWAG`, `MeanField`; `MultipleImputation` of gaps around one of them.
 - Rows that stand for others: `BPCfKL`, `Distillation`.
 - Parts of them: `CropAndFlip`, and the schedules `constant`, `cosine`, `stepwise`.
 """
 
 from consilience.inference.coreset import BPCfKL
+from consilience.inference.dpsgd import DPSGD
 from consilience.inference.hmc import HMC
+from consilience.inference.imputed import MultipleImputation
 from consilience.inference.laplace import Laplace, fisher, ggn
 from consilience.inference.newton import Newton
 from consilience.inference.point import SGD, Adam
@@ -25,7 +27,7 @@ from consilience.training.chain import Inference
 from consilience.training.schedules import constant, cosine, stepwise
 
 __all__ = [
-    "HMC", "SGD", "SGLD", "SWA", "SWAG", "Adam", "BPCfKL", "CropAndFlip", "CyclicalSGHMC", "Distillation", "Inference",
-    "Laplace", "MeanField", "Newton", "PreconditionedSGHMC", "Sampler", "constant", "cosine", "fisher", "ggn",
-    "stepwise",
+    "DPSGD", "HMC", "SGD", "SGLD", "SWA", "SWAG", "Adam", "BPCfKL", "CropAndFlip", "CyclicalSGHMC", "Distillation",
+    "Inference", "Laplace", "MeanField", "MultipleImputation", "Newton", "PreconditionedSGHMC", "Sampler", "constant",
+    "cosine", "fisher", "ggn", "stepwise",
 ]  # fmt: skip

@@ -110,14 +110,12 @@ class Laplace:
             Diverged: if the weights are not finite.
         """
         mode = centre(self.mode(task, start, client), task.like).params
-        curvature: Tensor | float = 0.0
-        for i in range(0, len(client.data.w), self.batch):
-            rows = Data(*(leaf[i : i + self.batch] for leaf in client.data))
-            factors = self.curvature(task, mode, rows)
-            if self.dense:
-                curvature = curvature + factors.mT @ factors
-            else:
-                curvature = curvature + (factors**2).sum(0)
+        if task.by_rows:
+            curvature = sum_curvature(task, mode, client.data, self.curvature, self.dense, self.batch)
+        else:
+            curvature = _hessian(task, mode, client.data)
+        if not self.dense and curvature.ndim == 2:
+            curvature = curvature.diagonal()
         uncertain = {k: mode[k] for k in task.uncertain}
         if not self.dense:
             precision = curvature + 1 / tree.ravel(task.prior.gaussian(uncertain).var)
@@ -125,6 +123,45 @@ class Laplace:
         if len(uncertain) < len(mode):
             raise InputError("dense=True needs a known noise and no running statistics: give the task noise=….")
         return Dense(tree.ravel(uncertain), curvature + task.prior.dense(uncertain).precision)
+
+
+def sum_curvature(
+    task: Task, params: Params, data: Data, curvature: Curvature, dense: bool = False, batch: int = 50
+) -> Tensor:
+    """Sum the curvature of −log p(y|x,θ) over rows.
+
+    Args:
+        task: the network and the likelihood
+        params: where the curvature is taken
+        data: the rows, counted by their weights
+        curvature: which one: `ggn` or `fisher`
+        dense: the whole matrix, and not its diagonal
+        batch: rows whose curvature is held in memory at a time
+
+    Returns:
+        The matrix [P, P], or its diagonal [P].
+    """
+    total: Tensor | float = 0.0
+    for i in range(0, len(data.w), batch):
+        factors = curvature(task, params, Data(*(leaf[i : i + batch] for leaf in data)))
+        if dense:
+            total = total + factors.mT @ factors
+        else:
+            total = total + (factors**2).sum(0)
+    return torch.as_tensor(total)
+
+
+def _hessian(task: Task, params: Params, rows: Data) -> Tensor:
+    """The Hessian of −log p(y|x,θ) over all rows at once, in double precision: for likelihoods that are no product."""
+    uncertain, fixed = _split(task, {name: leaf.double() for name, leaf in params.items()})
+    wide = Data(rows.x.double(), rows.y.double(), rows.w.double())
+
+    def loss(vector: Tensor) -> Tensor:
+        weights = fixed | tree.unravel(vector, uncertain)
+        return (wide.w * task.likelihood.nll(task.outputs(weights, wide.x), wide.y, weights)).sum()
+
+    matrix: Tensor = torch.func.jacrev(torch.func.grad(loss))(tree.ravel(uncertain))
+    return matrix.to(tree.ravel(params))
 
 
 def _split(task: Task, params: Params) -> tuple[Params, Params]:

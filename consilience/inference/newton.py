@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from consilience.parties import Client
 from consilience.posterior import Point, Posterior, centre
 from consilience.progress import track
 from consilience.task import Task
+
+ROUNDING = 1e-13  # of a loss, relative: what is closer than this cannot tell one step from another
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Newton:
         steps: at most so many; a convex problem needs about six
         halvings: how often a step may be halved
     """
+
+    all_rows: ClassVar[bool] = True
 
     steps: int = 15
     halvings: int = 8
@@ -63,7 +68,9 @@ class Newton:
             direction, _ = torch.linalg.solve_ex(curvature + ridge, gradient)
             candidates = vector - sizes.unsqueeze(1) * direction
             values = torch.stack([loss(candidate) for candidate in candidates])
-            best = torch.where(torch.isfinite(values), values, torch.inf).argmin()
+            values = torch.where(torch.isfinite(values), values, torch.inf)
+            least = values.min()
+            best = (values <= least + ROUNDING * least.abs()).int().argmax()  # the longest of steps that are as good
             new = candidates.index_select(0, best.reshape(1)).squeeze(0)
             if not tree.under_vmap() and bool((new - vector).abs().max() < 1e-12):
                 break

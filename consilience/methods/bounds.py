@@ -35,8 +35,10 @@ class LocalOnly(Method):
     one_shot: ClassVar[bool] = True
     shares: ClassVar[bool] = True
     bound: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts", "survival")
     everyone: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    common: ClassVar[bool] = False
 
     inference: Inference = Sampler()
 
@@ -70,6 +72,7 @@ class ServerOnly(Method):
     silent: ClassVar[bool] = True
     one_shot: ClassVar[bool] = True
     bound: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts", "survival")
     tempers: ClassVar[bool] = False
     moves_statistics: ClassVar[bool] = True
 
@@ -100,6 +103,7 @@ class Centralised(Method):
     sends: ClassVar[str] = "everything: this is the bound that federated learning avoids"
     one_shot: ClassVar[bool] = True
     bound: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts", "survival")
     pooled: ClassVar[bool] = True
     everyone: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True

@@ -18,6 +18,7 @@ LINEAR_NUMBERS = "exact"  # numbers and a linear model: Bayesian linear regressi
 MOST_WEIGHTS = 2000  # of a linear model whose full Gaussian is sent: four million numbers
 LINEAR_STUDY = "gaussian_product"  # a study that classifies with a linear model: exact up to Laplace's approximation
 LINEAR_STUDY_SETTINGS = ("inference.mode=Newton", "inference.dense=True")
+EVENTS = "glm"  # counts and times to an event: the pooled mode and its Laplace posterior
 STUDY = "mixture"  # any other study: a full Gaussian would be too large, or lack the noise
 
 

@@ -16,7 +16,8 @@ from consilience.methods.evidence import EvidencePooling
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.payload import Logits
 from consilience.pooling.distil import Distil, at_random
-from consilience.pooling.evidence import class_log_probs, class_scores, strengths
+from consilience.pooling.evidence import Equations, class_log_probs, class_scores, normal_equations, solve, strengths
+from consilience.pooling.summands import Summation, Total
 from consilience.posterior import Point
 from consilience.predictive import Categorical, Predictive
 from consilience.task import Task, smooth
@@ -89,11 +90,20 @@ class EvidenceLogits(Method):
         return Reply(Scored(Logits(scores), reply.send.counts), reply.size)  # 1
 
     def aggregate(self, task: Task, state: Agreed, replies: Sequence[Received], server: Server) -> Agreed:
-        z = torch.stack([r.payload.logits.values for r in replies])
-        counts = torch.stack([scored.counts for scored in payloads(replies)])
-        s = class_scores(strengths(counts, self.exponent), self.penalty)(z)
-        pooled = Categorical(class_log_probs(s, smooth(counts.sum(0)), counts.sum(0) > 0))  # 2
+        if isinstance(replies[0].payload, Equations):  # all sites' parts, added up
+            s, counts = (leaf.to(state.inputs) for leaf in (solve(replies[0].payload), replies[0].payload.counts))
+        else:
+            z = torch.stack([r.payload.logits.values for r in replies])
+            by_site = torch.stack([scored.counts for scored in payloads(replies)])
+            s, counts = class_scores(strengths(by_site, self.exponent), self.penalty)(z), by_site.sum(0)
+        pooled = Categorical(class_log_probs(s, smooth(counts), counts > 0))  # 2
         return state._replace(posterior=self.distil.student(task, lambda x: pooled, [], state.inputs, server.key))  # 3
+
+    def summation(self) -> Summation | None:
+        if not self.penalty:  # estimated from all sites' scores, or of sites that may not be linked
+            return None
+        exponent, penalty = self.exponent, self.penalty
+        return Total(lambda sent: normal_equations(sent.logits.values, sent.counts, exponent, penalty))
 
     def predictive(self, task: Task, state: Agreed) -> Predictive:
         return self.distil.predictive(task, state.posterior)

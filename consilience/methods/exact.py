@@ -14,14 +14,18 @@ from torch import Tensor
 from consilience import tree
 from consilience.errors import InputError
 from consilience.likelihood import Heteroscedastic, Softmax
-from consilience.method import Knob, Method, keep_fields
-from consilience.models.features import feature_map, last_layer
+from consilience.method import Knob, Method, added, keep_fields
+from consilience.models.features import feature_map, is_bounded, last_layer
 from consilience.models.remembered import remember
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.pooling.heads import LEAST, SHARES, Classes, Head, OneHot, Ridge, Spectrum, as_point, fit
+from consilience.pooling.noisy import Noisy, fit_noisy, read_release, sum_bounded
+from consilience.pooling.summands import Summation, Total
 from consilience.pooling.sums import Sums, add, check_memory, compress, doubt, in_parts, summarise
 from consilience.posterior import Point
 from consilience.predictive import Distribution, Predictive
+from consilience.privacy.discrete import Source
+from consilience.privacy.mechanisms import Privacy, Released, add_released
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -53,10 +57,13 @@ class ExactPooling(Method):
     2   S ← Σₖ Sₖ
     3   fit the head to S, its prior's weight λ by the marginal likelihood
 
+    With `privacy`, rows are bounded before 1, noise is added to Sₖ, and the head's posterior knows of it: private.md.
+
     Attributes:
         head: What is learned from the sums; None: Bayesian linear regression for numbers, `OneHot` for classes.
         share: λ/n; None: by the marginal likelihood.
         wire: The precision in which sums are sent: float64, float32 or float16.
+        privacy: Differential privacy of all that is sent, on bounded features; None: none.
     """
 
     name: ClassVar[str] = "exact"
@@ -64,11 +71,13 @@ class ExactPooling(Method):
     one_shot: ClassVar[bool] = True
     sums: ClassVar[bool] = True
     heads: ClassVar[bool] = True
-    carries: ClassVar[tuple[type, ...]] = (Sums, Spectrum, Classes)
+    carries: ClassVar[tuple[type, ...]] = (Sums, Spectrum, Classes, Released)
+    private: ClassVar[bool] = True
 
     head: Head | None = None
     share: float | None = None
     wire: str = "float64"
+    privacy: Privacy | None = added(None)
 
     def init(self, task: Task, server: Server) -> ExactState:
         check_problem(task, self.chosen_head(task))
@@ -76,17 +85,30 @@ class ExactPooling(Method):
             raise InputError(f"share={self.share:g} is not the weight of a prior: give a positive number, or None.")
         if self.wire not in WIRES:
             raise InputError(f"wire={self.wire!r} is not a precision: choose {', '.join(WIRES)}.")
+        if self.privacy is not None:
+            check_private_problem(task, self.privacy, server, self.head, self.share, self.wire)
         return ExactState(task.init(server.key))
 
     def broadcast(self, state: ExactState) -> tuple[()]:
         return ()  # the agreement says it all
 
     def local(self, task: Task, message: Any, client: Client) -> Reply:
+        if self.privacy is not None:
+            clipped = sum_bounded(feature_map(task.model), client.data, classes_of(task), self.privacy)
+            return Reply(clipped, 0 * client.data.size)  # how many rows there are is not said without noise
         by_class = self.chosen_head(task).by_class
         sums = summarise(feature_map(task.model), client.data, classes_of(task), by_class)
         return Reply(compress(sums, WIRES[self.wire]), client.data.size)  # 1
 
+    def protect(self, reply: Reply, source: Source) -> Reply:
+        if self.privacy is None:
+            return reply
+        return reply._replace(send=self.privacy.add_noise(reply.send, source))
+
     def aggregate(self, task: Task, state: ExactState, replies: Sequence[Received], server: Server) -> ExactState:
+        if self.privacy is not None:
+            fitted = fit_replies(task, replies, self.privacy)
+            return ExactState(as_point(self.noisy_head(task).linear(fitted), fitted, task.like), fitted)
         warn_of_few_rows(replies)
         totals = add(payloads(replies))  # 2
         head = self.chosen_head(task)
@@ -94,6 +116,8 @@ class ExactPooling(Method):
         return ExactState(as_point(head.linear(fitted), fitted, task.like), fitted, totals)
 
     def predictive(self, task: Task, state: ExactState) -> Predictive:
+        if self.privacy is not None:
+            return predict_with(task, self.noisy_head(task), state)
         return predict_with(task, self.chosen_head(task), state)
 
     def diagnose(self, task: Task, state: ExactState, x: Tensor) -> dict[str, Any]:
@@ -101,7 +125,7 @@ class ExactPooling(Method):
         return {"head": type(self.chosen_head(task)).__name__, "penalty_per_row": float(penalty)}
 
     def knob(self, state: ExactState) -> Knob | None:
-        if isinstance(state.fit, (Spectrum, Classes)):
+        if isinstance(state.fit, (Spectrum, Classes)) and self.privacy is None:
             return Knob("share", "λ/n", SHARES, None)
         return None
 
@@ -110,10 +134,17 @@ class ExactPooling(Method):
         return self, state._replace(fit=state.fit._replace(share=torch.tensor(value, dtype=torch.float64)))
 
     def doubt(self, task: Task, message: Any, send: Any) -> str | None:
+        if self.privacy is not None:
+            return None  # noise may make sums what no rows have
         return doubt(send)
 
     def hand_out(self, state: ExactState, ensemble: bool) -> Tree:
         return keep_fields(state, ("posterior", "fit", "chosen"))
+
+    def summation(self) -> Summation | None:
+        if self.wire == "float16":  # correlations, which do not add up
+            return None
+        return Total()
 
     def chosen_head(self, task: Task) -> Head:
         """Return the head, or the usual one for the task."""
@@ -122,6 +153,12 @@ class ExactPooling(Method):
         if classes_of(task) is None:
             return Ridge()
         return OneHot()
+
+    def noisy_head(self, task: Task) -> Noisy:
+        """Return the head for sums with noise."""
+        head = self.chosen_head(task)
+        assert isinstance(head, (Ridge, OneHot)) and self.privacy is not None
+        return Noisy(head, self.privacy)
 
 
 def least_share(wire: str, totals: Sums) -> float:
@@ -171,6 +208,53 @@ def check_problem(task: Task, head: Head) -> None:
     check_memory(last_layer(task.model).in_features, classes or 1, head.by_class)
 
 
+def check_private_problem(
+    task: Task, privacy: Privacy, server: Server, head: Head | None, share: float | None, wire: str
+) -> None:
+    """Refuse what has no private form.
+
+    Args:
+        task: The statistical problem.
+        privacy: The setting.
+        server: What the server sees.
+        head: The head that was asked for.
+        share: The prior's weight that was asked for.
+        wire: The precision that was asked for.
+
+    Raises:
+        InputError: Features are not clipped, or a setting means nothing under noise.
+    """
+    privacy.check(server.clients)
+    if not is_bounded(task.model):
+        raise InputError(
+            "The features are not clipped, and a row of any length could be recognised under any noise: put "
+            "`Bounded` under the last layer, as epsilon does in `run` and in studies."
+        )
+    if not isinstance(head, (Ridge, OneHot, type(None))) or share is not None or wire != "float64":
+        raise InputError(
+            "Under noise the head is Ridge or OneHot, the prior's weight is estimated and sums are whole multiples of "
+            "a step: leave head, share and wire as they are."
+        )
+
+
+def fit_replies(task: Task, replies: Sequence[Received], privacy: Privacy, part: float = 1.0) -> Spectrum:
+    """Add up what clients released, and fit a head to it.
+
+    Args:
+        task: The statistical problem.
+        replies: The clients' releases.
+        privacy: The setting.
+        part: The share of μ² that they spent.
+
+    Returns:
+        The fit, which knows of the noise.
+    """
+    layer = last_layer(task.model)
+    total = add_released(payloads(replies))
+    privacy.check_shares(total)
+    return fit_noisy(read_release(total, layer.in_features, layer.out_features, classes_of(task), privacy, part))
+
+
 def warn_of_few_rows(replies: Sequence[Received]) -> None:
     """Warn of Gram matrices that show single rows.
 
@@ -186,7 +270,7 @@ def warn_of_few_rows(replies: Sequence[Received]) -> None:
         )
 
 
-def predict_with(task: Task, head: Head, state: ExactState) -> Predictive:
+def predict_with(task: Task, head: Head | Noisy, state: ExactState) -> Predictive:
     """Predict from a state.
 
     Args:

@@ -9,8 +9,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from consilience.method import Method
-from consilience.methods.exact import ExactPooling, ExactState, check_problem, classes_of, least_share, predict_with
+from consilience.errors import InputError
+from consilience.method import Method, added
+from consilience.methods.exact import (
+    ExactPooling,
+    ExactState,
+    check_problem,
+    classes_of,
+    fit_replies,
+    least_share,
+    predict_with,
+)
 from consilience.models.features import feature_map
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.pooling.heads import (
@@ -26,11 +35,16 @@ from consilience.pooling.heads import (
     fit,
     prepared,
 )  # fmt: skip
+from consilience.pooling.noisy import LOG_TEMPERATURES, choose_temperature, sum_scores
+from consilience.pooling.summands import Summation
 from consilience.pooling.sums import Sums, in_chunks
 from consilience.predictive import Predictive, log_prob, tempered
+from consilience.privacy.discrete import Source
+from consilience.privacy.mechanisms import Privacy, Released, add_released
 from consilience.task import Task
 from consilience.tree import Tree
 
+SCORES = 0.1  # the share of μ² that the second message of a private run takes
 GRID = [(share, t) for share in SHARES for t in TEMPERATURES]
 
 
@@ -45,10 +59,13 @@ class ExactTuned(Method):
     3       for each head, λ and t: Σ log p(y | x, S without this row) over its rows, in closed form; send these sums
     4   head, λ, t ← the largest total;  fit the head to S
 
+    With `privacy`, S has noise, 2 sends the head fitted to it, and 3 scores temperatures alone, clipped and with noise.
+
     Attributes:
         candidates: The heads to choose from; None: Bayesian linear regression for numbers, `OneHot` and `Discriminant`
             for classes. They use the same sums.
         wire: The precision in which sums are sent: float64, float32 or float16.
+        privacy: Differential privacy of all that is sent, on bounded features; None: none.
     """
 
     name: ClassVar[str] = "exact_tuned"
@@ -57,32 +74,53 @@ class ExactTuned(Method):
     everyone: ClassVar[bool] = True
     sums: ClassVar[bool] = True
     heads: ClassVar[bool] = True
-    carries: ClassVar[tuple[type, ...]] = (Sums, Spectrum, Classes, ExactState)
+    carries: ClassVar[tuple[type, ...]] = (Sums, Spectrum, Classes, ExactState, Released)
+    private: ClassVar[bool] = True
 
     candidates: tuple[Head, ...] | None = None
     wire: str = "float64"
+    privacy: Privacy | None = added(None)
 
     def init(self, task: Task, server: Server) -> ExactState:
         for head in self.chosen_heads(task):
             check_problem(task, head)
+        if self.privacy is not None and self.candidates is not None:
+            raise InputError("Under noise the head is the task's usual one: leave candidates as they are.")
         return self.pool(task).init(task, server)
 
     def broadcast(self, state: ExactState) -> Any:
         if isinstance(state.totals, Sums):
             return state.totals  # 2
+        if self.privacy is not None and isinstance(state.fit, Spectrum):
+            return state.fit  # 2, which holds S as far as it is known
         return ()
 
     def local(self, task: Task, message: Any, client: Client) -> Reply:
+        features = feature_map(task.model)
+        if isinstance(message, Spectrum):
+            clipped = sum_scores(self.pool(task).noisy_head(task), message, features, client.data)
+            return Reply(clipped, 0 * client.data.size)  # 3
         if not isinstance(message, Sums):
             return self.pool(task).local(task, message, client)  # 1
-        features = feature_map(task.model)
         scores = torch.zeros(len(self.chosen_heads(task)), len(GRID), dtype=torch.float64)
         for part in in_chunks(client.data):
             phi = features(part.x)
             scores = scores + torch.stack([self.score(head, message, phi, part) for head in self.chosen_heads(task)])
         return Reply(scores, client.data.size)  # 3
 
+    def spends(self, round: int) -> float:
+        if round == 1:
+            return 1 - SCORES
+        return SCORES
+
+    def protect(self, reply: Reply, source: Source) -> Reply:
+        if self.privacy is None:
+            return reply
+        return reply._replace(send=self.privacy.add_noise(reply.send, source, part_of(reply.send.values)))
+
     def aggregate(self, task: Task, state: ExactState, replies: Sequence[Received], server: Server) -> ExactState:
+        if self.privacy is not None:
+            return aggregate_private(self.pool(task), self.privacy, task, state, replies)
         if not isinstance(state.totals, Sums):
             return self.pool(task).aggregate(task, state, replies, server)
         best = int(sum(payloads(replies)).argmax())  # 4
@@ -97,7 +135,9 @@ class ExactTuned(Method):
         if not len(state.chosen):
             return self.pool(task).predictive(task, state)
         index, _, temperature = torch.as_tensor(state.chosen).tolist()
-        model = predict_with(task, self.chosen_heads(task)[int(index)], state)
+        model = self.pool(task).predictive(task, state)
+        if self.privacy is None:
+            model = predict_with(task, self.chosen_heads(task)[int(index)], state)
         return lambda x: tempered(model(x), temperature)
 
     def diagnose(self, task: Task, state: ExactState, x: Tensor) -> dict[str, Any]:
@@ -108,7 +148,7 @@ class ExactTuned(Method):
         return {"head": head, "penalty_per_row": share, "temperature": temperature}
 
     def doubt(self, task: Task, message: Any, send: Any) -> str | None:
-        if isinstance(send, Sums):
+        if isinstance(send, (Sums, Released)):
             return self.pool(task).doubt(task, message, send)
         if classes_of(task) is not None and bool((send > 0).any()):
             return "it sums log-probabilities to more than 0."
@@ -117,9 +157,12 @@ class ExactTuned(Method):
     def hand_out(self, state: ExactState, ensemble: bool) -> Tree:
         return ExactPooling().hand_out(state, ensemble)
 
+    def summation(self) -> Summation | None:
+        return ExactPooling(wire=self.wire).summation()
+
     def pool(self, task: Task) -> ExactPooling:
         """Return exact pooling with the first head."""
-        return ExactPooling(self.chosen_heads(task)[0], None, self.wire)
+        return ExactPooling(self.chosen_heads(task)[0], None, self.wire, self.privacy)
 
     def chosen_heads(self, task: Task) -> tuple[Head, ...]:
         """Return the candidates, or the usual ones for the task."""
@@ -134,3 +177,41 @@ class ExactTuned(Method):
         predictions = head.left_out(prepared(head, totals), phi, part.y, SHARES)
         w = part.w.double()
         return torch.stack([w @ log_prob(tempered(p, t), part.y).double() for p in predictions for t in TEMPERATURES])
+
+
+def part_of(values: Tensor) -> float:
+    """Tell by its form which share of μ² a private message takes: moments [d], or scores [1, m].
+
+    Args:
+        values: What it releases.
+
+    Returns:
+        The share.
+    """
+    if values.ndim == 2:
+        return SCORES
+    return 1 - SCORES
+
+
+def aggregate_private(
+    pool: ExactPooling, privacy: Privacy, task: Task, state: ExactState, replies: Sequence[Received]
+) -> ExactState:
+    """Fit a head to noisy moments, or choose its temperature by noisy scores.
+
+    Args:
+        pool: Exact pooling with the head.
+        privacy: The setting.
+        task: The statistical problem.
+        state: The state before the round.
+        replies: The clients' releases.
+
+    Returns:
+        The state after it.
+    """
+    if not isinstance(state.fit, Spectrum):
+        fitted = fit_replies(task, replies, privacy, 1 - SCORES)
+        return ExactState(as_point(pool.noisy_head(task).linear(fitted), fitted, task.like), fitted)
+    total = add_released(payloads(replies))
+    privacy.check_shares(total)
+    temperature = choose_temperature(total, privacy.deviation(len(LOG_TEMPERATURES), SCORES))
+    return state._replace(chosen=torch.tensor([0, 0, temperature], dtype=torch.float64))

@@ -12,6 +12,7 @@ from consilience.inference import SGD, Inference
 from consilience.method import Method, State, added
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.resistant import Average
+from consilience.pooling.summands import Mean, Summation
 from consilience.posterior import Posterior, average
 from consilience.task import Task
 
@@ -34,6 +35,8 @@ class FedAvg(Method):
 
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    sends_inference: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts")
     sums: ClassVar[bool] = True
 
     inference: Inference = SGD()
@@ -52,3 +55,8 @@ class FedAvg(Method):
     @property
     def averages(self) -> bool:
         return not self.equal and self.rule is average
+
+    def summation(self) -> Summation | None:
+        if self.rule is average:
+            return Mean(self.equal)
+        return None

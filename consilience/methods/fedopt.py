@@ -41,6 +41,7 @@ class FedAdam(Method):
     source: ClassVar[str] = "Reddi et al., ICLR 2021, Algorithm 2."
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    sends_inference: ClassVar[bool] = True
     sums: ClassVar[bool] = True
 
     inference: Inference = SGD()
@@ -92,6 +93,7 @@ class FedAvgM(Method):
     source: ClassVar[str] = "Hsu et al., 2019; Chen and Chao, ICLR 2021, §5."
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    sends_inference: ClassVar[bool] = True
     sums: ClassVar[bool] = True
 
     inference: Inference = SGD()
@@ -145,6 +147,7 @@ class FedYogi(Method):
     source: ClassVar[str] = "Reddi et al., ICLR 2021, Algorithm 2."
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    sends_inference: ClassVar[bool] = True
     sums: ClassVar[bool] = True
 
     inference: Inference = SGD()

@@ -33,6 +33,8 @@ class FedProx(Method):
     """
 
     moves_statistics: ClassVar[bool] = True
+    sends_inference: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts")
     sums: ClassVar[bool] = True
 
     inference: Inference = SGD()

@@ -12,6 +12,7 @@ from consilience.method import Method, State, added
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.pooling.merging import as_gaussian
 from consilience.pooling.resistant import cap_evidence
+from consilience.pooling.summands import PRODUCT, Summation
 from consilience.posterior import Dense, Posterior, multiply
 from consilience.task import Task
 
@@ -35,6 +36,7 @@ class GaussianProduct(Method):
     sends: ClassVar[str] = "a Gaussian over its weights: variances, or a whole precision matrix"
     one_shot: ClassVar[bool] = True
     sums: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts", "survival")
 
     inference: Inference = Laplace()
     cap: float = added(0.0)
@@ -58,3 +60,8 @@ class GaussianProduct(Method):
         if self.cap:
             factors = cap_evidence(factors, prior, self.cap)
         return State(multiply(factors, prior))  # 2
+
+    def summation(self) -> Summation | None:
+        if self.cap:
+            return None
+        return PRODUCT

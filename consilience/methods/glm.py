@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from consilience import tree
+from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.likelihood import LOG_NOISE, GaussianNoise, Softmax
@@ -19,7 +20,9 @@ from consilience.method import Method
 from consilience.methods.exact import classes_of, warn_of_few_rows
 from consilience.models.features import feature_map, last_layer
 from consilience.models.remembered import remember
-from consilience.parties import Client, Received, Reply, Server, payloads
+from consilience.outcomes.cox import Cox
+from consilience.outcomes.poisson import Poisson
+from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.derivatives import (
     NOTHING,
     Derivatives,
@@ -38,6 +41,8 @@ from consilience.pooling.derivatives import (
     unpack,
     with_gauge,
 )
+from consilience.pooling.event_sums import begin_search, differentiate_counts, differentiate_times
+from consilience.pooling.summands import Summation, Total
 from consilience.pooling.sums import Sums, add, check_memory, doubt, in_parts, summarise
 from consilience.posterior import Dense, Point, Posterior, Samples, centre, draw, members
 from consilience.predictive import Distribution, Predictive
@@ -63,12 +68,12 @@ class GLMState(NamedTuple):
 
 @dataclass(frozen=True)
 class GLM(Method):
-    """Logistic, multinomial or linear regression on fixed features: the mode of all rows, and its Laplace posterior.
+    """Logistic, linear, Poisson or Cox regression on fixed features: the mode of all rows, and its Laplace posterior.
 
         for each client k of K, in parallel, in the first round
     1       Sₖ ← Σ φφᵀ, Σ y φᵀ, Σ y² over its rows;  send Sₖ
     2   numbers: θ, H ← the mode of U for Σₖ Sₖ and the task's prior, and the Hessian there; done
-    3   classes: θ ← 0 − H⁻¹∇U, both from Σₖ Sₖ
+    3   classes: θ ← 0 − H⁻¹∇U, both from Σₖ Sₖ;  counts and times to an event: in place of Sₖ, 4 at θ = 0
         for each client k of K, in parallel, in every other round until ‖∇U‖ is small
     4       send its loss and gradient at θ, and its Hessian; of many weights, Σ diag(p) − ppᵀ in its place
     5   U, the losses' sum and the prior's part, rose: θ ← half of the last step
@@ -84,6 +89,7 @@ class GLM(Method):
 
     name: ClassVar[str] = "glm"
     sends: ClassVar[str] = "sums over its rows: a Gram matrix of the features, then gradients; of few weights, Hessians"
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts", "survival")
     usual_rounds: ClassVar[int] = 8
     everyone: ClassVar[bool] = True
     sums: ClassVar[bool] = True
@@ -96,8 +102,10 @@ class GLM(Method):
 
     def init(self, task: Task, server: Server) -> GLMState:
         layer = last_layer(task.model)
-        if not isinstance(task.likelihood, (Softmax, GaussianNoise)):
+        if not isinstance(task.likelihood, (Softmax, GaussianNoise, Poisson, Cox)):
             raise InputError("glm learns classes, or numbers with one noise for all rows: use heteroscedastic=False.")
+        if task.outcome and not self.has_hessian(task):
+            raise InputError(f"glm learns {task.outcome} with at most largest={self.largest} weights: use fewer.")
         check_memory(layer.in_features, classes_of(task) or 1, False)
         return GLMState(task.init(server.key))
 
@@ -106,12 +114,11 @@ class GLM(Method):
 
     def local(self, task: Task, message: Point | tuple[()], client: Client) -> Reply:
         data = client.data
-        features = feature_map(task.model)
         if isinstance(client.memory, tuple):
-            return Reply(summarise(features, data, classes_of(task)), data.size, keep=data.size)  # 1
+            return Reply(first_sums(task, data), data.size, keep=data.size)  # 1
         if not isinstance(message, Point):
             return Reply(NOTHING, data.size, client.memory)
-        sent = differentiate(features, data, pack(message.params), self.has_hessian(task))  # 4
+        sent = differentiate_at(task, data, pack(message.params), self.has_hessian(task))  # 4
         return Reply(sent, data.size, client.memory)
 
     def aggregate(self, task: Task, state: GLMState, replies: Sequence[Received], server: Server) -> GLMState:
@@ -122,6 +129,8 @@ class GLM(Method):
             if classes_of(task) is None:
                 return GLMState(number_posterior(task, totals, self.has_hessian(task)))  # 2
             search = begin(totals, prior)  # 3
+        elif task.outcome and not isinstance(state.search, Search):
+            search = begin_search(sum_up(payloads(replies)), prior, weights(replies).sum())  # 3
         elif isinstance(state.search, Search) and isinstance(state.asked, Point):
             search = advance(state.search, sum_up(payloads(replies)), prior)  # 5, 6
         else:
@@ -147,9 +156,51 @@ class GLM(Method):
             return doubt(send)
         return doubt_derivatives(send)
 
+    def summation(self) -> Summation:
+        return Total()
+
     def has_hessian(self, task: Task) -> bool:
         """Tell whether there are few enough weights for a matrix of all pairs."""
         return sum(leaf.numel() for leaf in layer_of(task).values()) <= self.largest
+
+
+def first_sums(task: Task, data: Data) -> Sums | Derivatives:
+    """Add up what a client sends in the first round.
+
+    Args:
+        task: A task whose model ends in a linear layer.
+        data: The client's rows.
+
+    Returns:
+        Sums of products of features and targets; for counts and times to an event, derivatives.
+    """
+    features = feature_map(task.model)
+    bias = last_layer(task.model).bias is not None
+    if isinstance(task.likelihood, Poisson):
+        return differentiate_counts(features, data, None, bias)
+    if isinstance(task.likelihood, Cox):
+        return differentiate_times(features, data, None)
+    return summarise(features, data, classes_of(task))
+
+
+def differentiate_at(task: Task, data: Data, weights: Tensor, hessian: bool) -> Derivatives:
+    """Differentiate a client's log-likelihood.
+
+    Args:
+        task: A task whose model ends in a linear layer.
+        data: The client's rows.
+        weights: Where, B [C, K].
+        hessian: Whether to send the whole Hessian.
+
+    Returns:
+        The sums over its rows.
+    """
+    features = feature_map(task.model)
+    if isinstance(task.likelihood, Poisson):
+        return differentiate_counts(features, data, weights)
+    if isinstance(task.likelihood, Cox):
+        return differentiate_times(features, data, weights)
+    return differentiate(features, data, weights, hessian)
 
 
 def layer_of(task: Task) -> Params:

@@ -89,6 +89,10 @@ class Mime(Method):
         _, memory = self.optimiser.step(theta, gradient, state.optimiser, self.optimiser.rate)  # 4
         return Mimed(mean, memory, ())  # 5
 
+    @property
+    def averages(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class MimeLite(Method):
@@ -138,3 +142,7 @@ class MimeLite(Method):
         gradient = tree.ravel(tree.mean(gradients, weights(replies)))
         _, memory = self.optimiser.step(theta, gradient, state.optimiser, self.optimiser.rate)  # 3
         return Stepped(average(points, weights(replies)), memory)  # 4
+
+    @property
+    def averages(self) -> bool:
+        return True

@@ -34,6 +34,7 @@ class Mixture(Method):
     one_shot: ClassVar[bool] = True
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts")
 
     inference: Inference = Sampler()
     distil: Distil | None = None

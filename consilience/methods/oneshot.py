@@ -36,6 +36,7 @@ class OneShotFL(Method):
     by_site: ClassVar[bool] = True
     shares: ClassVar[bool] = True
     moves_statistics: ClassVar[bool] = True
+    sends_inference: ClassVar[bool] = True
 
     inference: Inference = SGD()
     distil: Distil | None = Distil()

@@ -14,6 +14,7 @@ from consilience.inference import Inference, MeanField
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.merging import as_gaussian
+from consilience.pooling.summands import Each, Mean, Summation
 from consilience.posterior import Dense, Natural, Posterior, centre, from_natural, natural
 from consilience.prior import Believed
 from consilience.task import Task
@@ -111,3 +112,6 @@ class PVI(Method):
             total = tree.add(total, change)  # 4
         like = {**centre(state.posterior, task.like).params, **tree.mean(points, weights(replies))}
         return Partitioned(from_natural(total, like, 1e-3), total, state.damping)
+
+    def summation(self) -> Summation:
+        return Each((Mean(equal=True), Mean()))

@@ -12,6 +12,7 @@ from consilience import tree
 from consilience.inference import SGD
 from consilience.method import Method, with_statistics
 from consilience.parties import Client, Received, Reply, Server, payloads
+from consilience.pooling.summands import Mean, Summation
 from consilience.posterior import Point, average
 from consilience.task import Task
 from consilience.tilt import linear
@@ -84,3 +85,6 @@ class Scaffold(Method):
             with_statistics(task, stepped, mean),  # 4
             tree.add(state.control, control),  # 5
         )
+
+    def summation(self) -> Summation:
+        return Mean(equal=True)

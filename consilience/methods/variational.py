@@ -14,6 +14,7 @@ from consilience.inference import Inference, MeanField
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.merging import Released, Rule, aalv, as_gaussian, clamp, merge, population, ppa, spread
+from consilience.pooling.summands import Summation, merging
 from consilience.posterior import Posterior
 from consilience.predictive import Predictive
 from consilience.task import Task
@@ -86,6 +87,11 @@ class VariationalAveraging(Method):
         floor = torch.tensor(getattr(self.inference, "floor", -torch.inf)).exp() * 1.001
         floored = torch.stack([(var <= floor).sum() for gaussian in gaussians for var in gaussian.var.values()])
         return Merged(merged, floored.sum())
+
+    def summation(self) -> Summation | None:
+        if self.population or self.variant == "ozer2022":
+            return None
+        return merging(self.rule, self.equal)
 
     def predictive(self, task: Task, state: Merged) -> Predictive:
         if self.variant == "ozer2022":

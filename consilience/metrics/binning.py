@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from consilience.errors import Diverged, InputError
+from consilience.outcomes.counts import Counts
+from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Distribution, Normal
 
 BINS = 15
@@ -53,6 +55,14 @@ def align(p: D, y: Tensor) -> tuple[D, Tensor]:
     y = y.detach().cpu()
     if isinstance(p, Categorical):
         return cast(tuple[D, Tensor], _align_classes(p, y))
+    if isinstance(p, Counts):
+        exposed, counts = p.expose(y)
+        return cast(tuple[D, Tensor], (Counts(*(leaf.detach().cpu().double() for leaf in exposed)), counts.double()))
+    if isinstance(p, Survival):
+        if y.shape != (len(first), 2):
+            raise InputError(f"Targets of shape {list(y.shape)} are not a time and an event for each row.")
+        return cast(tuple[D, Tensor], (Survival(*(leaf.detach().cpu().double() for leaf in p)), y.double()))
+    assert isinstance(p, Normal)
     return cast(tuple[D, Tensor], _align_numbers(p, y))
 
 

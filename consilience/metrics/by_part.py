@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from consilience.metrics.binning import adaptive, align, weigh_gaps
 from consilience.metrics.scores import VIEWS, recalibration, scores
 from consilience.metrics.single import each, table
+from consilience.outcomes.counts import Counts
+from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Distribution, Normal
 
 CELLS = 100_000  # rows × parts of one block: its matrix takes less than a megabyte
@@ -50,6 +53,8 @@ def _blocks(sizes: Sequence[int]) -> Iterator[list[int]]:
 def _take(p: Distribution, rows: slice) -> Distribution:
     if isinstance(p, Categorical):
         return Categorical(p.log_probs[rows])
+    if isinstance(p, Counts | Survival):
+        return p.take(rows)
     return Normal(p.mean[rows], p.var[rows], p.noise.expand_as(p.mean)[rows])
 
 
@@ -59,13 +64,17 @@ def _score_block(p: Distribution, y: Tensor, sizes: Sequence[int]) -> list[dict[
         return [{} for _ in sizes]
     if len(sizes) == 1:
         return [scores(p, y)]
+    if isinstance(p, Survival):  # who is compared with whom differs from part to part
+        ends = itertools.accumulate(sizes)
+        parts = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        return [scores(p.take(rows), y[rows]) if rows.stop > rows.start else {} for rows in parts]
     p, y = align(p, y)
     part = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     values = each(table(p), p, y, torch.nn.functional.one_hot(part, len(sizes)).double())
     columns = {name: value.tolist() for name, value in values.items()}
     if isinstance(p, Categorical):
         columns |= _calibration_errors(p, y, part, sizes)
-    parts: list[dict[str, float]] = []
+    each_part: list[dict[str, float]] = []
     end = 0
     for k, size in enumerate(sizes):
         end += size
@@ -73,8 +82,8 @@ def _score_block(p: Distribution, y: Tensor, sizes: Sequence[int]) -> list[dict[
         if size and isinstance(p, Categorical):
             own = Categorical(p.log_probs[end - size : end])
             metrics |= {name: e.value for name, e in recalibration(own, y[end - size : end]).items()}
-        parts.append(metrics)
-    return parts
+        each_part.append(metrics)
+    return each_part
 
 
 def _calibration_errors(p: Categorical, y: Tensor, part: Tensor, sizes: Sequence[int]) -> dict[str, list[float]]:

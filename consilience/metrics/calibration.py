@@ -24,6 +24,7 @@ from consilience.metrics.binning import (
     once,
     top_label,
 )
+from consilience.outcomes.counts import Counts
 from consilience.predictive import Categorical, Normal
 
 Z95 = 1.959963984540054  # Φ⁻¹(0.975)
@@ -244,7 +245,7 @@ def recalibrate(x: Array, label: Array) -> tuple[Estimate | None, Estimate | Non
     return intercept, _wald(slope / spread, var / spread**2)
 
 
-def coverage_curve(p: Normal, y: Tensor, levels: Sequence[float] = (0.5, 0.8, 0.95)) -> list[Coverage]:
+def coverage_curve(p: Normal | Counts, y: Tensor, levels: Sequence[float] = (0.5, 0.8, 0.95)) -> list[Coverage]:
     """Compute how often central intervals hold the target, level by level.
 
     Args:
@@ -263,7 +264,7 @@ def coverage_curve(p: Normal, y: Tensor, levels: Sequence[float] = (0.5, 0.8, 0.
     return curve
 
 
-def coverage(p: Normal, y: Tensor, level: float = 0.95) -> float:
+def coverage(p: Normal | Counts, y: Tensor, level: float = 0.95) -> float:
     """Compute how often the central interval of one level holds the target.
 
     Args:
@@ -278,7 +279,7 @@ def coverage(p: Normal, y: Tensor, level: float = 0.95) -> float:
     return float(inside(p, y, level).mean())
 
 
-def inside(p: Normal, y: Tensor, level: float) -> Tensor:
+def inside(p: Normal | Counts, y: Tensor, level: float) -> Tensor:
     """Tell whether the central interval holds the target, row by row.
 
     Args:
@@ -289,6 +290,9 @@ def inside(p: Normal, y: Tensor, level: float) -> Tensor:
     Returns:
         1 or 0 [N]; a share when a row has several outputs.
     """
+    if isinstance(p, Counts):
+        low, high = p.interval(level)
+        return ((y >= low) & (y <= high)).double()
     reach = torch.special.ndtri(torch.tensor((1 + level) / 2, dtype=torch.float64))
     within: Tensor = ((y - p.mean).abs() <= reach * p.total.sqrt()).double()
     return within.reshape(len(y), -1).mean(1)

@@ -22,7 +22,7 @@ from consilience.metrics.binning import (
 )
 from consilience.metrics.calibration import Estimate, recalibrate
 from consilience.metrics.single import each, table
-from consilience.predictive import Categorical, Distribution, Normal
+from consilience.predictive import Categorical, Distribution
 
 BETTER: dict[str, int] = {  # +1 higher is better, −1 lower, 0 neither
     "accuracy": 1,
@@ -42,6 +42,9 @@ BETTER: dict[str, int] = {  # +1 higher is better, −1 lower, 0 neither
     "coverage80": 0,
     "coverage95": 0,
     "sharpness": 0,
+    "deviance": -1,
+    "concordance": 1,
+    "ibs": -1,
 }
 Interval: TypeAlias = tuple[float, float]
 
@@ -83,9 +86,11 @@ def intervals(p: Distribution, y: Tensor, resamples: int = 1000, seed: int = 0) 
     Returns:
         The intervals by the scores' names.
     """
-    if isinstance(p, Normal):
-        normal, y = align(p, y)
-        return _percentiles(_bootstrap(lambda counts: each(table(normal), normal, y, counts), len(y), resamples, seed))
+    if not isinstance(p, Categorical):
+        numbers, y = align(p, y)
+        return _percentiles(
+            _bootstrap(lambda counts: each(table(numbers), numbers, y, counts), len(y), resamples, seed)
+        )
     rows, y = align(p, y)
     views = {name: make(rows) for name, make in VIEWS.items()}
 

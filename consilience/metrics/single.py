@@ -6,8 +6,7 @@ Rows count once each for the score itself, and multinomial numbers of times for 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -15,9 +14,11 @@ from torch import Tensor
 from consilience.errors import InputError
 from consilience.metrics.binning import align, once
 from consilience.metrics.calibration import inside
+from consilience.metrics.events import OF_COUNTS, OF_TIMES, Score
+from consilience.metrics.events import mean_over as _mean
+from consilience.outcomes.counts import Counts
+from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Distribution, Normal, log_prob
-
-Score: TypeAlias = Callable[[Any, Tensor, Tensor], Tensor]  # distribution, labels, counts [N, B] → score [B]
 
 
 def accuracy(p: Categorical, y: Tensor) -> float:
@@ -157,6 +158,10 @@ def table(p: Distribution) -> Mapping[str, Score]:
     Returns:
         The scores by name.
     """
+    if isinstance(p, Counts):
+        return OF_COUNTS
+    if isinstance(p, Survival):
+        return OF_TIMES
     if isinstance(p, Normal):
         return _NORMAL
     return _CATEGORICAL
@@ -225,13 +230,6 @@ def _coverage(level: float) -> Score:
 
 def _sharpness(p: Normal, y: Tensor, counts: Tensor) -> Tensor:
     return _mean(_per_row(p.total.sqrt()), counts)
-
-
-def _mean(values: Tensor, counts: Tensor) -> Tensor:
-    """The mean [B] over the rows drawn; an infinite row counts only where it was drawn."""
-    infinite = values.isinf()
-    mean = values.masked_fill(infinite, 0) @ counts / counts.sum(0)
-    return torch.where(infinite.double() @ counts > 0, math.inf, mean)
 
 
 def _against_rest(p: Categorical, c: int) -> Tensor:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from consilience.errors import InputError
+from consilience.outcomes.counts import Counts
+from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Distribution, Normal, mixture
 
 
@@ -51,7 +53,24 @@ def decompose(members: Sequence[Sequence[Distribution]], weights: Tensor) -> Unc
         )
     if isinstance(members[0][0], Categorical):
         return _entropies(cast(Sequence[Sequence[Categorical]], members), weights)
-    return _variances(cast(Sequence[Sequence[Normal]], members), weights)
+    return _variances([[as_normal(p) for p in site] for site in members], weights)
+
+
+def as_normal(p: Distribution) -> Normal:
+    """Write what is known of a number as mean, variance and noise.
+
+    Args:
+        p: A distribution of numbers; of times to an event, that of the log-hazard, which has no noise.
+
+    Returns:
+        A Normal with these moments.
+    """
+    if isinstance(p, Counts):
+        return Normal(p.mean, p.var, p.mean)
+    if isinstance(p, Survival):
+        return Normal(p.risk, p.var, torch.zeros_like(p.var))
+    assert isinstance(p, Normal)
+    return p
 
 
 def _entropies(members: Sequence[Sequence[Categorical]], weights: Tensor) -> Uncertainty:

@@ -15,6 +15,7 @@ from torch.nn.functional import linear
 
 from consilience.errors import InputError, unknown_name
 from consilience.key import Key
+from consilience.models.bounded import Bounded, usual_bound
 from consilience.models.convolutions import LARGEST_WIDTH, Convolutions, check_width, images
 from consilience.models.frozen import Frozen, freeze
 
@@ -123,7 +124,7 @@ def _plain(inputs: int, outputs: int) -> int:
 
 
 Builder = Callable[[int | Sequence[int], int, int], nn.Module]
-MAPS = (RandomReLU, RandomFourier, Convolutions, Frozen)
+MAPS = (RandomReLU, RandomFourier, Convolutions, Frozen, Bounded)
 
 
 def _size(shape: int | Sequence[int]) -> int:
@@ -304,6 +305,33 @@ def feature_map(model: nn.Module) -> Callable[[Tensor], Tensor]:
         return x
 
     return call
+
+
+def bound_features(feature_map: nn.Module | None, shape: int | Sequence[int]) -> nn.Module:
+    """Put a bound on the length of features, as is usual for their kind.
+
+    Args:
+        feature_map: What makes them; None: they are the rows themselves.
+        shape: A row's number of features, or its shape.
+
+    Returns:
+        The map with the bound behind it.
+    """
+    if feature_map is None:
+        feature_map = nn.Flatten()
+    return nn.Sequential(freeze(feature_map), usual_bound(feature_map, width_of(feature_map, shape)))
+
+
+def is_bounded(model: nn.Module) -> bool:
+    """Tell whether the features under a network's last layer have a bounded length.
+
+    Args:
+        model: A network as a chain of layers.
+
+    Returns:
+        Whether the layer before the last one is `Bounded`.
+    """
+    return any(isinstance(layer, Bounded) for layer in flatten(model)[-2:-1])
 
 
 def without_last(model: nn.Module) -> nn.Module:

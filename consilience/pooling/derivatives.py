@@ -140,7 +140,9 @@ def unpack(weights: Tensor, like: Params) -> Params:
         Weight and bias by name, in double precision.
     """
     bias = weights.shape[-1] - max(leaf.shape[1] for leaf in like.values() if leaf.ndim > 1)
-    return {k: weights[..., bias:] if leaf.ndim > 1 else weights[..., 0] for k, leaf in like.items()}
+    parts = {k: weights[..., bias:] if leaf.ndim > 1 else weights[..., 0] for k, leaf in like.items()}
+    # of one row, a slice counts as contiguous whatever its stride is, and cannot be saved
+    return {k: part.clone(memory_format=torch.contiguous_format) for k, part in parts.items()}
 
 
 def differentiate(
@@ -160,12 +162,20 @@ def differentiate(
     parts = [_differentiate_chunk(features(part.x), part, weights, hessian) for part in in_chunks(data)]
     totals = sum_up(parts)
     if hessian:
-        totals = totals._replace(curvature=_triangle(totals.curvature))
+        totals = totals._replace(curvature=triangle(totals.curvature))
     return totals
 
 
-def _design(phi: Tensor, weights: Tensor) -> Tensor:
-    """φ in double precision, with a leading 1 where B has a bias."""
+def with_one(phi: Tensor, weights: Tensor) -> Tensor:
+    """Put features into double precision, with a leading 1 where the layer has a bias.
+
+    Args:
+        phi: φ [N, D].
+        weights: B [C, K].
+
+    Returns:
+        φ [N, K].
+    """
     phi = phi.double()
     if phi.shape[1] == weights.shape[1]:
         return phi
@@ -174,7 +184,7 @@ def _design(phi: Tensor, weights: Tensor) -> Tensor:
 
 def _differentiate_chunk(phi: Tensor, part: Data, weights: Tensor, hessian: bool) -> Derivatives:
     """The sums of one chunk, with a square Hessian."""
-    phi = _design(phi, weights)
+    phi = with_one(phi, weights)
     log_p = log_softmax(phi @ weights.mT)
     p = log_p.exp()
     w = part.w.double().unsqueeze(1)
@@ -191,7 +201,15 @@ def _differentiate_chunk(phi: Tensor, part: Data, weights: Tensor, hessian: bool
     return Derivatives(loss, gradient, blocks - (w * spread).mT @ spread)
 
 
-def _triangle(matrix: Tensor) -> Tensor:
+def triangle(matrix: Tensor) -> Tensor:
+    """Cut the upper triangle out of a symmetric matrix.
+
+    Args:
+        matrix: [P, P].
+
+    Returns:
+        Its triangle, row by row [T].
+    """
     rows, columns = torch.triu_indices(*matrix.shape, device=matrix.device)
     return matrix[rows, columns]
 
@@ -230,7 +248,7 @@ def doubt_derivatives(sent: Derivatives) -> str | None:
     if float(torch.linalg.eigvalsh(matrix)[0]) < -RIDGE * len(matrix) * largest:
         return "its curvature is not positive semi-definite, as that of a softmax is."
     scale = float(sent.gradient.abs().max())
-    if float(sent.gradient.sum(0).abs().max()) > 1e-8 * len(sent.gradient) * scale:
+    if len(sent.gradient) > 1 and float(sent.gradient.sum(0).abs().max()) > 1e-8 * len(sent.gradient) * scale:
         return "its gradients do not add up to 0 over the classes, as those of a softmax do."
     return None
 
@@ -297,7 +315,7 @@ def advance(search: Search, totals: Derivatives, prior: Quadratic) -> Search:
         changes=torch.cat([search.changes, (gradient - search.gradient).unsqueeze(0)])[-MEMORY:],
     )
     if totals.curvature.ndim == 1:
-        return taken._replace(step=_newton_step(taken, prior))
+        return taken._replace(step=newton_step(taken, prior))
     return taken._replace(step=_refined_step(taken, prior))
 
 
@@ -318,8 +336,16 @@ def hessian(search: Search, prior: Quadratic) -> Tensor:
     return rows + torch.diag(prior.precision.flatten())
 
 
-def _newton_step(search: Search, prior: Quadratic) -> Tensor:
-    """−H⁻¹∇U."""
+def newton_step(search: Search, prior: Quadratic) -> Tensor:
+    """Compute Newton's step −H⁻¹∇U.
+
+    Args:
+        search: Where the search stands.
+        prior: The prior.
+
+    Returns:
+        The step [C, K].
+    """
     matrix = hessian(search, prior)
     matrix.diagonal().add_(_ridge(matrix))
     factor = torch.linalg.cholesky(matrix)
@@ -398,6 +424,8 @@ def with_gauge(matrix: Tensor, prior: Quadratic) -> Tensor:
     if float(prior.precision.max()) > FLAT * float(scale):
         return matrix
     classes, width = prior.mean.shape
+    if classes == 1:  # no softmax: nothing is shared
+        return matrix + FLAT * scale * torch.eye(len(matrix)).to(matrix)
     together = torch.kron(torch.full((classes, classes), 1 / classes), torch.eye(width)).to(matrix)
     return matrix + scale * (together + FLAT * torch.eye(len(matrix)).to(matrix))
 

@@ -23,7 +23,7 @@ from consilience.likelihood import LOG_NOISE, GaussianNoise, Heteroscedastic, So
 from consilience.models.softmax import log_softmax, softmax
 from consilience.parties import Client, Server
 from consilience.posterior import Point, Posterior, average, centre, members
-from consilience.predictive import Categorical, Distribution, Predictive, sum_outputs
+from consilience.predictive import Categorical, Distribution, Normal, Predictive, sum_outputs
 from consilience.prior import Flat
 from consilience.task import Task
 from consilience.tree import Params
@@ -47,7 +47,7 @@ def at_random(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
 
 
 def at_client(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
-    """Start from the last sample of the client with the lowest number.
+    """Start from the last sample of the client with the lowest number; from fresh weights where clients send none.
 
     Args:
         task: The student's task.
@@ -57,11 +57,13 @@ def at_client(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
     Returns:
         Where the student starts.
     """
+    if not posteriors:
+        return at_random(task, posteriors, key)
     return Point(members(posteriors[0], key, 1, task.like)[-1])
 
 
 def at_average(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
-    """Start from the mean of the clients' centres.
+    """Start from the mean of the clients' centres; from fresh weights where clients send none.
 
     Args:
         task: The student's task.
@@ -71,6 +73,8 @@ def at_average(task: Task, posteriors: Sequence[Posterior], key: Key) -> Point:
     Returns:
         Where the student starts.
     """
+    if not posteriors:
+        return at_random(task, posteriors, key)
     return average([centre(p, task.like) for p in posteriors], torch.ones(len(posteriors)))
 
 
@@ -269,6 +273,8 @@ def _targets(p: Distribution) -> Tensor:
     """A teacher's distributions as targets: probabilities, or means and variances of y in a last dimension."""
     if isinstance(p, Categorical):
         return p.probs
+    if not isinstance(p, Normal):
+        raise InputError("A student learns classes or numbers, not counts or survival times: set distil=None.")
     return torch.stack([p.mean, p.total], -1)
 
 

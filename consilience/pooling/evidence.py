@@ -85,6 +85,51 @@ def _normal_matrix(r: Tensor, penalty: float) -> Tensor:
     return torch.diag(r.sum(0)) - r.T @ _offset_weights(r, penalty)
 
 
+class Equations(NamedTuple):
+    """What one site, or several together, add to the class scores' equations A s = b.
+
+    Attributes:
+        matrix: A, the same for every input [C, C].
+        right: b of every input [N, C].
+        counts: How often each class was seen [C].
+    """
+
+    matrix: Tensor
+    right: Tensor
+    counts: Tensor
+
+
+def normal_equations(z: Tensor, counts: Tensor, exponent: float, penalty: float) -> Equations:
+    """Write what a site's scores add to the fit: Σ over sites gives the fit of all, and no site's offset is left.
+
+    Args:
+        z: The site's scores [N, C].
+        counts: Its rows of each class [C].
+        exponent: How strongly numbers count.
+        penalty: λ, above 0.
+
+    Returns:
+        The site's part of the equations.
+    """
+    r = strengths(counts.unsqueeze(0), exponent)
+    scores = z.double()
+    offsets = scores @ _offset_weights(r, penalty).T
+    return Equations(_normal_matrix(r, penalty), r * (scores - offsets), counts.double())
+
+
+def solve(equations: Equations) -> Tensor:
+    """Find the class scores.
+
+    Args:
+        equations: The sum of all sites' parts.
+
+    Returns:
+        s [N, C]; 0 for a class nobody has seen.
+    """
+    scores: Tensor = equations.right @ torch.linalg.pinv(equations.matrix, hermitian=True)
+    return scores
+
+
 def fit(z: Tensor, r: Tensor, penalty: float, solve: Tensor | None = None) -> Fit:
     """Fit class scores and site offsets; a site with scores that are not finite is left out.
 

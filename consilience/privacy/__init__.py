@@ -3,6 +3,9 @@
 exposure: how near a coreset's pseudo-rows come to single rows, `nearness`
 rows: whether a value holds rows, as they are or in a cheap disguise, `holds_rows`
 disclosure: rows that sums over a table would show, merged or left out, `guard`
+rules: the rules of disclosure by name, `DisclosureRules`
+small_cells: counts that may be shown, `withhold`
+masks: numbers that only their sum over all sites shows, `mask` and `add_up`
 """
 
 from consilience.privacy.disclosure import Finding, Guarded, Span, guard

@@ -10,7 +10,9 @@ from consilience.findings.run_findings import Predicted, RunReport, UncertaintyP
 from consilience.findings.values import Bin, Level, Round, Site, Traffic
 from consilience.findings.wording import count, interval, metric, number, percent, score
 from consilience.report import by_site, plots, predictions
+from consilience.report.forest import effects_pictures
 from consilience.report.page import Picture, both_ways, labels_picture
+from consilience.report.prediction_sets import sets_pictures
 
 
 def run_pictures(run: RunReport) -> list[Picture]:
@@ -22,7 +24,8 @@ def run_pictures(run: RunReport) -> list[Picture]:
     Returns:
         Those it has the numbers for, in the order of the page.
     """
-    pictures = [*_calibration(run), *_uncertainty(run), *_sites(run)]
+    effects = effects_pictures(run.content.get("effects"))
+    pictures = [*_calibration(run), *sets_pictures(run), *effects, *_uncertainty(run), *_sites(run)]
     keys = [key for key in _keys(run) if any(entry.scores.metrics.get(key) is not None for entry in run.history)]
     if len(run.history) > 1 and keys:
         pictures.append(_rounds(run.history, keys))
@@ -53,6 +56,8 @@ def traffic_picture(traffic: Sequence[Traffic], caption: str) -> Picture:
 
 def _keys(run: RunReport) -> list[str]:
     """The scores that are shown site by site and round by round."""
+    if "concordance" in run.scores.metrics:
+        return ["nll", "concordance"]
     if run.is_regression:
         return ["nll", "rmse"]
     return ["nll", "accuracy"]
@@ -118,6 +123,15 @@ def _predicted(predicted: Predicted) -> Picture:
         caption += " In grey: single rows with their 95 % predictive intervals."
     headings = ["Rows", "Predicted", "Predictive SD", "Observed", "95 % interval"]
     drawing = Markup(predictions.predicted_section(predicted))
+    if predicted.horizon is not None:
+        caption = (
+            f"Risk of an event by time {number(predicted.horizon)}: dots are fifths of the test rows, by predicted "
+            "risk; on the dashed line prediction and observation agree. Observed by Kaplan and Meier, with 95 % "
+            "intervals."
+        )
+        rows = [[row[0], row[1], *row[3:]] for row in rows]
+        headings = ["Rows", "Predicted risk", "Observed", "95 % interval"]
+        return Picture("Calibration at a horizon", drawing, caption, headings, rows)
     return Picture("Predicted and observed values", drawing, caption, headings, rows)
 
 

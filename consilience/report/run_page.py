@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from consilience.errors import InputError
+from consilience.findings.prediction_sets import sets_sentence, sets_title
 from consilience.findings.run_findings import RunReport, read_run
 from consilience.findings.sentence import ece_note, sentence, tempered_note
 from consilience.findings.values import Scores
@@ -13,6 +14,7 @@ from consilience.findings.wording import (
     BASELINE_NOTE,
     BOUND_NOTES,
     NEEDS,
+    NEWCOMER_NOTE,
     SERVER_ONLY,
     Json,
     count,
@@ -21,6 +23,7 @@ from consilience.findings.wording import (
     metric,
     order,
     percent,
+    privacy_note,
     temperature_name,
 )
 from consilience.report.comparison_page import comparison_page
@@ -60,6 +63,8 @@ def run_page(run: Json) -> str:
         raise InputError("This is a comparison, not a run: render it with `comparison_page`.")
     report = read_run(suppress(run))
     warnings = [*losses(report.failures), *doubts(report), *report.warnings]
+    if report.sets is not None and report.sets.refused:
+        warnings.append(sets_sentence(report.sets, report.is_regression))
     caution = ""
     if any(is_greyed(key, report.test_rows) for key in report.scores.metrics):
         caution = _ece_note(report)
@@ -93,11 +98,18 @@ def _facts(run: RunReport) -> Facts:
         ("Rows", role_counts(run.rows)),
         ("Model", join_words(content.get("model"), count_or_nothing(content.get("parameters"), "parameter"))),
         ("The server needs", NEEDS.get(needs, needs)),
+        ("Prediction sets", _sets(run)),
         ("Transferred", _transferred(run)),
         ("HMC acceptance rate", _acceptance_rate(run)),
         ("Engine", join_words(*engine)),
         ("Seed", join_words(content.get("seed"))),
     )
+
+
+def _sets(run: RunReport) -> str:
+    if run.sets is None or run.sets.refused:
+        return ""
+    return sets_title(run.sets)
 
 
 def _transferred(run: RunReport) -> str:
@@ -120,6 +132,8 @@ def _scores(run: RunReport) -> dict[str, Any]:
     columns: list[tuple[str, str, Scores]] = [("This run", "untempered", run.scores)]
     if run.own_rows is not None:
         columns.insert(0, ("This run", "own rows", run.own_rows))
+    if run.newcomer is not None:
+        columns = [("This run", "own rows", run.scores), ("Newcomer", "all rows", run.newcomer)]
     if run.tempered is not None:
         factor = temperature_name(run.tempered.temperature, run.is_regression)
         columns.append(("Tempered", factor, run.tempered))
@@ -137,6 +151,8 @@ def _notes(run: RunReport) -> list[str]:
     notes = []
     if run.scores.intervals:
         notes.append("Figures in small type are 95 % intervals.")
+    if run.newcomer is not None:
+        notes.append(NEWCOMER_NOTE)
     notes += [_bound_note(run, key) for key in dict.fromkeys(key for key, _, _ in run.scored_bounds)]
     if run.baselines:
         notes.append(BASELINE_NOTE)
@@ -144,6 +160,7 @@ def _notes(run: RunReport) -> list[str]:
         notes.append(tempered_note(run.is_regression, per_site=bool(run.content.get("best"))))
     if "ece" in run.scores.metrics and not is_greyed("ece", run.test_rows):
         notes.append(_ece_note(run))
+    notes.append(privacy_note(run.content))
     return [note for note in notes if note]
 
 

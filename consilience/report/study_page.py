@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from consilience.findings.numbers import temperature
+from consilience.findings.prediction_sets import sets_title
 from consilience.findings.run_findings import RunReport, read_run
 from consilience.findings.values import Scores, read_scores
 from consilience.findings.warnings import doubts
@@ -23,6 +24,7 @@ from consilience.findings.wording import (
     temperature_name,
 )
 from consilience.report import by_site
+from consilience.report.forest import effects_pictures
 from consilience.report.page import (
     Facts,
     Picture,
@@ -118,10 +120,19 @@ def _facts(run: RunReport) -> Facts:
         ("A site sends", str(account["sends"])),
         ("Sites get back", HAND_OUTS[str(account["hand_out"])]),
         ("Chosen by the sites", _chosen(run)),
+        ("Prediction sets", _sets(run)),
         ("Rounds", rounds),
         ("Seed", str(account["seed"])),
         ("Agreement", str(account["hash"])[:12]),
     )
+
+
+def _sets(run: RunReport) -> str:
+    """Which guarantee the model's prediction sets have, and under what assumption."""
+    if run.sets is None:
+        return ""
+    promise = f"{sets_title(run.sets)}. {run.sets.promise}"
+    return f"{promise} This holds on average over calibration rows, if {run.sets.assumption}."
 
 
 def _chosen(run: RunReport) -> str:
@@ -158,7 +169,7 @@ def _notes() -> list[str]:
 
 
 def _pictures(run: RunReport) -> list[Picture]:
-    pictures = []
+    pictures = effects_pictures(run.content.get("effects"))
     if any(site.scores.value("nll") is not None for site in run.per_site):
         pictures.append(_site_scores(run))
     names = [site.name for site in run.per_site]

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from consilience.findings.comparison_findings import ComparisonReport, ComparisonRow, SplitTable, read_comparison
 from consilience.findings.comparison_findings import Group as RowGroup
+from consilience.findings.prediction_sets import sets_sentence
 from consilience.findings.run_findings import RunReport, read_run
 from consilience.findings.sentence import ece_note, sentence
 from consilience.findings.values import Scores
@@ -27,15 +28,20 @@ from consilience.findings.wording import (
     interval,
     losses,
     metric,
+    newcomer_name,
     order,
+    privacy_note,
     scope,
     score,
     temperature_name,
 )
 
-IN_TERMINAL = ("accuracy", "nll", "brier", "ece", "ece_debiased", "rmse", "crps", "coverage95")
-OF_WEAKEST = ("nll", "accuracy", "rmse")
-OF_BASELINES = ("nll", "rmse")
+IN_TERMINAL = (
+    *("accuracy", "nll", "brier", "ece", "ece_debiased", "rmse", "crps", "deviance", "coverage95"),
+    *("concordance", "ibs"),
+)
+OF_WEAKEST = ("nll", "accuracy", "rmse", "concordance")
+OF_BASELINES = ("nll", "rmse", "ibs")
 
 
 class Fitting:
@@ -67,6 +73,8 @@ def run_table(run: Json) -> RenderableType:
     columns = [("This run", report.scores)]
     if report.own_rows is not None:
         columns.insert(0, (scope("This run", own=True), report.own_rows))
+    if report.newcomer is not None:
+        columns = [(scope("This run", own=True), report.scores), (newcomer_name("This run"), report.newcomer)]
     if report.tempered is not None:
         factor = temperature_name(report.tempered.temperature, report.is_regression)
         columns.append((f"Tempered\n{factor}", report.tempered))
@@ -185,8 +193,12 @@ def _run_notes(run: RunReport) -> Iterator[str]:
         known = run.weakest_site.scores
         scores = ", ".join(f"{metric(key).name} {score(key, x)}" for key, x in known.items() if key in OF_WEAKEST)
         yield f"Weakest site: {run.weakest_site.name} ({scores})".removesuffix(" ()")
+    if run.sets is not None:
+        yield sets_sentence(run.sets, run.is_regression)
     if run.ledger:
         yield f"Bytes: {human_bytes(run.ledger.up)} up, {human_bytes(run.ledger.down)} down"
+    if run.content.get("privacy"):
+        yield privacy_note(run.content)
     for warning in (*doubts(run), *run.warnings):
         yield f"Warning: {warning}"
     for loss in losses(run.failures):
@@ -220,6 +232,9 @@ def _comparison_grid(report: ComparisonReport, table: SplitTable) -> Table:
     if report.is_regression:
         point, point_heading, ranks = "rmse", "RMSE", ["nll", "crps"]
         headings = ["NLL", "temp.", "CRPS", "temp."]
+    if report.point == "concordance":
+        point, point_heading, ranks = "concordance", "C", ["nll", "ibs"]
+        headings = ["NLL", "temp.", "IBS", "temp."]
     grid = _new_grid(table, ["Rounds", "Up", point_heading, *headings])
     ece_style = ""
     if _is_few(report.test_rows):

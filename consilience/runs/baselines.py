@@ -11,6 +11,9 @@ from torch import Tensor
 
 from consilience.data.sites import Data, Sites, concatenate
 from consilience.metrics.scores import scores
+from consilience.outcomes.counts import Counts
+from consilience.outcomes.curves import baseline, even_times, sum_times
+from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Distribution, Normal
 from consilience.runs.evaluate import draw_evenly, in_units
 
@@ -33,6 +36,9 @@ def lines_to_beat(sites: Sites) -> dict[str, Any]:
         return {}
     rows = sites.all_test
     train = concatenate(sites.train)
+    if sites.outcome:
+        events = _event_rates(sites, train)
+        return {name: {"metrics": scores(*in_units(p, rows, sites))} for name, p in events.items()}
     if sites.classes:
         models = _class_rates(sites, train.y)
     else:
@@ -66,6 +72,30 @@ def _means(sites: Sites, y: Tensor) -> dict[str, Distribution]:
         "base_rate": Normal(mean, torch.zeros_like(mean), around.expand_as(mean)),
         "site_rate": Normal(site_mean, torch.zeros_like(site_mean), around_site.expand_as(site_mean)),
     }
+
+
+def _event_rates(sites: Sites, train: Data) -> dict[str, Distribution]:
+    """One rate of counts for all, and one a site with a unit of the overall one added; of times, one curve for all."""
+    rows = len(sites.all_test.x)
+    if sites.outcome == "survival":
+        grid = even_times(train.y)
+        hazard = baseline(grid, [sum_times(train.y, grid)])
+        nothing = torch.zeros(rows, 0, dtype=torch.float64)
+        zeros = torch.zeros(rows, dtype=torch.float64)
+        return {"kaplan_meier": Survival(zeros, zeros, nothing, nothing).on(grid, hazard)}
+    sums = torch.stack([_sum_counts(part.y) for part in sites.train])
+    overall = sums[:, 0].sum() / sums[:, 1].sum()
+    by_site = (sums[:, 0] + overall) / (sums[:, 1] + 1)
+    rates = {"base_rate": overall.expand(rows), "site_rate": _by_row(by_site, sites.test)}
+    return {name: Counts(rate, torch.zeros_like(rate)) for name, rate in rates.items()}
+
+
+def _sum_counts(y: Tensor) -> Tensor:
+    """All counts, and all exposures, or rows where there are none [2]."""
+    both = y.double().reshape(len(y), -1)
+    if both.shape[1] == 1:
+        both = torch.cat([both, torch.ones_like(both)], 1)
+    return both.sum(0)
 
 
 def _by_row(by_site: Tensor, parts: tuple[Data, ...]) -> Tensor:

@@ -1,17 +1,25 @@
-"""The bounds of a run, trained on the same rows from the same seed."""
+"""What a run is held against: its bounds, on the same rows from the same seed; and what a newcomer gets."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from consilience.data.sites import Sites
 from consilience.engines import ENGINES
-from consilience.errors import Diverged
+from consilience.errors import Diverged, InputError
 from consilience.inference import Inference
+from consilience.inference.newton import Newton
 from consilience.method import Method
 from consilience.methods.bounds import bounds
+from consilience.metrics.scores import intervals, scores
 from consilience.posterior import Point, Samples
+from consilience.runs.evaluate import in_own_unit, in_units, join, per_site
+from consilience.runs.provenance import takes_all_rows
 from consilience.runs.result import Result
 from consilience.runs.run import Compute, run
+from consilience.task import Task
 
 KEPT = ("metrics", "intervals", "tempered", "per_site", "worst_site", "best", "own_rows", "models")
 
@@ -25,18 +33,24 @@ def train_bounds(result: Result) -> dict[str, Any]:
     Returns:
         The scores of every bound, or its `failure` where it diverged.
     """
-    listed = bounds(_inference(result.method), len(result.sites), result.sites.calibration is not None)
-    scores = {}
+    inference = _inference(result.method)
+    labelled = result.sites.calibration is not None
+    if not result.task.by_rows:  # the server's few rows would need many more events
+        labelled = False
+        if inference is None or not takes_all_rows(inference):
+            inference = Newton()
+    listed = bounds(inference, len(result.sites), labelled)
+    found: dict[str, Any] = {}
     for bound, method in listed.items():
         if method.pooled and result.method.pooled:
             continue
         try:
             report = _result(method, result).report
         except Diverged as error:
-            scores[bound] = {"failure": str(error)}
+            found[bound] = {"failure": str(error)}
         else:
-            scores[bound] = {field: report[field] for field in KEPT if field in report}
-    return scores
+            found[bound] = {field: report[field] for field in KEPT if field in report}
+    return found
 
 
 def _inference(method: Method) -> Inference | None:
@@ -62,3 +76,48 @@ def _engine(bound: Method, result: Result) -> str:
     if bound.pooled or name.partition(":")[0] not in ENGINES:
         return "auto"
     return name
+
+
+def leave_one_out(
+    method: Method,
+    task: Task,
+    sites: Sites,
+    *,
+    rounds: int | None = None,
+    seed: int = 0,
+    engine: str | Compute = "auto",
+) -> dict[str, Any]:
+    """Run a method once for each site, without it, and score the common model on that site's test rows.
+
+    Where sites have models of their own the common model is what a newcomer gets. The target's scale and the columns'
+    are those of `sites`: they may have been found with the rows of the site that is left out.
+
+    Args:
+        method: How the sites learn together; it must have a model for all.
+        task: The network, its likelihood and its prior.
+        sites: Everybody's rows, by role; two sites or more.
+        rounds: How many; what is usual for the method if None.
+        seed: What all random numbers come from.
+        engine: Where the sites' work runs.
+
+    Returns:
+        `metrics` and `intervals` over all test rows, each predicted by the run without its site, and `per_site` and
+        `worst_site` as in run.json.
+
+    Raises:
+        InputError: There are too few sites, or the method has no model for a site that took no part.
+    """
+    if len(sites) < 2:
+        raise InputError("Leaving a site out needs two sites or more: there is one.")
+    if not method.common or method.pooled:
+        raise InputError("Leaving a site out needs a federated method with a model for all sites: choose another.")
+    predictions = []
+    for k, name in enumerate(sites.names):
+        result = run(method, task, sites.without(name), rounds=rounds, seed=seed, engine=engine, scored=False)
+        with torch.no_grad():
+            model = method.predictive(task, result.state)
+            predictions.append(in_units(model(sites.test[k].x), sites.test[k], sites)[0])
+    p = join(predictions)
+    y = in_own_unit(sites.all_test.y, sites)
+    found = {name: list(pair) for name, pair in intervals(p, y).items()}
+    return {"metrics": scores(p, y), "intervals": found, **per_site(predictions, sites)}

@@ -17,12 +17,14 @@ from consilience.data.arrays import from_arrays
 from consilience.data.sites import Sites
 from consilience.engines import threads_for, using_threads
 from consilience.errors import InputError
+from consilience.guarantees.sets import prediction_intervals, prediction_sets
 from consilience.method import Method, name
 from consilience.methods import defaults
 from consilience.methods import method as method_from_name
 from consilience.models.features import on_features, usual_features, width_of
 from consilience.models.mlp import linear, mlp
 from consilience.predictive import Categorical, Distribution, Normal, check_finite
+from consilience.runs.conformal import conformal
 from consilience.runs.features import features_from
 from consilience.runs.result import Result
 from consilience.runs.run import run
@@ -50,6 +52,7 @@ class _Federated(BaseEstimator):
         inputs: int | float = 0,
         engine: str = "auto",
         random_state: int | np.random.RandomState | None = 0,
+        conformal: float = 0.0,
     ) -> None:
         self.method = method
         self.hidden = hidden
@@ -60,6 +63,7 @@ class _Federated(BaseEstimator):
         self.inputs = inputs
         self.engine = engine
         self.random_state = random_state
+        self.conformal = conformal
 
     def _fit(self, x: Array, y: Array, groups: Any, classes: int, usual: Method) -> Result:
         """Every row trains at its site, but for those the server asks for; scikit-learn's users hold out their own."""
@@ -73,7 +77,8 @@ class _Federated(BaseEstimator):
         seed = self.random_state
         if not isinstance(seed, int):
             seed = int(check_random_state(seed).randint(2**31 - 1))
-        sites = data.split(natural(), calibration=self.calibration, inputs=self.inputs, seed=seed)
+        roles: dict[str, Any] = {"calibration": self.calibration, "inputs": self.inputs, "conformal": self.conformal}
+        sites = data.split(natural(), **roles, seed=seed)
         method = self._method(usual)
         task = self._task(sites, method)
         result = run(method, task, sites, rounds=self.rounds, seed=seed, engine=self.engine, scored=False)
@@ -88,7 +93,7 @@ class _Federated(BaseEstimator):
         method = self.method or usual
         if isinstance(method, str):
             method = method_from_name(method)
-        if type(method).personal is not Method.personal:
+        if not method.common:
             raise InputError(f"{name(method)} has a model for each site and none for all: choose a method that pools.")
         return method
 
@@ -147,6 +152,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
         inputs: Unlabelled rows taken from the sites for the server: how many, or a share below 1.
         engine: Where the sites' work runs.
         random_state: What all random numbers come from.
+        conformal: The share of each site's rows set aside for prediction sets; 0 for none.
 
     Attributes:
         classes_: The classes, once fitted.
@@ -203,6 +209,23 @@ class FederatedClassifier(ClassifierMixin, _Federated):
         labels: Array = self.classes_[probs.argmax(1)]
         return labels
 
+    def predict_set(self, X: Any, level: float = 0.9, kind: str | None = None, site: Any = None) -> Array:
+        """Predict sets of classes with a finite-sample guarantee; fit with `conformal=0.2`.
+
+        Args:
+            X: The inputs, a row each.
+            level: The share of rows whose class the sets shall hold.
+            kind: `class`, `pooled`, `quantile` or `own`, as for `co.conformal`; chosen if None.
+            site: Whose rows they are, one of `groups`, for kind `own`.
+
+        Returns:
+            For each row and each of `classes_`, whether the class is in the set.
+        """
+        p = self._predictive(X)
+        assert isinstance(p, Categorical)
+        sets: Array = prediction_sets(p, conformal(self.result_, level, kind), _site_name(site)).numpy()
+        return sets
+
 
 class FederatedRegressor(RegressorMixin, _Federated):
     """A regressor whose rows lie at sites: `fit(X, y, groups=site)`.
@@ -220,6 +243,7 @@ class FederatedRegressor(RegressorMixin, _Federated):
         inputs: Unlabelled rows taken from the sites for the server: how many, or a share below 1.
         engine: Where the sites' work runs.
         random_state: What all random numbers come from.
+        conformal: The share of each site's rows set aside for prediction sets; 0 for none.
 
     Attributes:
         result_: The run, once fitted; it holds nobody's rows.
@@ -261,3 +285,29 @@ class FederatedRegressor(RegressorMixin, _Federated):
             return mean
         deviation = (p.total.double().sqrt() * sites.target_scale).numpy()
         return mean, deviation
+
+    def predict_interval(self, X: Any, level: float = 0.9, kind: str | None = None, site: Any = None) -> Array:
+        """Predict intervals with a finite-sample guarantee, in the units of `y`; fit with `conformal=0.2`.
+
+        Args:
+            X: The inputs, a row each.
+            level: The share of rows whose number the intervals shall hold.
+            kind: `pooled`, `quantile` or `own`, as for `co.conformal`; `pooled` if None.
+            site: Whose rows they are, one of `groups`, for kind `own`.
+
+        Returns:
+            The lower and the upper end for each row, [N, 2].
+        """
+        p = self._predictive(X)
+        assert isinstance(p, Normal)
+        ends = prediction_intervals(p, conformal(self.result_, level, kind), _site_name(site))
+        sites = self.result_.sites
+        interval: Array = torch.stack([end * sites.target_scale + sites.target_shift for end in ends], 1).numpy()
+        return interval
+
+
+def _site_name(site: Any) -> str | None:
+    """The name of one of the groups."""
+    if site is None:
+        return None
+    return str(site)

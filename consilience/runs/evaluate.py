@@ -17,15 +17,17 @@ from consilience.metrics.by_part import scores_by_part
 from consilience.metrics.calibration import coverage_curve, expected_ece_if_calibrated, reliability
 from consilience.metrics.scores import intervals, scores
 from consilience.metrics.uncertainty import Uncertainty, decompose
+from consilience.outcomes.counts import Counts
+from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Distribution, Normal, Predictive, temperature, tempered
+from consilience.runs.shown import examples, predicted_bins
+from consilience.runs.times import describe_times, grid_of, with_baseline
 from consilience.task import Task
 from consilience.tree import Tree
 
 LEVELS = tuple(i / 20 for i in range(1, 20))
 SPLIT_ROWS = 1000  # test rows whose uncertainty is split: every member predicts each of them
-PREDICTED_BINS = 10
-SHOWN_EXAMPLES = 5  # of a kind, and only of public rows
-SHOWN_POINTS = 300
+NEWCOMER = "newcomer"  # what the common model's scores stand under, where sites have models of their own
 MODELS = 64  # sites whose own models predict rows of all sites, drawn evenly: all of them would cost sites × rows
 
 
@@ -43,6 +45,18 @@ class Judgement(NamedTuple):
     p: Distribution
 
 
+class Judged(NamedTuple):
+    """What the models of a state predict.
+
+    Attributes:
+        models: The common model; each site's own where there is none.
+        own: Each site's own model on its own rows, where there is a common one too; else empty.
+    """
+
+    models: list[Judgement]
+    own: list[Judgement]
+
+
 class Scorer:
     """Scores the states of one run on its sites' rows; the test rows of a state are predicted once.
 
@@ -56,7 +70,8 @@ class Scorer:
         self.method = method
         self.task = task
         self.sites = sites
-        self._last: tuple[Tree, list[Judgement]] | None = None
+        self.grid = grid_of(task, sites)
+        self._last: tuple[Tree, Judged] | None = None
 
     def history(self, state: Tree) -> dict[str, float]:
         """Score a state for the history of the rounds.
@@ -67,20 +82,41 @@ class Scorer:
         Returns:
             The scores over all test rows, and over the validation rows where there are any.
         """
-        judgements = [judgement for judgement in self._judge(state) if judgement.metrics]
+        judged = self._judge(state)
+        judgements = [judgement for judgement in judged.models if judgement.metrics]
         metrics = _mean([judgement.metrics for judgement in judgements])
-        if self.sites.validation is not None:
-            rows = self.sites.all_validation
-            validation = _mean([scores(*in_units(j.model(rows.x), rows, self.sites)) for j in judgements])
-            metrics |= {f"validation_{name}": value for name, value in validation.items()}
+        if judged.own:
+            newcomer = {f"{NEWCOMER}_{name}": value for name, value in metrics.items()}
+            metrics = scores(join([judgement.p for judgement in judged.own]), in_own_unit(self._y, self.sites))
+            metrics |= newcomer
+        metrics |= {f"validation_{name}": value for name, value in self._validate(judged).items()}
         rows = self.sites.all_test
         for name, model in self.method.monitored(self.task, state).items():
             other = scores(*in_units(model(rows.x), rows, self.sites))
             metrics |= {f"{name}_{metric}": value for metric, value in other.items()}
         return metrics
 
+    @property
+    def _y(self) -> Tensor:
+        return self.sites.all_test.y
+
+    def _validate(self, judged: Judged) -> dict[str, float]:
+        """The scores over the validation rows, each site's by its own model where there is one; none without rows."""
+        if self.sites.validation is None:
+            return {}
+        rows = self.sites.all_validation
+        if judged.own:
+            pairs = zip(judged.own, self.sites.validation, strict=True)
+            own = [in_units(judgement.model(part.x), part, self.sites)[0] for judgement, part in pairs]
+            return scores(join(own), in_own_unit(rows.y, self.sites))
+        drawn = [judgement for judgement in judged.models if judgement.metrics]
+        return _mean([scores(*in_units(judgement.model(rows.x), rows, self.sites)) for judgement in drawn])
+
     def evaluate(self, state: Tree) -> dict[str, Any]:
         """Find everything that `run.json` says about how good a model is.
+
+        Where sites have models of their own and there is a common one, the scores are of each site's own model on its
+        own rows, and `newcomer` has those of the common model on all rows.
 
         Args:
             state: The server's state.
@@ -88,34 +124,75 @@ class Scorer:
         Returns:
             Values by the names of `run.json`.
         """
-        judgements = self._judge(state)
-        if self.method.personal(self.task, state) is not None:
-            return self._evaluate_personal(judgements)
-        ((model, metrics, p),) = judgements
+        judged = self._judge(state)
+        if not self.method.common:
+            return self._evaluate_personal(judged.models)
+        (common,) = judged.models
+        if not judged.own:
+            report = self._describe(common.p, common.metrics, self._temper(common), state)
+            report["uncertainty"] = split_uncertainty(self.method, self.task, state, common.p, self.sites)
+            return {**report, **per_site([cut(common.p, rows) for rows in site_rows(self.sites)], self.sites)}
+        y = in_own_unit(self._y, self.sites)
+        own = [judgement.p for judgement in judged.own]
+        together = join(own)
+        report = self._describe(together, scores(together, y), self._temper_own(judged.own), state)
+        newcomer = {
+            "metrics": common.metrics,
+            "intervals": _lists(intervals(common.p, y)),
+            "tempered": self._temper(common),
+            **per_site([cut(common.p, rows) for rows in site_rows(self.sites)], self.sites),
+        }
+        return {**report, "uncertainty": None, NEWCOMER: newcomer, **per_site(own, self.sites)}
+
+    def _describe(
+        self, p: Distribution, metrics: dict[str, float], tempered: dict[str, Any] | None, state: Tree
+    ) -> dict[str, Any]:
+        """Scores and pictures of what is predicted for all test rows."""
         sites = self.sites
-        y = in_own_unit(sites.all_test.y, sites)
-        report: dict[str, Any] = {"metrics": metrics, "intervals": _lists(intervals(p, y)), "tempered": None}
+        y = in_own_unit(self._y, sites)
+        report: dict[str, Any] = {"metrics": metrics, "intervals": _lists(intervals(p, y)), "tempered": tempered}
         if isinstance(p, Categorical):
             report["reliability"] = [_bin(b._asdict()) for b in reliability(p, y)]
             report["ece_if_calibrated"] = expected_ece_if_calibrated(p)
-        else:
+        elif not isinstance(p, Survival):
             report["coverage"] = [
                 {"level": level, "observed": observed, "interval": list(interval)}
                 for level, observed, interval in coverage_curve(p, y, LEVELS)
             ]
-        if sites.calibration is not None and self.method.tempers:
-            t = fitted_temperature(model, sites)
-            q = tempered(p, t)
-            report["tempered"] = {"temperature": t, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
         report["diagnostics"] = self.method.diagnose(self.task, state, sites.all_test.x)
-        report["uncertainty"] = split_uncertainty(self.method, self.task, state, p, sites)
         report["predicted"] = None
         report["examples"] = None
-        if not isinstance(p, Categorical):
+        if isinstance(p, Survival):
+            report |= describe_times(p, y, self.task)
+        elif not isinstance(p, Categorical):
             report["predicted"] = predicted_bins(p, y, sites.public)
         elif sites.public:
             report["examples"] = examples(p, y, sites)
-        return {**report, **per_site([cut(p, rows) for rows in site_rows(sites)], sites)}
+        return report
+
+    @property
+    def _tempers(self) -> bool:
+        """Whether a temperature is fitted: not where calibration rows were trained on, nor to survival curves."""
+        return self.sites.calibration is not None and self.method.tempers and self.grid is None
+
+    def _temper(self, judgement: Judgement) -> dict[str, Any] | None:
+        """The scores at the temperature that the server's labelled rows choose; None without such rows."""
+        if not self._tempers:
+            return None
+        t = fitted_temperature(judgement.model, self.sites)
+        q = tempered(judgement.p, t)
+        y = in_own_unit(self._y, self.sites)
+        return {"temperature": t, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
+
+    def _temper_own(self, judgements: Sequence[Judgement]) -> dict[str, Any] | None:
+        """The scores on own rows, each site's model at a temperature of its own; None without the rows to choose by."""
+        if not self._tempers:
+            return None
+        temperatures = [fitted_temperature(judgement.model, self.sites) for judgement in judgements]
+        q = join([tempered(j.p, t) for j, t in zip(judgements, temperatures, strict=True)])
+        y = in_own_unit(self._y, self.sites)
+        mean = statistics.fmean(temperatures)
+        return {"temperature": mean, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
 
     def _evaluate_personal(self, judgements: Sequence[Judgement]) -> dict[str, Any]:
         """The sites' own models: each on its own rows, and on all rows their average and the best of them."""
@@ -125,7 +202,7 @@ class Scorer:
         y = in_own_unit(self.sites.all_test.y, self.sites)
         own_rows: dict[str, Any] = {"metrics": scores(own, y), "intervals": _lists(intervals(own, y)), "tempered": None}
         scaled = None
-        if self.sites.calibration is not None and self.method.tempers:
+        if self._tempers:
             temperatures = [fitted_temperature(judgement.model, self.sites) for judgement in drawn]
             scaled = _each_tempered([judgement.model for judgement in drawn], temperatures, self.sites)
             if len(drawn) == len(judgements):
@@ -142,23 +219,37 @@ class Scorer:
             **per_site([judgement.p for judgement in judgements], self.sites),
         }
 
-    def _judge(self, state: Tree) -> list[Judgement]:
+    def _judge(self, state: Tree) -> Judged:
         """One pass over the test rows with every model of a state; remembered for the last state."""
         if self._last is not None and self._last[0] is state:
             return self._last[1]
         personal = self.method.personal(self.task, state)
-        if personal is None:
-            judgements = [self._judge_model(self.method.predictive(self.task, state), slice(None))]
+        own = []
+        if personal is None or self.method.common:
+            common = self._complete(self.method.predictive(self.task, state), self.sites.train)
+            models = [self._judge_model(common, slice(None))]
+            if personal is not None:
+                pairs = zip(personal, self.sites.test, strict=True)
+                own = [self._predict_own(model, rows) for model, rows in pairs]
         else:
             drawn = set(draw_evenly(len(personal), MODELS))
-            judgements = []
-            for k, (model, rows) in enumerate(zip(personal, site_rows(self.sites), strict=True)):
+            models = []
+            for k, (alone, rows) in enumerate(zip(personal, site_rows(self.sites), strict=True)):
+                model = self._complete(alone, self.sites.train[k : k + 1])
                 if k in drawn:
-                    judgements.append(self._judge_model(model, rows))
+                    models.append(self._judge_model(model, rows))
                 else:
-                    judgements.append(self._predict_own(model, self.sites.test[k]))
-        self._last = (state, judgements)
-        return judgements
+                    models.append(self._predict_own(model, self.sites.test[k]))
+        self._last = (state, Judged(models, own))
+        return self._last[1]
+
+    def _complete(self, model: Predictive, train: Sequence[Data]) -> Predictive:
+        """A model with a baseline hazard from its sites' sums, where it predicts times; a site's own shows no other."""
+        if self.grid is None:
+            return model
+        if len(train) == 1:
+            return with_baseline(model, train, self.grid, smallest=1)
+        return with_baseline(model, train, self.grid)
 
     def _judge_model(self, model: Predictive, kept: slice) -> Judgement:
         """Score a model on all test rows, and keep what it predicts for some."""
@@ -213,6 +304,8 @@ def split_uncertainty(
     rows = sites.all_test
     step = max(-(-len(rows.x) // SPLIT_ROWS), 1)
     some = slice(None, None, step)
+    if isinstance(p, Survival):
+        return None
     split = uncertainty(method, task, state, rows.x[some], MODELS)
     if not bool((split.epistemic > 1e-9).any()):
         return None
@@ -232,98 +325,6 @@ def split_uncertainty(
             means = {kind: unit * float(value[part].mean()) for kind, value in kinds.items()}
             entries.append({"of": of, "rows": int(part.sum()), **means})
     return entries
-
-
-def predicted_bins(p: Normal, y: Tensor, public: bool) -> dict[str, Any] | None:
-    """Compare predictions with the truth, in bins of the prediction.
-
-    Args:
-        p: What a model predicts for the test rows.
-        y: The truth.
-        public: Whether single rows may be shown.
-
-    Returns:
-        The bins, some rows if they may be shown, and the spread of the truth; None for too few rows or several targets.
-    """
-    if p.mean.ndim > 1 or len(y) < 2 * PREDICTED_BINS:
-        return None
-    order = p.mean.argsort()
-    deviation = p.total.sqrt()
-    bins = []
-    for part in order.tensor_split(PREDICTED_BINS):
-        true = y[part].double()
-        half = 1.96 * float(true.std()) / len(part) ** 0.5
-        mean = float(true.mean())
-        bins.append(
-            {
-                "said": float(p.mean[part].double().mean()),
-                "deviation": float(deviation[part].double().mean()),
-                "seen": mean,
-                "rows": len(part),
-                "interval": [mean - half, mean + half],
-            }
-        )
-    points = None
-    if public:
-        step = max(-(-len(y) // SHOWN_POINTS), 1)
-        points = [[float(p.mean[i]), float(deviation[i]), float(y[i])] for i in order[::step]]
-    return {"bins": bins, "points": points, "spread": float(y.double().std())}
-
-
-def examples(p: Categorical, y: Tensor, sites: Sites) -> list[dict[str, Any]]:
-    """Pick the most confidently wrong test rows and the most uncertain ones.
-
-    Args:
-        p: What a model predicts for the test rows.
-        y: The truth.
-        sites: Everybody's rows, which must be public.
-
-    Returns:
-        An entry for each row, with its image if it is one.
-    """
-    confidence, label = p.probs.max(1)
-    entropy = torch.special.entr(p.probs).sum(1)
-    wrong = (label != y).nonzero().flatten()
-    kinds = {
-        "most confidently wrong": wrong[confidence[wrong].argsort(descending=True)][:SHOWN_EXAMPLES],
-        "most uncertain": entropy.argsort(descending=True)[:SHOWN_EXAMPLES],
-    }
-    rows = sites.all_test
-    entries = []
-    for kind, indices in kinds.items():
-        for i in indices.tolist():
-            entries.append(
-                {
-                    "kind": kind,
-                    "said": int(label[i]),
-                    "confidence": float(confidence[i]),
-                    "true": int(y[i]),
-                    "image": picture(rows.x[i]),
-                }
-            )
-    return entries
-
-
-def picture(x: Tensor) -> list[list[float]] | None:
-    """Turn a row into a grey image, if it is one: channels are averaged, and 64 numbers are 8 × 8.
-
-    Args:
-        x: The row's features.
-
-    Returns:
-        The image, from 0 to 1; None for other rows and for large images.
-    """
-    if x.ndim == 3:
-        image = x.mean(0)
-    elif x.shape == (64,):
-        image = x.reshape(8, 8)
-    else:
-        return None
-    if image.numel() > 1024:
-        return None
-    low = float(image.min())
-    high = float(image.max())
-    return [[round((v - low) / max(high - low, 1e-9), 2) for v in row] for row in image.tolist()]
 
 
 def _each_tempered(models: Sequence[Predictive], temperatures: Sequence[float], sites: Sites) -> dict[str, Any]:
@@ -375,6 +376,8 @@ def cut(p: Distribution, rows: slice) -> Distribution:
     """
     if isinstance(p, Categorical):
         return Categorical(p.log_probs[rows].clone())
+    if isinstance(p, Counts | Survival):
+        return p.take(rows)
     noise = p.noise.expand_as(p.mean)
     return Normal(p.mean[rows].clone(), p.var[rows].clone(), noise[rows].clone())
 
@@ -390,6 +393,8 @@ def join(parts: Sequence[Distribution]) -> Distribution:
     """
     if isinstance(parts[0], Categorical):
         return Categorical(torch.cat([p[0] for p in parts]))
+    if isinstance(parts[0], Counts | Survival):
+        return type(parts[0])(*(torch.cat(leaf) for leaf in zip(*parts, strict=True)))
     leaves = zip(*((p.mean, p.var, p.noise.expand_as(p.mean)) for p in parts if isinstance(p, Normal)), strict=True)
     return Normal(*(torch.cat(leaf) for leaf in leaves))
 
@@ -458,7 +463,9 @@ def in_units(p: Distribution, rows: Data, sites: Sites) -> tuple[Distribution, T
         The predictions and the truth.
     """
     y = in_own_unit(rows.y, sites)
-    if isinstance(p, Categorical):
+    if isinstance(p, Counts):
+        return p.expose(rows.y)
+    if not isinstance(p, Normal):
         return p, y
     scale = sites.target_scale
     return Normal(p.mean * scale + sites.target_shift, p.var * scale**2, p.noise * scale**2), y
@@ -474,8 +481,10 @@ def in_own_unit(y: Tensor, sites: Sites) -> Tensor:
     Returns:
         Labels, or targets in their own unit.
     """
-    if sites.classes is not None:
+    if sites.classes is not None or sites.outcome == "survival":
         return y
+    if sites.outcome == "counts":
+        return y.reshape(len(y), -1)[:, 0]
     return y * sites.target_scale + sites.target_shift
 
 

@@ -56,6 +56,7 @@ class Loop:
         measures: Whether the sites' influence on the last round's model is measured.
         spent: Seconds of the run before it was resumed.
         influence: What was measured.
+        reveal: Sums masked replies into what the method pools; None where replies are in the open.
     """
 
     method: Method
@@ -79,6 +80,7 @@ class Loop:
     spent: float = 0.0
     started: float = field(default_factory=time.perf_counter)
     influence: Influence = Influence({})
+    reveal: Callable[[Sequence[Received]], list[Received]] | None = None
 
     def __call__(self, checkpoint: Checkpoint) -> tuple[Checkpoint, list[Received]]:
         """Play the rounds that are left.
@@ -121,10 +123,14 @@ class Loop:
             Diverged: The round's model predicts numbers that are not finite; it is not kept.
         """
         ledger = before.ledger
+        gathered: list[Received] = []
 
         def gather(message: Tree) -> list[Received]:
             try:
-                return gathering(self.method, self.task, message, t, ledger)
+                gathered.extend(gathering(self.method, self.task, message, t, ledger))
+                if self.reveal is not None:
+                    return self.reveal(gathered)
+                return gathered
             except InputError:
                 self.write_unfinished(failures=(*before.failures, *self.failures(gathering.lost, t)))
                 raise
@@ -139,7 +145,10 @@ class Loop:
             drawing = server_in_round(self.server, self.key, t)
             probes = move(self.probes, self.device)
             self.influence = measure_influence(self.method, self.task, state, drawing, played.replies, probes)
-        state, replies, memories = move((played.state, played.replies, self.engine.memories), CPU)
+        received = played.replies
+        if self.reveal is not None:
+            received = gathered  # as they came; the method's are sums
+        state, replies, memories = move((played.state, received, self.engine.memories), CPU)
         scores = {} if self.score is None else self.score(state)
         after = Checkpoint(
             rounds=t + 1,

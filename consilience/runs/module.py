@@ -12,6 +12,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from consilience import tree
 from consilience.errors import InputError
 from consilience.method import Method, name
+from consilience.outcomes.counts import Counts
+from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Normal
 
 if TYPE_CHECKING:
@@ -65,11 +67,16 @@ class Predictor(nn.Module):
             x: Rows in the units the data came in, [N, …].
 
         Returns:
-            Probabilities [N, C]; for numbers, mean and variance of an observation in the target's units, [N, 2].
+            Probabilities [N, C]; for numbers and counts, mean and variance of an observation in the target's units, for
+            times to an event those of the log-hazard, [N, 2].
         """
         p = self._predict(((x.double() - self.shift) / self.scale).to(self._dtype))
         if isinstance(p, Categorical):
             return p.log_probs.softmax(-1)
+        if isinstance(p, Counts):
+            return torch.stack([p.mean, p.total], -1)
+        if isinstance(p, Survival):
+            return torch.stack([p.risk, p.var], -1)
         assert isinstance(p, Normal)
         scale, shift = self._target
         return torch.stack([p.mean * scale + shift, p.total * scale**2], -1)

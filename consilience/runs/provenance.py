@@ -15,10 +15,11 @@ from consilience.data.sites import Sites
 from consilience.engines.participation import Participation
 from consilience.errors import InputError
 from consilience.formats.settings import check_settings, describe
-from consilience.method import Method, Needs, group, moves_statistics, name, needs
+from consilience.method import Method, Needs, check_releases, group, moves_statistics, name, needs, privacy_of
 from consilience.methods import METHODS
 from consilience.models.features import describe_maps
 from consilience.runs.device import on
+from consilience.runs.times import check_events
 from consilience.task import Task
 from consilience.version import __version__
 
@@ -41,9 +42,18 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
     if method.one_shot and rounds > 1:
         raise InputError(f"{name(method)} is a one-round method, a second would repeat the first: use rounds=1.")
     _check_needs(method, sites)
-    kind = kind_of(sites)
+    kind = sites.kind
     if kind not in method.tasks:
-        raise InputError(f"{name(method)} is for {method.tasks[0]} only; these rows are a {kind} problem.")
+        learns = " and ".join(method.tasks)
+        if len(method.tasks) == 1:
+            learns = f"{method.tasks[0]} only"
+        able = ", ".join(sorted(n for n, m in METHODS.items() if kind in m.tasks and not m.bound))
+        raise InputError(f"{name(method)} is for {learns}; these rows are a {kind} problem: use one of {able}.")
+    if task.outcome != sites.outcome:
+        raise InputError(f"These rows are a {kind} problem: build the task with `co.{kind}(model)`.")
+    if sites.outcome == "survival":
+        check_events(sites)
+    check_rows(method, task)
     if sites.inputs is not None and sites.inputs.shape[1:] != sites.train[0].x.shape[1:]:
         server_shape = tuple(sites.inputs.shape[1:])
         site_shape = tuple(sites.train[0].x.shape[1:])
@@ -57,6 +67,10 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
             f"('{task.statistics[0]}'): use GroupNorm in the model, or a method that averages weights."
         )
     task.check(sites.train[0], sites.classes)
+    privacy = privacy_of(method)
+    if privacy is not None:
+        check_releases(method, rounds)
+        privacy.check(len(sites), sum(len(rows.y) for rows in sites.train))
 
 
 def _check_needs(method: Method, sites: Sites) -> None:
@@ -84,11 +98,41 @@ def kind_of(sites: Sites) -> str:
         sites: Everybody's rows.
 
     Returns:
-        `classification` or `regression`.
+        `classification`, `regression`, `counts` or `survival`.
     """
-    if sites.classes:
-        return "classification"
-    return "regression"
+    return sites.kind
+
+
+def check_rows(method: Method, task: Task) -> None:
+    """Refuse an inference that takes some rows at a time where the likelihood needs all of a site's at once.
+
+    Args:
+        method: The method.
+        task: The statistical problem.
+
+    Raises:
+        InputError: It takes mini-batches.
+    """
+    inference = getattr(method, "inference", None)
+    if task.by_rows or inference is None or takes_all_rows(inference):
+        return
+    raise InputError(
+        "A partial likelihood compares each row with all others of its site, and "
+        f"{type(getattr(inference, 'mode', inference)).__name__} learns from some rows at a time: set "
+        "inference.mode=Newton and inference.dense=True, or use a method of summed derivatives."
+    )
+
+
+def takes_all_rows(inference: Any) -> bool:
+    """Tell whether an inference takes all rows of a client in every step.
+
+    Args:
+        inference: How clients infer; one that starts from a mode is as its `mode` is.
+
+    Returns:
+        Whether it does.
+    """
+    return bool(getattr(getattr(inference, "mode", inference), "all_rows", False))
 
 
 def facts(
@@ -127,7 +171,7 @@ def facts(
         "threads": threads,
         "model": type(task.model).__name__,
         "parameters": sum(p.numel() for p in task.weights(task.like).values()),
-        "task": kind_of(sites),
+        "task": sites.kind,
         "classes": sites.classes,
         "class_names": class_names,
         "settings": describe(method),
@@ -152,6 +196,8 @@ def _row_counts(sites: Sites) -> dict[str, int]:
         counts["inputs"] = len(sites.inputs)
     if sites.validation is not None:
         counts["validation"] = sum(len(d.x) for d in sites.validation)
+    if sites.conformal is not None:
+        counts["conformal"] = sum(len(d.x) for d in sites.conformal)
     return counts
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,10 +19,18 @@ from consilience.formats.typed import restore_fields
 from consilience.method import Method
 from consilience.methods import defaults, method
 from consilience.models import model
-from consilience.models.features import usual_features
+from consilience.models.features import bound_features, usual_features
 from consilience.runs.features import features_from
 from consilience.splits.text import parse
-from consilience.task import Task, classification, regression
+from consilience.task import Task, classification, counts, regression, survival
+
+OUTCOME = (
+    "task",
+    "time",
+    "event",
+    "exposure",
+    "horizon",
+)  # what recipes say of a target of another kind, and lacked before
 
 
 class Ingredients(NamedTuple):
@@ -61,6 +69,13 @@ class Recipe:
         data_dir: Where data sets are kept.
         features: The feature map under the network: a name, as `conv:512`, or a run's folder; none if None.
         reading: How tables are read, where not as usual: what `Reading.to_text` writes.
+        conformal: The share of training rows set aside for prediction sets.
+        task: What the target of CSV files is read as: `classification`, `regression` or `counts`; by its cells if None.
+        time: The column of times to an event, for CSV files; with `event`, in place of a target.
+        event: The column that says whether the event was seen.
+        exposure: The column of how long or how many were exposed, for counts.
+        horizon: The time at which predicted risks of an event are held against what was seen.
+        bounded: Whether features are no longer than 1, as differential privacy asks for.
     """
 
     method: str = defaults.RUN
@@ -78,6 +93,13 @@ class Recipe:
     data_dir: str | None = None
     features: str | None = None
     reading: str = ""
+    conformal: float = 0.0
+    task: str | None = None
+    time: str | None = None
+    event: str | None = None
+    exposure: str | None = None
+    horizon: float | None = None
+    bounded: bool = False
 
     def build(self) -> Ingredients:
         """Build all that a run takes."""
@@ -94,6 +116,8 @@ class Recipe:
             The recipe with the method; its own settings come after the advised ones.
         """
         task, sites = self.build_problem()
+        if sites.outcome:
+            return dataclasses.replace(self, method=defaults.EVENTS)
         weights = sum(leaf.numel() for leaf in task.like.values())
         is_table = is_tables(self.data)
         name, settings = defaults.for_run(sites.classes is not None, self.model == "linear", weights, is_table)
@@ -108,7 +132,11 @@ class Recipe:
         Returns:
             The recipe with all three.
         """
-        recipe = dataclasses.replace(self, method=defaults.for_free_run(self.build_sites().classes is not None))
+        sites = self.build_sites()
+        name = defaults.EVENTS
+        if not sites.outcome:
+            name = defaults.for_free_run(sites.classes is not None)
+        recipe = dataclasses.replace(self, method=name)
         return recipe.choose_network(None, features, [recipe.build_method()])
 
     def choose_network(self, model: str | None, features: str | None, methods: Iterable[Method]) -> Recipe:
@@ -123,6 +151,8 @@ class Recipe:
         Returns:
             The recipe with both.
         """
+        if model is None and features is None and self.build_sites().outcome:
+            model = "linear"  # effects of the columns themselves are what counts and survival are modelled for
         if model is None and features is None and any(method.heads for method in methods):
             features = usual_features(self.build_sites().shape)
         if model is None:
@@ -130,6 +160,28 @@ class Recipe:
             if features is not None:
                 model = "linear"
         return dataclasses.replace(self, model=model, features=features)
+
+    def protect(self, settings: Sequence[str]) -> Recipe:
+        """Ask for differential privacy.
+
+        Args:
+            settings: Texts that set a method's `privacy`; none: nothing is asked for.
+
+        Returns:
+            The recipe on bounded features; unless somebody says otherwise, all sites add their share of noise that is
+            added once.
+        """
+        if not settings:
+            return self
+        if "privacy.noise=once" in settings and not any(text.startswith("privacy.honest=") for text in settings):
+            settings = (*settings, f"privacy.honest={len(self.build_sites())}")
+        return dataclasses.replace(self, settings=(*self.settings, *settings), bounded=True)
+
+    @property
+    def predicts_times(self) -> bool:
+        """Whether times to an event are predicted; no file is read."""
+        facts = datasets.FACTS.get(self.data)
+        return self.time is not None or (facts is not None and facts.outcome == "survival")
 
     @property
     def network(self) -> str:
@@ -141,12 +193,20 @@ class Recipe:
     def build_problem(self) -> tuple[Task, Sites]:
         """Build the same rows, split and network for every method with the same words."""
         sites = self.build_sites()
+        if self.horizon is not None and sites.outcome != "survival":
+            raise InputError("horizon is for times to an event, which these rows do not have: leave it out.")
         feature_map = None
         if self.features is not None:
             feature_map = features_from(self.features, sites)
+        if self.bounded:
+            feature_map = bound_features(feature_map, sites.shape)
         network = model(self.model, sites.features, sites.classes, feature_map)
         if sites.classes:
             return classification(network), sites
+        if sites.outcome == "counts":
+            return counts(network), sites
+        if sites.outcome == "survival":
+            return survival(network, horizon=self.horizon), sites
         return regression(network), sites
 
     def build_sites(self) -> Sites:
@@ -169,6 +229,7 @@ class Recipe:
             "calibration": self.calibration,
             "inputs": inputs,
             "validation": self.validation,
+            "conformal": self.conformal,
             "seed": self.seed,
         }
         split = None
@@ -176,11 +237,15 @@ class Recipe:
             split = parse(self.split)
         if self.data not in datasets.DATASETS and is_tables(self.data):
             reading = reading_from(self.reading)
-            return read_sites(self.data, self.target, reading, split, self.sites, **roles)
+            if self.task is not None:
+                reading = dataclasses.replace(reading, task=self.task)
+            what = {name: getattr(self, name) for name in ("time", "event", "exposure")}
+            return read_sites(self.data, self.target, reading, split, self.sites, **what, **roles)
         if self.reading:
             raise InputError(f"{self.data} is a data set that is read already: how to read is for CSV files.")
-        if self.target is not None:
-            raise InputError(f"target is for CSV files, and {self.data} knows what it predicts: leave it out.")
+        for name in ("target", *OUTCOME):
+            if name != "horizon" and getattr(self, name) is not None:
+                raise InputError(f"{name} is for CSV files, and {self.data} knows what it predicts: leave it out.")
         rows = datasets.load(self.data, self.data_dir)
         return rows.split(split or rows.usual_split(), self.sites, **roles)
 
@@ -191,7 +256,11 @@ class Recipe:
             del value["features"]  # as recipes were before there were any
         if not self.reading:
             del value["reading"]
-        return value
+        if not self.conformal:
+            del value["conformal"]
+        if not self.bounded:
+            del value["bounded"]
+        return {name: part for name, part in value.items() if part is not None or name not in OUTCOME}
 
     @staticmethod
     def from_json(value: dict[str, Any], data_dir: str | None = None) -> Recipe:

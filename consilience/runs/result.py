@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,24 +19,30 @@ from torch import Tensor, nn
 from consilience.data.encoding import Encoded, Encoding, is_table, rows_of_table
 from consilience.data.sites import Sites
 from consilience.disk.locks import locking
+from consilience.effects.effects import Effects
 from consilience.engines import threads_for, using_threads
 from consilience.engines.influence import measure_influence
 from consilience.engines.ledger import Ledger
 from consilience.engines.round import play_round, server_in_round
 from consilience.engines.soundness import draw_probes
-from consilience.errors import InputError
+from consilience.errors import InputError, unknown_name
 from consilience.findings.frames import to_frame, to_html
 from consilience.formats.blueprint import blueprint
+from consilience.guarantees.sets import Guarantee, prediction_intervals, prediction_sets
 from consilience.key import Key
 from consilience.method import Method, name
+from consilience.outcomes.counts import Counts
+from consilience.outcomes.survival import Survival
 from consilience.parties import Received, Server
 from consilience.posterior import Dense, Gaussian, Point, Samples
 from consilience.predictive import Categorical, Normal, check_finite, tempered
 from consilience.report.table import run_table
 from consilience.runs.baselines import lines_to_beat
+from consilience.runs.effects import effects_report, run_effects
 from consilience.runs.evaluate import Scorer, fitted_temperature, uncertainty
 from consilience.runs.provenance import check, facts, reported_identity
 from consilience.runs.store import FORMAT, Checkpoint, Store
+from consilience.runs.times import recall_baseline
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -74,6 +80,12 @@ class Prediction(NamedTuple):
         aleatoric: The uncertainty in the outcome itself.
         epistemic: The uncertainty from not knowing the weights.
         disagreement: The part of it between sites.
+        sets: Whether each class is in the prediction set, [N, C]; None for a regression, or where no level is asked.
+        low: The lower end of the prediction interval in the target's units; None likewise.
+        high: Its upper end.
+        survival: The chance of no event by each time, [N, T]; for times to an event only, whose `mean` and `var` are
+            those of the log-hazard.
+        times: The times, [T].
     """
 
     probs: Tensor | None
@@ -82,6 +94,11 @@ class Prediction(NamedTuple):
     aleatoric: Tensor
     epistemic: Tensor
     disagreement: Tensor
+    sets: Tensor | None = None
+    low: Tensor | None = None
+    high: Tensor | None = None
+    survival: Tensor | None = None
+    times: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +142,13 @@ class Result:
         return names
 
     @single_threaded
-    def predict(self, x: Any, temper: bool = False) -> Prediction:
+    def predict(
+        self,
+        x: Any,
+        temper: bool = False,
+        level: float | Guarantee | None = None,
+        site: str | None = None,
+    ) -> Prediction:
         """Predict for inputs in the units the data came in.
 
         Args:
@@ -133,26 +156,68 @@ class Result:
                 list of dicts, whose categories and gaps are read as in training.
             temper: Apply the temperature that the calibration rows chose. It scales a regression's variance and its
                 parts alike; the parts of a classification's uncertainty are those before it.
+            level: Give prediction sets that cover this share of rows, calibrated on the rows that the sites set aside;
+                or the thresholds of `co.conformal`. Sets are of the model without a temperature.
+            site: Whose rows they are, by its name: its own model predicts, where sites have models of their own, and
+                its own threshold counts, where sites have those; None: the common model, which a newcomer gets.
 
         Returns:
             The predictions.
 
         Raises:
-            InputError: The rows are not what the network takes, or there are no calibration rows.
+            InputError: The rows are not what the network takes, the site is unknown, or there are no calibration rows
+                for a temperature or too few for prediction sets.
             Diverged: The predictions are not finite.
         """
         inputs = self._inputs(x)
-        model = self.method.predictive(self.task, self.state)
-        t = self._temperature() if temper else 1.0
-        p = tempered(model(inputs), t) if temper else model(inputs)
+        state = self._state_of(site)
+        plain = self.method.predictive(self.task, state)(inputs)
+        t = self._temperature(state) if temper else 1.0
+        p = tempered(plain, t) if temper else plain
         check_finite(p)
-        u = uncertainty(self.method, self.task, self.state, inputs)
+        guarantee = self._guarantee(level)
+        if guarantee is not None:
+            plain = self.method.predictive(self.task, self.state)(inputs)  # whose scores were calibrated
+        u = uncertainty(self.method, self.task, state, inputs)
         if isinstance(p, Categorical):
-            return Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)
+            prediction = Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)
+            if guarantee is None or not isinstance(plain, Categorical):
+                return prediction
+            return prediction._replace(sets=prediction_sets(plain, guarantee, site))
+        if isinstance(p, Survival):
+            on = recall_baseline(p, self.report)
+            assert isinstance(on, Survival)
+            parts = (u.aleatoric, u.epistemic, u.disagreement)
+            return Prediction(None, p.risk, p.var, *parts, survival=on.curves, times=on.times[0])
+        if isinstance(p, Counts):
+            return Prediction(None, p.mean, p.total, u.aleatoric, u.epistemic, u.disagreement)
         scale, shift = self.sites.target_scale, self.sites.target_shift
         assert isinstance(p, Normal)
-        parts = [t * v * scale**2 for v in (u.aleatoric, u.epistemic, u.disagreement)]
-        return Prediction(None, p.mean * scale + shift, p.total * scale**2, *parts)
+        scaled = [t * v * scale**2 for v in (u.aleatoric, u.epistemic, u.disagreement)]
+        prediction = Prediction(None, p.mean * scale + shift, p.total * scale**2, *scaled)
+        if guarantee is None or not isinstance(plain, Normal):
+            return prediction
+        low, high = prediction_intervals(plain, guarantee, site)
+        return prediction._replace(low=low * scale + shift, high=high * scale + shift)
+
+    def _guarantee(self, level: float | Guarantee | None) -> Guarantee | None:
+        """The thresholds for a level: those given, those of the rows at hand, or those that the run wrote down."""
+        from consilience.runs.conformal import NONE_ASIDE, conformal  # which calibrates a result
+
+        if level is None or isinstance(level, Guarantee):
+            return level
+        if self.sites.conformal is not None:
+            return conformal(self, level)
+        known = self.report.get("guarantee") or {"refused": NONE_ASIDE}
+        if "refused" in known:
+            raise InputError(str(known["refused"]))
+        guarantee = Guarantee.from_json(known)
+        if guarantee.level != level:
+            raise InputError(
+                f"This run was loaded without its rows and knows the thresholds of level={guarantee.level:g}: ask for "
+                "that level, or hand in the rows, co.load(folder, sites=sites)."
+            )
+        return guarantee
 
     def read(self, table: Any) -> Encoded:
         """Read a table as the rows trained on were read; rows that cannot be used are named, one by one.
@@ -188,9 +253,18 @@ class Result:
             raise InputError(f"Row {first} holds NaN or an infinite value: fill it in, or leave the row out.")
         return self.sites.scaled(rows.double()).to(next(iter(self.task.like.values())))
 
-    def _temperature(self) -> float:
+    def _state_of(self, site: str | None) -> Any:
+        """The server's state, or what a site makes of it at home with what it remembers."""
+        if site is None:
+            return self.state
+        if site not in self.sites.names:
+            raise unknown_name("site", site, self.sites.names)
+        memories = {} if self.checkpoint is None else self.checkpoint.memories
+        return self.method.at_home(self.task, self.state, memories.get(self.sites.names.index(site), ()))
+
+    def _temperature(self, state: Any) -> float:
         if self.sites.calibration is not None:
-            return fitted_temperature(self.method.predictive(self.task, self.state), self.sites)
+            return fitted_temperature(self.method.predictive(self.task, state), self.sites)
         known = (self.report.get("tempered") or {}).get("temperature")  # of a run loaded without its rows
         if known is None:
             raise InputError("There are no calibration rows to fit a temperature on; use temper=False.")
@@ -270,6 +344,7 @@ class Result:
         report |= {field: value for field, value in self.report.items() if field in OF_THE_RUN}
         if scored:
             report |= Scorer(method, self.task, self.sites).evaluate(state)
+            report |= effects_report(self.task, self.sites, state, self.replies)
         report |= {"history": [], "warnings": self._warnings(), "seconds": 0.0, "finished": True}
         return Result(method, self.task, self.sites, state, self.replies, self.server, report)
 
@@ -292,6 +367,23 @@ class Result:
         if self.checkpoint is None:
             return list(self.report.get("warnings", []))
         return list(self.checkpoint.warnings)
+
+    def effects(self, level: float = 0.95, reference: Mapping[str, str] | None = None) -> Effects:
+        """Make the table of a linear model's effects, in the units of the columns.
+
+        Args:
+            level: Of all intervals.
+            reference: The level that others are compared with, by column, and the class that others are compared
+                with, by the name of the target; the first ones by default.
+
+        Returns:
+            The table; `to_frame()` makes a data frame of it.
+
+        Raises:
+            InputError: The model is not linear on the columns, or its state holds no Gaussian over its weights.
+        """
+        kept = self.report.get("effects")
+        return run_effects(self.task, self.sites, self.state, self.replies, level, reference, kept)
 
     @cached_property
     def influence(self) -> dict[str, float]:

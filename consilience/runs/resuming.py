@@ -11,7 +11,7 @@ from consilience.formats.settings import configure, describe
 from consilience.methods import method
 
 FREE = {"rounds", "min_replies", "data_dir", "resume", "as_json"}  # which may be asked for anew
-READING = ("drop", "text", "missing", "delimiter", "decimal", "group", "task")  # as options and recipes call them
+READING = ("drop", "text", "missing", "delimiter", "decimal", "group")  # as options and recipes call them
 FLAGS = {"settings": "--set", "out_": "--out"}  # whose names are not those of their options
 
 
@@ -53,6 +53,8 @@ def _made_with(folder: str, saved: Mapping[str, Any]) -> dict[str, Any]:
     made = {
         **recipe,
         "features": recipe.get("features"),
+        "conformal": recipe.get("conformal", 0.0),
+        "level": saved.get("level"),
         "sites": recipe.get("sites") or saved.get("sites"),
         "split": recipe.get("split") or saved.get("split"),
         "inputs": _as_number(recipe.get("inputs")),
@@ -64,7 +66,19 @@ def _made_with(folder: str, saved: Mapping[str, Any]) -> dict[str, Any]:
     reading = reading_from(str(recipe.get("reading") or ""))
     for name in READING:
         made[name] = getattr(reading, name)
+    made["task"] = recipe.get("task") or reading.task
+    made |= _privacy(saved)
     return made | {name: saved.get(name) for name in ("engine", "threads", "device", "keep_replies")}
+
+
+def _privacy(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked for as differential privacy, as options call it; each row is protected by itself."""
+    made: dict[str, Any] = dict.fromkeys(("epsilon", "delta", "unit", "noise", "honest"))
+    for path, value in _flatten(saved.get("settings")):
+        group, _, name = path.rpartition(".")
+        if group.split(".")[-1] == "privacy" and name in made:
+            made |= {name: value, "unit": "row"}
+    return made
 
 
 def _settings(saved: Mapping[str, Any], changes: Any) -> tuple[str, str]:

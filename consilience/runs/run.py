@@ -22,11 +22,13 @@ from consilience.errors import InputError, refuse_damage
 from consilience.formats.blueprint import blueprint, sites_from, task_from
 from consilience.formats.settings import restore
 from consilience.key import Key
-from consilience.method import Method, usual_rounds
+from consilience.method import Method, for_rounds, privacy_of, privacy_statement, usual_rounds
 from consilience.parties import Received
 from consilience.runs.callbacks import OnRound, observing
+from consilience.runs.conformal import check_level, report_guarantee
 from consilience.runs.device import device as named_device
 from consilience.runs.device import on, place_on
+from consilience.runs.effects import effects_report
 from consilience.runs.evaluate import Scorer
 from consilience.runs.loop import Loop, new_checkpoint
 from consilience.runs.provenance import check, facts, identity, reported_identity
@@ -73,6 +75,7 @@ def run(
     resume: bool = False,
     keep_replies: str = "last",
     scored: bool = True,
+    level: float | None = None,
     about: dict[str, Any] | None = None,
     on_round: OnRound | None = None,
 ) -> Result:
@@ -93,6 +96,7 @@ def run(
         keep_replies: Which rounds' replies are kept: `last`, `all` or `none`. With `none`, a method that averages
             folds replies as they arrive, so that thousands of sites need little memory.
         scored: False leaves the scores to the caller.
+        level: What prediction sets shall cover, where the sites set rows aside for them; 0.9 if None.
         about: What is added to run.json.
         on_round: Is called with a `RoundEvent` after every round; see `consilience.runs.callbacks` for ready ones.
 
@@ -108,9 +112,11 @@ def run(
         sites = sites.pooled()
     if rounds is None:
         rounds = usual_rounds(method)
+    method = for_rounds(method, rounds)
     compute = engine if isinstance(engine, Compute) else Compute(engine)
     cohort = part.participation(participation)
     check(method, task, sites, rounds)
+    check_level(sites, level)
     part.check(cohort, method, len(sites))
     store = _store(out, keep_replies, resume)
     place = _place(compute, method, task, sites, rounds, store)
@@ -128,8 +134,14 @@ def run(
     header = _header(method, task, sites, rounds, seed, place, compute.device)
     if origin is not None:
         header["started_from"] = origin.about
+    privacy = privacy_of(method)
+    if privacy is not None:
+        header["privacy"] = privacy.describe(simulated=True, not_covered=_not_covered(sites))
     if cohort.partial:
         header["participation"] = dataclasses.asdict(cohort)
+    promise = privacy_statement(method)
+    if promise is not None:
+        header["privacy"] = promise
     scorer = Scorer(method, task, scored_sites)
     place.engine.forgiving = cohort.min_replies is not None
     loop = Loop(
@@ -156,8 +168,28 @@ def run(
         checkpoint, replies = loop(checkpoint)
     if not replies and not loop.folding and store is not None and keep_replies != "none":
         replies = store.replies(checkpoint.rounds, method)
-    report = loop.finish(checkpoint, scorer.evaluate if scored else None)
+
+    def evaluate(state: Tree) -> dict[str, Any]:
+        return {
+            **scorer.evaluate(state),
+            **report_guarantee(method, task, state, scored_sites, level, seed),
+            **effects_report(task, sites, state, replies),
+        }
+
+    report = loop.finish(checkpoint, evaluate if scored else None)
     return Result(method, task, sites, checkpoint.state, replies, server, report, store, checkpoint)
+
+
+def _not_covered(sites: Sites) -> list[str]:
+    """What of a run no noise was added to."""
+    parts = ["the scores of this report, on test rows", "how many rows a site has"]
+    if sites.feature_shift is not None:
+        parts.append("the constants that columns were scaled by, which are those of the training rows")
+    if sites.classes is None:
+        parts.append("the constants that targets were scaled by, which are those of the training rows")
+    if sites.calibration is not None:
+        parts.append("the server's own labelled rows, where a temperature is fitted on them")
+    return parts
 
 
 class _Place(NamedTuple):

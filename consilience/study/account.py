@@ -105,7 +105,7 @@ def account(
         "method": agreement.method,
         "title": title,
         "summary": source,
-        "sends": method.sends,
+        "sends": _sends(agreement, method),
         "hand_out": _hand_out(agreement, facts),
         "model": agreement.network,
         "parameters": sum(p.numel() for p in task.weights(task.like).values()),
@@ -127,7 +127,15 @@ def account(
         "versions": versions(),
         "columns": {column.name: _column(column) for column in agreement.columns},
         **agreed,
+        **agreement.describe_privacy(),
     }
+
+
+def _sends(agreement: Agreement, method: Method) -> str:
+    """What leaves a site."""
+    if agreement.secure:
+        return f"{method.sends}; under masks, so that only the sum over all sites can be read"
+    return method.sends
 
 
 def _hand_out(agreement: Agreement, facts: Facts) -> str:
@@ -236,6 +244,8 @@ def chosen_account(
     if known is not None:
         report["per_site"] = known["per_site"]
         report["ledger"] = known["ledger"]
+        if known.get("effects"):
+            report["effects"] = known["effects"]
         influence = {site["site"]: site["influence"] for site in known["per_site"] if "influence" in site}
         report["warnings"] += influence_warnings(study.agreement, influence)
     unit = 0.0  # from the scaled target to its own unit

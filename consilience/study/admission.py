@@ -42,6 +42,7 @@ from consilience.method import Method, Needs
 from consilience.method import name as name_of
 from consilience.models.features import longest_features
 from consilience.parties import Reply
+from consilience.privacy.rules import SMALLEST_CELL, SUBTRACTION, by_rule
 from consilience.tree import Tree
 
 T = TypeVar("T")
@@ -94,7 +95,9 @@ def bounds_of(agreement: Agreement) -> Bounds:
         largest_target = max(_scaled(target, value) for value in target.range)
     longest = math.hypot(*(size for column in sizes for size in column))
     feature_map = agreement.build_feature_map()
-    if feature_map is not None:
+    if agreement.privacy is not None:
+        longest = 1.0
+    elif feature_map is not None:
         longest = longest_features(feature_map, longest)
     return Bounds(
         prior_var=agreement.prior_var,
@@ -202,7 +205,8 @@ def may_leave(reply: Reply, method: Method, rules: Rules) -> None:
             check(reply, gate)
         fewest = int(method.fewest(reply))
         if 0 < fewest < rules.smallest:
-            raise Refused(f"it sums over no more than {fewest} rows, and no count below {rules.smallest} may be shown.")
+            sentence = f"it sums over no more than {fewest} rows, and no count below {rules.smallest} may be shown."
+            raise Refused(by_rule(SMALLEST_CELL, sentence))
     except Refused as error:
         remedy = "Agree on a smaller count or on another method."
         raise InputError(f"The reply of {name_of(method)} stays here: {error} {remedy}") from error
@@ -253,11 +257,7 @@ def check_release(
     """
     agreement = study.agreement
     fewest = agreement.fewest_sites
-    if len(replies) < fewest:
-        raise InputError(
-            f"{len(replies)} replies can be used, and the study pools no fewer than {fewest}: with two sites, each "
-            f"could compute what the other sent. {' '.join(refused) or 'Wait for more replies.'}"
-        )
+    agreement.disclosure.check_sites(len(replies), "replies", " ".join(refused) or "Wait for more replies.")
     if agreement.hand_out == "ensemble":  # by name, so that there is nothing left to subtract
         return []
     differences = {tuple(sorted({*model.sites} ^ {*sites})) for model in study.models}
@@ -269,7 +269,8 @@ def check_release(
         what = "what was sent by"
     shown = f"whoever has this model and an earlier one can compute {what} {', '.join(near)}"
     if not accept:
-        raise InputError(f"W{shown[1:]}: ask these sites and, if they agree, pool with accept_difference.")
+        sentence = f"W{shown[1:]}: ask these sites and, if they agree, pool with accept_difference."
+        raise InputError(by_rule(SUBTRACTION, sentence))
     return [f"Accepted by the coordinator: {shown}."]
 
 

@@ -19,6 +19,7 @@ from consilience.engines.influence import Influence, measure_influence
 from consilience.engines.round import Round, play_round, server_in_round
 from consilience.engines.soundness import UNSOUND, holds_finite, predicts_finite
 from consilience.errors import InputError, refuse_damage
+from consilience.findings.wording import privacy_note
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import Header, seal
 from consilience.formats.signature import public
@@ -29,10 +30,14 @@ from consilience.pooling.distil import distil_pool
 from consilience.study.account import account, bytes_crossed, chosen_account, influence_warnings
 from consilience.study.admission import check_release, gate_of
 from consilience.study.choice import choose_value, knob_of, without_student
+from consilience.study.effects import pooled_effects
 from consilience.study.files import Collected, collect, message_file, open_file
+from consilience.study.masked_round import Masking
 from consilience.study.model import Facts, Model, model_file, select_hand_out
 from consilience.study.statistics import judge, read_statistics
 from consilience.tree import Tree
+
+SUMMED = "Replies were summed under masks: nobody saw a single one, nor who has how many rows."
 
 
 class PooledFiles(NamedTuple):
@@ -142,7 +147,7 @@ def pool(
     method = agreement.build_method()
     if getattr(method, "distil", None) and inputs is None:
         raise InputError("This study distils a student: give the coordinator's unlabelled rows (inputs).")
-    before, played, collected, influence = _play(study, method, paths, inputs, after)
+    before, played, collected, influence, total = _play(study, method, paths, inputs, after)
     number = before.done + 1
     replies = dict(zip(collected.names, collected.received, strict=True))
     rows = rows_heard(study, before.rows or {}, replies)
@@ -153,7 +158,9 @@ def pool(
         notes.append(f"Who replied before round {number} is not known: an older version wrote the state.")
     else:
         about["rows"] = rows
-    model, facts = write_model(study, method, played.state, rows, collected.names, number, key, more=notes)
+    if agreement.secure:
+        notes.append(SUMMED)
+    model, facts = write_model(study, method, played.state, rows, collected.names, number, key, more=notes, total=total)
     state_bytes = None
     next_message = None
     if number < agreement.rounds:
@@ -169,6 +176,9 @@ def pool(
     }
     remarks = influence_warnings(agreement, shares, influence.unknown)
     report = account(study, facts, rows, replies, ledger, [*left_out(collected.refused), *accepted, *remarks], shares)
+    effects = pooled_effects(agreement, played.state, played.message, collected.names, collected.received)
+    if effects is not None:
+        report["effects"] = effects.to_json()
     return PooledFiles(model, state_bytes, next_message, facts, collected.refused, report, tuple(remarks))
 
 
@@ -187,6 +197,7 @@ class _Played(NamedTuple):
     round: Round
     collected: Collected  # the replies that were pooled
     influence: Influence  # by the sites' numbers
+    rows: int = 0  # behind a masked sum, of which no site's own are known
 
 
 def _play(study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | None, after: Path | None) -> _Played:
@@ -202,9 +213,14 @@ def _play(study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | 
         if before.done >= agreement.rounds:
             raise InputError(f"All of the study's {agreement.rounds} rounds are done.")
         collections: list[Collected] = []
+        masking = Masking(study, method, task, inputs)
 
         def gather(message: Tree) -> list[Received]:
             gate = gate_of(agreement, message, before.done + 1, inputs)
+            if agreement.secure:
+                collected = masking.collect(gate, message, paths)
+                collections.append(collected)
+                return masking.replies
             collected = collect(study, paths, gate)
             if not collected.received:
                 raise InputError(f"No reply can be used. {' '.join(collected.refused)}".strip())
@@ -216,10 +232,12 @@ def _play(study: Study, method: Method, paths: Sequence[Path], inputs: Tensor | 
         played = play_round(method, task, before.state, server, agreement.key, before.done, gather, is_sound)
         collected = _without(collections[0], played.left_out)
         influence = Influence({})
-        if agreement.format > 1:
+        if agreement.secure:
+            influence = Influence({}, "replies are summed before anybody can look at one.")
+        elif agreement.format > 1:
             drawing = server_in_round(server, agreement.key, before.done)
             influence = measure_influence(method, task, before.state, drawing, played.replies, probes)
-    return _Played(before, played, collected, influence)
+    return _Played(before, played, collected, influence, masking.rows)
 
 
 def _without(collected: Collected, clients: Sequence[int]) -> Collected:
@@ -241,6 +259,7 @@ def write_model(
     key: Ed25519PrivateKey,
     labelled: bool = False,
     more: Sequence[str] = (),
+    total: int = 0,
 ) -> tuple[bytes, Facts]:
     """Write what the study lets out of a state.
 
@@ -254,6 +273,7 @@ def write_model(
         key: The coordinator's key.
         labelled: Whether the coordinator's labelled rows fitted β.
         more: Notes to add.
+        total: How many rows stand behind a masked sum; 0 where each site says its own.
 
     Returns:
         The model's file, and what it says about itself.
@@ -264,7 +284,6 @@ def write_model(
     agreement = study.agreement
     predictor, how, out = select_hand_out(agreement, method, state)
     notes = (*method.remarks(state, agreement.hand_out, labelled), *_notes(study, rows, names, rounds), *more)
-    total = 0
     if all(rows.values()):
         total = sum(rows.values())
     sites = tuple(rows)
@@ -320,6 +339,8 @@ def _read_state(study: Study, path: Path) -> _Before:
 def _notes(study: Study, rows: Mapping[str, int], names: Sequence[str], rounds: int) -> tuple[str, ...]:
     """Whose replies a model lacks, and whose it still holds."""
     notes = ["The temperature is 1: no site's statistics have chosen it yet."]
+    if study.agreement.privacy is not None:
+        notes = [privacy_note(study.agreement.describe_privacy())]
     active = [site.name for site in study.active]
     missing = [name for name in active if name not in names]
     never = [name for name in missing if name not in rows]
@@ -374,7 +395,7 @@ def choose(
     value, temperature = choose_value(torch.stack([s.table for s in statistics]).sum(0), knob)
     method, state = model.method.turn(model.state, value)
     state = _train_student(agreement, method, state, inputs)
-    names = tuple(s.site for s in statistics)
+    names = tuple(name for s in statistics for name in s.sites)
     notes: tuple[str, ...] = ()
     missing = [name for name in model.facts.sites if name not in names]
     if missing:

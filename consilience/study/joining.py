@@ -20,6 +20,8 @@ from consilience.errors import InputError
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Header, bytes_of, open_envelope, seal
 from consilience.formats.signature import public, sign
+from consilience.privacy.masks import derive_key, public_half
+from consilience.privacy.rules import FEWEST_SITES, by_rule
 from consilience.study.admission import admit
 
 
@@ -40,13 +42,18 @@ def join_text(agreement: Agreement, name: str, key: Ed25519PrivateKey, rows: int
     """
     check_name(name)
     check_rows(agreement, name, rows)
+    masks = ""
+    if agreement.secure:
+        masks = public_half(derive_key(key, agreement.hash))
     fields: dict[str, str | int] = {
         "study": agreement.name,
         "hash": agreement.hash,
         "site": name,
         "key": public(key),
-        "signature": sign(key, "agreement", signed_words(agreement, name, rows)),
+        "signature": sign(key, "agreement", signed_words(agreement, name, rows, masks)),
     }
+    if masks:
+        fields["masks"] = masks
     if agreement.format > 1:
         fields["rows"] = rows
     return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
@@ -65,19 +72,19 @@ def add_member(study: Study, path: Path) -> Study:
     Raises:
         InputError: The file is not such a file, or is signed for another agreement.
     """
-    (name, key, signature, signed_hash), rows = _read_join(path)
+    (name, key, signature, signed_hash, masks), rows = _read_join(path)
     own_hash = study.agreement.hash
     if signed_hash != own_hash:
         raise InputError(f"{path} was signed for another agreement ({signed_hash[:8]}) than this ({own_hash[:8]}).")
-    return study.with_member(name, key, signature, rows)
+    return study.with_member(name, key, signature, rows, masks)
 
 
 def _read_join(path: Path) -> tuple[list[str], int]:
-    """Name, key, signature and hash in a file of `consilience site join`, and the rows."""
+    """Name, key, signature, hash and key for masks in a file of `consilience site join`, and the rows."""
     content = bytes_of(path, most=100_000)
     try:
         value = json.loads(content)
-        texts = [value[name] for name in ("site", "key", "signature", "hash")]
+        texts = [value[name] for name in ("site", "key", "signature", "hash")] + [value.get("masks", "")]
         rows = value.get("rows", 0)
     except (ValueError, KeyError, TypeError, RecursionError):
         texts = [None]
@@ -87,15 +94,24 @@ def _read_join(path: Path) -> tuple[list[str], int]:
     return texts, rows
 
 
-def draft_hash(agreement: Agreement) -> str:
-    """Hash an agreement as it is before its constants are known.
+def draft_of(agreement: Agreement) -> Agreement:
+    """Write an agreement as it is before its constants are known.
 
     Args:
         agreement: The study's agreement.
     """
     columns = tuple(dataclasses.replace(c, centre=0.0, spread=1.0) for c in agreement.columns)
     target = dataclasses.replace(agreement.target, centre=0.0, spread=1.0)
-    return dataclasses.replace(agreement, columns=columns, target=target).hash
+    return dataclasses.replace(agreement, columns=columns, target=target)
+
+
+def draft_hash(agreement: Agreement) -> str:
+    """Hash an agreement as it is before its constants are known.
+
+    Args:
+        agreement: The study's agreement.
+    """
+    return draft_of(agreement).hash
 
 
 def with_scaling(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement, tuple[Sender, ...]]:
@@ -133,15 +149,30 @@ def with_scaling(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement
         total = total + value
         senders.append(Sender(name, envelope.key))
     if len(senders) < agreement.fewest_sites:
-        raise InputError(
+        sentence = (
             f"Sums of {len(senders)} sites are here and the study asks for {agreement.fewest_sites} or more: with two, "
             "each could compute the other's."
         )
+        raise InputError(by_rule(FEWEST_SITES, sentence))
+    return scale_by(agreement, total), tuple(senders)
+
+
+def scale_by(agreement: Agreement, total: Tensor) -> Agreement:
+    """Write the constants into an agreement.
+
+    Args:
+        agreement: The study's agreement.
+        total: Count, sum and sum of squares of each column and the target over all sites, [columns, 3].
+
+    Returns:
+        The agreement with the constants.
+    """
+    columns = (*agreement.columns, agreement.target.as_column())
     *scaled, last = (_scale(column, *row) for column, row in zip(columns, total.tolist(), strict=True))
     target = dataclasses.replace(agreement.target, centre=last.centre, spread=last.spread)
     scaling = dataclasses.replace(agreement, columns=tuple(scaled), target=target)
     scaling.check()
-    return scaling, tuple(senders)
+    return scaling
 
 
 def check_sums(columns: Sequence[Column], sums: Tensor, smallest: int, where: str) -> None:

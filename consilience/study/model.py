@@ -22,6 +22,7 @@ from consilience.errors import Diverged, InputError, refuse_damage
 from consilience.formats.codec import types_of
 from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.formats.typed import restore_fields
+from consilience.guarantees.sets import Guarantee
 from consilience.key import Key
 from consilience.method import Method, Pooled, name
 from consilience.methods import METHODS
@@ -72,6 +73,7 @@ class Model:
         method: How it predicts.
         state: What it predicts with.
         checksum: Hash of the file it was read from.
+        guarantee: The thresholds of its prediction sets; None where it has none.
     """
 
     agreement: Agreement
@@ -79,6 +81,7 @@ class Model:
     method: Method
     state: Tree
     checksum: str = ""
+    guarantee: Guarantee | None = None
 
     def __call__(self, x: Tensor) -> Distribution:
         """Predict.
@@ -89,15 +92,43 @@ class Model:
         Returns:
             The distribution of the target; a number's in the target's unit.
         """
-        task = self.agreement.build_task()
-        predictive = self.method.predictive(task, self.state)
-        with torch.no_grad(), using_threads(threads_for(task)):
-            p = tempered(predictive(x), self.facts.temperature)
+        p = self.on_network_scale(x)
         if isinstance(p, Normal):
             scale = self.agreement.target.spread
             shift = self.agreement.target.centre
             return Normal(p.mean * scale + shift, p.var * scale**2, p.noise * scale**2)
         return p
+
+    def on_network_scale(self, x: Tensor) -> Distribution:
+        """Predict on the scale that the network sees, which the scores of prediction sets are on.
+
+        Args:
+            x: Features as the network sees them.
+
+        Returns:
+            The distribution of the target as it was trained on.
+        """
+        task = self.agreement.build_task()
+        predictive = self.method.predictive(task, self.state)
+        with torch.no_grad(), using_threads(threads_for(task)):
+            return tempered(predictive(x), self.facts.temperature)
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether sites make models of their own of it, each with what it kept."""
+        return type(self.method).at_home is not Method.at_home
+
+    def at_home(self, memory: Tree) -> Model:
+        """Make a site's own model, with what the site kept; it stays there.
+
+        Args:
+            memory: What the site kept in the last round; () for a newcomer.
+
+        Returns:
+            The site's model; the same where there is one for all.
+        """
+        state = self.method.at_home(self.agreement.build_task(), self.state, memory)
+        return dataclasses.replace(self, state=state)
 
     def uncertainty(self, x: Tensor) -> dict[str, Tensor]:
         """Split the uncertainty of predictions. A temperature scales that of a number, and leaves that of classes.
@@ -140,11 +171,13 @@ def model_file(model: Model, key: Ed25519PrivateKey) -> bytes:
     """
     check_predictions(model, "The model is not written")
     agreement = model.agreement
-    about = {
+    about: dict[str, Any] = {
         "agreement": agreement.fields,
         "facts": model.facts._asdict(),
         "settings": _settings(model.method, model.state),
     }
+    if model.guarantee is not None:
+        about["guarantee"] = model.guarantee.to_json()
     header = Header("model", agreement.hash, agreement.name, "server", model.facts.rounds, about)
     return seal({"state": model.state}, header, key)
 
@@ -168,6 +201,9 @@ def read_model(path: Path, study: Study | None = None) -> Model:
     try:
         facts = restore_fields(Facts, about["facts"])
         agreement = from_fields(about["agreement"], path)
+        guarantee = None
+        if "guarantee" in about:
+            guarantee = Guarantee.from_json(about["guarantee"])
         settings = {str(setting): _number(value) for setting, value in about["settings"].items()}
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise InputError(f"{path} is not a model that this version of consilience wrote.") from error
@@ -181,7 +217,7 @@ def read_model(path: Path, study: Study | None = None) -> Model:
     with refuse_damage(f"{path} does not hold what a model holds: ask for it again."):
         method = _method_of(agreement, facts, settings)
         state = envelope.value(types_of(method))["state"]
-        model = Model(agreement, facts, method, state, envelope.checksum)
+        model = Model(agreement, facts, method, state, envelope.checksum, guarantee)
         check_predictions(model, f"{path} is not used")
     return model
 

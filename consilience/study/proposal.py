@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Column, Target
@@ -12,6 +14,7 @@ from consilience.errors import InputError, unknown_name
 from consilience.method import Method, usual_rounds
 from consilience.methods import METHODS, defaults
 from consilience.study.model import NEEDS_NAMES
+from consilience.study.summing import masked_bytes
 
 EXAMPLE = (  # to be filled in by people
     Target("disease", ("no", "yes")),
@@ -36,6 +39,8 @@ def proposal(
     scaling: str = "agreed",
     hand_out: str | None = None,
     features: str | None = None,
+    secure: bool = False,
+    privacy: Mapping[str, Any] | None = None,
 ) -> Agreement:
     """Draft an agreement with sensible defaults; what leaves a site and its size are found by a rehearsal.
 
@@ -52,6 +57,8 @@ def proposal(
         scaling: `agreed` constants, or `sums` from a first exchange.
         hand_out: What sites get back; by a rule if None.
         features: The feature map between the columns and the network; none if None.
+        secure: Whether replies are added up under masks.
+        privacy: The fields of [privacy]; no promise if None.
 
     Returns:
         The agreement.
@@ -78,9 +85,13 @@ def proposal(
         scaling=scaling,
         hand_out=hand_out or usual_hand_out(METHODS[method]),
         features=features or Agreement.features,
+        secure=secure,
+        **(privacy or {}),
     )
     draft.check()
     kinds, largest = would_leave(draft)
+    if secure:
+        largest = masked_bytes(draft)
     most = math.ceil(1.2 * (largest + 10_000) / 10_000) * 10_000
     return dataclasses.replace(draft, leaves=kinds, most_bytes=most)
 
@@ -118,6 +129,8 @@ def consistent(agreement: Agreement) -> None:
         InputError: Its method sends other or larger values than it lets out, or cannot be handed out as it says.
     """
     kinds, largest = would_leave(agreement)
+    if agreement.secure:
+        largest = masked_bytes(agreement)
     if set(kinds) - set(agreement.leaves):
         listed = ", ".join(f'"{kind}"' for kind in kinds)
         raise InputError(

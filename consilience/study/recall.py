@@ -59,13 +59,15 @@ def marks_of(rows: Parts, key: Ed25519PrivateKey, agreement: Agreement) -> dict[
     Returns:
         A hash for each row [N, 16], by role.
     """
+    return {role: _marks(data, key, agreement) for role, data in rows._asdict().items()}
+
+
+def _marks(data: Data, key: Ed25519PrivateKey, agreement: Agreement) -> Tensor:
     secret = hmac.digest(key.private_bytes_raw(), f"rows of {agreement.hash}".encode(), "sha256")
-    return {role: _marks(data, secret) for role, data in rows._asdict().items()}
-
-
-def _marks(data: Data, secret: bytes) -> Tensor:
     features = data.x.contiguous().reshape(len(data.y), -1).numpy()
     targets = data.y.contiguous().reshape(len(data.y), -1).numpy()
+    if agreement.patient:  # whose rows weigh less the more there are
+        targets = torch.cat([data.y.double().reshape(len(data.y), -1), data.w.double().unsqueeze(1)], 1).numpy()
     digests = [
         hmac.digest(secret, x.tobytes() + y.tobytes(), "sha256")[:BYTES] for x, y in zip(features, targets, strict=True)
     ]
@@ -95,7 +97,7 @@ def recall(agreement: Agreement, number: int, key: Ed25519PrivateKey, memory: Pa
     if marks is not None:
         with refuse_damage(f"{marks.path} does not hold what `site fit` keeps: restore it from a copy."):
             known = {role: marks.tensors[f"tree.{role}"] for role in Parts._fields}
-        return _match(known, marks_of(Parts(data, data, data), key, agreement)["train"], data)
+        return _match(known, _marks(data, key, agreement), data)
     older = _read(memory, "memory", agreement, key)
     if older is None:
         return Recalled(by_position)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Inspection, inspect, labelled_rows, spans
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.key import Stream
+from consilience.method import privacy_statement
 from consilience.privacy.disclosure import Finding, guard
+from consilience.privacy.rules import RARE_VALUES, SMALLEST_CELL, by_rule
 
 
 class Parts(NamedTuple):
@@ -24,11 +28,13 @@ class Parts(NamedTuple):
         train: Rows to train on.
         choose: Rows to choose β, λ and temperature by.
         test: Rows that only score.
+        calibrate: Rows to calibrate prediction sets by.
     """
 
     train: Data
     choose: Data
     test: Data
+    calibrate: Data
 
 
 class Training(NamedTuple):
@@ -58,15 +64,41 @@ def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[
         InputError: The table does not fit the agreement, has too few rows, or a single class.
     """
     inspection = inspect(path, agreement.columns, agreement.target).sound()
-    if inspection.rows < agreement.smallest:
-        raise InputError(f"{path.name} has {inspection.rows} rows; the study asks for at least {agreement.smallest}.")
+    agreement.disclosure.check_rows(inspection.rows, path.name)
     present = [label for label, count in inspection.classes.items() if count]
     if len(present) == 1 and not one_class:
         raise InputError(
             f"'{agreement.target.name}' is '{present[0]}' in every row of {path.name}: check the column, or "
             "say that it is so with one_class=True."
         )
-    return labelled_rows(agreement.columns, agreement.target, inspection), inspection
+    data = labelled_rows(agreement.columns, agreement.target, inspection)
+    if agreement.patient:
+        data = data._replace(w=patient_weights(agreement.patient, inspection))
+    return data, inspection
+
+
+def patient_weights(column: str, inspection: Inspection) -> Tensor:
+    """Let every patient count as one row does: the m rows of one count 1/m each.
+
+    A row's part in a release is no longer than 1, so that a patient's, the mean of m such, is not either.
+
+    Args:
+        column: The column that says whose a row is.
+        inspection: The table.
+
+    Returns:
+        Weights of the rows [N].
+
+    Raises:
+        InputError: The table has no such column, or a row that is nobody's.
+    """
+    if column not in inspection.cells:
+        raise InputError(f"{inspection.path} has no column '{column}', which says whose a row is: add it.")
+    owners = [cell.text.strip() for cell in inspection.cells[column]]
+    if not all(owners):
+        raise InputError(f"Column '{column}' of {inspection.path} is empty in row {owners.index('') + 1}: fill it in.")
+    counts = Counter(owners)
+    return torch.tensor([1 / counts[owner] for owner in owners])
 
 
 def parts(agreement: Agreement, number: int, data: Data) -> Parts:
@@ -84,6 +116,8 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
         InputError: Too few rows are left to train on.
     """
     key = agreement.key.fold(Stream.ROLES).fold(number)
+    if agreement.privacy is not None:
+        return _check_left(agreement, _by_content(agreement, data))
     roles = torch.zeros(len(data.y), dtype=torch.int64)
     groups = torch.zeros_like(roles)
     if agreement.target.classes:
@@ -95,16 +129,39 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
         test = round(agreement.test * len(rows))
         roles[order[:choose]] = 1
         roles[order[choose : choose + test]] = 2
-    by_role = Parts(*(Data(*(leaf[roles == role] for leaf in data)) for role in range(3)))
+        calibrate = round(agreement.calibrate * len(rows))
+        roles[order[choose + test : choose + test + calibrate]] = 3
+    return _check_left(agreement, _with_roles(data, roles))
+
+
+def _with_roles(data: Data, roles: Tensor) -> Parts:
+    return Parts(*(Data(*(leaf[roles == role] for leaf in data)) for role in range(4)))
+
+
+def _by_content(agreement: Agreement, data: Data) -> Parts:
+    """Roles that a row has by itself: one row more or less, which privacy hides, must not change another's."""
+    seed = f"{agreement.name} {agreement.seed}".encode()
+    texts = (seed + x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(data.x, data.y, strict=True))
+    place = torch.tensor([int.from_bytes(hashlib.sha256(text).digest()[:6]) / 2**48 for text in texts])
+    roles = (place < agreement.choose + agreement.test).long() + (place < agreement.test).long()
+    return _with_roles(data, roles)
+
+
+def _check_left(agreement: Agreement, by_role: Parts) -> Parts:
+    """Refuse too few rows to train on."""
     if len(by_role.train.y) < agreement.smallest:
-        raise InputError(
+        sentence = (
             f"{len(by_role.train.y)} rows are left to train on; the study asks for at least {agreement.smallest}."
         )
+        raise InputError(by_rule(SMALLEST_CELL, sentence))
     return by_role
 
 
 def training_rows(agreement: Agreement, data: Data) -> Training:
     """Keep single patients out of what is sent: the one guard before every fit, by files and over Flower.
+
+    Where the method promises differential privacy, rows stay as they are: what becomes of a rare value depends on other
+    rows, so that one row more could change many, and the promise counts on one row changing nothing but itself.
 
     Args:
         agreement: The study's agreement.
@@ -116,6 +173,9 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
     Raises:
         InputError: The study refuses rare values and there are some, or too few rows are left for the model.
     """
+    if agreement.privacy is not None or privacy_statement(agreement.build_method()) is not None:
+        agreement.disclosure.check_parameters(len(data.y), agreement.parameters)
+        return Training(data, ())  # merging looks at other rows, which one row must not change; noise hides rare values
     guarded = guard(data.x, spans(agreement.columns), agreement.smallest)
     findings = guarded.findings
     if findings and agreement.format == 1:
@@ -123,19 +183,15 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
     if agreement.format == 1:
         return Training(data, ())
     if findings and agreement.rare == "refuse":
-        raise InputError(_refusal(findings))
+        raise InputError(by_rule(RARE_VALUES, _refusal(findings)))
     notes = [str(finding) for finding in findings]
     rows = guarded.rows
     left = Data(guarded.x[rows], data.y[rows], data.w[rows])
-    if len(left.y) < agreement.fewest_rows:
-        raise InputError(
-            f"{len(left.y)} rows are left to train on and the model has {agreement.parameters:,} parameters: the study "
-            f"asks for {agreement.fewest_rows:,} rows. Agree on a smaller model or on another rows_per_parameter "
-            f"({agreement.rows_per_parameter:g}), or take part with more rows."
-        )
+    agreement.disclosure.check_parameters(len(left.y), agreement.parameters)
     if len(left.y) < len(data.y):
         notes.append(f"Of {len(data.y):,} rows to train on, {len(left.y):,} are used.")
-    return Training(left, (*notes, *_rare_classes(agreement, left)))
+    classes = {label: int((left.y == code).sum()) for code, label in enumerate(agreement.target.classes)}
+    return Training(left, (*notes, *agreement.disclosure.check_outcomes(classes)))
 
 
 def _warning(findings: Sequence[Finding]) -> str:
@@ -153,16 +209,6 @@ def _refusal(findings: Sequence[Finding]) -> str:
     if others:
         more = f" Also: {'. '.join(finding.what for finding in others)}."
     return f'{first.what}, and a reply would show them: recode them in the table, or agree on rare = "merge".{more}'
-
-
-def _rare_classes(agreement: Agreement, data: Data) -> Iterator[str]:
-    """A warning for each class that few rows are of: merging classes would falsify them."""
-    for code, label in enumerate(agreement.target.classes):
-        if 0 < int((data.y == code).sum()) < agreement.smallest:
-            yield (
-                f"Fewer than {agreement.smallest} rows are of the class '{label}': the reply tells roughly what they "
-                "have in common."
-            )
 
 
 def fingerprint(data: Data) -> str:

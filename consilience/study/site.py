@@ -20,16 +20,23 @@ from consilience.errors import InputError
 from consilience.formats.codec import kept_types_of, types_of
 from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.key import Stream
-from consilience.method import Method, Needs
+from consilience.method import Method, Needs, privacy_statement
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
-from consilience.posterior import Dense, Gaussian, Point, Posterior, Samples
+from consilience.posterior import find_posterior
+from consilience.privacy.discrete import Entropy
+from consilience.privacy.entropy import secret_draws
 from consilience.privacy.rows import holds_rows
+from consilience.privacy.rules import SMALLEST_CELL, by_rule
 from consilience.study.admission import begins_alone, may_leave, message_hash, rules_of
 from consilience.study.choice import knob_of, log_scores
 from consilience.study.files import open_file
+from consilience.study.masking import MaskBook, book_path, statistics_of
 from consilience.study.rows import Parts, Training, fingerprint, training_rows
+from consilience.study.summing import mask_reply, mask_table
 from consilience.tree import Tree
+
+SENT = "sent in round "  # of a memory's entries that hold a reply
 
 
 class Fitted(NamedTuple):
@@ -38,15 +45,19 @@ class Fitted(NamedTuple):
     Attributes:
         reply: The file that leaves.
         memory: The file that stays: the method's memory after this round and the one before, and which rows were
-            trained on.
+            trained on; where noise was added, what was sent, so that it is repeated and never drawn again.
         send: What is in the reply.
         training: The rows it was made from.
+        round: Which round it answers, from 1 on.
+        repeated: Whether it is what was sent before.
     """
 
     reply: bytes
     memory: bytes
     send: Tree
     training: Training
+    round: int = 1
+    repeated: bool = False
 
 
 def first_message(study: Study) -> Tree:
@@ -107,6 +118,7 @@ def fit(
     message: Path | None = None,
     memory: Path | None = None,
     replace: bool = False,
+    book: Path | None = None,
 ) -> Fitted:
     """Run the method's `local` on the training rows and seal what it sends; nothing leaves that the study forbids.
 
@@ -118,6 +130,7 @@ def fit(
         message: The coordinator's message; None in a first round that needs none.
         memory: What the round before left here.
         replace: Whether a first reply from other rows is written over.
+        book: The site's book of masks, in a study that masks; by default beside the memory.
 
     Returns:
         The files to be written.
@@ -129,21 +142,31 @@ def fit(
     method = agreement.build_method()
     content, round_ = read_message(study, message)
     asked = message_hash(agreement, content, round_)
-    answered = {}
-    if not (replace and round_ == 1):
-        answered = _answered(study, member, memory, rows)
+    answered = _answered(study, member, memory, rows, replace and round_ == 1)
     check_once(answered, round_, asked, memory)
+    check_noise_once(method, answered, round_, memory)
+    if agreement.privacy is not None:
+        agreement.privacy.check(len(study.active), sum(site.rows for site in study.active))
     check_commitment(member, rows)
     memories = _memories(study, member, memory, round_, rows)
     training = training_rows(agreement, rows.train)
-    reply = _reply(agreement, member, content, round_, training.data, memories)
+    sent = _sent(study, member, memory, answered)
+    repeated = str(round_) in sent
+    if repeated:
+        reply = sent[str(round_)]
+    else:
+        reply = _reply(agreement, member, content, round_, training.data, memories)
     check_reply(agreement, reply, training.data)
     may_leave(reply, method, rules_of(agreement, member.rows))
     identity = _identity(agreement, member)
     header = Header("reply", agreement.hash, agreement.name, member.name, round_, identity)
     if asked:
         header = header._replace(about={**identity, "message": asked})
-    sealed = seal({"send": reply.send, "size": reply.size}, header, key)
+    leaving = reply
+    if agreement.secure:
+        masks = MaskBook(book or book_path(study, member, (memory or Path()).parent), study, member, key)
+        leaving = mask_reply(masks, round_, f"{asked} {fingerprint(rows.train)}", reply)
+    sealed = seal({"send": leaving.send, "size": leaving.size}, header, key)
     try:
         limit_bytes(len(sealed), agreement.most_bytes)
     except Refused as error:
@@ -154,7 +177,19 @@ def fit(
     about: dict[str, Any] = {**identity, "rows": fingerprint(rows.train), "rounds": [int(number) for number in kept]}
     if asked:
         about["answered"] = {**answered, str(round_): asked}
-    return Fitted(sealed, seal(kept, header._replace(kind="memory", about=about), key), reply.send, training)
+    if agreement.privacy is not None:
+        kept |= {f"{SENT}{number}": (old.send, old.size, old.keep) for number, old in sent.items()}
+        kept[f"{SENT}{round_}"] = (reply.send, reply.size, reply.keep)
+    memory_file = seal(kept, header._replace(kind="memory", about=about), key)
+    return Fitted(sealed, memory_file, reply.send, training, round_, repeated)
+
+
+def _sent(study: Study, member: Member, path: Path | None, answered: Mapping[str, str]) -> dict[str, Reply]:
+    """What was sent with noise, by round: drawn again, the two could be averaged."""
+    if study.agreement.privacy is None or path is None or not path.exists() or not answered:
+        return {}
+    by_name = open_file(study, path, "memory").value(kept_types_of(study.agreement.build_method()))
+    return {name.removeprefix(SENT): Reply(*value) for name, value in by_name.items() if name.startswith(SENT)}
 
 
 def check_once(answered: Mapping[str, str], round: int, message: str, memory: Path | None) -> None:
@@ -173,6 +208,25 @@ def check_once(answered: Mapping[str, str], round: int, message: str, memory: Pa
         raise InputError(
             f"This site has answered round {round} to another message, and a second answer would show more of its "
             f"rows: give the first message again, or move {memory} away to take part in a second run."
+        )
+
+
+def check_noise_once(method: Method, answered: Mapping[str, str], round: int, memory: Path | None) -> None:
+    """Refuse to answer a round again with other noise: two answers cost twice what was promised.
+
+    Args:
+        method: The study's method.
+        answered: The hashes of the messages that this site has answered, by round.
+        round: The round, from 1 on.
+        memory: The file that says so.
+
+    Raises:
+        InputError: The site has answered, and its promise covers one answer.
+    """
+    if str(round) in answered and privacy_statement(method) is not None:
+        raise InputError(
+            f"This site has answered round {round}, and a second answer with other noise would cost twice the privacy "
+            f"budget: hand over the reply that was written, or, if it never left this site, move {memory} away."
         )
 
 
@@ -195,8 +249,8 @@ def check_reply(agreement: Agreement, reply: Reply, data: Data) -> None:
         raise InputError(f"The reply stays here: {error}") from error
 
 
-def _answered(study: Study, member: Member, path: Path | None, rows: Parts) -> dict[str, str]:
-    """The hashes of the messages that were answered, by round; none in studies of format 1."""
+def _answered(study: Study, member: Member, path: Path | None, rows: Parts, replace: bool) -> dict[str, str]:
+    """The hashes of the messages that were answered, by round; none in studies of format 1, and for rows replaced."""
     if path is None or not path.exists() or study.agreement.format == 1:
         return {}
     header = open_envelope(path, "memory").header
@@ -204,6 +258,8 @@ def _answered(study: Study, member: Member, path: Path | None, rows: Parts) -> d
         return {}  # somebody else's: a first round writes over it, a later one refuses it
     about = open_file(study, path, "memory").header.about
     if about.get("rows") != fingerprint(rows.train):
+        if replace:
+            return {}
         raise InputError(
             "The rows are not those that this site has answered with, and two replies show where they differ: use the "
             f"same table, or, if the reply was never handed over, write over it and {path} with replace=True."
@@ -243,10 +299,10 @@ def _reply(
     method = agreement.build_method()
     task = agreement.build_task()
     turn = Turn(round_ - 1, agreement.key.fold(Stream.LOCAL), (round_ - 1) / agreement.rounds)
-    with torch.no_grad(), using_threads(threads_for(task)):
+    with torch.no_grad(), using_threads(threads_for(task)), secret_draws():
         client = client_view(method, message, data, memories, member.number, turn)
         try:
-            return alone(method, task, message, client, member.number, turn.round)
+            return alone(method, task, message, client, member.number, turn.round, Entropy())
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"The message does not fit the study's model: {reason}. Ask for it again.") from error
@@ -270,20 +326,25 @@ def _memories(study: Study, member: Member, path: Path | None, round_: int, rows
     return {member.number: by_round[str(round_ - 1)]}
 
 
-def own_posterior(send: Any) -> Posterior | None:
-    """Find the site's own model within what it sends.
+def read_memory(study: Study, path: Path, round: int) -> Tree:
+    """Read what a site kept in a round.
 
     Args:
-        send: What is in a reply.
+        study: The study.
+        path: What `site fit` left.
+        round: The round, from 1 on.
 
     Returns:
-        The posterior, or None if there is none.
+        The memory.
+
+    Raises:
+        InputError: The file is not a memory of this study, or not of this round.
     """
-    if isinstance(send, (Point, Samples, Gaussian, Dense)):
-        return send
-    if isinstance(send, tuple) and send and not hasattr(send, "counts"):
-        return own_posterior(send[0])
-    return None
+    envelope = open_file(study, path, "memory")
+    by_round = envelope.value(kept_types_of(study.agreement.build_method()))
+    if str(round) not in envelope.header.about.get("rounds", ()) and str(round) not in by_round:
+        raise InputError(f"{path} does not hold what was kept in round {round}, which the model was made in.")
+    return by_round[str(round)]
 
 
 def own_scores(agreement: Agreement, send: Tree, rows: Data) -> dict[str, float]:
@@ -297,14 +358,21 @@ def own_scores(agreement: Agreement, send: Tree, rows: Data) -> dict[str, float]
     Returns:
         Scores by name; none where there is no model or no row.
     """
-    posterior = own_posterior(send)
+    posterior = find_posterior(send)
     if posterior is None or not len(rows.y):
         return {}
     return scores(agreement.build_task().predictive(posterior)(rows.x), rows.y)
 
 
 def statistics(
-    study: Study, member: Member, key: Ed25519PrivateKey, rows: Data, method: Method, state: Tree, of: str
+    study: Study,
+    member: Member,
+    key: Ed25519PrivateKey,
+    rows: Data,
+    method: Method,
+    state: Tree,
+    of: str,
+    book: Path | None = None,
 ) -> bytes:
     """Write a site's table of summed log-scores for a model.
 
@@ -316,6 +384,7 @@ def statistics(
         method: The model's method.
         state: The model's state.
         of: The model's checksum.
+        book: The site's book of masks, in a study that masks; by default here.
 
     Returns:
         The file that leaves.
@@ -324,14 +393,25 @@ def statistics(
         InputError: Too few rows are set aside.
     """
     agreement = study.agreement
-    if len(rows.y) < agreement.smallest:
+    if agreement.privacy is not None:
         raise InputError(
+            "Sums of log-scores would be released without noise, and the study promises differential privacy: none are "
+            "sent; a method that is tuned by the sites accounts for them."
+        )
+    if len(rows.y) < agreement.smallest:
+        sentence = (
             f"Only {len(rows.y)} rows are set aside to choose by and no count below {agreement.smallest} may be shown: "
             "this site sends no statistics."
         )
+        raise InputError(by_rule(SMALLEST_CELL, sentence))
     task = agreement.build_task()
     with torch.no_grad(), using_threads(threads_for(task)):
         table = log_scores(method, task, state, rows)
     about = {**_identity(agreement, member), "model": of, "knob": knob_of(method, state).name}
     header = Header("statistics", agreement.hash, agreement.name, member.name, 1, about)
+    if agreement.secure:
+        masks = MaskBook(book or book_path(study, member), study, member, key)
+        return seal(
+            {"masked": mask_table(masks, statistics_of(of), fingerprint(rows), table, len(rows.y))}, header, key
+        )
     return seal({"log_scores": table, "count": torch.tensor(len(rows.y))}, header, key)

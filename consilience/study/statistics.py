@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from consilience.admission.gate import refuse_errors
+from consilience.admission.gate import Rules, refuse_errors
+from consilience.admission.steps import COARSEST
 from consilience.agreement.agreement import Study
 from consilience.errors import InputError
 from consilience.formats.codec import TYPES
@@ -19,7 +20,10 @@ from consilience.study.account import Judgement
 from consilience.study.admission import admit, rules_of
 from consilience.study.choice import TEMPERATURES, score_at
 from consilience.study.files import from_sites
+from consilience.study.masked_round import read_told, sort_files
+from consilience.study.masking import statistics_of
 from consilience.study.model import Model
+from consilience.study.summing import add_tables
 
 
 class Statistics(NamedTuple):
@@ -29,11 +33,18 @@ class Statistics(NamedTuple):
         site: The site's name.
         rows: How many rows it set aside to choose by.
         table: Summed log-scores over them, [values, temperatures].
+        together: The sites of a masked sum; none where the file is one site's.
     """
 
     site: str
     rows: int
     table: Tensor
+    together: tuple[str, ...] = ()
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites it is about."""
+        return self.together or (self.site,)
 
 
 def read_statistics(
@@ -50,6 +61,8 @@ def read_statistics(
     Returns:
         The statistics that can be used, and a sentence for each file that cannot.
     """
+    if study.agreement.secure:
+        return _read_masked(study, model, knob, paths)
     envelopes, refused = from_sites(study, paths, "statistics")
     statistics = []
     for envelope in envelopes:
@@ -61,30 +74,56 @@ def read_statistics(
     return statistics, refused
 
 
-def _admit(study: Study, model: Model, knob: Knob, envelope: Envelope) -> Statistics:
-    agreement = study.agreement
-    rules = rules_of(agreement, study.member(envelope.header.sender).rows)
+def _check_model(model: Model, envelope: Envelope) -> None:
     if envelope.header.about.get("model") != model.checksum:
         raise InputError(f"{envelope.path} is about another model than this one: ask the site for new statistics.")
-    expected = {
-        "log_scores": torch.zeros(len(knob.values), len(TEMPERATURES), dtype=torch.float64),
-        "count": torch.tensor(0),
-    }
+
+
+def _empty_table(knob: Knob) -> Tensor:
+    return torch.zeros(len(knob.values), len(TEMPERATURES), dtype=torch.float64)
+
+
+def _admit(study: Study, model: Model, knob: Knob, envelope: Envelope) -> Statistics:
+    rules = rules_of(study.agreement, study.member(envelope.header.sender).rows)
+    _check_model(model, envelope)
     value = envelope.value(TYPES)
-    admit(value, expected, envelope.path)
-    rows = int(value["count"])
+    admit(value, {"log_scores": _empty_table(knob), "count": torch.tensor(0)}, envelope.path)
+    statistics = Statistics(envelope.header.sender, int(value["count"]), value["log_scores"])
+    _check_table(study, statistics, rules, envelope.path)
+    return statistics
+
+
+def _check_table(study: Study, statistics: Statistics, rules: Rules, where: str, rounding: float = 0.0) -> None:
+    """Refuse a table that cannot be one of summed log-scores."""
+    agreement = study.agreement
+    table = statistics.table
+    rows = statistics.rows
     if rows > rules.largest_site:
         raise InputError(
-            f"{envelope.path} is not used: it speaks for {rows:,} rows, and its site may for {rules.largest_site:,}."
+            f"{where} is not used: it speaks for {rows:,} rows, and its site may for {rules.largest_site:,}."
         )
-    positive = bool((value["log_scores"] > 0).any())
+    positive = bool((table > rounding).any())
     if rows < agreement.smallest or (positive and agreement.target.classes):
-        raise InputError(f"{envelope.path} cannot be a sum of log-probabilities over enough rows: not used.")
+        raise InputError(f"{where} cannot be a sum of log-probabilities over enough rows: not used.")
     assert rules.bounds is not None
     lowest = rows * rules.bounds.score(rules.largest_site) / min(TEMPERATURES)
-    if float(value["log_scores"].abs().max()) > lowest:
-        raise InputError(f"{envelope.path} is not used: its log-scores are larger than the study's model can give.")
-    return Statistics(envelope.header.sender, rows, value["log_scores"])
+    if float(table.abs().max()) > lowest:
+        raise InputError(f"{where} is not used: its log-scores are larger than the study's model can give.")
+
+
+def _read_masked(study: Study, model: Model, knob: Knob, paths: Sequence[Path]) -> tuple[list[Statistics], list[str]]:
+    """The sum of all sites' statistics, as one."""
+    own, told_paths = sort_files(paths)
+    envelopes, refused = from_sites(study, own, "statistics")
+    told, others = read_told(study, told_paths, 1)
+    for envelope in envelopes:
+        _check_model(model, envelope)
+    summed = add_tables(study, envelopes, told, _empty_table(knob), statistics_of(model.checksum))
+    statistics = Statistics("all sites together", summed.rows, summed.table, summed.names)
+    most = sum(study.member(name).rows for name in summed.names)
+    rules = rules_of(study.agreement, most)
+    _check_table(study, statistics, rules, "The sum of the statistics", COARSEST * len(summed.names))
+    return [statistics], [*refused, *others, *summed.refused]
 
 
 def judge(statistics: Statistics, knob: Knob, value: float, temperature: float) -> Judgement:

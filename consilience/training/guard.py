@@ -15,6 +15,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.likelihood import LOG_NOISE, SMALLEST, GaussianNoise, Heteroscedastic
+from consilience.outcomes.poisson import Poisson, read_counts
 from consilience.task import Task, mean_nll
 from consilience.tree import Params
 
@@ -25,8 +26,8 @@ ROWS = 8192  # passed at a time
 def find_explosion(task: Task, like: Params, start: Tensor, ends: Sequence[Tensor], data: Data) -> Tensor | None:
     """Tell whether training ended where no descent does.
 
-    That is with a mean loss above the one before training and above that of predicting 0, or with a learned noise
-    above the one before training and above the targets' own variance around 0.
+    That is with a mean loss above the one before training and above that of predicting 0 (of counts, their mean), or
+    with a learned noise above the one before training and above the targets' own variance around 0.
 
     Args:
         task: The target, of which the network and the likelihood count.
@@ -38,6 +39,10 @@ def find_explosion(task: Task, like: Params, start: Tensor, ends: Sequence[Tenso
     Returns:
         Whether one of the ends is there, a scalar; None for classes, whose gradients are bounded.
     """
+    if isinstance(task.likelihood, Poisson):
+        loss = torch.stack([_loss(task, like, end, data) for end in ends]).amax(0)
+        usual = torch.maximum(_constant_rate_loss(data), _loss(task, like, start, data))
+        return ~(loss <= usual + ABOVE)
     if type(task.likelihood) not in (GaussianNoise, Heteroscedastic):
         return None
     log_var = _log_variances(data)
@@ -53,6 +58,14 @@ def find_explosion(task: Task, like: Params, start: Tensor, ends: Sequence[Tenso
         usual = torch.maximum(tree.unravel(start, like)[LOG_NOISE].amax(), log_var.amax())
         exploded = exploded | ~(noise <= usual + ABOVE)
     return exploded
+
+
+def _constant_rate_loss(data: Data) -> Tensor:
+    """The mean negative log-likelihood of counts that all have one rate, the best."""
+    count, log_exposure = read_counts(data.y, data.w)
+    rate = (data.w @ count) / (data.w @ log_exposure.exp()).clamp(min=1e-12)
+    constant = rate.clamp(min=SMALLEST).log().expand_as(count)
+    return mean_nll(Poisson().nll(constant, data.y, {}), data.w)
 
 
 def _log_variances(data: Data) -> Tensor:

@@ -1,6 +1,7 @@
 """Write results/table.json, the tables of README.md and bytes.svg: python experiments/exact/summary.py [FOLDER]
 
-FOLDER is where table.py kept its trials; without one the tables are written from results/table.json as it is.
+FOLDER is where table.py kept its trials, which join those of results/table.json; without one the tables are written
+from results/table.json as it is.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ BETAS = (0.05, 0.1, 0.3)
 
 
 def collect(folder: Path) -> Trials:
-    """All trials that have ended, numbers cut to seven digits."""
-    trials: Trials = {}
+    """All trials that have ended, in the folder or before it, numbers cut to seven digits."""
+    trials: Trials = json.loads(RESULTS.read_text())
     for column in load("exact/table").columns:
         place = folder / "trials" / "full" / column.replace(":", "-").replace("/", "-")
         files = sorted(place.glob("seed-*.json"), key=lambda f: int(f.stem.removeprefix("seed-")))
@@ -63,7 +64,7 @@ def collect(folder: Path) -> Trials:
                 row: {score: None if v is None else float(f"{v:.7g}") for score, v in cells.items()}
                 for row, cells in values.items()
             }
-    return trials
+    return {column: dict(sorted(trials[column].items(), key=lambda pair: int(pair[0]))) for column in sorted(trials)}
 
 
 def cell(trials: Trials, column: str, row: str) -> Cell:

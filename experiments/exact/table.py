@@ -17,6 +17,7 @@ chosen in the 'rates' columns, on training rows of Fashion-MNIST. Nothing is cho
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import sys
 import tempfile
@@ -435,37 +436,31 @@ PLAN: tuple[tuple[str, range], ...] = (  # columns and their seeds, what decides
     *((f"fashion_mnist/conv:{width}/bytes", ONE) for width in WIDTHS[:-2]),
     ("cifar10/conv:1024/dirichlet:0.1/10", FIVE),
     ("cifar10/conv:2048/exact", ONE),
+    *((f"{name}/conv:1024/exact", TEN) for name in (*LARGE, "femnist")),
+    *((f"{name}/conv:1024/dirichlet:0.1/10", TEN) for name in LARGE),
+    ("femnist/conv:1024/natural/50", TEN),
+    *((f"{name}/conv:1024/{split}", ONE) for name in LARGE for split in SPLITS[1:]),
     ("mnist/cnn/dirichlet:0.1/10", ONE),
-    ("cifar10/cnn/dirichlet:0.1/10", ONE),
-    ("fashion_mnist/conv:1024/bytes", ONE),
     ("digits/conv:512/dirichlet:0.3+rotate:30/5", TEN),
-    ("fashion_mnist/cnn/pooled", ONE),
+    ("femnist/conv:1024/exact/300", ONE),
+    ("femnist/conv:1024/natural/300", ONE),
+    ("cifar10/cnn/dirichlet:0.1/10", ONE),
+    *((f"{name}/cnn/pooled", ONE) for name in ("fashion_mnist", "mnist", "cifar10")),
+    ("heart_disease/mlp/natural/4", TEN),
+    ("heart_disease/mlp/pooled", TEN),
     *((f"beijing_air/{kind}/natural/12", THREE) for kind in ("identity", "fourier:315")),
     ("beijing_air/mlp/natural/12", THREE),
     ("beijing_air/mlp/pooled", THREE),
     ("fashion_mnist/cnn/dirichlet:0.1/10/once", ONE),
-    ("heart_disease/mlp/natural/4", TEN),
-    ("heart_disease/mlp/pooled", TEN),
+    ("mnist/conv:1024/exact/dirichlet", ONE),
+    ("fashion_mnist/conv:1024/bytes", ONE),
+    ("fashion_mnist/cnn/dirichlet:0.1/10/more", ONE),
     ("fashion_mnist/conv:2048/bytes", ONE),
-    *(
-        (column, THREE)
-        for name in ("fashion_mnist", "mnist")
-        for column in (f"{name}/conv:1024/exact", f"{name}/conv:1024/dirichlet:0.1/10")
-    ),
-    *(
-        (column, ONE)
-        for name in ("cifar10", "mnist")
-        for column in (f"{name}/cnn/pooled", f"{name}/cnn/dirichlet:0.1/10/once")
-    ),
+    *((f"{name}/cnn/dirichlet:0.1/10/once", ONE) for name in ("cifar10", "mnist")),
     ("femnist/cnn/natural/50", ONE),
     ("femnist/cnn/pooled", ONE),
-    *((f"{name}/conv:1024/{split}", ONE) for name in LARGE for split in SPLITS[1:]),
     *((column, THREE) for column in (*DIGITS, *SHIFTED)),
     ("fashion_mnist/conv:1024/exact/dirichlet", ONE),
-    ("mnist/conv:1024/exact/dirichlet", ONE),
-    ("cifar10/conv:1024/exact", THREE),
-    ("fashion_mnist/cnn/dirichlet:0.1/10/more", ONE),
-    ("femnist/conv:1024/exact/300", ONE),
     ("mnist/conv:1024/check", ONE),
 )
 
@@ -480,10 +475,16 @@ EXPERIMENT = Experiment(
 
 
 def run_plan(out: Path, data_dir: str | None) -> None:
-    """Run what is missing, in the order of `PLAN`; the files are those of `consilience reproduce exact/table`."""
+    """Run what neither `out` nor results/table.json has, in the order of `PLAN`.
+
+    The files are those of `consilience reproduce exact/table`.
+    """
     torch.set_num_threads(1)
+    known = json.loads((Path(__file__).parent / "results" / "table.json").read_text())
     for column, seeds in PLAN:
         for seed in seeds:
+            if str(seed) in known.get(column, {}):
+                continue
             file = f"trials/full/{column.replace(':', '-').replace('/', '-')}/seed-{seed}.json"
             if not (out / file).exists():
                 Store(out).write_checked(file, {"format": FORMAT, "values": trial(column, seed, "full", data_dir)})

@@ -13,11 +13,13 @@ from places import COLUMNS, SHORT, Place
 from tiny import Invoke
 
 from consilience.agreement.agreement import read
+from consilience.agreement.rehearsal import probe_rows
 from consilience.cli.site_tables import show_parts
 from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.formats.signature import new_key
 from consilience.posterior import Dense, multiply
 from consilience.study.model import read_model
+from consilience.study.site import read_memory
 
 
 @pytest.fixture
@@ -435,3 +437,45 @@ def test_keys_and_files_of_others_are_refused(place: Place) -> None:
         (changed, "has changed since"),
     ):
         assert found[0] == 2 and said in found[2] and "Traceback" not in found[2]
+
+
+def test_a_site_predicts_with_its_own_model_where_sites_have_such(place: Place) -> None:
+    """What is handed out holds nothing of a single site; the site adds what it kept, and a newcomer cannot."""
+    place.begun("--method", "hierarchical", "--rows-per-parameter", "1")
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    place.everybody("sepsis.model")
+    options = ("sepsis.model", "data.csv", "--study", "sepsis.toml")
+
+    newcomer = place.at("north", "predict", *options, "-o", "new.csv")
+    own = place.at("north", "predict", *options, "--memory", "north.memory", "-o", "own.csv")
+    evaluated = place.at("north", "site", "evaluate", *options)
+
+    assert "the model that a newcomer gets" in newcomer
+    assert "This site's own model" in own and "This site's own model" in evaluated
+    assert (place.root / "north" / "own.csv").read_text() != (place.root / "north" / "new.csv").read_text()
+    pooled = read_model(place.root / "server" / "sepsis.model")
+    assert pooled.state.factors == ()
+    study = read(place.root / "server" / "sepsis.toml")
+    home = pooled.at_home(read_memory(study, place.root / "north" / "north.memory", 1))
+    probes = probe_rows(study.agreement)
+    lines = (place.root / "north" / "own.csv").read_text().splitlines()
+    assert not torch.equal(home(probes)[0], pooled(probes)[0]) and len(lines) == 121
+    place.at("north", "site", "statistics", "sepsis.toml", "sepsis.model", "data.csv")
+    for words, said in (
+        (("predict", "sepsis.model", "data.csv", "--memory", "north.memory"), "give --study too"),
+        (("predict", *options, "--memory", "none.memory"), "none.memory is not here"),
+    ):
+        code, _, error = place.tried("north", *words)
+        assert code == 2 and said in error
+
+
+def test_a_model_for_all_sites_takes_no_memory(place: Place) -> None:
+    place.begun()
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    place.everybody("sepsis.model")
+    code, _, error = place.tried(
+        "north", "predict", "sepsis.model", "data.csv", "--study", "sepsis.toml", "--memory", "north.memory"
+    )
+    assert code == 2 and "leave --memory out" in error

@@ -29,5 +29,14 @@ def test_every_data_set_has_its_facts() -> None:
 def test_the_draws_of_a_split_never_change() -> None:
     draws = {name: int(draw) for name, draw in Draw.__members__.items()}
 
-    assert draws == {"TEST": 0, "SERVER": 1, "SITES": 2, "FOLLOW": 3, "VALIDATION": 4, "SHIFT": 5, "INPUTS": 5}
+    assert draws == {
+        "TEST": 0,
+        "SERVER": 1,
+        "SITES": 2,
+        "FOLLOW": 3,
+        "VALIDATION": 4,
+        "SHIFT": 5,
+        "INPUTS": 5,
+        "CONFORMAL": 6,
+    }
     assert [int(role) for role in (Role.TRAIN, Role.TEST, Role.VALIDATION)] == [0, 1, 2]

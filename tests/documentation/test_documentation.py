@@ -93,7 +93,9 @@ def run_console(block: Block, page: Path, invoke: Invoke) -> None:
     joined = block.text.replace("\\\n", " ")
     for command, below in re.findall(r"^\$ ([^\n]*)\n((?:(?!\$ )[^\n]*\n?)*)", joined, re.MULTILINE):
         words = shlex.split(command, comments=True)[1:]
-        if words[0] in ("run", "compare") and "inference.epochs" not in command and "--resume" not in command:
+        paced = "inference.epochs" in command or "inference.steps" in command
+        exact = "--event" in command  # sums, which take no epochs
+        if words[0] in ("run", "compare") and not exact and not paced and "--resume" not in command:
             words += ["--set", "inference.epochs=10"]
         if words[0] == "run" and "--resume" not in command:
             words.append("--no-bounds")  # which take most of the time
@@ -133,6 +135,19 @@ def test_an_absent_page_is_left_out_and_a_new_one_is_listed(pages: types.ModuleT
     made = pages.complete(index, tmp_path)
 
     assert made == "```{toctree}\n:caption: Start\n\nknown\n```\n\n```{toctree}\n:caption: More\n\nnew\n```\n"
+
+
+def test_the_threat_model_asks_every_method_whether_it_is_a_sum(pages: types.ModuleType) -> None:
+    from consilience.methods import METHODS
+
+    table = {row.split("`")[1]: row for row in pages.threats().splitlines() if "`" in row}
+    federated = {name: kind for name, kind in METHODS.items() if not kind.bound}
+
+    assert table.keys() == federated.keys()
+    for name, kind in federated.items():
+        assert kind.sends in table[name]
+        assert ("the sum" in table[name]) == (kind().summation() is not None), name
+    assert "```{include} parts/threats.md" in (ROOT / "docs" / "threat-model.md").read_text()
 
 
 def test_readme_lists_the_methods_there_are(pages: types.ModuleType) -> None:

@@ -17,7 +17,7 @@ from consilience.findings.warnings import doubts
 from consilience.predictive import Categorical, Normal
 from consilience.report.run_page import run_page
 from consilience.report.suppression import suppress
-from consilience.runs.evaluate import examples, picture, predicted_bins
+from consilience.runs.shown import examples, picture, predicted_bins
 
 
 def calm() -> dict[str, Any]:

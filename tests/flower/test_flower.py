@@ -32,11 +32,12 @@ from consilience.errors import InputError
 from consilience.flower import wire
 from consilience.flower.client import Site, answer, recall, remember
 from consilience.flower.engine import Flower
+from consilience.flower.site import read_kept, write_state
 from consilience.formats.codec import kept_types_of, types_of
 from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.parties import Client, Received, Reply, Server
-from consilience.posterior import Point
+from consilience.posterior import Natural, Point
 from consilience.version import __version__
 
 METHOD = tiny.method("fedavg")
@@ -696,3 +697,19 @@ def test_a_simulation_that_is_resumed_gives_the_sites_their_memories_back(tmp_pa
     whole = co.run(method, task, sites, rounds=4, engine="sequential")
     for name, value in whole.state.control.items():
         assert torch.equal(parts.state.control[name], value)
+
+
+def test_a_deployed_site_finds_what_it_kept(tmp_path: Path) -> None:
+    """What a SuperNode's answer left in the site's file is what its own model is made of."""
+    method = co.Hierarchical()
+    kept = Natural(torch.arange(3.0), torch.eye(3))
+    arrays, outline = wire.pack(kept, kept_types_of(method))
+    state = RecordDict({"memory 1": arrays, "outline 1": ConfigRecord({"outline": outline})})
+    write_state(tmp_path / "memory-of-a-study.bin", state)
+
+    again = read_kept(tmp_path / "memory-of-a-study.bin", method, 2)
+
+    assert isinstance(again, Natural)
+    assert torch.equal(again.linear, kept.linear) and torch.equal(again.precision, kept.precision)
+    with pytest.raises(co.InputError, match="kept in round 1"):
+        read_kept(tmp_path / "memory-of-a-study.bin", method, 1)

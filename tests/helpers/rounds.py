@@ -13,6 +13,7 @@ from consilience import tree
 from consilience.agreement.agreement import Study
 from consilience.formats.signature import read_key
 from consilience.study.coordinator import pool
+from consilience.study.masking import book_path
 from consilience.study.model import read_model
 from consilience.study.rows import Parts, parts, rows_of
 from consilience.study.site import fit, statistics
@@ -63,5 +64,6 @@ def statistics_of(study: Study, folder: Path, model: Path) -> list[Path]:
         key = read_key(folder / f"{name}.key")
         made.append(folder / f"{name}.statistics")
         member = study.member(name)
-        made[-1].write_bytes(statistics(study, member, key, own.choose, read.method, read.state, read.checksum))
+        book = book_path(study, member, folder)
+        made[-1].write_bytes(statistics(study, member, key, own.choose, read.method, read.state, read.checksum, book))
     return made

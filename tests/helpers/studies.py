@@ -13,6 +13,7 @@ from consilience.agreement.columns import Column, Target
 from consilience.agreement.rehearsal import would_leave
 from consilience.agreement.text import agreement_text
 from consilience.formats.signature import new_key, public, read_key, sign
+from consilience.privacy.masks import derive_key, public_half
 
 COLUMNS = (
     Column("age", "number", "years", (18.0, 100.0), 50.0, 15.0),
@@ -42,8 +43,9 @@ def study(folder: Path, names: tuple[str, ...] = NAMES, committed: int = ROWS, *
     for name in names:
         path = folder / f"{name}.key"
         key = read_key(path) if path.exists() else new_key(path)
-        signature = sign(key, "agreement", signed_words(agreed, name, committed))
-        made = made.with_member(name, public(key), signature, committed)
+        masks = public_half(derive_key(key, agreed.hash)) if agreed.secure else ""
+        signature = sign(key, "agreement", signed_words(agreed, name, committed, masks))
+        made = made.with_member(name, public(key), signature, committed, masks)
     return made
 
 

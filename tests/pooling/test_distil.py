@@ -20,7 +20,7 @@ from consilience.method import Pooled, State
 from consilience.methods.fedpa import delta
 from consilience.parties import Client, Server
 from consilience.payload import nbytes
-from consilience.pooling.distil import MatchNormals, SeekNormals, widen
+from consilience.pooling.distil import Distil, MatchNormals, SeekNormals, Start, at_average, at_client, widen
 from consilience.posterior import Point, Posterior, Samples, dense_moments
 from consilience.predictive import Categorical, Normal, logarithmic, product, robust, shared
 from consilience.prior import Isotropic
@@ -404,3 +404,15 @@ def test_fedpas_delta_leaves_out_what_was_not_drawn(drawn: int) -> None:
     theta, samples = Key(0).normal((5,)), Key(1).normal((4, 5))
     mask = torch.arange(4) >= 4 - drawn
     torch.testing.assert_close(delta(theta, samples, 0.4, mask), delta(theta, samples[4 - drawn :], 0.4))
+
+
+@pytest.mark.parametrize("start", [at_average, at_client])
+def test_a_student_of_clients_that_send_no_weights_starts_from_fresh_ones(start: Start) -> None:
+    """Evidence pooling without weights has nothing to start a student from; it ended with a traceback."""
+    sites = co.datasets.moons(n=80).split(co.splits.iid(), sites=2, test=0.25, inputs=10, seed=0)
+    task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(4,)))
+    distil = Distil(co.Adam(epochs=1), start=start)
+
+    result = co.run(co.EvidenceLogits(co.SGD(epochs=1), distil=distil), task, sites, seed=0)
+
+    assert result.metrics["nll"] > 0

@@ -168,3 +168,55 @@ def test_bounds_are_trained_on_the_engine_of_the_run() -> None:
         VECTORISED.clear()
         assert result.bounds.keys() == {"local_only", "centralised"}
         assert VECTORISED[0] == (engine == "vectorised")
+
+
+def test_sites_with_models_of_their_own_and_a_common_one_are_scored_by_both() -> None:
+    """Each site's own model on its own rows is the headline; what a newcomer gets is named, on all rows."""
+    task, sites = unlike_sites()
+    result = co.run(co.Hierarchical(), task, sites)
+    report = result.report
+    models = result.method.personal(task, result.state)
+    assert models is not None
+    own = evaluate.join([model(test.x) for model, test in zip(models, sites.test, strict=True)])
+    common = result.method.predictive(task, result.state)(sites.all_test.x)
+
+    assert report["metrics"]["nll"] == pytest.approx(scores(own, sites.all_test.y)["nll"])
+    assert report["newcomer"]["metrics"]["nll"] == pytest.approx(scores(common, sites.all_test.y)["nll"])
+    assert report["metrics"]["nll"] < 0.5 < report["newcomer"]["metrics"]["nll"]  # opposite sites: nothing is common
+    for entry, model, test in zip(report["per_site"], models, sites.test, strict=True):
+        assert entry["metrics"]["nll"] == pytest.approx(scores(model(test.x), test.y)["nll"], rel=1e-5)
+    assert report["tempered"]["metrics"]["nll"] < report["newcomer"]["tempered"]["metrics"]["nll"]
+    last = report["history"][-1]
+    assert (last["nll"], last["newcomer_nll"]) == (report["metrics"]["nll"], report["newcomer"]["metrics"]["nll"])
+    page = run_page({**report, "bounds": {}})
+    assert "own rows" in page and "Newcomer" in page
+    report = {**report, "bounds": result.bounds}
+    assert "its model without the others has an NLL of" in sentence(read_run(report))
+    assert "newcomer" in str(result)
+
+
+def test_validation_rows_are_those_of_each_sites_own_model() -> None:
+    draws = torch.Generator().manual_seed(2)
+    x = torch.randn(300, 2, generator=draws)
+    y = (x[:, 0] > 0).long()
+    y[150:] = 1 - y[150:]
+    data = co.from_arrays(x, y, ["a"] * 150 + ["b"] * 150)
+    sites = data.split(co.splits.natural(), calibration=0, validation=0.3)
+    result = co.run(co.Hierarchical(), co.classification(co.models.linear(2, 2)), sites)
+    assert result.report["history"][-1]["validation_nll"] < 0.5
+
+
+def test_a_comparison_names_the_sites_own_models_and_the_newcomers(tmp_path: Path) -> None:
+    recipe = Recipe(data="moons", model="linear", sites=3, calibration=0)
+    plan = Plan(("hierarchical", "gaussian_product"), recipe, ("dirichlet:0.5",), tuple(range(6)))
+    comparison = compare_plan(plan, tmp_path)
+    row = next(row for row in comparison.rows if row.row == "hierarchical")
+    assert row.newcomer is not None and row.own_rows is None
+    assert row.newcomer.scores.metrics["nll"] != row.metrics["nll"]
+    for text in (comparison_page(comparison.to_json()), str(comparison)):
+        assert "own rows" in text and "newcomer" in text
+    assert "| hierarchical, own rows |" in markdown(comparison)
+    assert "| hierarchical, newcomer (all rows) |" in markdown(comparison)
+    assert '"hierarchical, newcomer (all rows)",no,nll' in csv_text(comparison)
+    again = compare_plan(plan, tmp_path)
+    assert next(row for row in again.rows if row.row == "hierarchical").newcomer == row.newcomer

@@ -14,8 +14,10 @@ from tiny import Invoke
 from torch import Tensor
 
 from consilience.agreement.agreement import Agreement, Sender, Study, read, signed_words
-from consilience.agreement.columns import inspect
+from consilience.agreement.columns import Column, inspect
 from consilience.agreement.text import agreement_text, study_text
+from consilience.agreement.toml import check_column
+from consilience.data.cells import Cell
 from consilience.errors import InputError
 from consilience.formats.envelope import Header, seal
 from consilience.formats.signature import new_key, public, read_key, sign
@@ -156,3 +158,12 @@ def test_constants_that_are_no_constants_are_not_written(tmp_path: Path) -> None
 
     with pytest.raises(InputError):
         with_scaling(agreed, [path])
+
+
+def test_a_missing_number_may_become_the_mean_without_a_mark() -> None:
+    """`missing = "centre"`: the agreed mean, or under scaling by sums the mean of all sites."""
+    column = Column("lactate", "number", "mmol/l", (0.0, 30.0), 2.5, 2.0, missing="centre")
+    cells = [Cell(text, "a.csv", 2 + i) for i, text in enumerate(("4.5", "", "2.5"))]
+    assert column.names == ["lactate"]
+    assert column.features(cells).tolist() == [[1.0], [0.0], [0.0]]
+    check_column(column)

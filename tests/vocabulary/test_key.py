@@ -7,7 +7,7 @@ import pytest
 from consilience.key import Key, Stream
 
 # The numbers of runs, resumes and signed studies made before streams had names.
-NUMBERS = {"INIT": 0, "LOCAL": 1, "AGGREGATE": 2, "PARTICIPATION": 3, "ROLES": 3, "PROBE": 4}
+NUMBERS = {"INIT": 0, "LOCAL": 1, "AGGREGATE": 2, "PARTICIPATION": 3, "ROLES": 3, "PROBE": 4, "SETS": 7}
 
 
 @pytest.mark.parametrize("name", NUMBERS)

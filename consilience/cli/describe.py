@@ -1,0 +1,93 @@
+"""Commands that describe columns before any model: table one of a simulation, of a site, and of a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from consilience.cli.handed import Key_, Study_, Table_, columns, say, site_identity, write_files
+from consilience.cli.options import Data_, DataDir_, Seed_, Sites_, Split_, Target_, app
+from consilience.cli.screen import out
+from consilience.cli.site import Out_, site_app
+from consilience.cli.study import Files_, study_app, warn
+
+if TYPE_CHECKING:
+    from consilience.summaries.table import TableOne
+
+Csv_ = Annotated[Path | None, typer.Option("--csv", help="Also write every number here, a line each.")]
+Html_ = Annotated[Path | None, typer.Option("--html", help="Also write a page.")]
+
+
+@app.command(short_help="Describe the columns by site: table one.")
+def describe(
+    data: Data_ = "digits",
+    target: Target_ = None,
+    sites: Sites_ = None,
+    split: Split_ = None,
+    seed: Seed_ = 0,
+    smallest: Annotated[int, typer.Option(help="The fewest rows of a cell that is shown.")] = 10,
+    csv_: Csv_ = None,
+    html_: Html_ = None,
+    data_dir: DataDir_ = None,
+) -> None:
+    """Show counts, means, deviations, quartiles and gaps of the training rows, by site and over all."""
+    from consilience.runs.recipe import Recipe
+    from consilience.summaries.table import table_one
+
+    recipe = Recipe("", data=data, target=target, sites=sites, split=split, seed=seed, calibration=0, data_dir=data_dir)
+    table = table_one(recipe.build_sites(), smallest)
+    _write(table, target or data, csv_, html_)
+    _show(table)
+
+
+@site_app.command("describe")
+def describe_site(study_file: Study_, table: Table_, out_: Out_ = None, key: Key_ = None) -> None:
+    """Write counts, means and deviations of the columns for table one; small counts stay here."""
+    from consilience.agreement.agreement import read
+    from consilience.study.rows import rows_of
+    from consilience.study.table_one import table_file
+
+    study = read(study_file)
+    member, signing_key = site_identity(study, key)
+    _, inspection = rows_of(study.agreement, table, one_class=True)
+    path = out_ or Path(f"{member.name}.table")
+    write_files(path, table_file(study, member, signing_key, inspection), "For the coordinator")
+    say(f"`consilience site show {path} --all` shows everything that leaves.")
+
+
+@study_app.command("describe")
+def describe_study(
+    study_file: Study_,
+    files: Files_,
+    csv_: Csv_ = None,
+    html_: Html_ = None,
+) -> None:
+    """Add up the sites' tables and show table one, by site and over all."""
+    from consilience.agreement.agreement import read
+    from consilience.study.table_one import read_tables
+
+    study = read(study_file)
+    table, refused = read_tables(study, files)
+    warn(refused)
+    _write(table, study.agreement.name, csv_, html_)
+    _show(table)
+
+
+def _write(table: TableOne, title: str, csv_: Path | None, html_: Path | None) -> None:
+    if csv_ is not None:
+        write_files(csv_, table.to_csv(), "Table")
+    if html_ is not None:
+        from consilience.report.table_one_page import table_one_page
+
+        write_files(html_, table_one_page(table, title), "Report")
+
+
+def _show(table: TableOne) -> None:
+    heads = ["", "all", *table.sites]
+    listing = columns(heads, right=heads[1:])
+    for line in table.lines():
+        listing.add_row(*line)
+    out.print(listing)
+    say(f"Counts from 1 to {table.smallest - 1}, and what would give them away by subtraction, are withheld.")

@@ -1,0 +1,240 @@
+"""What each site alone says of a linear layer's weights: its likelihood as a quadratic, without the prior."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from consilience import tree
+from consilience.data.sites import Data
+from consilience.errors import InputError
+from consilience.likelihood import LOG_NOISE, GaussianNoise
+from consilience.models.features import flatten, last_layer
+from consilience.parties import Received
+from consilience.pooling.derivatives import Derivatives, pack
+from consilience.pooling.heads import Spectrum
+from consilience.pooling.sums import Sums, decompress, square_matrix, whole_gram
+from consilience.posterior import Dense, Natural, Point, natural
+from consilience.task import Task
+from consilience.tree import Params
+
+MOST = 400  # weights of which all second derivatives are taken from rows
+NOT_PLAIN = (
+    "Effects are those of a linear model on the columns themselves: use the model 'linear' without a feature map."
+)
+NO_GAUSSIAN = (
+    "Effects need a Gaussian over all weights with their covariances, which this state lacks: use glm, or "
+    "gaussian_product with --set inference=Laplace --set inference.dense=True."
+)
+NO_EFFECTS = "The head of this model has no likelihood whose weights are effects: for classes use glm."
+
+
+def layer_of(task: Task) -> Params:
+    """Name the weights of a linear model.
+
+    Args:
+        task: The statistical problem.
+
+    Returns:
+        Weight and bias by name.
+
+    Raises:
+        InputError: The model is no linear layer on the columns themselves.
+    """
+    layers = flatten(task.model)
+    if not isinstance(layers[-1], nn.Linear) or not all(isinstance(layer, nn.Flatten) for layer in layers[:-1]):
+        raise InputError(NOT_PLAIN)
+    last_layer(task.model)
+    return {name: task.like[name].double() for name in task.uncertain}
+
+
+def gaussian_of(task: Task, state: Any) -> Dense:
+    """Find the Gaussian over a linear model's weights in a server's state.
+
+    Args:
+        task: The statistical problem.
+        state: The state after the last round.
+
+    Returns:
+        The Gaussian in double precision, in the order of the task's weights; a learned log-noise comes last.
+
+    Raises:
+        InputError: There is none.
+    """
+    layer = layer_of(task)
+    fit = getattr(state, "fit", None)
+    if isinstance(fit, Spectrum) and isinstance(task.likelihood, GaussianNoise):
+        return _from_spectrum(fit, layer)
+    if fit is not None and len(fit):
+        raise InputError(NO_EFFECTS)
+    posterior = state.posterior
+    if not isinstance(posterior, Dense):
+        raise InputError(NO_GAUSSIAN)
+    return Dense(posterior.mean.double().cpu(), posterior.precision.double().cpu())
+
+
+def _from_spectrum(fit: Spectrum, layer: Params) -> Dense:
+    """Bayesian linear regression: independent weights along the eigenvectors, and a level at the rows' centre."""
+    width = pack(layer).shape[1]
+    size = len(fit.mean)
+    precision = fit.basis[0] @ torch.diag(fit.shrunk[0]) @ fit.basis[0].T
+    whole = torch.block_diag(fit.weight.reshape(1, 1), precision)
+    change = torch.eye(size + 1, dtype=torch.float64)  # from bias and weights of features as they are
+    change[0, 1:] = fit.mean + fit.scale * fit.centre[0]
+    change[1:, 1:] = torch.diag(fit.scale)
+    one = (change.T @ whole @ change)[size + 1 - width :, size + 1 - width :]
+    weight, bias = fit.linear()
+    means = torch.cat([bias.unsqueeze(1), weight], 1)[:, size + 1 - width :]
+    matrix = torch.block_diag(*(one / noise for noise in fit.noise))
+    return _in_order(means, matrix, layer)
+
+
+def _places(layer: Params) -> Tensor:
+    """Where the numbers of B [C, K] stand among a task's weights."""
+    count = sum(leaf.numel() for leaf in layer.values())
+    return pack(tree.unravel(torch.arange(count), layer)).long()
+
+
+def _in_order(means: Tensor, matrix: Tensor, layer: Params) -> Dense:
+    """A Gaussian over B [C, K], a row after another, in the order of a task's weights."""
+    places = _places(layer).flatten()
+    mean = torch.empty(len(places), dtype=torch.float64)
+    precision = torch.empty(len(places), len(places), dtype=torch.float64)
+    mean[places] = means.flatten()
+    precision[places.unsqueeze(1), places] = matrix
+    return Dense(mean, precision)
+
+
+def from_replies(task: Task, pooled: Dense, replies: Sequence[Received], message: Any = None) -> list[Natural] | None:
+    """Read the sites' likelihoods off their replies.
+
+    Args:
+        task: The statistical problem.
+        pooled: The Gaussian of all sites together.
+        replies: The replies of one round.
+        message: What they answer, where it is known.
+
+    Returns:
+        One for each reply; None where replies do not say.
+    """
+    payloads = [reply.payload for reply in replies]
+    layer = layer_of(task)
+    if payloads and all(isinstance(payload, Dense) for payload in payloads):
+        prior = task.prior.dense(layer)
+        return [_without(payload, prior) for payload in payloads]
+    if payloads and all(isinstance(payload, Sums) for payload in payloads) and len(payloads[0].square):
+        precision = math.exp(-_log_noise(task, pooled, payloads))
+        return [_from_sums(payload, layer, precision) for payload in payloads]
+    if payloads and all(_has_hessian(payload, layer) for payload in payloads) and isinstance(message, Point):
+        point = pack({name: message.params[name] for name in layer})
+        return [_from_derivatives(payload, point, layer) for payload in payloads]
+    return None
+
+
+def _without(posterior: Dense, prior: Dense) -> Natural:
+    """A site's posterior with the prior taken out of it."""
+    count = len(prior.mean)  # a learned log-noise, which comes last, is left out
+    whole = natural(Dense(posterior.mean.double(), posterior.precision.double()))
+    start = natural(Dense(prior.mean.double(), prior.precision.double()))
+    return Natural(whole.linear[:count] - start.linear, whole.precision[:count, :count] - start.precision)
+
+
+def _log_noise(task: Task, pooled: Dense, payloads: Sequence[Sums]) -> float:
+    """The log-variance of an observation: known, learned with the weights, or what the pooled line leaves."""
+    assert isinstance(task.likelihood, GaussianNoise)
+    layer = layer_of(task)
+    count = sum(leaf.numel() for leaf in layer.values())
+    if LOG_NOISE in task.like and len(pooled.mean) > count:
+        return float(pooled.mean[-1])
+    if task.likelihood.noise:
+        return math.log(task.likelihood.noise)
+    weights = pooled.mean[:count][_places(layer)]
+    left = 0.0
+    rows = 0.0
+    for sums in payloads:
+        gram, cross = _gram(sums, weights.shape[1])
+        left += float(sums.square.sum() - 2 * (weights * cross).sum() + ((weights @ gram) * weights).sum())
+        rows += float(sums.counts.sum()) * len(weights)
+    return math.log(max(left / max(rows - 1, 1.0), 1e-300))
+
+
+def _gram(sums: Sums, width: int) -> tuple[Tensor, Tensor]:
+    """Σ φφᵀ [K, K] and Σ y φᵀ [C, K]."""
+    wide = decompress(sums)
+    skip = wide.features - width
+    gram = square_matrix(whole_gram(wide), wide.features).double()[skip:, skip:]
+    return gram, wide.cross.double()[:, skip:]
+
+
+def _from_sums(sums: Sums, layer: Params, precision: float) -> Natural:
+    places = _places(layer)
+    gram, cross = _gram(sums, places.shape[1])
+    dense = _in_order(cross * precision, torch.block_diag(*([gram * precision] * len(cross))), layer)
+    return Natural(dense.mean, dense.precision)
+
+
+def _has_hessian(payload: Any, layer: Params) -> bool:
+    count = sum(leaf.numel() for leaf in layer.values())
+    if not isinstance(payload, Derivatives) or not isinstance(payload.curvature, Tensor):
+        return False
+    return payload.curvature.numel() == count * (count + 1) // 2
+
+
+def _from_derivatives(sent: Derivatives, point: Tensor, layer: Params) -> Natural:
+    """One Newton step from where the derivatives were taken."""
+    hessian = square_matrix(sent.curvature.double(), point.numel())
+    linear = hessian @ point.flatten() - sent.gradient.double().flatten()
+    dense = _in_order(linear.reshape(point.shape), hessian, layer)
+    return Natural(dense.mean, dense.precision)
+
+
+def from_rows(task: Task, pooled: Dense, parts: Sequence[Data]) -> list[Natural] | None:
+    """Approximate the sites' likelihoods about the pooled model: gradients and second derivatives over their rows.
+
+    A site's own estimate is then one Newton step away from the pooled one; for numbers it is least squares.
+
+    Args:
+        task: The statistical problem.
+        pooled: The Gaussian of all sites together.
+        parts: Every site's training rows.
+
+    Returns:
+        One for each site; None where there are too many weights.
+    """
+    layer = layer_of(task)
+    count = sum(leaf.numel() for leaf in layer.values())
+    if count > MOST:
+        return None
+    centre = pooled.mean[:count]
+    others = {name: leaf.double() for name, leaf in task.likelihood.extra().items()}
+    if LOG_NOISE in others:
+        others[LOG_NOISE] = torch.full_like(others[LOG_NOISE], _row_noise(task, pooled, parts))
+    naturals = []
+    for part in parts:
+        rows = Data(part.x.double().cpu(), part.y.cpu(), part.w.double().cpu())
+        if rows.y.is_floating_point():
+            rows = rows._replace(y=rows.y.double())
+
+        def loss(vector: Tensor, rows: Data = rows) -> Tensor:
+            params = {**tree.unravel(vector, layer), **others}
+            return (task.likelihood.nll(task.outputs(params, rows.x), rows.y, params) * rows.w).sum()
+
+        hessian: Tensor = torch.func.jacrev(torch.func.grad(loss))(centre)  # forward mode is not safe in threads
+        gradient: Tensor = torch.func.grad(loss)(centre)
+        naturals.append(Natural(hessian @ centre - gradient, hessian))
+    return naturals
+
+
+def _row_noise(task: Task, pooled: Dense, parts: Sequence[Data]) -> float:
+    """The log-variance of an observation: learned with the weights, or what the pooled line leaves."""
+    layer = layer_of(task)
+    count = sum(leaf.numel() for leaf in layer.values())
+    if len(pooled.mean) > count:
+        return float(pooled.mean[-1])
+    params = tree.unravel(pooled.mean[:count], layer)
+    left = torch.cat([(task.outputs(params, p.x.double()).flatten() - p.y.double().flatten()) for p in parts])
+    return math.log(max(float((left**2).mean()), 1e-300))

@@ -1,0 +1,138 @@
+"""What a report says of prediction sets: the guarantee, its assumption, and what the sets did on test rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from consilience.findings.numbers import count, number, percent
+from consilience.findings.wording import Json
+from consilience.guarantees.measured import Covered
+
+KIND_NAMES = {
+    "class": "by class",
+    "pooled": "by pooled counts",
+    "quantile": "by a quantile of the sites' quantiles",
+    "own": "by each site's own rows",
+}
+
+
+@dataclass(frozen=True)
+class SetsReport:
+    """The prediction sets of a model.
+
+    Attributes:
+        level: The share of rows to be covered.
+        kind: Which guarantee.
+        score: What the thresholds are of.
+        promise: What holds, in words.
+        assumption: Under which assumption.
+        least: The coverage that is reached with 95 % confidence over calibration rows.
+        rows: Calibration rows behind all thresholds.
+        overall: What the sets did on all test rows; None where nobody tried.
+        by_site: The same by site, the least covered first.
+        by_class: The same by class.
+        refused: Why there are no sets; empty where there are.
+    """
+
+    level: float
+    kind: str
+    score: str
+    promise: str
+    assumption: str
+    least: float
+    rows: int
+    overall: Covered | None
+    by_site: Sequence[Covered]
+    by_class: Sequence[Covered]
+    refused: str = ""
+
+
+def read_sets(value: Json | None) -> SetsReport | None:
+    """Read what a report says under `guarantee`.
+
+    Args:
+        value: The JSON; None where it says nothing.
+
+    Returns:
+        The typed value.
+    """
+    if not value:
+        return None
+    if "refused" in value:
+        return SetsReport(0.0, "", "", "", "", 0.0, 0, None, (), (), str(value["refused"]))
+    overall = None
+    if value.get("overall"):
+        overall = _read_covered(value["overall"])
+    return SetsReport(
+        level=float(value["level"]),
+        kind=str(value["kind"]),
+        score=str(value["score"]),
+        promise=str(value["promise"]),
+        assumption=str(value["assumption"]),
+        least=float(value["least"]),
+        rows=sum(int(n) for n in value["rows"]),
+        overall=overall,
+        by_site=[_read_covered(entry) for entry in value.get("by_site") or []],
+        by_class=[_read_covered(entry) for entry in value.get("by_class") or []],
+    )
+
+
+def _read_covered(entry: Json) -> Covered:
+    size = entry["size"]
+    if size is None:
+        size = math.inf
+    low, high = entry["interval"]
+    return Covered(str(entry["name"]), int(entry["rows"]), float(entry["coverage"]), (low, high), float(size))
+
+
+def sets_title(sets: SetsReport) -> str:
+    """Name the guarantee, as '90 % by class, from 352 rows set aside'.
+
+    Args:
+        sets: The prediction sets.
+    """
+    return f"{percent(sets.level)} {KIND_NAMES[sets.kind]}, from {count(sets.rows, 'row')} set aside"
+
+
+def sets_sentence(sets: SetsReport, is_regression: bool) -> str:
+    """Say what the sets did on test rows.
+
+    Args:
+        sets: The prediction sets.
+        is_regression: Whether they are intervals.
+
+    Returns:
+        One sentence, or why there are no sets.
+    """
+    if sets.refused:
+        return f"No prediction sets: {sets.refused}"
+    text = f"Prediction sets for {sets_title(sets)}"
+    if sets.overall is None:
+        return f"{text}."
+    covered = sets.overall
+    low, high = (percent(end) for end in covered.interval)
+    text += f": {percent(covered.coverage, 1)} of test rows covered ({low} to {high})"
+    text += f", {write_size(covered.size, is_regression)} on average"
+    if len(sets.by_site) > 1:
+        worst = sets.by_site[0]
+        text += f"; least at site {worst.name}, {percent(worst.coverage, 1)}"
+    return f"{text}."
+
+
+def write_size(size: float, is_regression: bool) -> str:
+    """Write the size of sets.
+
+    Args:
+        size: The mean number of classes, or width.
+        is_regression: Whether the sets are intervals.
+
+    Returns:
+        As '1.24 classes', 'a width of 3.1', or that sets have no bounds.
+    """
+    if math.isinf(size):
+        return "intervals without bounds"
+    if is_regression:
+        return f"a width of {number(size)}"
+    return f"{size:.2f} classes"

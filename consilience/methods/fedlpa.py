@@ -1,0 +1,56 @@
+"""FedLPA: layer-wise posterior aggregation.  Liu et al., NeurIPS 2024."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from consilience.errors import InputError
+from consilience.inference import SGD, Inference
+from consilience.method import Method, State
+from consilience.methods.fisher import Layered
+from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.pooling.layers import merge_by_layers
+from consilience.posterior import Point, centre
+from consilience.task import Task
+from consilience.training.layers import Layers, label_gradient, layer_moments
+
+
+@dataclass(frozen=True)
+class FedLPA(Method):
+    """One round; multiply the clients' layer-wise Gaussian posteriors, and take the product's mean.
+
+        for each client k of K, in parallel
+    1       θₖ ← training on client k's data
+    2       for each layer: Aₖ ← Σ a aᵀ of its inputs, Bₖ ← Σ g gᵀ of the loss's gradients at its outputs
+    3   Σₖ⁻¹ = Aₖ ⊗ Bₖ / nₖ + λ in each layer
+    4   θ ← (Σₖ Σₖ⁻¹)⁻¹ Σₖ Σₖ⁻¹ θₖ
+
+    Attributes:
+        inference: How a client trains.
+        ridge: λ, the precision that each weight has beside the rows' curvature.
+    """
+
+    sends: ClassVar[str] = "its weights, and second moments of its layers' inputs and gradients"
+    one_shot: ClassVar[bool] = True
+    moves_statistics: ClassVar[bool] = True
+    carries: ClassVar[tuple[type, ...]] = (Layers, Layered)
+
+    inference: Inference = SGD(epochs=50)
+    ridge: float = 1e-3
+
+    def init(self, task: Task, server: Server) -> State:
+        if not self.ridge >= 0:
+            raise InputError(f"ridge={self.ridge:g} is a precision: give 0 or more.")
+        return State(task.init(server.key))
+
+    def local(self, task: Task, message: Point, client: Client) -> Reply:
+        point = centre(self.inference(task, message, client), task.like)  # 1
+        return Reply(
+            Layered(point, layer_moments(task, point.params, client.data, label_gradient)), client.data.size
+        )  # 2
+
+    def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
+        points, layers = zip(*payloads(replies), strict=True)
+        return State(merge_by_layers(points, layers, weights(replies), self.ridge))  # 3, 4

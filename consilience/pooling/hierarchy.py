@@ -1,0 +1,339 @@
+"""Partial pooling: sites whose weights differ, θₖ ~ N(μ, T), from the Gaussians that their rows say about them.
+
+A site's rows say exp(⟨hₖ, θₖ⟩ − ½ θₖᵀΛₖθₖ), a `Natural` with the prior taken out. With T diagonal and R = √T,
+
+    Aₖ = (T⁻¹ + Λₖ)⁻¹ = R (I + RΛₖR)⁻¹ R        what is known of θₖ where μ is
+    Bₖ = AₖT⁻¹ = I − AₖΛₖ                        how much of μ is in it
+    Q  = Λ₀ + Σₖ ΛₖBₖ,  q = h₀ + Σₖ Bₖᵀhₖ        of μ: N(Q⁻¹q, Q⁻¹), the prior being N(Λ₀⁻¹h₀, Λ₀⁻¹)
+    log p(D | T) = −½ Σₖ log|I + RΛₖR| + ½ Σₖ hₖᵀAₖhₖ − ½ log|Q| + ½ qᵀQ⁻¹q + a constant
+
+None of it divides by T: T = 0 is the product, and T → ∞ each site alone. Everything is in double precision. `linear` is
+[P], or [P, M] for M regressions that share Λₖ and T. Few sites say little about T, so it is averaged over, on a grid
+with a half-normal prior, rather than estimated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from consilience.posterior import Dense, Natural
+
+NODES = 9  # of a grid, for each variance
+LOWEST, HIGHEST = 0.01, 12.0  # of τ, in units of its prior's scale: where a first look is taken
+WIDTH = 3.0  # standard deviations of log τ around its mean that a finer grid spans
+ZOOMS = 5  # finer grids, at most
+TOGETHER = 2**21  # numbers of Λ that several nodes of a grid are computed from together
+NEGLIGIBLE = 1e-7  # weight of a node, below which it is not looked at
+
+
+class Hierarchy(NamedTuple):
+    """What all sites say about their like: a grid of variances T, and μ at each. It predicts for a newcomer.
+
+    Attributes:
+        weights: p(T | D) at each node of the grid [J].
+        var: The diagonal of T at each node [J, P].
+        mean: E(μ | T, D) at each node [J, P] or [J, P, M].
+        spread: Cov(μ | T, D), averaged over the nodes [P, P].
+    """
+
+    weights: Tensor
+    var: Tensor
+    mean: Tensor
+    spread: Tensor
+
+    @property
+    def centre(self) -> Tensor:
+        """E(μ | D) [P] or [P, M]."""
+        centre: Tensor = torch.tensordot(self.weights, self.mean, dims=1)
+        return centre
+
+    @property
+    def typical(self) -> Tensor:
+        """E(T | D), its diagonal [P]."""
+        return self.weights @ self.var
+
+
+class Population(NamedTuple):
+    """What all sites say about μ, where T is known.
+
+    Attributes:
+        mean: E(μ | T, D) [P] or [P, M].
+        var: Cov(μ | T, D) [P, P].
+        log_evidence: log p(D | T), up to a constant that does not depend on T.
+    """
+
+    mean: Tensor
+    var: Tensor
+    log_evidence: Tensor
+
+
+class Belief(NamedTuple):
+    """A Gaussian by its moments.
+
+    Attributes:
+        mean: [P] or [P, M].
+        var: The covariance [P, P]; of M regressions, that of each, averaged.
+    """
+
+    mean: Tensor
+    var: Tensor
+
+
+def divide(posterior: Dense, prior: Dense) -> Natural:
+    """Take the prior out of a posterior.
+
+    Args:
+        posterior: p(θ | Dₖ), a Gaussian.
+        prior: p(θ).
+
+    Returns:
+        What the rows say, hₖ and Λₖ, in double precision.
+    """
+    whole = posterior.precision.double()
+    known = prior.precision.double()
+    linear = whole @ posterior.mean.double() - known @ prior.mean.double()
+    precision = whole - known
+    return Natural(linear, (precision + precision.mT) / 2)
+
+
+def population(factors: Sequence[Natural], var: Tensor, prior: Natural) -> Population:
+    """Find what all sites say about μ, and how well T explains that they differ.
+
+    Args:
+        factors: What each site's rows say.
+        var: The diagonal of T [P], zeros allowed.
+        prior: What is believed of μ before.
+
+    Returns:
+        μ and the marginal likelihood of T. With a flat prior it is the one that REML maximises.
+    """
+    precision, linear = _stack(factors)
+    found = _population(precision, linear, var.double().unsqueeze(0), prior)
+    return Population(found.mean[0].reshape(prior.linear.shape), found.var[0], found.log_evidence[0])
+
+
+def _stack(factors: Sequence[Natural]) -> tuple[Tensor, Tensor]:
+    """Λ [K, P, P], h [K, P, M]."""
+    precision = torch.stack([factor.precision.double() for factor in factors])
+    linear = torch.stack([factor.linear.double() for factor in factors])
+    return precision, linear.reshape(*linear.shape[:2], -1)
+
+
+def _population(precision: Tensor, linear: Tensor, var: Tensor, prior: Natural) -> Population:
+    """The same at several T [J, P] together: everything gets a leading J."""
+    root = var.sqrt().unsqueeze(1).unsqueeze(-1)
+    lower = _lower(precision, root)
+    seen = torch.linalg.solve_triangular(lower, root * precision, upper=False)  # L⁻¹RΛ
+    heard = torch.linalg.solve_triangular(lower, root * linear, upper=False)  # L⁻¹Rh
+    whole = prior.precision.double() + (precision - seen.mT @ seen).sum(1)
+    start = prior.linear.double().reshape(var.shape[-1], -1)
+    right = start + (linear - seen.mT @ heard).sum(1)
+    factor = torch.linalg.cholesky(whole)
+    mean = torch.cholesky_solve(right, factor)
+    logs = _log_diagonal(lower).sum(1) + _log_diagonal(factor)
+    squares = (heard**2).sum((1, 2, 3)) + (right * mean).sum((1, 2))
+    return Population(mean, torch.cholesky_inverse(factor), 0.5 * squares - linear.shape[-1] * logs)
+
+
+def _lower(precision: Tensor, root: Tensor) -> Tensor:
+    """The Cholesky factor of I + RΛR, for R as columns [..., P, 1]."""
+    inner = root * precision * root.mT
+    lower: Tensor = torch.linalg.cholesky(inner + torch.eye(root.shape[-2], dtype=inner.dtype, device=inner.device))
+    return lower
+
+
+def _log_diagonal(lower: Tensor) -> Tensor:
+    """Half of the log-determinant."""
+    return lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def at_one(factors: Sequence[Natural], prior: Natural, var: Tensor) -> Hierarchy:
+    """Pool with a known T.
+
+    Args:
+        factors: What each site's rows say.
+        prior: What is believed of μ before.
+        var: The diagonal of T [P].
+
+    Returns:
+        The hierarchy, whose grid is one node.
+    """
+    found = population(factors, var, prior)
+    return Hierarchy(torch.ones(1, dtype=torch.float64), var.double().unsqueeze(0), found.mean.unsqueeze(0), found.var)
+
+
+def pool(
+    factors: Sequence[Natural],
+    prior: Natural,
+    groups: Tensor,
+    scale: Tensor,
+    nodes: int = NODES,
+) -> Hierarchy:
+    """Average over T on a grid: one variance for each group of weights.
+
+    A first grid looks at all τ that the prior makes plausible; the next lies where the posterior is. Finer ones follow
+    where many sites know it well.
+
+    Args:
+        factors: What each site's rows say.
+        prior: What is believed of μ before.
+        groups: Which variance a weight has: 0, 1, … [P].
+        scale: The standard deviation of the half-normal prior of each τ [G].
+        nodes: Of the grid, for each variance.
+
+    Returns:
+        The hierarchy.
+    """
+    precision, linear = _stack(factors)
+    scale = scale.double()
+
+    def at(logs: Tensor) -> Iterator[Population]:
+        for part in (2 * logs).exp()[:, groups].split(max(1, TOGETHER // precision.numel())):
+            yield _population(precision, linear, part, prior)
+
+    axes = [torch.linspace(math.log(LOWEST), math.log(HIGHEST), nodes, dtype=torch.float64) + s.log() for s in scale]
+    logs, weights, mean = _look(axes, scale, at)
+    for _ in range(ZOOMS):
+        axes = [_zoom(logs[:, g], weights, axis) for g, axis in enumerate(axes)]
+        logs, weights, mean = _look(axes, scale, at)
+        if all(_deviation(logs[:, g], weights) > 0.5 * (axis[1] - axis[0]) for g, axis in enumerate(axes)):
+            break
+    kept = weights > NEGLIGIBLE
+    variances = torch.cat([found.var for found in at(logs[kept])])
+    spread = torch.tensordot(weights[kept] / weights[kept].sum(), variances, dims=1)
+    return Hierarchy(weights, (2 * logs).exp()[:, groups], mean.reshape(-1, *prior.linear.shape), spread)
+
+
+def _look(
+    axes: Sequence[Tensor], scale: Tensor, at: Callable[[Tensor], Iterator[Population]]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log τ at the nodes [J, G], their weights [J] and means [J, P, M]; spacing is even in log τ."""
+    logs = torch.cartesian_prod(*axes).reshape(-1, len(axes))
+    found = [(part.mean, part.log_evidence) for part in at(logs)]
+    mean, evidence = (torch.cat(parts) for parts in zip(*found, strict=True))
+    prior = (logs - 0.5 * (logs.exp() / scale) ** 2).sum(1)
+    return logs, torch.softmax(evidence + prior, 0), mean
+
+
+def _zoom(logs: Tensor, weights: Tensor, axis: Tensor) -> Tensor:
+    """A narrower axis, over the part of log τ that has weight."""
+    mean = (weights * logs).sum()
+    half = torch.maximum(WIDTH * _deviation(logs, weights), 0.75 * (axis[1] - axis[0]))
+    return torch.linspace(float(mean - half), float(mean + half), len(axis), dtype=torch.float64)
+
+
+def _deviation(logs: Tensor, weights: Tensor) -> Tensor:
+    """The standard deviation of log τ over the nodes."""
+    mean = (weights * logs).sum()
+    return (weights * (logs - mean) ** 2).sum().sqrt()
+
+
+def site_posterior(hierarchy: Hierarchy, factor: Natural) -> Belief:
+    """Find what is known of one site's weights: computed at home, from what all sites share and its own rows.
+
+    Args:
+        hierarchy: What all sites say.
+        factor: What this site's rows say, which are among them.
+
+    Returns:
+        The mixture over T of N(Aₖhₖ + Bₖμ, Aₖ + BₖVBₖᵀ), by its moments.
+    """
+    precision, linear = _stack([factor])
+    weights, var, mean = _nodes(hierarchy)
+    size = max(1, TOGETHER // precision.numel())
+    within = torch.zeros_like(hierarchy.spread)
+    means = []
+    for w, v, m in zip(weights.split(size), var.split(size), mean.split(size), strict=True):
+        found = _at_nodes(precision[0], linear[0], v, m, hierarchy.spread)
+        means.append(found.mean)
+        within = within + torch.tensordot(w, found.var, dims=1)
+    return _mix(weights, torch.cat(means), within, hierarchy.mean.shape[1:])
+
+
+def _nodes(hierarchy: Hierarchy) -> tuple[Tensor, Tensor, Tensor]:
+    """The weights [J], T [J, P] and μ [J, P, M] of the nodes that matter; weights sum to 1."""
+    kept = hierarchy.weights > NEGLIGIBLE
+    weights = hierarchy.weights[kept] / hierarchy.weights[kept].sum()
+    return weights, hierarchy.var[kept], hierarchy.mean[kept].reshape(len(weights), hierarchy.var.shape[1], -1)
+
+
+def _at_nodes(precision: Tensor, linear: Tensor, var: Tensor, mean: Tensor, spread: Tensor) -> Belief:
+    """The site's posterior at several T, with a leading J."""
+    root = var.sqrt()
+    half = torch.linalg.solve_triangular(_lower(precision, root.unsqueeze(-1)), torch.diag_embed(root), upper=False)
+    own = half.mT @ half  # A
+    share = torch.eye(root.shape[-1], dtype=own.dtype, device=own.device) - own @ precision  # B
+    return Belief(own @ linear + share @ mean, own + share @ spread @ share.mT)
+
+
+def newcomer(hierarchy: Hierarchy) -> Belief:
+    """Say what is known of the weights of a site that took no part.
+
+    Args:
+        hierarchy: What all sites say.
+
+    Returns:
+        The mixture over T of N(μ, T + V), by its moments.
+    """
+    weights, var, mean = _nodes(hierarchy)
+    return _mix(weights, mean, torch.diag(weights @ var) + hierarchy.spread, hierarchy.mean.shape[1:])
+
+
+def _mix(weights: Tensor, means: Tensor, within: Tensor, shape: torch.Size) -> Belief:
+    """The moments of a mixture, of the components' means [J, P, M] and their mean covariance [P, P]."""
+    mean: Tensor = torch.tensordot(weights, means, dims=1)
+    away = (means - mean) * weights.sqrt().reshape(-1, 1, 1)
+    var = within + torch.einsum("jpm,jqm->pq", away, away) / means.shape[-1]
+    return Belief(mean.reshape(shape), (var + var.mT) / 2)
+
+
+def deviations(hierarchy: Hierarchy, levels: Sequence[float] = (0.025, 0.5, 0.975)) -> Tensor:
+    """Summarise how much sites differ in each weight.
+
+    Args:
+        hierarchy: What all sites say.
+        levels: Which quantiles of τ = √T.
+
+    Returns:
+        The quantiles of p(τ | D), read off the grid [levels, P].
+    """
+    ordered, places = hierarchy.var.sqrt().sort(0)
+    mass = hierarchy.weights[places].cumsum(0)
+    found = []
+    for level in levels:
+        reached = (mass >= level - 1e-12).to(torch.int64).argmax(0)
+        found.append(ordered.gather(0, reached.unsqueeze(0)).squeeze(0))
+    return torch.stack(found)
+
+
+def i_squared(factors: Sequence[Natural], var: Tensor) -> Tensor:
+    """Compute which part of the variance between sites' estimates is more than chance (Higgins and Thompson 2002).
+
+    Args:
+        factors: What each site's rows say; every site must know every weight by itself.
+        var: The diagonal of T [P].
+
+    Returns:
+        τ²/(τ² + s²) for each weight [P], s² the typical variance of an estimate.
+    """
+    within = torch.stack([torch.linalg.inv(factor.precision.double()).diagonal() for factor in factors])
+    w = 1 / within
+    typical = (len(factors) - 1) * w.sum(0) / (w.sum(0) ** 2 - (w**2).sum(0))
+    return var / (var + typical)
+
+
+def as_dense(belief: Belief) -> Dense:
+    """Write a belief by its precision.
+
+    Args:
+        belief: Moments, with a mean [P].
+
+    Returns:
+        The Gaussian.
+    """
+    return Dense(belief.mean, torch.cholesky_inverse(torch.linalg.cholesky(belief.var)))

@@ -1,0 +1,210 @@
+"""A site's budget: a ledger of everything it ever released about its rows, over all studies. It stays at the site.
+
+Rows are known by a hash of their content, keyed by the site, so that the ledger tells nobody a row. A release is
+charged to the rows it was made from, and a new one may not take what was released about any of its rows past the
+budget: every earlier release that shares a row with it counts in full. Releases with Gaussian noise compose to
+μ = √Σ μᵢ². A release without noise has no bound: with it, nothing that is promised later about the same rows holds.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import hmac
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from consilience.disk.writing import PRIVATE, write_whole
+from consilience.errors import InputError, refuse_damage
+from consilience.privacy.accountant import check_budget, compose, epsilon_of
+
+FORMAT = 1
+SLACK = 1e-6  # of ε, that adding up squares may cost
+Hashes = NDArray[np.uint64]
+
+
+class Release(NamedTuple):
+    """Something that left the site.
+
+    Attributes:
+        study: The study's name.
+        agreement: The hash of its agreement.
+        what: In words: moments, scaling sums, statistics.
+        round: The round, from 1 on; 0 outside of rounds.
+        mu: μ = Δ/σ; infinite without noise.
+        when: The day, as 2024-01-31.
+        rows: Hashes of the rows it was made from, sorted.
+    """
+
+    study: str
+    agreement: str
+    what: str
+    round: int
+    mu: float
+    when: str
+    rows: Hashes
+
+    @property
+    def name(self) -> tuple[str, str, int]:
+        """What tells it from other releases: the same again is no new one."""
+        return self.agreement, self.what, self.round
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A ledger with its limit.
+
+    Attributes:
+        epsilon: The most that may be learned about a row, at `delta`; 0: not chosen yet.
+        delta: δ.
+        releases: Everything that was released, in order.
+    """
+
+    epsilon: float = 0.0
+    delta: float = 0.0
+    releases: tuple[Release, ...] = ()
+
+    def spent(self, rows: Hashes | None = None) -> float:
+        """Add up what was released.
+
+        Args:
+            rows: The rows it is about; None: any.
+
+        Returns:
+            μ of all releases that were made from one of these rows, at least.
+        """
+        return compose(r.mu for r in self.releases if rows is None or np.isin(rows, r.rows).any())
+
+    def charge(self, release: Release, repeated: bool = False) -> Budget:
+        """Enter a release before it is made.
+
+        Args:
+            release: What is to leave.
+            repeated: Whether it is the very same numbers that left before, which tell nothing new.
+
+        Returns:
+            The ledger with it; as it was, where it is repeated and was entered.
+
+        Raises:
+            InputError: The budget does not allow it, or nothing that it promises would hold.
+        """
+        for earlier in self.releases:
+            same = earlier.name == release.name and np.array_equal(earlier.rows, release.rows)
+            if same and (repeated or not math.isfinite(release.mu)):
+                return self
+        before = self.spent(release.rows)
+        if math.isfinite(release.mu):
+            self._check(release, before)
+        return replace(self, releases=(*self.releases, release))
+
+    def _check(self, release: Release, before: float) -> None:
+        if not math.isfinite(before):
+            studies = ", ".join(sorted({r.study for r in self.releases if not math.isfinite(r.mu)}))
+            raise InputError(
+                f"Nothing is sent: something about these rows was released without noise before ({studies}), and no ε "
+                "holds for them any more; use other rows, or name another ledger with --ledger if that was public."
+            )
+        after = epsilon_of(self.delta, compose([before, release.mu]))
+        if after > self.epsilon * (1 + SLACK):
+            raise InputError(
+                f"Nothing is sent: ε would become {after:.3g} at δ = {self.delta:g} for these rows, and this site's "
+                f"budget is {self.epsilon:g}; raise it with `consilience site ledger --epsilon` if its people agree."
+            )
+
+    def limit(self, epsilon: float, delta: float) -> Budget:
+        """Choose the budget.
+
+        Args:
+            epsilon: ε.
+            delta: δ.
+
+        Returns:
+            The ledger with that limit.
+
+        Raises:
+            InputError: They promise nothing.
+        """
+        check_budget(epsilon, delta)
+        return replace(self, epsilon=epsilon, delta=delta)
+
+
+def hash_rows(rows: Sequence[Tensor], secret: bytes) -> Hashes:
+    """Name rows by their content.
+
+    Args:
+        rows: Columns of the rows: tensors with one entry a row.
+        secret: What only this site knows, so that nobody can look a row up by its hash.
+
+    Returns:
+        Sorted hashes of 64 bits, equal rows once.
+    """
+    columns = [leaf.detach().contiguous().reshape(len(leaf), -1).numpy() for leaf in rows]
+    texts = (b"".join(column[i].tobytes() for column in columns) for i in range(len(columns[0])))
+    names = [hmac.new(secret, text, hashlib.sha256).digest()[:8] for text in texts]
+    found: Hashes = np.unique(np.frombuffer(b"".join(names), dtype=np.uint64))
+    return found
+
+
+def today() -> str:
+    """Return the day, as a ledger writes it."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def read_budget(path: Path) -> Budget:
+    """Read a ledger.
+
+    Args:
+        path: Its file; where there is none, nothing was released.
+
+    Returns:
+        The ledger.
+
+    Raises:
+        InputError: The file is damaged: without it, nobody knows what was released.
+    """
+    if not path.exists():
+        return Budget()
+    damaged = f"{path} is damaged, and without it nobody knows what was released: restore it from a copy."
+    with refuse_damage(damaged):
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if value["format"] != FORMAT:
+            raise InputError(f"{path} is of another version of consilience: use that one.")
+        releases = tuple(_release(entry) for entry in value["releases"])
+        budget = Budget(float(value["epsilon"]), float(value["delta"]), releases)
+        if any(not r.mu >= 0 for r in budget.releases):
+            raise ValueError("μ")
+        return budget
+
+
+def write_budget(path: Path, budget: Budget) -> None:
+    """Write a ledger, whole or not at all, and so that it survives a loss of power.
+
+    Args:
+        path: Its file.
+        budget: The ledger.
+    """
+    releases = [{**r._asdict(), "mu": str(r.mu), "rows": _pack(r.rows)} for r in budget.releases]
+    value = {"format": FORMAT, "epsilon": budget.epsilon, "delta": budget.delta, "releases": releases}
+    write_whole(path, json.dumps(value, indent=1).encode(), "Choose another place with --ledger.", PRIVATE)
+
+
+def _release(entry: dict[str, Any]) -> Release:
+    """One line of a ledger's file."""
+    return Release(**{**entry, "mu": float(entry["mu"]), "rows": _unpack(entry["rows"])})
+
+
+def _pack(rows: Hashes) -> str:
+    return base64.b64encode(np.ascontiguousarray(rows, dtype="<u8").tobytes()).decode()
+
+
+def _unpack(text: str) -> Hashes:
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<u8").astype(np.uint64)

@@ -1,0 +1,86 @@
+"""Random numbers that protect somebody: at a real site from the operating system, in a simulation from the run's key.
+
+A run's keys come from a seed that everybody knows, so that noise drawn from them could be subtracted. Within
+`secret_draws` they are not used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from torch import Tensor
+
+from consilience.errors import InputError
+from consilience.key import Key
+
+_SECRET: ContextVar[bool] = ContextVar("secret", default=False)
+
+
+@contextmanager
+def secret_draws() -> Iterator[None]:
+    """Draw from the operating system within the block, as every real site must."""
+    token = _SECRET.set(True)
+    try:
+        yield
+    finally:
+        _SECRET.reset(token)
+
+
+def are_secret() -> bool:
+    """Tell whether draws come from the operating system here.
+
+    Returns:
+        True within `secret_draws`.
+    """
+    return _SECRET.get()
+
+
+def protecting_uniform(key: Key, n: int, like: Tensor) -> Tensor:
+    """Draw uniforms on [0, 1) that decide who takes part in a step.
+
+    Args:
+        key: What they come from in a simulation.
+        n: How many.
+        like: Gives the device.
+
+    Returns:
+        Uniforms [n].
+    """
+    if are_secret():
+        return torch.from_numpy(_uniform(n)).to(like.device)
+    return key.uniform(n).to(like.device)
+
+
+def protecting_normal(key: Key, like: Tensor) -> Tensor:
+    """Draw standard normals that hide somebody.
+
+    Args:
+        key: What they come from in a simulation.
+        like: Gives shape, type and device.
+
+    Returns:
+        Standard normals.
+    """
+    if are_secret():
+        return torch.from_numpy(ndtri(_uniform(like.numel()) + 2.0**-54)).reshape(like.shape).to(like)
+    return key.normal_like(like)
+
+
+def _uniform(n: int) -> NDArray[np.float64]:
+    """Multiples of 2⁻⁵³ in [0, 1), from the operating system."""
+    try:
+        content = os.urandom(8 * n)
+    except (OSError, NotImplementedError) as error:
+        raise InputError(
+            f"The operating system gives no random numbers ({error}), and noise from anywhere else can be subtracted: "
+            "nothing is sent; try again on a machine that does."
+        ) from error
+    words = np.frombuffer(content, dtype=np.uint64) >> np.uint64(11)
+    return words.astype(np.float64) * 2.0**-53

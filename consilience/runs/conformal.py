@@ -1,0 +1,245 @@
+"""Prediction sets of a run: calibrated on the rows that its sites set aside, measured on their test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from consilience.data.sites import Data, Sites, concatenate
+from consilience.errors import InputError
+from consilience.guarantees.counts import add_noise
+from consilience.guarantees.coverage import choose_ranks, fewest_rows
+from consilience.guarantees.kinds import (
+    Calibration,
+    check_calibration,
+    choose_kind,
+    find_guarantee,
+    own_guarantee,
+    site_table,
+)
+from consilience.guarantees.measured import groups_of, measure, measure_groups
+from consilience.guarantees.scores import CALIBRATION, PREDICTION, draws, row_scores, score_from
+from consilience.guarantees.sets import Guarantee, contains
+from consilience.key import Key, Stream
+from consilience.method import Method
+from consilience.predictive import Predictive
+from consilience.runs.result import Result
+from consilience.task import Task
+from consilience.tree import Tree
+
+LEVEL = 0.9
+GRID = 1000
+NONE_ASIDE = "No rows are set aside for prediction sets: split with conformal=0.2, or run with `--conformal 0.2`."
+
+
+def conformal(
+    result: Result,
+    level: float = LEVEL,
+    kind: str | None = None,
+    *,
+    score: str | None = None,
+    grid: int = GRID,
+    noise: float = 0.0,
+    sites: Sites | None = None,
+) -> Guarantee:
+    """Calibrate prediction sets of a run on the rows that its sites set aside; nobody trains again.
+
+    Args:
+        result: The run, of any method.
+        level: The share of rows that the sets shall cover.
+        kind: `class`, `pooled`, `quantile` or `own`; if None, `class` where every class has rows enough, else
+            `pooled`.
+        score: `hinge`, `aps` or `raps` for classes, `residual` or `quantile` for numbers; the first of them if None.
+        grid: How many edges scores are counted on.
+        noise: The variance of the discrete Gaussian noise in every cell of the summed counts, whose cost in level is
+            accounted for.
+        sites: Whose rows; those of the run if None.
+
+    Returns:
+        Thresholds and what they promise, for `result.predict(x, level=guarantee)`.
+
+    Raises:
+        InputError: No rows, or too few, are set aside; the sentence says of which class or site.
+    """
+    seed = int(result.report["seed"])
+    sites = sites or result.sites
+    return calibrate(result.method, result.task, result.state, sites, level, kind, score, grid, noise, seed)
+
+
+def calibrate(
+    method: Method,
+    task: Task,
+    state: Tree,
+    sites: Sites,
+    level: float = LEVEL,
+    kind: str | None = None,
+    score: str | None = None,
+    grid: int = GRID,
+    noise: float = 0.0,
+    seed: int = 0,
+) -> Guarantee:
+    """Calibrate prediction sets of a state; see `conformal`.
+
+    Args:
+        method: The method.
+        task: The statistical problem.
+        state: The server's state.
+        sites: Everybody's rows.
+        level: The share of rows that the sets shall cover.
+        kind: The kind of guarantee; chosen if None.
+        score: The score; the usual one if None.
+        grid: How many edges scores are counted on.
+        noise: The variance of the noise in every count.
+        seed: What random parts are drawn from.
+
+    Returns:
+        The guarantee.
+
+    Raises:
+        InputError: No rows, or too few, are set aside.
+    """
+    if sites.conformal is None:
+        raise InputError(NONE_ASIDE)
+    check_calibration(kind or "pooled", level, sites.classes is not None, noise)
+    if kind is None:
+        kind = choose_kind(level, _class_counts(sites))
+    found = score_from(score, sites.classes is not None)
+    plan = Calibration(kind, level, found, found.edges(grid, sites.classes), class_names(sites), seed, noise)
+    models = _models(method, task, state, len(sites))
+    scores = [_scores(plan, models[k], rows, k) for k, rows in enumerate(sites.conformal)]
+    if kind == "own":
+        return own_guarantee(plan, scores, sites.names)
+    sizes = [len(part) for part in scores]
+    ranks = None
+    if kind == "quantile" and min(sizes) >= fewest_rows(level):
+        ranks = choose_ranks(sizes, level)
+    own: Sequence[int | None] = [None] * len(sizes)
+    if ranks is not None:
+        own = ranks.own
+    labels = [rows.y for rows in sites.conformal]
+    if kind == "quantile" and ranks is None:
+        return find_guarantee(plan, torch.zeros(1, 1), sizes, sites.names)  # refuses the sites by name
+    total = torch.stack([site_table(plan, s, y, r) for s, y, r in zip(scores, labels, own, strict=True)]).sum(0)
+    total = add_noise(total, noise, Key(seed).fold(Stream.SETS).fold(2))
+    return find_guarantee(plan, total, sizes, sites.names, ranks)
+
+
+def assess(method: Method, task: Task, state: Tree, sites: Sites, guarantee: Guarantee) -> dict[str, Any]:
+    """Measure the sets of a guarantee on the test rows.
+
+    Args:
+        method: The method.
+        task: The statistical problem.
+        state: The server's state.
+        sites: Everybody's rows.
+        guarantee: The thresholds.
+
+    Returns:
+        The guarantee with its coverage over all rows, by site and by class, the worst first; widths are in the
+        target's unit.
+    """
+    models = _models(method, task, state, len(sites))
+    inside = []
+    sizes = []
+    for k, rows in enumerate(sites.test):
+        if not len(rows.y):
+            continue
+        u = draws(Key(guarantee.seed), PREDICTION, len(rows.y), k + 1)
+        with torch.no_grad():
+            held, size = contains(models[k](rows.x), rows.y, guarantee, sites.names[k], u)
+        inside.append(held)
+        sizes.append(size * sites.target_scale)
+    report = {**guarantee.to_json(), "promise": guarantee.promise, "assumption": guarantee.assumption}
+    if not inside:
+        return report
+    every = torch.cat(inside)
+    size = torch.cat(sizes)
+    by_site = groups_of([len(rows.y) for rows in sites.test], sites.names)
+    report["overall"] = measure(every, size).to_json()
+    report["by_site"] = [covered.to_json() for covered in measure_groups(every, size, by_site)]
+    if sites.classes is not None:
+        y = concatenate(sites.test).y
+        by_class = {name: y == c for c, name in enumerate(class_names(sites))}
+        report["by_class"] = [covered.to_json() for covered in measure_groups(every, size, by_class)]
+    return report
+
+
+def report_guarantee(
+    method: Method, task: Task, state: Tree, sites: Sites, level: float | None, seed: int
+) -> Mapping[str, Any]:
+    """Say what a run's prediction sets promise and do.
+
+    Args:
+        method: The method.
+        task: The statistical problem.
+        state: The server's state.
+        sites: Everybody's rows.
+        level: The share of rows that the sets shall cover; the usual one if None.
+        seed: What random parts are drawn from.
+
+    Returns:
+        What `run.json` says under `guarantee`, or why there are no sets; nothing where no rows were set aside.
+    """
+    if sites.conformal is None:
+        return {}
+    try:
+        guarantee = calibrate(method, task, state, sites, level or LEVEL, seed=seed)
+    except InputError as error:
+        return {"guarantee": {"refused": str(error)}}  # a run is not lost by it
+    return {"guarantee": assess(method, task, state, sites, guarantee)}
+
+
+def check_level(sites: Sites, level: float | None) -> None:
+    """Refuse a level that cannot be reached, before anybody trains.
+
+    Args:
+        sites: Everybody's rows.
+        level: The share of rows that the sets shall cover; None where nobody asked.
+
+    Raises:
+        InputError: No rows are set aside, or it is not a level.
+    """
+    if level is None:
+        return
+    if sites.conformal is None:
+        raise InputError(NONE_ASIDE)
+    check_calibration("pooled", level, sites.classes is not None)
+
+
+def class_names(sites: Sites) -> tuple[str, ...]:
+    """Name the classes, by their numbers where they have no names.
+
+    Args:
+        sites: Everybody's rows.
+
+    Returns:
+        The names; none for a regression.
+    """
+    return sites.class_names or tuple(str(c) for c in range(sites.classes or 0))
+
+
+def _class_counts(sites: Sites) -> list[int] | None:
+    """Calibration rows of each class."""
+    if sites.classes is None:
+        return None
+    counts: list[int] = torch.bincount(concatenate(sites.conformal or ()).y, minlength=sites.classes).tolist()
+    return counts
+
+
+def _models(method: Method, task: Task, state: Tree, sites: int) -> Sequence[Predictive]:
+    """The model of each site: its own where it has one."""
+    personal = method.personal(task, state)
+    if personal is not None:
+        return personal
+    return [method.predictive(task, state)] * sites
+
+
+def _scores(plan: Calibration, model: Predictive, rows: Data, site: int) -> Tensor:
+    if not len(rows.y):
+        return torch.zeros(0, dtype=torch.float64)
+    u = draws(Key(plan.seed), CALIBRATION, len(rows.y), site)
+    with torch.no_grad():
+        return row_scores(plan.score, model(rows.x), rows.y, u, plan.level)

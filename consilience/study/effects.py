@@ -1,0 +1,123 @@
+"""The table of effects of a study's model: what the agreement says of its columns, and what may be shown of sites."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from consilience.agreement.agreement import Agreement
+from consilience.agreement.columns import Column
+from consilience.effects.effects import Effects, from_json, table_of
+from consilience.effects.likelihoods import from_replies, gaussian_of
+from consilience.effects.terms import Design, Field, terms_of
+from consilience.errors import InputError, refuse_damage
+from consilience.parties import Received
+from consilience.study.model import Model
+
+FEWEST = 3  # sites, below which how much they differ would tell what one of them sent
+
+
+def agreed_design(agreement: Agreement, reference: Mapping[str, str] | None = None) -> Design:
+    """Describe the columns of a study.
+
+    Args:
+        agreement: Its agreement.
+        reference: The reference level by column, and the reference class by the name of the target.
+
+    Returns:
+        The design.
+
+    Raises:
+        InputError: A name is unknown.
+    """
+    levels = dict(reference or {})
+    target = agreement.target
+    compared = levels.pop(target.name, None)
+    fields = []
+    shift: list[float] = []
+    scale: list[float] = []
+    for column in agreement.columns:
+        fields.append(_field(column, len(shift)))
+        shift += [0.0] * len(column.names)
+        scale += [1.0] * len(column.names)
+        if column.type == "number":
+            shift[fields[-1].first] = column.centre
+            scale[fields[-1].first] = column.spread
+    terms, baseline = terms_of(fields, levels)
+    outcomes = target.classes or ("",)
+    target_scale = 1.0
+    target_shift = 0.0
+    if not target.classes:
+        target_scale = target.spread
+        target_shift = target.centre
+    vectors = (torch.tensor(shift, dtype=torch.float64), torch.tensor(scale, dtype=torch.float64))
+    design = Design(terms, baseline, *vectors, target.name, outcomes, outcomes[0], target_shift, target_scale)
+    return design.with_reference(compared)
+
+
+def _field(column: Column, first: int) -> Field:
+    if column.type == "category":
+        return Field(column.name, first, column.levels, optional=column.missing != "refuse")
+    mark = None
+    if column.missing == "mark":
+        mark = first + 1
+    return Field(column.name, first, unit=column.unit, mark=mark)
+
+
+def pooled_effects(
+    agreement: Agreement, state: Any, message: Any, names: Sequence[str], replies: Sequence[Received]
+) -> Effects | None:
+    """Make the table of effects for a study's report.
+
+    Sites are named only where the study hands out what each of them sent; otherwise the table says how much they
+    differ, and that only of three or more.
+
+    Args:
+        agreement: The study's agreement.
+        state: The pool.
+        message: What the replies answer.
+        names: Whose replies they are.
+        replies: The replies that were pooled.
+
+    Returns:
+        The table; None where the model has no effects.
+    """
+    task = agreement.build_task()
+    try:
+        pooled = gaussian_of(task, state)
+        found = from_replies(task, pooled, replies, message) or ()
+        if len(found) < FEWEST:
+            found = ()
+        table = table_of(task, agreed_design(agreement), pooled, dict(zip(names, found, strict=False)))
+    except (InputError, RuntimeError):  # not linear, no Gaussian, or a precision that cannot be inverted
+        return None
+    if agreement.hand_out == "ensemble":
+        return table
+    return table.without_sites()
+
+
+def model_effects(
+    model: Model, account: Mapping[str, Any] | None, level: float = 0.95, reference: Mapping[str, str] | None = None
+) -> Effects:
+    """Make the table of effects of a model, with what its report says of the sites.
+
+    Args:
+        model: The model.
+        account: The report beside the model, where it is at hand.
+        level: Of all intervals.
+        reference: The reference level by column, and the reference class by the name of the target.
+
+    Returns:
+        The table.
+
+    Raises:
+        InputError: The model is not linear on the columns, or holds no Gaussian over its weights.
+    """
+    task = model.agreement.build_task()
+    table = table_of(task, agreed_design(model.agreement, reference), gaussian_of(task, model.state), None, level)
+    if account is None or not account.get("effects") or reference:
+        return table
+    with refuse_damage("The report beside the model does not hold what a table of effects holds: move it away."):
+        return from_json(account["effects"]).at(level)

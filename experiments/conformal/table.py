@@ -1,0 +1,288 @@
+"""Prediction sets under our protocol: how large they are at equal coverage, where they hold, and what noise costs.
+
+A column is data/what, where 'what' is one of
+
+    methods         every row of the table on one split: sets of each kind by two scores, with and without noise
+    left-out        natural sites: calibrated without one of them, tried on that one, in turn
+
+A fifth or more of each site's training rows calibrates and trains nobody. Seeds draw the split, the rows set aside,
+the start and, where there is no official test part, the test rows. Settings are the package's defaults; networks of
+images are linear on fixed features, which every row shares. Nothing is chosen on test rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+import warnings
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import consilience as co
+from consilience import datasets
+from consilience.comparison.reproduce import Experiment, Values
+from consilience.data import Dataset
+from consilience.data.sites import concatenate
+from consilience.formats.settings import configure
+from consilience.guarantees.scores import PREDICTION, Score, class_scores, draws
+from consilience.guarantees.sets import Guarantee
+from consilience.key import Key
+from consilience.methods import METHODS
+from consilience.models.features import features
+from consilience.predictive import Categorical
+from consilience.runs.conformal import assess
+from consilience.runs.recipe import Recipe
+from consilience.runs.result import Result
+from consilience.runs.store import FORMAT, Store
+from consilience.splits.text import parse
+
+LEVEL = 0.9
+EQUAL = (0.9, 0.95, 0.98)  # coverage of test rows at which sizes are compared
+KINDS = ("class", "pooled", "quantile", "own")
+SCORES = ("hinge", "aps")
+PRIVATE_GRID = 30  # edges, with and without noise
+EPSILON, DELTA = 1.0, 1e-5  # of adding or removing a row
+NEWCOMERS = 500  # mixtures of classes, Dirichlet(0.1), that a new site might have
+SLOW = ("coreset", "dosfl")  # minutes a run
+BOUNDS = ("server_only", "local_only")
+FEW = ("exact_tuned", "exact", "evidence", "fedavg", "gaussian_product", "mixture")
+LEFT_OUT = ("exact_tuned", "fedavg", "mixture")
+IMAGES = {"mnist": "conv:256", "fashion_mnist": "conv:256", "femnist": "conv:256"}
+ROWS = 6000  # training rows of images, and as many for testing at most
+ENGINE = co.Compute(threads=1)
+
+
+def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
+    name, what = column.split("/")
+    values = Values()
+    names = [method for method in METHODS if method not in (*SLOW, *BOUNDS)]
+    if name != "digits":
+        names = list(FEW)
+    if what == "left-out":
+        names = list(LEFT_OUT)
+    for method in names:
+        if what == "left-out":
+            values |= score_newcomers(name, method, seed, data_dir)
+        else:
+            values |= score_method(name, method, seed, data_dir)
+    return values
+
+
+# Runs
+
+
+def score_method(name: str, method: str, seed: int, data_dir: str | None) -> Values:
+    """A run, its sets of each kind, and the smallest sets that would have covered so much."""
+    result = train(name, method, seed, data_dir)
+    values: Values = {method: {score: result.metrics[score] for score in ("nll", "accuracy", "ece")}}
+    values[method] |= equal_sizes(result)
+    values[method]["size"] = values[method].get(f"hinge_size_at_{100 * LEVEL:g}")
+    for score in SCORES:
+        for kind in KINDS:
+            values[f"{method}, {kind}, {score}"] = sets_of(result, kind, score)
+    for kind in ("class", "pooled"):
+        for noise in (0.0, noise_var(EPSILON, DELTA)):
+            row = f"{method}, {kind}, hinge, {PRIVATE_GRID} edges" + ", ε = 1" * bool(noise)
+            values[row] = sets_of(result, kind, "hinge", PRIVATE_GRID, noise)
+    return values
+
+
+def train(name: str, method: str, seed: int, data_dir: str | None) -> Result:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if name in IMAGES:
+            sites = image_sites(name, seed, data_dir)
+            task = co.classification(co.models.linear(sites.features, sites.classes))
+            return co.run(configure(METHODS[method](), ()), task, sites, seed=seed, engine=ENGINE)
+        recipe = recipe_of(name, method, seed, data_dir)
+        return co.run(*recipe.build(), seed=seed, engine=ENGINE)
+
+
+def recipe_of(name: str, method: str, seed: int, data_dir: str | None) -> Recipe:
+    recipe = Recipe(method, name, seed=seed, conformal=0.3, data_dir=data_dir)
+    if name == "digits":
+        recipe = dataclasses.replace(recipe, split="dirichlet:0.1", sites=5, inputs=200)
+        return recipe.choose_network(None, None, [recipe.build_method()])
+    return dataclasses.replace(recipe, model="linear")
+
+
+@lru_cache(maxsize=1)
+def mapped(name: str, seed: int, data_dir: str | None) -> Dataset:
+    """Images as their features, of some training rows."""
+    rows = datasets.load(name, data_dir)
+    assert rows.x_test is not None
+    if name == "femnist":  # ink on paper → light on dark
+        rows = dataclasses.replace(rows, x=1 - rows.x, x_test=1 - rows.x_test)
+    else:
+        some = Key(seed).permutation(len(rows.y))[:ROWS]
+        tested = Key(seed).fold(1).permutation(len(rows.x_test))[:ROWS]
+        assert rows.y_test is not None
+        rows = dataclasses.replace(
+            rows, x=rows.x[some], y=rows.y[some], x_test=rows.x_test[tested], y_test=rows.y_test[tested]
+        )
+    assert rows.x_test is not None
+    network = features(f"{IMAGES[name]}:{seed}", rows.features)
+    with torch.no_grad():
+        x = torch.cat([network(part) for part in rows.x.split(2000)])
+        x_test = torch.cat([network(part) for part in rows.x_test.split(2000)])
+    return dataclasses.replace(rows, x=x, x_test=x_test, feature_names=None, image=None)
+
+
+def image_sites(name: str, seed: int, data_dir: str | None) -> co.Sites:
+    split, count = "dirichlet:0.1", 10
+    if name == "femnist":
+        split, count = "natural", 50
+    sites = mapped(name, seed, data_dir).split(parse(split), count, calibration=30, conformal=0.3, seed=seed)
+    return sites.standardised().map_x(lambda x: 0.3 * x)  # as in exact/table
+
+
+# Measures
+
+
+def sets_of(
+    result: Result, kind: str, score: str, grid: int = 1000, noise: float = 0.0, sites: co.Sites | None = None
+) -> dict[str, float | None]:
+    """Coverage and size of sets; nothing where they are refused."""
+    sites = sites or result.sites
+    try:
+        guarantee = co.conformal(result, LEVEL, kind, score=score, grid=grid, noise=noise)
+    except co.InputError:
+        return {"coverage": None, "size": None}
+    return measured(result, sites, guarantee)
+
+
+def measured(result: Result, sites: co.Sites, guarantee: Guarantee) -> dict[str, float | None]:
+    report = assess(result.method, result.task, result.state, sites, guarantee)
+    classes = {entry["name"]: entry["coverage"] for entry in report["by_class"]}
+    names = sites.class_names or [str(c) for c in range(sites.classes or 0)]
+    by_class = torch.tensor([classes.get(name, math.nan) for name in names], dtype=torch.float64)
+    large = [entry["coverage"] for entry in report["by_site"] if entry["rows"] >= 20]
+    return {
+        "coverage": report["overall"]["coverage"],
+        "size": report["overall"]["size"],
+        "worst_site": min(large, default=None),
+        "worst_class": float(by_class.nan_to_num(1.0).min()),
+        "newcomer": newcomer_coverage(by_class),
+    }
+
+
+def newcomer_coverage(by_class: Tensor) -> float:
+    """What one in twenty new sites would not reach, were only their classes mixed differently."""
+    known = by_class[~by_class.isnan()]
+    shares = torch.distributions.Dirichlet(torch.full((len(known),), 0.1, dtype=torch.float64))
+    torch.manual_seed(0)
+    return float((shares.sample(torch.Size([NEWCOMERS])) @ known).quantile(0.05))
+
+
+def equal_sizes(result: Result) -> dict[str, float | None]:
+    """The mean size of sets whose one threshold covers exactly so many test rows: what a method's order is worth."""
+    if result.method.personal(result.task, result.state) is not None:
+        return {}
+    rows = result.sites.all_test
+    with torch.no_grad():
+        p = result.method.predictive(result.task, result.state)(rows.x)
+    assert isinstance(p, Categorical)
+    values: dict[str, float | None] = {}
+    for score in SCORES:
+        scores = class_scores(Score(score), p, draws(Key(0), PREDICTION, len(rows.y)))
+        own = scores.gather(1, rows.y.unsqueeze(1)).squeeze(1).sort().values
+        for level in EQUAL:
+            threshold = own[math.ceil(level * len(own)) - 1]
+            values[f"{score}_size_at_{100 * level:g}"] = float((scores <= threshold).double().sum(1).mean())
+    return values
+
+
+def noise_var(epsilon: float, delta: float) -> float:
+    """The variance by which a count is (ε, δ)-private: 1/(2ρ) with the largest ρ of zCDP that is.
+
+    Canonne, Kamath and Steinke 2020: δ ≤ exp((α − 1)(αρ − ε)) / (α − 1) · (1 − 1/α)^α for every α > 1.
+    """
+
+    def least_delta(rho: float) -> float:
+        orders = [1 + 10 ** (i / 50 - 2) for i in range(250)]
+        logs = [(a - 1) * (a * rho - epsilon) - math.log(a - 1) + a * math.log1p(-1 / a) for a in orders]
+        return math.exp(min(logs))
+
+    low, high = 1e-6, 10.0
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        if least_delta(middle) <= delta:
+            low = middle
+        else:
+            high = middle
+    return 1 / (2 * low)
+
+
+# A hospital that took no part
+
+
+def score_newcomers(name: str, method: str, seed: int, data_dir: str | None) -> Values:
+    """Train and calibrate at all natural sites but one, and try the sets at that one, on all of its rows."""
+    values = Values()
+    for inner, outer, label in without_each(name, method, seed, data_dir):
+        recipe = recipe_of(name, method, seed, data_dir)
+        task = recipe.build_problem()[0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = co.run(recipe.build_method(), task, inner, seed=seed, engine=ENGINE, scored=False)
+        for kind in KINDS[:3]:
+            row = f"{method}, {kind}, without {label}"
+            values[row] = sets_of(result, kind, "hinge", sites=outer)
+    return values
+
+
+def without_each(name: str, method: str, seed: int, data_dir: str | None) -> Iterator[tuple[co.Sites, co.Sites, str]]:
+    """The sites without one of them, and that one alone; it had a part in the constants that scale the columns."""
+    sites = recipe_of(name, method, seed, data_dir).build_sites()
+    assert sites.conformal is not None
+    for k, label in enumerate(sites.names):
+        others = [i for i in range(len(sites)) if i != k]
+        inner = dataclasses.replace(
+            sites,
+            train=tuple(sites.train[i] for i in others),
+            test=tuple(sites.test[i] for i in others),
+            conformal=tuple(sites.conformal[i] for i in others),
+            names=tuple(sites.names[i] for i in others),
+        )
+        rows = concatenate([sites.train[k], sites.conformal[k], sites.test[k]])
+        yield inner, dataclasses.replace(sites, train=(rows,), test=(rows,), conformal=None, names=(label,)), label
+
+
+PLAN: tuple[tuple[str, range], ...] = (  # columns and their seeds, what decides most first
+    ("digits/methods", range(1)),
+    ("heart_disease/methods", range(10)),
+    ("heart_disease/left-out", range(10)),
+    ("digits/methods", range(1, 5)),
+    ("fashion_mnist/methods", range(3)),
+    ("mnist/methods", range(3)),
+    ("femnist/methods", range(3)),
+    ("digits/methods", range(5, 10)),
+)
+
+EXPERIMENT = Experiment(
+    title="Prediction sets: size at 90 % coverage",
+    columns=tuple(dict.fromkeys(column for column, _ in PLAN)),
+    trial=trial,
+    score="size",
+    digits=3,
+)
+
+
+def run_plan(out: Path, data_dir: str | None, only: str = "") -> None:
+    """Run what is missing, in the order of `PLAN`; the files are those of `consilience reproduce conformal/table`."""
+    torch.set_num_threads(1)
+    for column, seeds in [(column, seeds) for column, seeds in PLAN if only in column]:
+        for seed in seeds:
+            file = f"trials/full/{column.replace(':', '-').replace('/', '-')}/seed-{seed}.json"
+            if not (out / file).exists():
+                Store(out).write_checked(file, {"format": FORMAT, "values": trial(column, seed, "full", data_dir)})
+                print(column, seed, flush=True)
+
+
+if __name__ == "__main__":
+    run_plan(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,192 @@
+"""Every one-shot method at the same network, passes, splits and seeds: NLL, Brier, accuracy, ECE, worst site, bytes.
+
+A column is data/split/sites. Rows are the methods that need one round of training, found by themselves: those that say
+so (`one_shot`), and those whose further rounds send only small things (`SMALL`). All share split, start, passes over
+the rows and the server's rows; methods that sample have as many passes as those that train. Settings are the methods'
+defaults: published ones, or chosen on validation rows of digits (seeds 100 to 102). Nothing is chosen on test rows.
+Exact pooling learns a linear layer on the usual fixed features; the table says which rows do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+import consilience as co
+from consilience import datasets
+from consilience.comparison.reproduce import Experiment, Values
+from consilience.inference import SGD, Adam, CyclicalSGHMC, Inference, Laplace, MeanField, Sampler
+from consilience.method import Method, Needs, needs
+from consilience.methods import METHODS
+from consilience.metrics.scores import scores
+from consilience.models import model
+from consilience.models.features import features, on_features, usual_features
+from consilience.models.remembered import remember_values
+from consilience.predictive import temperature, tempered
+from consilience.runs.store import FORMAT, Store
+from consilience.splits.text import parse
+
+SHOWN = ("accuracy", "nll", "brier", "ece", "ece_debiased")
+SMALL = ("ccvr", "fens", "exact_tuned", "evidence_tuned")  # one round of training, then small messages
+APART = (
+    "coreset",
+    "dosfl",
+    "ep_mcmc",
+)  # pseudo-rows have settings of their own per data set; densities only for few weights
+BY_STUDENT = ("fedkt", "evidence_logits")  # they predict by a student alone
+
+
+class Size(NamedTuple):
+    epochs: int
+    batch: int
+    inputs: int  # unlabelled rows at the server
+    distilled: int  # epochs of a student
+
+
+SIZES = {
+    "digits": Size(50, 50, 200, 150),
+    "mnist": Size(15, 100, 5000, 30),
+    "fashion_mnist": Size(15, 100, 5000, 30),
+    "femnist": Size(40, 50, 2000, 60),
+}
+SMOKE = Size(10, 50, 20, 2)
+
+
+def rows_of(size: Size) -> dict[str, Method]:
+    """Every row of the table, as a method with its settings."""
+    rows: dict[str, Method] = {"fedavg": co.FedAvg(SGD(epochs=size.epochs, batch=size.batch))}
+    for name, kind in sorted(METHODS.items()):
+        if kind.bound or name in APART or "classification" not in kind.tasks or not (kind.one_shot or name in SMALL):
+            continue
+        rows[name] = with_passes(kind(), size)
+        if getattr(rows[name], "distil", None) is not None and name not in BY_STUDENT:
+            rows[name] = dataclasses.replace(rows[name], distil=None)  # the ensemble; its student is a row of its own
+    student = co.pooling.Distil(Adam(epochs=size.distilled, batch=100))
+    for name in ("oneshot", "evidence", "mixture"):
+        rows[f"{name}, student"] = dataclasses.replace(rows[name], distil=student)
+    for name in BY_STUDENT:
+        rows[name] = dataclasses.replace(rows[name], distil=student)
+    return rows
+
+
+def with_passes(method: Method, size: Size) -> Method:
+    """A method whose clients pass over their rows as often as everybody's do."""
+    if not hasattr(method, "inference"):
+        return method
+    return dataclasses.replace(method, inference=passes(method.inference, size))
+
+
+def passes(inference: Inference, size: Size) -> Inference:
+    if isinstance(inference, Laplace):
+        return dataclasses.replace(inference, mode=SGD(epochs=size.epochs, batch=size.batch))
+    if isinstance(inference, (Sampler, CyclicalSGHMC)):
+        return CyclicalSGHMC(epochs=size.epochs, batch=size.batch)
+    if isinstance(inference, (SGD, Adam, MeanField)):
+        return dataclasses.replace(inference, epochs=size.epochs, batch=size.batch)
+    return inference
+
+
+def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
+    with remember_values():
+        return score_column(column, seed, scale, data_dir)
+
+
+def score_column(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
+    name, split, count = column.split("/")
+    size = SMOKE
+    if scale == "full":
+        size = SIZES[name]
+    rows = datasets.load(name, data_dir)
+    sites = rows.split(parse(split), int(count), calibration=30, inputs=size.inputs, seed=seed)
+    if name == "femnist":
+        sites = sites.map_x(lambda x: 1 - x)  # ink on paper → light on dark, mostly zeros
+    values: Values = {}
+    for row, method in rows_of(size).items():
+        values[row] = score_row(method, sites, seed)
+    sampler = CyclicalSGHMC(epochs=size.epochs, batch=size.batch)
+    values["centralised"] = score_row(co.Centralised(sampler), sites, seed)
+    values["server_only"] = score_row(co.ServerOnly(), sites, seed)
+    return values
+
+
+def task_of(method: Method, sites: co.Sites, seed: int) -> co.Task:
+    """The MLP; a linear layer on the usual features for methods that learn heads."""
+    if not method.heads:
+        return co.classification(model("mlp", sites.features, sites.classes))
+    shape = sites.features
+    if sites.image is not None:
+        shape = sites.image
+    chosen = features(f"{usual_features(shape)}:{seed}", sites.features)
+    width = int(chosen(sites.train[0].x[:1]).shape[1])
+    return co.classification(on_features(chosen, model("linear", width, sites.classes)))
+
+
+def score_row(method: Method, sites: co.Sites, seed: int) -> dict[str, float | None]:
+    """Scores plain and tempered by the server's labelled rows, those of the worst site, bytes and seconds."""
+    task = task_of(method, sites, seed)
+    began = time.process_time()
+    result = co.run(
+        method, task, sites, seed=seed, scored=False, rounds=rounds_of(method), engine=co.Compute(threads=1)
+    )
+    seconds = time.process_time() - began
+    predict = result.method.predictive(task, result.state)
+    test, labelled = sites.all_test, sites.calibration
+    assert labelled is not None
+    p = predict(test.x)
+    plain = scores(p, test.y)
+    warm = scores(tempered(p, temperature(predict(labelled.x), labelled.y)), test.y)
+    own = [scores(predict(rows.x), rows.y) for rows in sites.test if len(rows.y)]
+    values: dict[str, float | None] = {k: plain[k] for k in SHOWN}
+    values |= {f"{k}_tempered": warm[k] for k in SHOWN}
+    values |= {"worst_nll": max(s["nll"] for s in own), "worst_accuracy": min(s["accuracy"] for s in own)}
+    values |= {"up_bytes": result.report["ledger"]["up_bytes"] / len(sites), "seconds": seconds}
+    asked = needs(result.method)
+    values |= {"inputs": float(Needs.INPUTS in asked), "labels": float(Needs.LABELS in asked)}
+    return values
+
+
+def rounds_of(method: Method) -> int | None:
+    """One of training; further ones where a method says how many it needs."""
+    if isinstance(method, co.FedAvg):
+        return 1
+    return None
+
+
+TEN, FIVE, THREE = range(10), range(5), range(3)
+PLAN: tuple[tuple[str, range], ...] = (
+    ("digits/dirichlet:0.1/5", TEN),
+    ("digits/dirichlet:0.5/5", FIVE),
+    ("mnist/dirichlet:0.1/10", THREE),
+    ("fashion_mnist/dirichlet:0.1/10", THREE),
+    ("digits/dirichlet:0.5/5", TEN),
+    ("digits/iid/5", TEN),
+    ("femnist/natural/50", THREE),
+)
+EXPERIMENT = Experiment(
+    title="One-shot methods: NLL",
+    columns=tuple(sorted({column for column, _ in PLAN})),
+    trial=trial,
+    score="nll",
+    digits=3,
+    scales=("full", "smoke"),
+)
+
+
+def run_plan(out: Path, data_dir: str | None) -> None:
+    """Run what is missing, in the order of `PLAN`; the files are those of `consilience reproduce oneshot/table`."""
+    torch.set_num_threads(1)
+    for column, seeds in PLAN:
+        for seed in seeds:
+            file = f"trials/full/{column.replace(':', '-').replace('/', '-')}/seed-{seed}.json"
+            if not (out / file).exists():
+                Store(out).write_checked(file, {"format": FORMAT, "values": trial(column, seed, "full", data_dir)})
+                print(column, seed, flush=True)
+
+
+if __name__ == "__main__":
+    run_plan(Path(sys.argv[1]), sys.argv[2])

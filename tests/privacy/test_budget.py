@@ -1,0 +1,87 @@
+"""A site's ledger: what was released about which rows, and when that is enough."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from consilience.errors import InputError
+from consilience.privacy.accountant import epsilon_of, mu_of
+from consilience.privacy.budget import Budget, Release, hash_rows, read_budget, write_budget
+
+SECRET = b"site"
+MU = mu_of(1.0, 1e-5)
+
+
+def release(study: str = "s", rows: range = range(10), mu: float = MU, round: int = 1) -> Release:
+    x = torch.arange(100).reshape(100, 1).double()[list(rows)]
+    return Release(study, study, "reply", round, mu, "2024-01-31", hash_rows((x, x), SECRET))
+
+
+def test_releases_compose_and_stop_at_the_budget() -> None:
+    """Four releases of μ are one of 2μ; the fifth would be √5·μ."""
+    limit = epsilon_of(1e-5, 2 * MU)
+    budget = Budget().limit(limit, 1e-5)
+    for study in "abcd":
+        budget = budget.charge(release(study))
+    assert budget.spent() == pytest.approx(2 * MU)
+    with pytest.raises(InputError, match="Nothing is sent"):
+        budget.charge(release("e"))
+
+
+def test_one_row_in_common_is_enough_and_other_rows_are_free() -> None:
+    budget = Budget().limit(1.0, 1e-5).charge(release("a", range(10)))
+    budget.charge(release("b", range(10, 20)))
+    with pytest.raises(InputError, match="Nothing is sent"):
+        budget.charge(release("b", range(9, 20)))
+
+
+def test_the_same_numbers_again_are_free_and_new_noise_is_not() -> None:
+    budget = Budget().limit(1.0, 1e-5).charge(release())
+    assert budget.charge(release(), repeated=True) == budget
+    with pytest.raises(InputError, match="Nothing is sent"):
+        budget.charge(release())
+
+
+def test_a_repetition_that_was_never_entered_is_charged() -> None:
+    """Power was lost between remembering a reply and the ledger."""
+    assert len(Budget().limit(1.0, 1e-5).charge(release(), repeated=True).releases) == 1
+
+
+def test_after_a_release_without_noise_nothing_can_be_promised() -> None:
+    budget = Budget().limit(9.0, 1e-5).charge(release("plain", mu=math.inf))
+    assert len(budget.charge(release("plain", mu=math.inf)).releases) == 1  # once is enough
+    with pytest.raises(InputError, match="released without noise before \\(plain\\)"):
+        budget.charge(release("private"))
+
+
+def test_a_ledger_survives_the_disk(tmp_path: Path) -> None:
+    path = tmp_path / "a.ledger"
+    assert read_budget(path) == Budget()
+    budget = Budget().limit(2.0, 1e-5).charge(release()).charge(release("p", range(50, 60), math.inf))
+    write_budget(path, budget)
+    again = read_budget(path)
+    assert (again.epsilon, again.delta, again.spent()) == (2.0, 1e-5, math.inf)
+    assert np.array_equal(again.releases[0].rows, budget.releases[0].rows)
+    assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 1, "epsilon": 1, "delta": 1e-5, "releases": [{}]}'])
+def test_a_damaged_ledger_is_no_empty_one(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.ledger"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"damaged|version"):
+        read_budget(path)
+
+
+def test_hashes_name_rows_by_content_and_hide_them() -> None:
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0], [1.0, 2.0]])
+    y = torch.tensor([0, 1, 0])
+    here = hash_rows((x, y), SECRET)
+    assert len(here) == 2
+    assert np.array_equal(here, hash_rows((x.flip(0), y.flip(0)), SECRET))
+    assert not np.isin(here, hash_rows((x, y), b"elsewhere")).any()

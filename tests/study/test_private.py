@@ -1,0 +1,146 @@
+"""A study with differential privacy: what is agreed, what leaves, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import studies
+import torch
+
+from consilience.agreement.agreement import Study
+from consilience.agreement.text import agreement_text
+from consilience.data.sites import Data
+from consilience.errors import InputError
+from consilience.formats.envelope import open_envelope
+from consilience.formats.signature import read_key
+from consilience.key import Key
+from consilience.parties import Client
+from consilience.privacy.accountant import epsilon_of
+from consilience.privacy.budget import read_budget
+from consilience.study.rows import Parts, parts, rows_of, training_rows
+from consilience.study.site import fit
+from consilience.study.spending import charge, mu_of_round
+
+PRIVATE: dict[str, Any] = {"method": "exact", "settings": (), "epsilon": 3.0, "delta": 1e-3}
+
+
+def site(folder: Path, made: Study, name: str = "north") -> Parts:
+    data, _ = rows_of(made.agreement, studies.table(folder / f"{name}.csv", studies.rows(0)))
+    return parts(made.agreement, made.member(name).number, data)
+
+
+def test_the_agreement_states_the_promise_and_others_are_as_before(tmp_path: Path) -> None:
+    private = studies.agreement(tmp_path, **PRIVATE)
+    text = agreement_text(private, "sums")
+    assert "[privacy]" in text and "epsilon = 3.0" in text and "delta = 0.001" in text
+    plain = studies.agreement(tmp_path, method="exact", settings=())
+    assert "epsilon" not in plain.fields and "[privacy]" not in agreement_text(plain, "sums")
+    assert private.describe_privacy()["privacy"]["simulated"] is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [({"method": "mixture"}, "no private form"), ({"epsilon": -1.0}, "epsilon"), ({"delta": 0.0}, "delta"),
+     ({"scaling": "sums"}, "without noise"), ({"noise_added": "once", "honest_sites": 3}, "secure sums"),
+     ({"epsilon": 0.0}, "belongs to epsilon"),
+     ({"patient": "id"}, "keep together"), ({"method": "exact_tuned", "rounds": 3}, "rounds=2")],
+)  # fmt: skip
+def test_refuses_promises_that_cannot_be_kept(tmp_path: Path, changes: dict[str, Any], word: str) -> None:
+    good = studies.agreement(tmp_path, **PRIVATE)
+    with pytest.raises(InputError, match=word):
+        dataclasses.replace(good, **changes).check()
+
+
+def test_the_reply_is_drawn_from_entropy_and_repeated_not_redrawn(tmp_path: Path) -> None:
+    made = studies.study(tmp_path, **PRIVATE)
+    rows, member = site(tmp_path, made), made.member("north")
+    key = read_key(tmp_path / "north.key")
+    memory = tmp_path / "north.memory"
+
+    first = fit(made, member, key, rows, memory=memory)
+    memory.write_bytes(first.memory)
+    again = fit(made, member, key, rows, memory=memory)
+    redrawn = fit(made, member, key, rows)
+
+    assert again.repeated and not first.repeated
+    assert torch.equal(first.send.values, again.send.values) and first.reply == again.reply
+    assert not torch.equal(first.send.values, redrawn.send.values)  # nobody can compute the noise from the seed
+    (tmp_path / "north.reply").write_bytes(first.reply)
+    assert float(open_envelope(tmp_path / "north.reply").tensors["tree.size"]) == 0  # nor is the number of rows said
+
+
+def test_without_entropy_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = studies.study(tmp_path, **PRIVATE)
+    rows = site(tmp_path, made)
+    key = read_key(tmp_path / "north.key")
+
+    def fail(count: int) -> bytes:
+        raise OSError("no entropy")
+
+    monkeypatch.setattr("os.urandom", fail)
+    with pytest.raises(InputError, match="nothing is sent"):
+        fit(made, made.member("north"), key, rows)
+
+
+def test_delta_is_below_one_over_the_rows_of_all(tmp_path: Path) -> None:
+    made = studies.study(tmp_path, committed=400, **PRIVATE)
+    with pytest.raises(InputError, match="1,200 rows"):
+        fit(made, made.member("north"), read_key(tmp_path / "north.key"), site(tmp_path, made))
+
+
+def test_one_row_more_changes_no_other_rows_role_or_features(tmp_path: Path) -> None:
+    """Roles drawn by counts, and rare values merged by counts, would move many rows at once."""
+    agreed = studies.agreement(tmp_path, **PRIVATE)
+    data, _ = rows_of(agreed, studies.table(tmp_path / "all.csv", studies.rows(0)))
+    fewer = Data(*(leaf[1:] for leaf in data))
+    whole, less = parts(agreed, 0, data), parts(agreed, 0, fewer)
+    moved = sum(len(a.y) - len(b.y) for a, b in zip(whole, less, strict=True))
+    assert moved == 1 and max(abs(len(a.y) - len(b.y)) for a, b in zip(whole, less, strict=True)) == 1
+    assert training_rows(agreed, whole.train).data is whole.train
+
+
+def test_the_ledger_takes_the_agreed_budget_and_refuses_a_second_study(tmp_path: Path) -> None:
+    agreed = studies.agreement(tmp_path, **PRIVATE)
+    key = studies.new_key(tmp_path / "x.key")
+    data, _ = rows_of(agreed, studies.table(tmp_path / "x.csv", studies.rows(1)))
+    path = tmp_path / "x.ledger"
+    charge(path, agreed, key, data, "reply", 1, mu_of_round(agreed, 1))
+    assert epsilon_of(1e-3, read_budget(path).spent()) == pytest.approx(3.0, rel=1e-6)
+    other = studies.agreement(tmp_path, **{**PRIVATE, "seed": 7})
+    with pytest.raises(InputError, match="budget is 3"):
+        charge(path, other, key, data, "reply", 1, mu_of_round(other, 1))
+    plain = studies.agreement(tmp_path, method="exact", settings=())
+    assert mu_of_round(plain, 1) == math.inf
+
+
+def test_two_rounds_share_one_budget(tmp_path: Path) -> None:
+    agreed = studies.agreement(tmp_path, **{**PRIVATE, "method": "exact_tuned", "rounds": 2})
+    spent = [mu_of_round(agreed, r) for r in (1, 2)]
+    assert epsilon_of(1e-3, math.hypot(*spent)) == pytest.approx(3.0, rel=1e-6)
+
+
+def test_no_patient_moves_the_release_by_more_than_1(tmp_path: Path) -> None:
+    """Brute force over patients with one to five rows each, as extreme as agreed ranges allow."""
+    agreed = studies.agreement(tmp_path, **PRIVATE, patient="id", choose=0.0, test=0.0)
+    records = [{**row, "id": str(int(math.sqrt(i)))} for i, row in enumerate(studies.rows(3, 36))]
+    for row in records[:9]:
+        row |= {"age": "100", "lactate": "29", "ward": "a", "died": "yes"}
+    method, task = agreed.build_method(), agreed.build_task()
+
+    def released(rows: list[dict[str, str]]) -> torch.Tensor:
+        data, _ = rows_of(agreed, studies.table(tmp_path / "p.csv", rows))
+        values: torch.Tensor = method.local(task, (), Client(data, (), Key(0).tensor)).send.values
+        return values
+
+    whole = released(records)
+    moved = [float((whole - released([r for r in records if r["id"] != str(p)])).norm()) for p in range(6)]
+    assert max(moved) <= 1 + 1e-6 and min(moved) > 0.2
+    with pytest.raises(InputError, match="says whose a row is"):
+        rows_of(agreed, studies.table(tmp_path / "q.csv", studies.rows(3)))
+    records[4]["id"] = ""
+    with pytest.raises(InputError, match="is empty in row 5"):
+        rows_of(agreed, studies.table(tmp_path / "p.csv", records))
