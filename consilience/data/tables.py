@@ -234,7 +234,9 @@ def _name_targets(
     if time is not None or event is not None:
         raise InputError("Survival needs both columns: time, and event, which says whether it was seen.")
     if target is None:
-        raise InputError("Name the column to predict as target, or the columns time and event for survival.")
+        raise InputError(
+            "CSV files need to know which column to predict: name it as target, or, for survival, name time and event."
+        )
     if task == "counts":
         return "counts", (target, exposure)
     if exposure is not None:

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import numpy as np
+import scipy  # its parts are imported when they are used
 import torch
 from numpy.typing import NDArray
-from scipy.special import ndtri
 from torch import Tensor
 
 from consilience.errors import InputError
@@ -69,7 +69,7 @@ def protecting_normal(key: Key, like: Tensor) -> Tensor:
         Standard normals.
     """
     if are_secret():
-        return torch.from_numpy(ndtri(_uniform(like.numel()) + 2.0**-54)).reshape(like.shape).to(like)
+        return torch.from_numpy(scipy.special.ndtri(_uniform(like.numel()) + 2.0**-54)).reshape(like.shape).to(like)
     return key.normal_like(like)
 
 

@@ -63,6 +63,8 @@ def marks_of(rows: Parts, key: Ed25519PrivateKey, agreement: Agreement) -> dict[
 
 
 def _marks(data: Data, key: Ed25519PrivateKey, agreement: Agreement) -> Tensor:
+    if not len(data.y):
+        return torch.zeros(0, BYTES, dtype=torch.uint8)
     secret = hmac.digest(key.private_bytes_raw(), f"rows of {agreement.hash}".encode(), "sha256")
     features = data.x.contiguous().reshape(len(data.y), -1).numpy()
     targets = data.y.contiguous().reshape(len(data.y), -1).numpy()
@@ -71,8 +73,6 @@ def _marks(data: Data, key: Ed25519PrivateKey, agreement: Agreement) -> Tensor:
     digests = [
         hmac.digest(secret, x.tobytes() + y.tobytes(), "sha256")[:BYTES] for x, y in zip(features, targets, strict=True)
     ]
-    if not digests:
-        return torch.zeros(0, BYTES, dtype=torch.uint8)
     return torch.frombuffer(bytearray(b"".join(digests)), dtype=torch.uint8).reshape(-1, BYTES)
 
 

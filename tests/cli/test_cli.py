@@ -207,7 +207,7 @@ NORMED = "from torch import nn\ndef net(f, o):\n    return nn.Sequential(nn.Batc
         ("run fedavg --set epochs", "field=value"),
         ("run fedavg --rounds 0", "at least one"),
         ("run mixture --rounds 3", "one-round"),
-        ("run beta --calibration 0", "methods that need nothing there: bcm, coreset"),
+        ("run beta --calibration 0", "methods that need nothing there: bcm, "),
         ("run fedavg --rounds 1 --set inference.rate=1e9", "Site 0, round 1"),
         ("run fedavg --data *.csv", "name it as target"),
         ("run fedavg --data *.csv --target y", "*.csv"),
