@@ -21,6 +21,7 @@ from consilience.admission.gate import MOST_ROWS
 from consilience.agreement.columns import Column, Target
 from consilience.agreement.guarantees import check_guarantees
 from consilience.agreement.names import check_name
+from consilience.agreement.promise import bounded_if_private, check_promise, promise_of, promise_settings
 from consilience.agreement.secure import Drop, check_secure, drop_of
 from consilience.agreement.toml import check_column, convert, parse
 from consilience.errors import InputError, unknown_name
@@ -28,10 +29,10 @@ from consilience.formats.blueprint import MOST_DRAWS
 from consilience.formats.settings import check_settings, configure
 from consilience.formats.signature import is_weak, verifies
 from consilience.key import Key
-from consilience.method import Method, check_private, check_releases, for_rounds
+from consilience.method import Method, for_rounds
 from consilience.methods import METHODS, defaults
 from consilience.models import MODELS, model
-from consilience.models.features import FOR_IMAGES, bound_features, features
+from consilience.models.features import FOR_IMAGES, features
 from consilience.prior import Isotropic
 from consilience.privacy.masks import is_usable
 from consilience.privacy.mechanisms import Privacy
@@ -221,39 +222,13 @@ class Agreement:
         Raises:
             InputError: A setting is unknown or has a wrong value.
         """
-        method = configure(METHODS[self.method](), (*self.settings, *self._privacy_settings))
+        method = configure(METHODS[self.method](), (*self.settings, *promise_settings(self)))
         return for_rounds(method, self.rounds)
 
     @property
     def privacy(self) -> Privacy | None:
-        """What is promised about a row; None where nothing is."""
-        if not self.epsilon:
-            return None
-        unit = "row"
-        if self.patient:
-            unit = "patient"
-        return Privacy(self.epsilon, self.delta, unit, self.noise_added, self.honest_sites)
-
-    def describe_privacy(self) -> dict[str, Any]:
-        """Say what is promised about a row, and what is not, as reports and models state it.
-
-        Returns:
-            `{"privacy": …}`; nothing where nothing is promised.
-        """
-        if self.privacy is None:
-            return {}
-        parts = ["how many rows a site commits to when it joins, and that it takes part"]
-        return {"privacy": self.privacy.describe(simulated=False, not_covered=parts)}
-
-    @property
-    def _privacy_settings(self) -> tuple[str, ...]:
-        """The same as settings of a method."""
-        if not self.epsilon:
-            return ()
-        assert self.privacy is not None
-        values = {"epsilon": self.epsilon, "delta": self.delta, "unit": self.privacy.unit, "noise": self.noise_added}
-        values["honest"] = self.honest_sites
-        return ("privacy=Privacy", *(f"privacy.{name}={value}" for name, value in values.items()))
+        """What is promised about a row or a patient; None where nothing is."""
+        return promise_of(self)
 
     def build_feature_map(self) -> nn.Module | None:
         """Make the agreed feature map, the same at every site.
@@ -264,16 +239,11 @@ class Agreement:
         Raises:
             InputError: There is no such map, or it is not for tables.
         """
-        if not self.features and self.epsilon:
-            return bound_features(None, len(self.feature_names))
         if not self.features:
-            return None
+            return bounded_if_private(self, None)
         if self.features.partition(":")[0] in FOR_IMAGES:
             raise InputError(f"features = '{self.features}' is for images, and a study has columns: try fourier.")
-        feature_map = features(self.features, len(self.feature_names))
-        if self.epsilon:
-            return bound_features(feature_map, len(self.feature_names))
-        return feature_map
+        return bounded_if_private(self, features(self.features, len(self.feature_names)))
 
     @property
     def network(self) -> str:
@@ -310,7 +280,7 @@ class Agreement:
         if self.model not in MODELS:
             raise unknown_name("model", self.model, MODELS)
         self.build_feature_map()
-        self._check_privacy()
+        check_promise(self)
         method = self.build_method()
         check_settings(method)
         kind = self.kind
@@ -356,32 +326,6 @@ class Agreement:
             raise InputError(f"format = {self.format}: consilience {__version__} reads 1 to {FORMAT}.")
         if self.most_bytes < 1:
             raise InputError(f"most_bytes = {self.most_bytes}: write the size of the largest reply, in bytes.")
-
-    def _check_privacy(self) -> None:
-        """Refuse a promise about rows that cannot be kept."""
-        privacy = self.privacy
-        if privacy is None:
-            if self.delta or self.noise_added != "site" or self.honest_sites or self.patient:
-                raise InputError("What stands under [privacy] belongs to epsilon: write epsilon there too.")
-            return
-        check_private(METHODS[self.method])
-        privacy.check()
-        check_releases(METHODS[self.method](), self.rounds)
-        if self.scaling != "agreed":
-            raise InputError(
-                "Under [privacy] columns are scaled by agreed constants, as sums would be released without noise: "
-                'write scaling = "agreed".'
-            )
-        if self.patient and (self.choose or self.test):
-            raise InputError(
-                "Roles are drawn row by row, and a patient's rows must keep together: write choose = 0 and test = 0 "
-                "where a column names the patient."
-            )
-        if privacy.noise == "once" and not getattr(self, "secure", False):
-            raise InputError(
-                'noise_added = "once" hides a site only under secure sums: agree on them too, or write noise_added = '
-                '"site".'
-            )
 
     def _check_disclosure(self) -> None:
         """Refuse rules about what may be shown that are no rules."""

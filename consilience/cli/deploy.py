@@ -161,6 +161,7 @@ def _write_result(
     from consilience.study.account import account, influence_warnings
     from consilience.study.admission import check_release
     from consilience.study.coordinator import SUMMED, rows_heard, senders, write_model
+    from consilience.study.effects import pooled_effects
 
     study = read(study_file)
     replies = {study.active[reply.client].name: reply for reply in result.replies}
@@ -189,6 +190,9 @@ def _write_result(
     influence = result.report.get("influence") or {"shares": {}, "unknown": ""}
     remarks = influence_warnings(study.agreement, influence["shares"], influence["unknown"])
     report = account(study, facts, rows, replies, ledger, [*losses, *accepted, *remarks], influence["shares"])
+    effects = pooled_effects(study.agreement, result.state, None, [*replies], [*replies.values()])
+    if effects is not None:
+        report["effects"] = effects.to_json()
     write_files(path, model, "Model")
     record(study_file, path, facts.sites)
     describe(facts, report)

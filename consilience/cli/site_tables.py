@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from consilience.agreement.promise import describe_promise
 from consilience.cli.handed import Listing, columns, say
 from consilience.cli.screen import out
 from consilience.findings.wording import privacy_note
@@ -58,7 +59,7 @@ def show_rehearsal(agreement: Agreement) -> None:
             say(f"In round {number}:")
         contents(value, invented=True)
     if agreement.privacy is not None:
-        say(privacy_note(agreement.describe_privacy()))
+        say(privacy_note(describe_promise(agreement)))
 
 
 def show_training(study: Study, path: Path, number: int) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from consilience.agreement.promise import describe_promise
 from consilience.cli.handed import (
     Inputs_,
     Key_,
@@ -260,7 +261,7 @@ def _show_agreement(agreement: Agreement) -> None:
         for rule in agreement.disclosure.listed():
             say(f"  {rule.name}: {rule.says}")
     if agreement.privacy is not None:
-        say(privacy_note(agreement.describe_privacy()))
+        say(privacy_note(describe_promise(agreement)))
 
 
 def _site_table(study: Study) -> Listing:

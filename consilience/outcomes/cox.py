@@ -64,6 +64,7 @@ class Cox:
     """
 
     outcome_kind: ClassVar[str] = "survival"
+    link: ClassVar[str] = "hazard"  # what a linear model's outputs are, for tables of effects
     by_rows: ClassVar[bool] = False
 
     times: tuple[float, ...] = ()

@@ -19,6 +19,7 @@ class Poisson:
     """Counts: the output is the logarithm of the rate, that of one unit of exposure where rows have an exposure."""
 
     outcome_kind: ClassVar[str] = "counts"
+    link: ClassVar[str] = "log"  # what a linear model's outputs are, for tables of effects
     by_rows: ClassVar[bool] = True
 
     def extra(self) -> Params:

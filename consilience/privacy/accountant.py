@@ -13,9 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
-
 from consilience.errors import InputError
 
 LEAST = 1e-9  # μ: noise so large that nothing is learned
@@ -67,6 +64,8 @@ def delta_of(epsilon: float, mu: float) -> float:
     Returns:
         The smallest δ; by logarithms, so that neither difference nor e^ε loses digits.
     """
+    from scipy.special import log_ndtr  # slow to import, and most commands have no use for it
+
     if mu <= 0:
         return 0.0
     upper = float(log_ndtr(-epsilon / mu + mu / 2))
@@ -133,4 +132,6 @@ def _log_delta(epsilon: float, mu: float) -> float:
 
 
 def _root(f: Callable[[float], float], low: float, high: float) -> float:
+    from scipy.optimize import brentq
+
     return float(brentq(f, low, high, xtol=TOLERANCE, rtol=TOLERANCE))

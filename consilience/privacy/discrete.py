@@ -133,8 +133,8 @@ def discrete_gaussian(count: int, sigma: float, source: Source) -> Tensor:
     while missing > 0:
         y = _laplace(int(2.2 * missing) + 16, scale, source)
         exponents = (np.abs(y) - sigma * sigma / scale) ** 2 / (2 * sigma * sigma)
-        exact = lambda i, y=y: (abs(Fraction(int(y[i]))) - square / scale) ** 2 / (2 * square)
-        y = y[_occurs(exponents, exact, source)][:missing]  # 3
+        unrounded = lambda i, y=y: (abs(Fraction(int(y[i]))) - square / scale) ** 2 / (2 * square)
+        y = y[_occurs(exponents, unrounded, source)][:missing]  # 3
         kept.append(y)
         missing -= len(y)
     return torch.from_numpy(np.concatenate(kept)) if kept else torch.zeros(0, dtype=torch.int64)
@@ -164,13 +164,13 @@ def _uniform(count: int, below: int, source: Source) -> Whole:
     return (words % np.uint64(below)).astype(np.int64)
 
 
-def _occurs(exponents: Real, exact: Callable[[int], Fraction], source: Source) -> Yes:
-    """Let events occur with probabilities exp(−exponent); `exact(i)` is the exponent without rounding."""
+def _occurs(exponents: Real, unrounded: Callable[[int], Fraction], source: Source) -> Yes:
+    """Let events occur with probabilities exp(−exponent); `unrounded(i)` is the exponent without rounding."""
     bits = (source.words(len(exponents)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     chances = np.exp(-exponents)
     occurs = np.asarray(bits < chances)
     for i in np.nonzero(np.abs(bits - chances) <= NEAR)[0]:
-        occurs[i] = _occurs_exactly(float(bits[i]), exact(int(i)), source)
+        occurs[i] = _occurs_exactly(float(bits[i]), unrounded(int(i)), source)
     return occurs
 
 

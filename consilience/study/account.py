@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from consilience.admission.form import leaves_of
 from consilience.agreement.agreement import Agreement, Study
 from consilience.agreement.columns import Column
+from consilience.agreement.promise import describe_promise
 from consilience.engines.ledger import Ledger
 from consilience.findings.wording import percent
 from consilience.formats.settings import describe
@@ -127,7 +128,7 @@ def account(
         "versions": versions(),
         "columns": {column.name: _column(column) for column in agreement.columns},
         **agreed,
-        **agreement.describe_privacy(),
+        **describe_promise(agreement),
     }
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from consilience.agreement.agreement import Agreement, Study
 from consilience.agreement.columns import features, inspect
+from consilience.agreement.promise import describe_promise
 from consilience.agreement.rehearsal import probe_rows, server_of
 from consilience.engines import threads_for, using_threads
 from consilience.engines.influence import Influence, measure_influence
@@ -340,7 +341,7 @@ def _notes(study: Study, rows: Mapping[str, int], names: Sequence[str], rounds: 
     """Whose replies a model lacks, and whose it still holds."""
     notes = ["The temperature is 1: no site's statistics have chosen it yet."]
     if study.agreement.privacy is not None:
-        notes = [privacy_note(study.agreement.describe_privacy())]
+        notes = [privacy_note(describe_promise(study.agreement))]
     active = [site.name for site in study.active]
     missing = [name for name in active if name not in names]
     never = [name for name in missing if name not in rows]

@@ -14,13 +14,18 @@ from statsmodels.stats.meta_analysis import combine_effects
 from torch import nn
 
 import consilience as co
+from consilience import tree
 from consilience.data.sites import Data, Sites
 from consilience.effects.effects import Effects, Estimate, Label, from_json
 from consilience.effects.heterogeneity import combine
-from consilience.effects.likelihoods import NO_GAUSSIAN, NOT_PLAIN
+from consilience.effects.likelihoods import NO_GAUSSIAN, NOT_PLAIN, from_replies, from_rows, gaussian_of, layer_of
 from consilience.effects.terms import fields_of
 from consilience.errors import InputError
 from consilience.inference import Laplace, Newton
+from consilience.models.features import feature_map
+from consilience.parties import Received
+from consilience.pooling.derivatives import differentiate, pack
+from consilience.posterior import Point
 from consilience.prior import Flat, Isotropic
 
 NAMES = ("age", "cp=a", "cp=b", "cp=c", "bp", "bp missing")
@@ -280,3 +285,23 @@ def test_columns_are_read_off_names() -> None:
         ("c=only", 3, (), None),
         ("d missing", 6, (), None),
     ]
+
+
+def test_gradients_and_hessians_say_what_rows_say() -> None:
+    """What sites of `glm` send about the pooled mode are the same quadratics as those found from their rows."""
+    sites = hospitals("three")
+    task = linear(sites, Flat())
+    pooled = gaussian_of(task, co.run(co.GLM(), task, sites, rounds=6).state)
+    mode = Point(tree.unravel(pooled.mean, layer_of(task)))
+    features = feature_map(task.model)
+    replies = []
+    for k, part in enumerate(sites.train):
+        sent = differentiate(features, part, pack(mode.params), True)
+        replies.append(Received(k, part.size, sent))
+    by_replies = from_replies(task, pooled, replies, mode)
+    by_rows = from_rows(task, pooled, sites.train)
+    assert by_replies is not None and by_rows is not None
+    for one, other in zip(by_replies, by_rows, strict=True):
+        assert torch.allclose(one.precision, other.precision, rtol=1e-9, atol=1e-9)
+        assert torch.allclose(one.linear, other.linear, rtol=1e-9, atol=1e-9)
+    assert from_replies(task, pooled, replies) is None  # where they were taken is not known

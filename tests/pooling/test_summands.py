@@ -52,7 +52,7 @@ def test_methods_that_are_sums_say_so_and_others_do_not() -> None:
         co.EvidenceLogits(penalty=None),
         co.EvidenceLogits(penalty=0.0),
     ],
-    ids=repr,
+    ids=["median", "cap", "float16", "cf", "population", "estimated penalty", "no penalty"],
 )
 def test_settings_that_need_single_replies_are_no_sums(method: co.Method) -> None:
     assert method.summation() is None

@@ -12,6 +12,7 @@ import studies
 import torch
 
 from consilience.agreement.agreement import Study
+from consilience.agreement.promise import describe_promise
 from consilience.agreement.text import agreement_text
 from consilience.data.sites import Data
 from consilience.errors import InputError
@@ -39,7 +40,7 @@ def test_the_agreement_states_the_promise_and_others_are_as_before(tmp_path: Pat
     assert "[privacy]" in text and "epsilon = 3.0" in text and "delta = 0.001" in text
     plain = studies.agreement(tmp_path, method="exact", settings=())
     assert "epsilon" not in plain.fields and "[privacy]" not in agreement_text(plain, "sums")
-    assert private.describe_privacy()["privacy"]["simulated"] is False
+    assert describe_promise(private)["privacy"]["simulated"] is False
 
 
 @pytest.mark.parametrize(
