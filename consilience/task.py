@@ -271,6 +271,8 @@ class Task:
 
         @torch.no_grad()
         def predict(x: Tensor) -> Distribution:
+            if tree.is_exporting():  # for any number of rows
+                return outcome(x)
             whole: Distribution = tree.concatenate(outcome(part) for part in x.split(_chunk(x)))
             return whole
 
@@ -279,6 +281,8 @@ class Task:
     def _each(self, posterior: Posterior, weights: Sequence[Params], x: Tensor) -> Tensor:
         """The outputs of every member [S, N, …]: by one product a layer where that is small, else by one pass each."""
         net = perceptron(self.model)
+        if tree.is_exporting():
+            net = None
         if net is not None and isinstance(posterior, Samples) and net.numbers(posterior.params, len(x)) <= TOGETHER:
             return net.passed_together(posterior.params, x)
         outputs = self._pass()
@@ -317,7 +321,7 @@ class Task:
         """
         if isinstance(self.likelihood, Softmax):
             classes = self.classes(x)
-            return Categorical(torch.full((len(x), classes), 1 / classes, dtype=x.dtype, device=x.device).log())
+            return Categorical(torch.full((x.shape[0], classes), 1 / classes, dtype=x.dtype, device=x.device).log())
         if not self.has_numbers:
             raise InputError("There is no prediction of counts or survival times before any data: use another method.")
         if isinstance(self.prior, Flat):

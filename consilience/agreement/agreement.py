@@ -19,7 +19,7 @@ from consilience.agreement.secure import check_secure
 from consilience.agreement.toml import check_column, convert
 from consilience.errors import InputError, unknown_name
 from consilience.formats.blueprint import MOST_DRAWS
-from consilience.formats.settings import configure
+from consilience.formats.settings import check_settings, configure
 from consilience.key import Key
 from consilience.method import Method, for_rounds
 from consilience.methods import METHODS, defaults
@@ -271,6 +271,7 @@ class Agreement:
         self.build_feature_map()
         check_promise(self)
         method = self.build_method()
+        check_settings(method)
         kind = self.kind
         if METHODS[self.method].bound or kind not in method.tasks:
             raise InputError(f"{self.method} cannot serve a {kind} study: choose another of `consilience methods`.")

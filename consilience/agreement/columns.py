@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -222,14 +222,14 @@ class Inspection(NamedTuple):
         raise InputError(first)
 
 
-def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimiter: str = ",") -> Inspection:
+def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimiter: str | None = None) -> Inspection:
     """Read a table and hold it against the agreed columns, in whatever order they come.
 
     Args:
         path: The table, a CSV file.
         columns: The agreed columns.
         target: What is predicted; None for rows to predict.
-        delimiter: What separates cells.
+        delimiter: What separates cells; found by looking if None.
 
     Returns:
         What was found.
@@ -237,16 +237,16 @@ def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimi
     Raises:
         InputError: The table cannot be read at all.
     """
-    table = read_table(path, delimiter, fewest=1)
-    cells = table.columns
     agreed = list(columns)
     if target is not None:
         agreed.append(target.as_column())
+    table = read_table(path, delimiter, fewest=1).spelt_as(column.name for column in agreed)
+    cells = table.columns
     problems = []
     missing = {}
     for column in agreed:
         if column.name not in cells:
-            problems.append(_absence(path, column, cells))
+            problems.append(_absence(path, column))
             continue
         problems += _problems(column, cells[column.name])
         missing[column.name] = int(column.gaps(cells[column.name]).sum())
@@ -256,13 +256,45 @@ def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimi
     return Inspection(path.name, len(table), missing, classes, extra, tuple(problems), cells, table.blank)
 
 
-def _absence(path: Path, column: Column, cells: Iterable[str]) -> str:
+def bad_rows(columns: Sequence[Column], inspection: Inspection) -> dict[int, str]:
+    """Say row by row what cannot be used, so that the others can be.
+
+    Args:
+        columns: The agreed columns.
+        inspection: The table.
+
+    Returns:
+        A sentence for each such row, by its number from 0.
+
+    Raises:
+        InputError: A column is missing altogether.
+    """
+    bad: dict[int, str] = {}
+    for column in columns:
+        if column.name not in inspection.cells:
+            inspection.sound()
+        cells = inspection.cells[column.name]
+        gaps = column.gaps(cells)
+        wrong = column.strange(cells)
+        if column.missing == "refuse":
+            wrong = wrong | gaps
+        for place in np.flatnonzero(wrong).tolist():
+            if place not in bad:
+                bad[place] = _fault(column, cells[place], bool(gaps[place]))
+    return dict(sorted(bad.items()))
+
+
+def _fault(column: Column, cell: Cell, missing: bool) -> str:
+    """The sentence for one cell that cannot be used."""
+    if missing:
+        return f"{cell}: '{column.name}' is missing, and the study refuses gaps: fill it in."
+    plausible = ", ".join(column.levels) or f"{column.range[0]:g} to {column.range[1]:g} {column.unit}".rstrip()
+    return f"{cell}: '{cell.text}' in column '{column.name}' is not plausible in this study ({plausible}): correct it."
+
+
+def _absence(path: Path, column: Column) -> str:
     """The sentence for a column that is not there."""
-    near = [name for name in cells if name.strip().lower() == column.name.lower()]
-    hint = ""
-    if near:
-        hint = f"; '{near[0]}' is spelt otherwise"
-    return f"{path.name} has no column '{column.name}'{hint}: add it as the study describes it."
+    return f"{path.name} has no column '{column.name}': add it as the study describes it."
 
 
 def _count_classes(target: Target | None, cells: Mapping[str, Cells]) -> dict[str, int]:

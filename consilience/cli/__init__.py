@@ -15,6 +15,7 @@ from consilience.cli import (  # noqa: F401 — they add their commands
     describe,
     effects,
     lists,
+    look,
     masking,
     predict,
     runs,

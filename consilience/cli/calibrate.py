@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consilience.cli.handed import Key_, Memory_, Model_, Study_, Table_, say, server_key, site_identity, write_files
 from consilience.cli.site import Out_ as SiteOut_
 from consilience.cli.site import site_app
+from consilience.cli.site_rows import check_unchanged, remembered
 from consilience.cli.study import Files_, Out_, write_pooled
 from consilience.cli.study_new import study_app
 from consilience.errors import InputError
@@ -32,17 +34,17 @@ def calibrate_site(
     from consilience.agreement.members import read
     from consilience.study.calibration import count
     from consilience.study.model import read_model
-    from consilience.study.rows import parts, rows_of
-    from consilience.study.site import check_unseen
+    from consilience.study.recall import recall
+    from consilience.study.rows import rows_of
 
     study = read(study_file)
     plan = calibration_of(study.agreement)
     member, signing_key = site_identity(study, key)
     pooled = read_model(model, study)
     data, _ = rows_of(study.agreement, table, one_class=True)
-    rows = parts(study.agreement, member.number, data)
-    if not check_unseen(study, memory or Path(f"{member.name}.memory"), rows):
-        say("What `site fit` kept is not here: whether this is the table it was fitted to cannot be checked.", "yellow")
+    recalled = recall(study.agreement, member.number, signing_key, remembered(member.name, memory), data)
+    check_unchanged(recalled)
+    rows = recalled.rows
     content = count(study, member, signing_key, rows.calibrate, pooled)
     if plan.kind == "own":
         path = out_ or Path(f"{member.name}.thresholds")
@@ -122,13 +124,21 @@ def set_columns(pooled: Model, guarantee: Guarantee, x: Tensor) -> tuple[list[st
         site = guarantee.names[0]
     target = pooled.agreement.target
     p = pooled.on_network_scale(x)
-    percent = f"{100 * guarantee.level:g}"
     if isinstance(p, Categorical):
-        sets = prediction_sets(p, guarantee, site).tolist()
-        texts = [" | ".join(c for c, inside in zip(target.classes, row, strict=True) if inside) for row in sets]
-        return [f"set{percent}"], [[text] for text in texts]
+        return write_sets(guarantee.level, target.classes, prediction_sets(p, guarantee, site))
     assert isinstance(p, Normal)  # no study predicts counts or times
-    ends = prediction_intervals(p, guarantee, site)
-    low, high = (end * target.spread + target.centre for end in ends)
+    low, high = (end * target.spread + target.centre for end in prediction_intervals(p, guarantee, site))
+    return write_intervals(guarantee.level, low, high)
+
+
+def write_sets(level: float, classes: Sequence[str], sets: Tensor) -> tuple[list[str], list[list[str]]]:
+    """Write sets of classes as a column."""
+    texts = [" | ".join(c for c, inside in zip(classes, row, strict=True) if inside) for row in sets.tolist()]
+    return [f"set{100 * level:g}"], [[text] for text in texts]
+
+
+def write_intervals(level: float, low: Tensor, high: Tensor) -> tuple[list[str], list[list[str]]]:
+    """Write the ends of intervals as two columns."""
     rows = [[f"{a:.6g}", f"{b:.6g}"] for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+    percent = f"{100 * level:g}"
     return [f"set_low{percent}", f"set_high{percent}"], rows

@@ -10,7 +10,7 @@ import typer
 
 from consilience.cli.handed import Inputs_, Key_, Study_, Table_, say, server_key, site_identity, write_files
 from consilience.cli.screen import progress
-from consilience.cli.site import OneClass_, site_app
+from consilience.cli.site import OneClass_, Replace_, site_app
 from consilience.cli.study import AcceptDifference_, describe, record, write_report
 from consilience.cli.study_new import study_app
 from consilience.disk.locks import lock_folder
@@ -224,6 +224,7 @@ def serve_site(
     ] = None,
     key: Key_ = None,
     one_class: OneClass_ = False,
+    replace: Replace_ = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.")] = 600.0,
 ) -> None:
     """Answer the server's messages with this site's own code until Ctrl-C; every message is logged."""
@@ -237,7 +238,7 @@ def serve_site(
     node_key = node_key or Path(f"{member.name}.node")
     credentials = _site_credentials(member.name, server, authority, node_key, insecure)
     target = folder or Path(f"{member.name}.site")
-    site = site_of(study, member, signing_key, table, target, one_class, say, book_path(study, member))
+    site = site_of(study, member, signing_key, table, target, one_class, say, replace, book_path(study, member))
     try:
         with lock_folder(target, private=True):
             serve(

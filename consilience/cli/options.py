@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
 
 import click
 import typer
@@ -88,7 +89,8 @@ Data_ = Annotated[
     str,
     typer.Option(
         autocompletion=data_like,
-        help="A data set (`consilience datasets`) or a quoted pattern of CSV files, one per site.",
+        help="A data set (`consilience datasets`), or CSV files, one per site: a folder, or quoted patterns, separated "
+        "by commas.",
     ),
 ]
 Target_ = Annotated[str | None, typer.Option(help="The column to predict, for CSV files.")]
@@ -174,6 +176,86 @@ MinReplies_ = Annotated[
     typer.Option(help="Stop if fewer sites reply. With this option, a site whose training fails counts as lost."),
 ]
 Device_ = Annotated[str, typer.Option(help="Device to compute on: cpu, cuda or cuda:1.")]
+Columns_ = Annotated[
+    str | None, typer.Option("--columns", metavar="FILE", help="A columns.toml that says how CSV files are read.")
+]
+Drop_ = Annotated[list[str] | None, typer.Option("--drop", help="A column to leave out; may be repeated.")]
+Text_ = Annotated[
+    list[str] | None, typer.Option("--text", help="A column of numbers to read as categories; may be repeated.")
+]
+Categories_ = Annotated[
+    list[str] | None,
+    typer.Option("--categories", metavar="COLUMN=A,B", help="A column's categories, if known; may be repeated."),
+]
+Missing_ = Annotated[
+    str | None, typer.Option("--missing", help="Missing cells: refuse, or mean, which fills and marks them.")
+]
+Unknown_ = Annotated[
+    list[str] | None, typer.Option("--unknown", help="A text that means missing, as -999; may be repeated.")
+]
+Delimiter_ = Annotated[
+    str | None, typer.Option("--delimiter", help="What separates cells; found by looking at each file by default.")
+]
+Decimal_ = Annotated[
+    str | None, typer.Option("--decimal", help="A point or a comma; found by looking at each file by default.")
+]
+Group_ = Annotated[str | None, typer.Option("--group", help="The column of CSV files that names each row's site.")]
+Test_ = Annotated[float, typer.Option("--test", min=0.0, max=1.0, help="Fraction of rows held out for testing.")]
+
+
+class Read(NamedTuple):
+    """How the command line wants tables to be read.
+
+    Attributes:
+        reading: The same as text for a recipe; empty where nothing is asked for.
+        target: The column to predict.
+    """
+
+    reading: str
+    target: str | None
+
+
+READING = ("columns", "drop", "text", "categories", "missing", "unknown", "delimiter", "decimal", "group")
+
+
+def read_options(given: Mapping[str, Any]) -> Read:
+    """Gather the options that say how tables are read.
+
+    Args:
+        given: A command's options by name.
+
+    Returns:
+        What they say together.
+
+    Raises:
+        InputError: Data that are no files have such options, or one of them cannot be used.
+    """
+    from consilience.data.reading import Reading
+    from consilience.data.tables import merge_reading
+
+    asked = {name: given.get(name) for name in READING if given.get(name)}
+    if not asked:
+        return Read("", given.get("target"))
+    categories = []
+    for text in asked.get("categories") or ():
+        column, equals, levels = text.partition("=")
+        if not equals:
+            raise InputError(f"--categories {text}: write a column and its categories, as ward=a,b,c.")
+        categories.append((column, tuple(level.strip() for level in levels.split(","))))
+    tab = {"\\t": "\t", "tab": "\t"}
+    delimiter = asked.get("delimiter")
+    reading = Reading(
+        delimiter=tab.get(delimiter or "", delimiter),
+        decimal=asked.get("decimal"),
+        missing=asked.get("missing") or Reading.missing,
+        unknown=(*Reading.unknown, *(asked.get("unknown") or ())),
+        text=tuple(asked.get("text") or ()),
+        drop=tuple(asked.get("drop") or ()),
+        categories=tuple(categories),
+        group=asked.get("group"),
+    )
+    merged, target = merge_reading(reading, asked.get("columns"))
+    return Read(merged.to_text(), given.get("target") or target)
 
 
 def privacy_settings(

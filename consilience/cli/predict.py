@@ -5,23 +5,33 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import numpy as np
+import torch
 import typer
 
-from consilience.cli.handed import Model_, at_home, say, warn_unsigned, write_files
+from consilience.cli.handed import at_home, say, warn_unsigned, write_files
 from consilience.cli.options import app
 from consilience.data.spreadsheets import inert
-from consilience.errors import InputError
+from consilience.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from consilience.agreement.columns import Column, Inspection, Target
+    from torch import Tensor
+
+    from consilience.agreement.columns import Column, Target
+    from consilience.data.cells import Cells
+    from consilience.guarantees.sets import Guarantee
+    from consilience.outcomes.counts import Counts
     from consilience.predictive import Categorical, Distribution, Normal
+    from consilience.runs.result import Prediction
     from consilience.study.model import Model
 
 Z95 = 1.959964
+SHOWN = 10  # rows that cannot be predicted, each with its sentence
+TIMES = 10  # at most, at which chances of no event are written
 
 
 class Predictions(NamedTuple):
@@ -33,11 +43,30 @@ class Predictions(NamedTuple):
     abstains: list[bool]  # whether the decision is left open
 
 
+class Rows(NamedTuple):
+    """The rows of a table to predict for."""
+
+    x: Tensor  # of those that can be predicted, as the model takes them
+    places: list[int]  # the number of each of them in the table, from 0
+    bad: dict[int, str]  # why the others cannot be predicted
+    total: int
+    ids: list[str]  # of all rows; empty where nobody asked
+
+
+class Predicted(NamedTuple):
+    """What a model says of the rows that it can predict."""
+
+    predictions: Predictions
+    parts: Mapping[str, Sequence[float]]  # of their uncertainty
+    guarantee: Guarantee | None = None  # of prediction sets
+
+
 @app.command(short_help="Predict for a table, with uncertainty.")
 def predict(
-    model: Model_,
-    table: Annotated[Path, typer.Argument(help="Rows to predict: a CSV file in UTF-8 with the study's columns.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A run's folder, or the file of a pooled model.")],
+    table: Annotated[Path, typer.Argument(help="Rows to predict: a CSV file with the columns trained on.")],
     out_: Annotated[Path | None, typer.Option("--out", "-o", help="TABLE.predictions.csv by default.")] = None,
+    id_: Annotated[str | None, typer.Option("--id", help="A column that names the rows; it is copied.")] = None,
     abstain: Annotated[
         float | None,
         typer.Option(
@@ -59,29 +88,118 @@ def predict(
         typer.Option(help="What `site fit` kept: predict with this site's own model, where sites have such."),
     ] = None,
 ) -> None:
-    """Write probabilities, or means and intervals, with the parts of their uncertainty."""
-    from consilience.agreement.columns import features
+    """Write probabilities, or means and intervals, with the parts of their uncertainty.
+
+    A row that cannot be predicted is named and left empty; the exit code is then 1.
+    """
+    if thresholds is not None and set_ is None:
+        raise InputError("Thresholds are for prediction sets: ask for some with --set 0.9.")
+    if model.is_dir():
+        _refuse_study({"study": study, "thresholds": thresholds, "memory": memory})
+        rows, predicted = _predict_with_run(model, table, id_, abstain, set_)
+    else:
+        pooled = _read_model(model, study, memory)
+        rows, predicted = _predict_with_model(pooled, table, id_, abstain, set_, thresholds)
+    path = out_ or table.with_name(f"{table.stem}.predictions.csv")
+    predictions = predicted.predictions
+    write_files(path, _csv(predictions, predicted.parts, rows, id_), "Predictions")
+    _summarise(predictions, predicted.parts, abstain)
+    if predicted.guarantee is not None:
+        say(str(predicted.guarantee))
+    if rows.bad:
+        for sentence in [*rows.bad.values()][:SHOWN]:
+            say(sentence, "yellow")
+        say(f"{len(rows.bad):,} of {rows.total:,} rows were not predicted.", "yellow")
+        raise typer.Exit(1)
+
+
+def _refuse_study(given: Mapping[str, Path | None]) -> None:
+    """Refuse what is for models of studies."""
+    for option, value in given.items():
+        if value is not None:
+            raise InputError(f"--{option} is for the file of a pooled model: a run's folder belongs to no study.")
+
+
+def _predict_with_run(
+    folder: Path, table: Path, id_: str | None, abstain: float | None, level: float | None
+) -> tuple[Rows, Predicted]:
+    """Predict with the model in a run's folder, which knows how its tables were read."""
+    from consilience.agreement.columns import Target
+    from consilience.cli.calibrate import write_intervals, write_sets
+    from consilience.data.cells import read_table
+    from consilience.guarantees.sets import Guarantee
+    from consilience.outcomes.counts import Counts
+    from consilience.predictive import Categorical, Normal
+    from consilience.runs.run import load
+
+    result = load(folder)
+    _check_abstain(abstain, bool(result.sites.classes))
+    encoded = result.read(table)
+    names = read_table(table, fewest=1)
+    _check_blank(table, names.blank)
+    rows = Rows(encoded.x, encoded.places, encoded.bad, encoded.total, _ids(names.columns, id_))
+    made = result.predict(encoded.x, level=level)
+    parts = {name: getattr(made, name).tolist() for name in ("aleatoric", "epistemic", "disagreement")}
+    target = Target(result.sites.name, result.class_names)
+    if made.probs is not None:
+        predictions = _predict(Categorical(made.probs.log()), target, abstain)
+    elif made.survival is not None:
+        predictions = _time_predictions(made, abstain)
+    elif result.sites.outcome == "counts":
+        assert made.mean is not None and made.var is not None
+        predictions = _count_predictions(Counts(made.mean, made.var - made.mean), abstain)
+    else:
+        assert made.mean is not None and made.var is not None
+        predictions = _predict(Normal(made.mean, made.var, torch.zeros_like(made.var)), target, abstain)
+    if level is None:
+        return rows, Predicted(predictions, parts)
+    if made.sets is not None:
+        predictions = _with_sets(predictions, *write_sets(level, result.class_names, made.sets))
+    elif made.low is not None and made.high is not None:
+        predictions = _with_sets(predictions, *write_intervals(level, made.low, made.high))
+    else:
+        raise InputError("Prediction sets are for classes and numbers: leave --set out.")
+    return rows, Predicted(predictions, parts, Guarantee.from_json(result.report["guarantee"]))
+
+
+def _predict_with_model(
+    pooled: Model, table: Path, id_: str | None, abstain: float | None, level: float | None, thresholds: Path | None
+) -> tuple[Rows, Predicted]:
+    """Predict with a study's model, by the columns that were agreed."""
     from consilience.cli.calibrate import find_thresholds, set_columns
     from consilience.predictive import check_finite
 
-    pooled = _read_model(model, study, memory)
-    columns = pooled.agreement.columns
-    x = features(columns, _read_rows(table, columns))
-    parts = {name: values.tolist() for name, values in pooled.uncertainty(x).items()}
-    predicted = pooled(x)
-    check_finite(predicted)
-    predictions = _predict(predicted, pooled.agreement.target, abstain)
+    _check_abstain(abstain, bool(pooled.agreement.target.classes))
     guarantee = None
-    if set_ is not None:
-        guarantee = find_thresholds(pooled, set_, thresholds)
-        predictions = _with_sets(predictions, *set_columns(pooled, guarantee, x))
-    elif thresholds is not None:
-        raise InputError("Thresholds are for prediction sets: ask for some with --set 0.9.")
-    path = out_ or table.with_name(f"{table.stem}.predictions.csv")
-    write_files(path, _csv(predictions, parts), "Predictions")
-    _summarise(predictions, parts, abstain)
+    if level is not None:
+        guarantee = find_thresholds(pooled, level, thresholds)
+    rows = _read_rows(table, pooled.agreement.columns, id_)
+    parts = {name: values.tolist() for name, values in pooled.uncertainty(rows.x).items()}
+    p = pooled(rows.x)
+    check_finite(p)
+    predictions = _predict(p, pooled.agreement.target, abstain)
     if guarantee is not None:
-        say(str(guarantee))
+        predictions = _with_sets(predictions, *set_columns(pooled, guarantee, rows.x))
+    return rows, Predicted(predictions, parts, guarantee)
+
+
+def _ids(cells: Mapping[str, Cells], name: str | None) -> list[str]:
+    """The texts of the column that names the rows."""
+    if name is None:
+        return []
+    if name not in cells:
+        raise unknown_name("column", name, cells)
+    return [cell.text for cell in cells[name]]
+
+
+def _check_abstain(abstain: float | None, classes: bool) -> None:
+    """Refuse a threshold that nothing, or everything, would reach."""
+    if abstain is None:
+        return
+    if classes and not 0 <= abstain <= 1:
+        raise InputError(f"--abstain {abstain:g} is not a probability: write for example --abstain 0.8.")
+    if not abstain > 0 and not classes:
+        raise InputError(f"--abstain {abstain:g} is not the width of an interval: write a number above 0.")
 
 
 def _read_model(path: Path, study_file: Path | None, memory: Path | None) -> Model:
@@ -108,17 +226,29 @@ def _read_model(path: Path, study_file: Path | None, memory: Path | None) -> Mod
     return pooled
 
 
-def _read_rows(table: Path, columns: Sequence[Column]) -> Inspection:
+def _read_rows(table: Path, columns: Sequence[Column], id_: str | None) -> Rows:
     """Read a table whose rows can be told apart by their number."""
-    from consilience.agreement.columns import inspect
+    from consilience.agreement.columns import bad_rows, inspect
 
-    rows = inspect(table, columns, None)
-    if rows.blank is not None:
+    found = inspect(table, columns, None)
+    _check_blank(table, found.blank)
+    bad = bad_rows(columns, found)
+    if bad and len(bad) == found.rows:
+        found.sound()
+    sound = np.ones(found.rows, dtype=np.bool_)
+    sound[list(bad)] = False
+    parts = [column.features(found.cells[column.name].select(sound)) for column in columns]
+    x = torch.cat(parts, 1).float()
+    return Rows(x, np.flatnonzero(sound).tolist(), bad, found.rows, _ids(found.cells, id_))
+
+
+def _check_blank(table: Path, blank: int | None) -> None:
+    """Refuse blank lines, by which programs count rows differently."""
+    if blank is not None:
         raise InputError(
-            f"{table.name}, line {rows.blank} is blank, and programs number the rows below it differently. Remove it, "
+            f"{table.name}, line {blank} is blank, and programs number the rows below it differently. Remove it, "
             "so that every prediction can be matched to its row."
         )
-    return rows
 
 
 def _predict(p: Distribution, target: Target, abstain: float | None) -> Predictions:
@@ -150,24 +280,57 @@ def _number_predictions(p: Normal, target: Target, widest: float | None) -> Pred
     return Predictions([mean, "low95", "high95"], rows, [row[0] for row in rows], (~(2 * reach <= widest)).tolist())
 
 
+def _count_predictions(p: Counts, widest: float | None) -> Predictions:
+    """Expected counts of one unit of exposure with 95 % intervals; abstains unless an interval is narrow enough."""
+    if widest is None:
+        widest = math.inf
+    low, high = p.interval(0.95)
+    rows = [[f"{v:.6g}" for v in row] for row in zip(p.mean, low, high, strict=True)]
+    return Predictions(["mean", "low95", "high95"], rows, [row[0] for row in rows], (~(high - low <= widest)).tolist())
+
+
+def _time_predictions(made: Prediction, widest: float | None) -> Predictions:
+    """Log-hazards with 95 % intervals, and chances of no event by some times."""
+    assert made.mean is not None and made.var is not None and made.survival is not None and made.times is not None
+    if widest is None:
+        widest = math.inf
+    reach = Z95 * made.var.sqrt()
+    every = max(1, -(-len(made.times) // TIMES))
+    chances = made.survival[:, every - 1 :: every]
+    head = ["log-hazard", "low95", "high95", *(f"S({time:g})" for time in made.times[every - 1 :: every].tolist())]
+    ends = zip(made.mean, made.mean - reach, made.mean + reach, chances, strict=True)
+    rows = [[f"{v:.6g}" for v in (*row[:3], *row[3].tolist())] for row in ends]
+    return Predictions(head, rows, [row[0] for row in rows], (~(2 * reach <= widest)).tolist())
+
+
 def _with_sets(predictions: Predictions, head: list[str], sets: list[list[str]]) -> Predictions:
     """The table with further columns."""
     rows = [[*row, *map(inert, more)] for row, more in zip(predictions.rows, sets, strict=True)]
     return predictions._replace(head=[*predictions.head, *head], rows=rows)
 
 
-def _csv(predictions: Predictions, parts: Mapping[str, Sequence[float]]) -> str:
-    """A line for each row: its prediction, the parts of its uncertainty, the decision."""
+def _csv(predictions: Predictions, parts: Mapping[str, Sequence[float]], rows: Rows, id_: str | None) -> str:
+    """A line for each row: its prediction, the parts of its uncertainty, the decision; empty for a bad row."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", *predictions.head, *parts, "decision"])
+    names = ["row"]
+    if id_ is not None:
+        names.append(id_)
+    writer.writerow([*names, *predictions.head, *parts, "decision"])
+    lines = dict(zip(rows.places, _lines(predictions, parts), strict=True))
+    empty = [*[""] * (len(predictions.head) + len(parts)), "not predicted"]
+    for place in range(rows.total):
+        writer.writerow([place + 1, *map(inert, rows.ids[place : place + 1]), *lines.get(place, empty)])
+    return text.getvalue()
+
+
+def _lines(predictions: Predictions, parts: Mapping[str, Sequence[float]]) -> Iterator[list[str]]:
     for i, row in enumerate(predictions.rows):
         decision = predictions.decisions[i]
         if predictions.abstains[i]:
             decision = "abstain"
         uncertainty = (f"{values[i]:.6f}" for values in parts.values())
-        writer.writerow([i + 1, *row, *uncertainty, inert(decision)])
-    return text.getvalue()
+        yield [*row, *uncertainty, inert(decision)]
 
 
 def _summarise(predictions: Predictions, parts: Mapping[str, Sequence[float]], abstain: float | None) -> None:
@@ -180,3 +343,27 @@ def _summarise(predictions: Predictions, parts: Mapping[str, Sequence[float]], a
         say("This model holds a single set of weights: epistemic uncertainty and disagreement are not known.")
     elif "disagreement" not in parts:
         say("The study hands out samples without the sites' names: disagreement between sites is not known.")
+
+
+@app.command(short_help="Write a run's model as ONNX or torch.export.")
+def export(
+    folder: Annotated[Path, typer.Argument(help="A run's folder.")],
+    to: Annotated[str, typer.Option("--to", help="onnx, or pt2 for torch.export.")] = "onnx",
+    out_: Annotated[Path | None, typer.Option("--out", "-o", help="FOLDER/model.onnx by default.")] = None,
+) -> None:
+    """Write a run's model as a file that other programs read: from rows in their own units to probabilities."""
+    from consilience.runs.module import FORMATS, export_module
+    from consilience.runs.run import load
+
+    if to not in FORMATS:
+        raise unknown_name("format", to, FORMATS)
+    path = out_ or folder / f"model.{to}"
+    if path.suffix != f".{to}":
+        raise InputError(f"{path.name} does not end with .{to}: give another --out or --to.")
+    result = load(folder)
+    say(f"Model: {export_module(result, path)}")
+    columns = ", ".join(result.sites.feature_names or ())
+    if columns:
+        say(f"A row holds: {columns}.")
+    if result.class_names:
+        say(f"It gives the probabilities of: {', '.join(result.class_names)}.")

@@ -7,27 +7,35 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from click.core import ParameterSource
 
 from consilience.cli.options import (
     Calibration_,
+    Categories_,
+    Columns_,
     Conformal_,
     Data_,
     DataDir_,
     Deadline_,
+    Decimal_,
+    Delimiter_,
     Delta_,
     Device_,
+    Drop_,
     Dropout_,
     Engine_,
     Epsilon_,
     Event_,
     Exposure_,
     Features_,
+    Group_,
     Honest_,
     Horizon_,
     Inputs_,
     Json_,
     Level_,
     MinReplies_,
+    Missing_,
     Model_,
     Noise_,
     Participation_,
@@ -37,21 +45,28 @@ from consilience.cli.options import (
     Split_,
     Target_,
     Task_,
+    Test_,
+    Text_,
     Time_,
     Unit_,
+    Unknown_,
     app,
     methods_like,
     privacy_settings,
+    read_options,
 )
 from consilience.cli.screen import out, print_report, progress, say_features
+from consilience.data.tables import is_tables
 from consilience.disk.locks import lock_folder
 from consilience.engines.participation import Participation
 from consilience.errors import InputError, refuse_damage
 from consilience.formats.settings import restore
 from consilience.formats.typed import restore_fields
 from consilience.method import Method, check_private
+from consilience.methods import is_own_method, known_method
 from consilience.models import is_import_path
 from consilience.runs.recipe import Recipe, free_folder, run_folder
+from consilience.runs.resuming import check_resumed
 from consilience.runs.store import Store
 
 ASIDE = 0.2  # of a site's rows, where a level is asked for and nobody says how many rows it may cost
@@ -60,6 +75,7 @@ RESUMED = {"rounds": int, "engine": str, "threads": int, "keep_replies": str}  #
 
 @app.command()
 def run(
+    ctx: typer.Context,
     method: Annotated[
         str | None,
         typer.Argument(
@@ -105,6 +121,16 @@ def run(
         int | None, typer.Option(help="Number of BLAS threads; by default one for small networks.")
     ] = None,
     device: Device_ = "cpu",
+    columns: Columns_ = None,
+    drop: Drop_ = None,
+    text: Text_ = None,
+    categories: Categories_ = None,
+    missing: Missing_ = None,
+    unknown: Unknown_ = None,
+    delimiter: Delimiter_ = None,
+    decimal: Decimal_ = None,
+    group: Group_ = None,
+    test: Test_ = 0.2,
     epsilon: Epsilon_ = None,
     delta: Delta_ = None,
     unit: Unit_ = None,
@@ -115,14 +141,17 @@ def run(
     """Run one method and write a report."""
     private = privacy_settings(epsilon, delta, unit, noise, honest)
     if resume is not None:
-        plan = _resume_plan(resume, model, data_dir, min_replies)
+        plan = _resume_plan(resume, _given(ctx))
     else:
+        read = read_options(ctx.params)
         if level is not None and not conformal:
             conformal = ASIDE
         recipe = Recipe(
             method or "",
             data=data,
-            target=target,
+            target=read.target,
+            reading=read.reading,
+            test=test,
             task=task,
             time=time,
             event=event,
@@ -149,7 +178,7 @@ def run(
             recipe = recipe.protect(private)
         say_features(recipe, model, features, not as_json)
         options = {
-            "out": out_ or run_folder(recipe.method, data),
+            "out": out_ or run_folder(recipe.method.rpartition(":")[2], data),
             "rounds": rounds,
             "engine": engine,
             "threads": threads,
@@ -202,10 +231,26 @@ def _execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
     return {**result.report, "bounds": bounds, "baselines": result.baselines}
 
 
-def _resume_plan(folder: Path, model: str | None, data_dir: str | None, min_replies: int | None) -> RunPlan:
-    """Read from a run's folder what it was made with."""
+def _given(ctx: typer.Context) -> dict[str, Any]:
+    """List the options that were given, and not left to their defaults."""
+    defaults = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+    return {name: value for name, value in ctx.params.items() if ctx.get_parameter_source(name) not in defaults}
+
+
+def _resume_plan(folder: Path, asked: dict[str, Any]) -> RunPlan:
+    """Read from a run's folder what it was made with; anything else that is asked for is refused, but more rounds."""
     saved = Store(folder).read_json()
-    recipe = _recipe(folder, saved, model, data_dir)
+    recipe = _recipe(folder, saved, asked.get("model"), asked.get("data_dir"))
+    if is_own_method(recipe.method):
+        if asked.get("method") != recipe.method:
+            raise InputError(
+                f"The run in {folder} uses the method '{recipe.method}', which is not part of consilience and would be "
+                f"imported: if you trust that code, write `consilience run {recipe.method} --resume {folder}`."
+            )
+        known_method(recipe.method)
+    with refuse_damage(_damaged(folder)):
+        check_resumed(str(folder), saved, asked)
+    min_replies = asked.get("min_replies")
     with refuse_damage(_damaged(folder)):
         cohort = restore_fields(Participation, saved.get("participation", {}))
         options = {
@@ -219,6 +264,7 @@ def _resume_plan(folder: Path, model: str | None, data_dir: str | None, min_repl
             options[name] = saved[name]
             if type(saved[name]) is not kind:
                 raise TypeError(name)
+        options["rounds"] = asked.get("rounds") or options["rounds"]
         method = None
         if saved.get("settings"):
             method = restore(saved["settings"])
@@ -235,7 +281,7 @@ def _recipe(folder: Path, saved: dict[str, Any], model: str | None, data_dir: st
         )
     asked = recipe.split or recipe.sites
     with refuse_damage(_damaged(folder)):
-        natural = asked and recipe.data.endswith(".csv") and saved["split"] == "natural"
+        natural = asked and is_tables(recipe.data) and saved["split"] == "natural"
         if natural:  # older runs took the files regardless
             return dataclasses.replace(recipe, split="natural", sites=int(saved["sites"]))
     return recipe

@@ -20,11 +20,11 @@ from consilience.cli.handed import (
     own_number,
     say,
     site_identity,
-    warn_unsigned,
     write_files,
 )
 from consilience.cli.options import app
 from consilience.cli.screen import out, progress
+from consilience.cli.site_rows import check_unchanged, kept_model, remembered, same_rows, unseen_rows
 from consilience.cli.site_tables import (
     audit_json,
     brief,
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from consilience.agreement.agreement import Agreement
-    from consilience.data.sites import Data
-    from consilience.study.model import Model
 
 site_app = typer.Typer(no_args_is_help=True, help="Take part in a study; your rows never leave.")
 app.add_typer(site_app, name="site")
@@ -56,6 +54,9 @@ Out_ = Annotated[
 OneClass_ = Annotated[bool, typer.Option("--one-class", help="Confirm that all rows here are of one class.")]
 Ledger_ = Annotated[
     Path | None, typer.Option("--ledger", help="What this site ever released about its rows; SITE.ledger by default.")
+]
+Replace_ = Annotated[
+    bool, typer.Option("--replace", help="Write over a reply from other rows, which was never handed over.")
 ]
 
 
@@ -219,10 +220,12 @@ def fit(
     memory: Memory_ = None,
     ledger: Ledger_ = None,
     one_class: OneClass_ = False,
+    replace: Replace_ = False,
 ) -> None:
     """Fit the model to this site's rows and write the one file that leaves the site."""
     from consilience.agreement.members import read
-    from consilience.study.rows import parts, rows_of
+    from consilience.study.recall import marks_file, marks_path, recall
+    from consilience.study.rows import rows_of
     from consilience.study.site import fit as fit_site
     from consilience.study.site import own_scores
     from consilience.study.spending import charge, mu_of_round
@@ -230,16 +233,19 @@ def fit(
     study = read(study_file)
     member, signing_key = site_identity(study, key)
     data, _ = rows_of(study.agreement, table, one_class)
-    rows = parts(study.agreement, member.number, data)
     path = out_ or Path(f"{member.name}.reply")
     memory_path = memory or Path(f"{member.name}.memory")
     with lock_file(memory_path):
+        recalled = recall(study.agreement, member.number, signing_key, memory_path, data)
+        rows = same_rows(study.agreement, member.number, data, recalled, memory_path, replace)
         with progress(True):
-            fitted = fit_site(study, member, signing_key, rows, message, memory_path)
+            fitted = fit_site(study, member, signing_key, rows, message, memory_path, replace)
         spent = mu_of_round(study.agreement, fitted.round)
         ledger_path = ledger or Path(f"{member.name}.ledger")
         entry = (ledger_path, study.agreement, signing_key, rows.train, "reply", fitted.round, spent, fitted.repeated)
         charge(*entry)  # first of all: what is lost after this is paid for, and what is not paid for does not leave
+        marks = marks_file(study.agreement, member.name, member.number, signing_key, rows)
+        write_files(marks_path(memory_path), marks, "Stays here, to know rows by")
         write_files(memory_path, fitted.memory, "Stays here")  # next, so that nothing is handed over unremembered
         write_files(path, fitted.reply, "For the coordinator")
     for note in fitted.training.notes:
@@ -297,8 +303,8 @@ def statistics(
     """Write sums of log-scores over the rows set aside, for `study choose` at the coordinator. No row leaves."""
     from consilience.agreement.members import read
     from consilience.study.model import read_model
-    from consilience.study.rows import parts, rows_of
-    from consilience.study.site import check_unseen
+    from consilience.study.recall import recall
+    from consilience.study.rows import rows_of
     from consilience.study.site import statistics as sum_scores
     from consilience.study.spending import charge
 
@@ -313,14 +319,13 @@ def statistics(
             "current study file and model."
         )
     data, _ = rows_of(study.agreement, table, one_class=True)
-    rows = parts(study.agreement, member.number, data)
-    kept = memory or Path(f"{member.name}.memory")
+    recalled = recall(study.agreement, member.number, signing_key, remembered(member.name, memory), data)
     if pooled.is_personal:
-        pooled = at_home(pooled, study, kept)
-    if not check_unseen(study, kept, rows):
-        say("What `site fit` kept is not here: whether this is the table it was fitted to cannot be checked.", "yellow")
-    sums = sum_scores(study, member, signing_key, rows.choose, pooled.method, pooled.state, pooled.checksum)
-    charge(ledger or Path(f"{member.name}.ledger"), study.agreement, signing_key, rows.choose, "statistics")
+        pooled = at_home(pooled, study, kept_model(study.agreement, member.name, memory))
+    check_unchanged(recalled)
+    choose = recalled.rows.choose
+    sums = sum_scores(study, member, signing_key, choose, pooled.method, pooled.state, pooled.checksum)
+    charge(ledger or Path(f"{member.name}.ledger"), study.agreement, signing_key, choose, "statistics")
     write_files(out_ or Path(f"{member.name}.statistics"), sums, "For the coordinator")
 
 
@@ -334,14 +339,15 @@ def evaluate(
     key: Key_ = None,
     memory: Memory_ = None,
 ) -> None:
-    """Evaluate a returned model on this site's rows: its scores and its calibration. The results stay here.
+    """Evaluate a returned model on rows it has not seen: its scores and its calibration. The results stay here.
 
-    Where sites have models of their own, it is this site's, made with what `site fit` kept.
+    Rows that this site's memory knows as trained on, chosen or calibrated by are left out, whatever order they come
+    in. Where sites have models of their own, it is this site's, made with what `site fit` kept.
     """
     from consilience.metrics.scores import intervals, scores
     from consilience.predictive import Categorical
 
-    pooled, data = _model_and_rows(model, table, study, key, memory)
+    pooled, data = unseen_rows(model, table, study, key, memory)
     target = pooled.agreement.target
     y = data.y
     if not target.classes:
@@ -354,38 +360,6 @@ def evaluate(
         from consilience.cli.calibrate import show_coverage
 
         show_coverage(pooled, pooled.guarantee, data)
-
-
-def _model_and_rows(
-    model: Path, table: Path, study_file: Path | None, key: Path | None, memory: Path | None
-) -> tuple[Model, Data]:
-    """Read a model and the rows to evaluate it on: the site's test rows, where its study is given."""
-    from consilience.agreement.members import read
-    from consilience.study.model import read_model
-    from consilience.study.rows import parts, rows_of
-
-    if study_file is None:
-        pooled = read_model(model, None)
-        if memory is not None:
-            raise InputError("A memory is held against its study: give --study too.")
-        if pooled.is_personal:
-            say("This is the model that a newcomer gets. If this site took part, give --study for its own.", "yellow")
-        data, _ = rows_of(pooled.agreement, table, one_class=True)
-        warn_unsigned(pooled.agreement)
-        say(f"All {len(data.y)} rows. If this site took part, give --study to use its test rows only.")
-        return pooled, data
-    study = read(study_file)
-    pooled = read_model(model, study)
-    data, _ = rows_of(pooled.agreement, table, one_class=True)
-    member, _ = site_identity(study, key)
-    data = parts(pooled.agreement, member.number, data).test
-    kept = memory or Path(f"{member.name}.memory")
-    if memory is not None or (pooled.is_personal and kept.exists()):
-        pooled = at_home(pooled, study, kept)
-    elif pooled.is_personal:
-        say(f"{kept} is not here: this is the model that a newcomer gets.", "yellow")
-    say(f"{len(data.y)} test rows of this site, used neither for training nor for choosing.")
-    return pooled, data
 
 
 @site_app.command()

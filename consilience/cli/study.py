@@ -273,9 +273,12 @@ def write_report(model: Path, account: dict[str, Any]) -> None:
     """Write the model's report beside it, for people and as JSON."""
     from consilience.formats.envelope import open_envelope
     from consilience.report.study_page import study_page
+    from consilience.report.suppression import suppress
     from consilience.runs.store import as_json
 
     report = {"checksum": open_envelope(model, "model").checksum, **account}
+    shown = suppress(report)
+    report |= {name: shown[name] for name in ("per_site", "rows")}  # no small count lies in the JSON either
     write_files(model.with_suffix(".json"), as_json(report), "")
     write_files(model.with_suffix(".html"), study_page(report), "Report")
 

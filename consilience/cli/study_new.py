@@ -136,8 +136,16 @@ def new(
     agreement = dataclasses.replace(draft, server=public(key))
     write_files(path, agreement_text(agreement, agreement.build_method().sends), "Study", shared=True)
     say(f"Your private key, never to be shared: {path.with_suffix('.key')}")
-    if like:
+    if like is None and dictionary is None:
+        names = ", ".join(column.name for column in columns_)
+        say(
+            f"This is an invented example: it predicts '{target_column.name}' from {names}. Write your own target and "
+            "columns in their place, or start from a table with --like TABLE --target COLUMN.",
+            "yellow",
+        )
+    if like and target:
         say("Columns, types and ranges are guesses from one table: correct them before anybody signs.")
+        _say_doubts(like, target)
     needed = f"every site needs {draft.fewest_rows:,} training rows"
     say(f"The model has {draft.parameters:,} parameters: {needed}, or agree on another rows_per_parameter.")
     command = f"`consilience site join {path.name} NAME TABLE`"
@@ -178,3 +186,13 @@ def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> 
     if like and target:
         return propose_columns(like, target)
     return EXAMPLE
+
+
+def _say_doubts(path: Path, target: str) -> None:
+    """Say what may be wrong with the table that a study was proposed from."""
+    from consilience.data.cells import read_table
+    from consilience.data.doubts import doubts_of
+
+    for name, cells in read_table(path, fewest=1).columns.items():
+        for doubt in doubts_of(name, cells, target=name == target):
+            say(f"{doubt.what}: look at it before anybody signs.", "yellow")

@@ -9,20 +9,28 @@ import typer
 
 from consilience.cli.options import (
     Calibration_,
+    Categories_,
+    Columns_,
     Data_,
     DataDir_,
     Deadline_,
+    Decimal_,
+    Delimiter_,
     Delta_,
+    Device_,
+    Drop_,
     Dropout_,
     Engine_,
     Epsilon_,
     Event_,
     Exposure_,
     Features_,
+    Group_,
     Honest_,
     Horizon_,
     Inputs_,
     MinReplies_,
+    Missing_,
     Model_,
     Noise_,
     Participation_,
@@ -32,10 +40,14 @@ from consilience.cli.options import (
     Split_,
     Target_,
     Task_,
+    Test_,
+    Text_,
     Time_,
     Unit_,
+    Unknown_,
     app,
     privacy_settings,
+    read_options,
 )
 from consilience.cli.screen import live, out, print_report, progress, say_features, stoppable
 from consilience.disk.locks import lock_folder
@@ -46,6 +58,7 @@ from consilience.runs.store import Store
 
 @app.command(short_help="Compare methods on the same splits and seeds.")
 def compare(
+    ctx: typer.Context,
     rows: Annotated[
         list[str] | None,
         typer.Argument(metavar="METHOD…", help="Methods, with settings in brackets, as 'fedavg[rounds=10]'."),
@@ -64,6 +77,7 @@ def compare(
     features: Features_ = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of methods that run several; 10 by default.")] = None,
     engine: Engine_ = "auto",
+    device: Device_ = "cpu",
     calibration: Calibration_ = 30,
     inputs: Inputs_ = 0,
     validation: Annotated[float, typer.Option(help="Fraction of training rows held out, as for tuning.")] = 0.0,
@@ -85,6 +99,16 @@ def compare(
         Path | None, typer.Option("--out", help="Folder for the results; run again with the same folder to continue.")
     ] = None,
     data_dir: DataDir_ = None,
+    columns: Columns_ = None,
+    drop: Drop_ = None,
+    text: Text_ = None,
+    categories: Categories_ = None,
+    missing: Missing_ = None,
+    unknown: Unknown_ = None,
+    delimiter: Delimiter_ = None,
+    decimal: Decimal_ = None,
+    group: Group_ = None,
+    test: Test_ = 0.2,
     epsilon: Epsilon_ = None,
     delta: Delta_ = None,
     unit: Unit_ = None,
@@ -98,10 +122,13 @@ def compare(
     from consilience.comparison.running import compare_plan
     from consilience.report.table import comparison_table
 
+    read = read_options(ctx.params)
     private = privacy_settings(epsilon, delta, unit, noise, honest)
     recipe = Recipe(
         data=data,
-        target=target,
+        target=read.target,
+        reading=read.reading,
+        test=test,
         task=task,
         time=time,
         event=event,
@@ -120,6 +147,7 @@ def compare(
         seeds=parse_seeds(seeds),
         rounds=rounds,
         engine=engine,
+        device=device,
         common=tuple(common or ()),
         settings=settings,
         bounds=bounds,
@@ -139,6 +167,7 @@ def compare(
 
 @app.command(short_help="Choose a method's settings on validation rows.")
 def tune(
+    ctx: typer.Context,
     method: Annotated[str, typer.Argument(help="The method; settings in brackets are fixed.")],
     data: Data_ = "digits",
     target: Target_ = None,
@@ -156,6 +185,7 @@ def tune(
         int | None, typer.Option(help="Number of rounds; 1 for one-round methods, 10 for others.")
     ] = None,
     engine: Engine_ = "auto",
+    device: Device_ = "cpu",
     calibration: Calibration_ = 30,
     inputs: Inputs_ = 0,
     validation: Annotated[float, typer.Option(help="Fraction of training rows held out to tune on.")] = 0.2,
@@ -164,6 +194,17 @@ def tune(
         Path | None, typer.Option("--out", help="Folder for the results; several methods may share one.")
     ] = None,
     data_dir: DataDir_ = None,
+    columns: Columns_ = None,
+    drop: Drop_ = None,
+    text: Text_ = None,
+    categories: Categories_ = None,
+    missing: Missing_ = None,
+    unknown: Unknown_ = None,
+    delimiter: Delimiter_ = None,
+    decimal: Decimal_ = None,
+    group: Group_ = None,
+    task: Task_ = None,
+    test: Test_ = 0.2,
     as_json: Annotated[bool, typer.Option("--json", help="Print only settings.json on standard output.")] = False,
 ) -> None:
     """Choose a method's settings on validation rows; test rows are never used."""
@@ -171,9 +212,13 @@ def tune(
     from consilience.comparison.search import Search, Trial, run_search, write_settings
     from consilience.report.table import trial_table
 
+    read = read_options(ctx.params)
     recipe = Recipe(
         data=data,
-        target=target,
+        target=read.target,
+        reading=read.reading,
+        test=test,
+        task=task,
         sites=sites,
         split=split,
         calibration=calibration,
@@ -190,6 +235,7 @@ def tune(
         score=score,
         rounds=rounds,
         engine=engine,
+        device=device,
         common=tuple(common or ()),
     )
     search = search.choose_network(model, features)

@@ -16,7 +16,7 @@ from consilience.formats.settings import describe
 from consilience.parties import Received
 from consilience.progress import track
 from consilience.runs.result import Result
-from consilience.runs.run import EngineFactory, run
+from consilience.runs.run import Compute, EngineFactory, run
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -62,6 +62,7 @@ def outcomes(
     seed: int,
     engine: str = "auto",
     participation: Participation = Participation(),
+    device: str = "cpu",
 ) -> Iterator[Outcome]:
     """Run the rows one after another.
 
@@ -74,6 +75,7 @@ def outcomes(
         seed: What all random numbers come from.
         engine: Where the sites' work runs.
         participation: Who replies in a round, for every row that is not a bound.
+        device: Where sites and server compute.
 
     Yields:
         Every row's outcome as soon as it exists.
@@ -88,7 +90,8 @@ def outcomes(
         if key in trained:
             where = _replay(trained[key])
         try:
-            result = run(r.method, task, sites, rounds=r.rounds, seed=seed, engine=where, participation=present)
+            compute = Compute(where, device=device)
+            result = run(r.method, task, sites, rounds=r.rounds, seed=seed, engine=compute, participation=present)
         except Diverged as error:
             yield Outcome(r, None, str(error))
             continue

@@ -18,6 +18,7 @@ from consilience.inference.newton import Newton
 from consilience.method import Method, Needs, check_private, name
 from consilience.methods import METHODS
 from consilience.methods.bounds import bounds
+from consilience.runs.device import on
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import FORMAT
 from consilience.splits.text import parse
@@ -38,6 +39,7 @@ class Plan:
         settings: A file that `tune` wrote, or a preset's name.
         bounds: Whether to add the rows every table should have.
         participation: Who replies in a round, for every row that is not a bound.
+        device: Where sites and server compute.
     """
 
     words: tuple[str | Method, ...]
@@ -50,6 +52,7 @@ class Plan:
     settings: str | Path | None = None
     bounds: bool = True
     participation: Participation = Participation()
+    device: str = "cpu"
 
     def choose_network(self, model: str | None, features: str | None) -> Plan:
         """Choose the feature map and the network on it for all rows, where nobody named them.
@@ -156,7 +159,7 @@ class Plan:
             "recipe": recipe,
             "rows": tables,
             "seeds": list(self.seeds),
-            "engine": self.engine,
+            "engine": on(self.engine, self.device),
         }
         if self.participation.partial:
             value["participation"] = dataclasses.asdict(self.participation)

@@ -18,7 +18,7 @@ from consilience.errors import InputError, unknown_name
 from consilience.findings.wording import BOUNDS, count
 from consilience.formats.settings import configure
 from consilience.method import Method, name, usual_rounds
-from consilience.methods import METHODS
+from consilience.methods import METHODS, known_method
 from consilience.runs.provenance import citation
 
 Settings: TypeAlias = Mapping[str, Any]  # field.path → value, of one method
@@ -57,8 +57,7 @@ def parse_word(word: str) -> tuple[str, dict[str, str]]:
     if match is None:
         raise InputError(f"`{word}` is not a row: write a method, with settings in brackets, as in fedavg[rounds=10].")
     kind, inside = match.groups()
-    if kind not in METHODS:
-        raise unknown_name("method", kind, METHODS)
+    kind = known_method(kind)
     if not inside:
         return kind, {}
     return kind, assignments(re.split(r",(?![^(]*\))", inside))

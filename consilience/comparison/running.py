@@ -21,7 +21,9 @@ from consilience.comparison.outcomes import outcomes
 from consilience.comparison.plan import Plan, parse_seeds, slug
 from consilience.comparison.rows import Row, as_text
 from consilience.comparison.summary import Cells, Comparison, summarise_part, title
+from consilience.data.reading import Reading
 from consilience.data.sites import Sites
+from consilience.data.tables import is_tables, merge_reading
 from consilience.disk.locks import locking
 from consilience.engines import choose_engine
 from consilience.engines.participation import Participation
@@ -31,6 +33,7 @@ from consilience.errors import refuse_damage, unknown_name
 from consilience.method import Method
 from consilience.models.remembered import remember_values
 from consilience.progress import track
+from consilience.runs.callbacks import OnRound, observing
 from consilience.runs.provenance import check
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import FORMAT, Store
@@ -65,6 +68,10 @@ def compare(
     participation: float | Participation | None = None,
     out: str | Path | None = None,
     data_dir: str | None = None,
+    device: str = "cpu",
+    test: float = 0.2,
+    columns: str | Path | None = None,
+    on_round: OnRound | None = None,
 ) -> Comparison:
     """Run several methods on the same splits and seeds.
 
@@ -106,16 +113,23 @@ def compare(
         participation: How many sites, or which fraction, are asked a round; a `Participation` says more.
         out: A folder to keep everything in; the same call continues what is there. A temporary one if None.
         data_dir: Where data sets are kept.
+        device: Where sites and server compute.
+        test: The share of rows held out for testing.
+        columns: A columns.toml that says how CSV files are read.
+        on_round: Is called with a `RoundEvent` after every round of every run.
 
     Returns:
-        The comparison: `rows`, `to_json()`, and the table as `str()`.
+        The comparison: `rows`, `to_json()`, `to_frame()`, and the table as `str()`.
 
     Raises:
         InputError: A method, setting, split or data set is unknown, or `out` holds something else.
     """
+    reading, named = merge_reading(Reading(), columns)
     recipe = Recipe(
         data=data,
-        target=target,
+        target=target or named,
+        reading=reading.to_text(),
+        test=test,
         task=task,
         time=time,
         event=event,
@@ -145,13 +159,15 @@ def compare(
         settings=settings,
         bounds=bounds,
         participation=as_participation(participation),
+        device=device,
     ).choose_network(model, features)
-    if out is not None:
-        comparison = compare_plan(plan, out, reference)
-        write_comparison(comparison, out)
-        return comparison
-    with tempfile.TemporaryDirectory() as folder:
-        return compare_plan(plan, folder, reference)
+    with observing(on_round):
+        if out is not None:
+            comparison = compare_plan(plan, out, reference)
+            write_comparison(comparison, out)
+            return comparison
+        with tempfile.TemporaryDirectory() as folder:
+            return compare_plan(plan, folder, reference)
 
 
 def as_seeds(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
@@ -263,7 +279,7 @@ def _known_reference(reference: str, known: Sequence[str]) -> str:
 
 def _has_fixed_test(recipe: Recipe) -> bool:
     """Whether the data come with test rows of their own, the same for all seeds."""
-    if recipe.data.endswith(".csv"):
+    if is_tables(recipe.data):
         return False
     return datasets.load(recipe.data, recipe.data_dir).x_test is not None
 
@@ -294,7 +310,7 @@ def _fill(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Iter
         lines = store.read_json(lines_file)["baselines"]
     yield problem, cells, lines
     missing = [r for r in rows if r.word not in cells]
-    for outcome in outcomes(missing, task, sites, recipe.seed, plan.engine, plan.participation):
+    for outcome in outcomes(missing, task, sites, recipe.seed, plan.engine, plan.participation, plan.device):
         file = files[outcome.row.word]
         store.write_checked(file, Cell.from_outcome(outcome).to_json())
         cells = {**cells, outcome.row.word: Cell.from_json(store.read_json(file))}  # as a resumed comparison sees it

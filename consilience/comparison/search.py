@@ -27,9 +27,10 @@ from consilience.method import Method
 from consilience.method import name as method_name
 from consilience.metrics.scores import BETTER
 from consilience.progress import track
+from consilience.runs.device import on
 from consilience.runs.provenance import check
 from consilience.runs.recipe import Recipe
-from consilience.runs.run import run
+from consilience.runs.run import Compute, run
 from consilience.runs.store import FORMAT, Store
 from consilience.task import Task
 
@@ -68,6 +69,7 @@ class Search:
         rounds: The rounds of methods that have many; what is usual if None.
         engine: Where the sites' work runs.
         common: `field=value` texts that count where a method in words has the field.
+        device: Where sites and server compute.
     """
 
     word: str | Method
@@ -79,6 +81,7 @@ class Search:
     rounds: int | None = None
     engine: str = "auto"
     common: tuple[str, ...] = ()
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -235,7 +238,7 @@ def _claim_search(
         "rows": [[describe(r.method), r.rounds] for r in rows],
         "seeds": list(search.seeds),
         "score": search.score,
-        "engine": search.engine,
+        "engine": on(search.engine, search.device),
         "fingerprints": list(fingerprints),
     }
     file = f"plan-{search.name}.json"
@@ -254,7 +257,7 @@ def _try_point(
     for seed, (task, sites) in track(list(problems.items()), "seed"):
         file = f"{place}/{seed}.json"
         if not (store.folder / file).exists():
-            scored = run_trial(r, task, sites, seed, search.engine)
+            scored = run_trial(r, task, sites, seed, search.engine, search.device)
             store.write_checked(file, {"format": FORMAT, "point": point, "seed": seed, **scored})
         scores = _read_trial(store, file)
         if not scores.failure and search.score not in scores.metrics:
@@ -282,7 +285,7 @@ def _read_trial(store: Store, file: str) -> _Scores:
         return restore_fields(_Scores, {name: saved[name] for name in _Scores._fields})
 
 
-def run_trial(r: Row, task: Task, sites: Sites, seed: int, engine: str) -> Json:
+def run_trial(r: Row, task: Task, sites: Sites, seed: int, engine: str, device: str = "cpu") -> Json:
     """Run one row and score it.
 
     Args:
@@ -291,12 +294,13 @@ def run_trial(r: Row, task: Task, sites: Sites, seed: int, engine: str) -> Json:
         sites: The sites, scored on their validation rows.
         seed: What all random numbers come from.
         engine: Where the sites' work runs.
+        device: Where sites and server compute.
 
     Returns:
         The scores under `metrics`, or why there are none under `failure`.
     """
     try:
-        result = run(r.method, task, sites, rounds=r.rounds, seed=seed, engine=engine)
+        result = run(r.method, task, sites, rounds=r.rounds, seed=seed, engine=Compute(engine, device=device))
     except Diverged as error:
         return {"metrics": {}, "failure": str(error)}
     return {"metrics": result.metrics, "failure": ""}

@@ -6,7 +6,7 @@ import io
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rich.console import Console, RenderableType
 
@@ -15,6 +15,7 @@ from consilience.comparison.pairing import pair
 from consilience.comparison.row_summary import RowSummary, Scores, over_seeds, summarise_row
 from consilience.comparison.rows import Row
 from consilience.findings import wording as words
+from consilience.findings.frames import to_frame, to_html
 from consilience.metrics.communication import KEPT, communication
 from consilience.metrics.paired import SEEDS
 from consilience.report.table import comparison_table
@@ -174,6 +175,40 @@ class Comparison:
 
     def __str__(self) -> str:
         return plain_text(comparison_table(self.to_json()))
+
+    def __repr__(self) -> str:
+        """What is compared on what."""
+        rows = ", ".join(row.row for row in self.rows)
+        return f"Comparison({rows}; seeds: {len(self.seeds)}, splits: {len(self.parts)})"
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """List every score of every row, split and seed.
+
+        Returns:
+            Mappings with the columns split, row, method, seed, score and value.
+        """
+        rows = []
+        for part in self.parts:
+            for row in part.rows:
+                about = {"split": part.problem.split, "row": row.row, "method": row.method}
+                for score, values in row.scores.values.items():
+                    pairs = zip(row.seeds, values, strict=True)
+                    rows += [{**about, "seed": seed, "score": score, "value": value} for seed, value in pairs]
+        return rows
+
+    def to_frame(self) -> Any:
+        """Every score of every row, split and seed as a data frame.
+
+        Raises:
+            InputError: Pandas is not installed.
+        """
+        return to_frame(self.to_rows())
+
+    def _repr_html_(self) -> str:
+        """The means over seeds in a notebook."""
+        pairs = [(part.problem.split, row) for part in self.parts for row in part.rows]
+        rows = [{"split": split, "row": row.name, **row.scores.metrics} for split, row in pairs]
+        return to_html(self.sentence or repr(self), rows)
 
 
 def plain_text(table: RenderableType) -> str:

@@ -14,8 +14,12 @@ from consilience.comparison.rows import as_text
 from consilience.comparison.running import as_seeds
 from consilience.comparison.search import Search, Trial, run_search, write_settings
 from consilience.comparison.summary import plain_text
+from consilience.data.reading import Reading
+from consilience.data.tables import merge_reading
+from consilience.findings.frames import to_frame
 from consilience.method import Method
 from consilience.report.table import trial_table
+from consilience.runs.callbacks import OnRound, observing
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import FORMAT
 
@@ -54,6 +58,22 @@ class Tuning:
             "trials": [trial._asdict() for trial in self.trials],
         }
 
+    def to_frame(self) -> Any:
+        """Every trial as a data frame, best first: its point, the score of each seed and their mean.
+
+        Raises:
+            InputError: Pandas is not installed.
+        """
+        rows = []
+        for trial in self.trials:
+            by_seed = {f"seed {seed}": value for seed, value in zip(self.seeds, trial.values, strict=False)}
+            rows.append({**trial.point, **by_seed, "mean": trial.mean})
+        return to_frame(rows)
+
+    def __repr__(self) -> str:
+        """What was tuned, and where it ended."""
+        return f"Tuning({self.name}: best of {len(self.trials)} trials by {self.score}, {self.settings})"
+
     def __str__(self) -> str:
         trials = [(trial.point, trial.values, trial.mean) for trial in self.trials]
         return plain_text(trial_table(self.name, trials, self.score))
@@ -80,6 +100,10 @@ def tune(
     common: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     data_dir: str | None = None,
+    device: str = "cpu",
+    test: float = 0.2,
+    columns: str | Path | None = None,
+    on_round: OnRound | None = None,
 ) -> Tuning:
     """Choose a method's settings on validation rows; test rows are never looked at.
 
@@ -112,6 +136,10 @@ def tune(
         common: Path → value, which count where a method in words has the field.
         out: A folder to keep everything in, which several methods may share; a temporary one if None.
         data_dir: Where data sets are kept.
+        device: Where sites and server compute.
+        test: The share of rows held out for testing.
+        columns: A columns.toml that says how CSV files are read.
+        on_round: Is called with a `RoundEvent` after every round of every trial.
 
     Returns:
         The trials, best first, and the method at the best point.
@@ -119,9 +147,12 @@ def tune(
     Raises:
         InputError: A method, setting, score or data set is unknown, every trial failed, or `out` holds something else.
     """
+    reading, named = merge_reading(Reading(), columns)
     recipe = Recipe(
         data=data,
-        target=target,
+        target=target or named,
+        reading=reading.to_text(),
+        test=test,
         sites=sites,
         split=split,
         calibration=calibration,
@@ -138,12 +169,14 @@ def tune(
         score=score,
         rounds=rounds,
         engine=engine,
+        device=device,
         common=tuple(f"{path}={as_text(value)}" for path, value in (common or {}).items()),
     ).choose_network(model, features)
-    if out is not None:
-        return _tune_in(search, out)
-    with tempfile.TemporaryDirectory() as folder:
-        return _tune_in(search, folder)
+    with observing(on_round):
+        if out is not None:
+            return _tune_in(search, out)
+        with tempfile.TemporaryDirectory() as folder:
+            return _tune_in(search, folder)
 
 
 def _tune_in(search: Search, folder: str | Path) -> Tuning:

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from consilience.data.dataset import Dataset
 from consilience.data.sites import narrow
-from consilience.errors import InputError
+from consilience.errors import InputError, unknown_name
 
 
 def from_arrays(
     x: Any,
-    y: Any,
+    y: Any = None,
     site: Any = None,
     *,
     x_test: Any = None,
@@ -30,15 +30,16 @@ def from_arrays(
     standardise: bool = True,
     outcome: str = "",
 ) -> Dataset:
-    """Make a data set of anything numpy can read.
+    """Make a data set of anything numpy can read, of a data frame, or of a `torch.utils.data.Dataset`.
 
     Whole numbers, truth values and text in `y` are classes, numbered in sorted order; floating-point numbers are the
     targets of a regression.
 
     Args:
-        x: Features, a row for every example; one dimension is one feature.
-        y: A class or a target for every row.
-        site: The natural site of every row, numbers or text.
+        x: Features, a row for every example; one dimension is one feature. Of a data frame, all columns but those of
+            `y` and `site`; of a `Dataset`, the first of every pair.
+        y: A class or a target for every row; the name of a data frame's column; None for a `Dataset`'s second.
+        site: The natural site of every row, numbers or text; or the name of a data frame's column.
         x_test: Features of an official test part, where there is one.
         y_test: Its classes or targets.
         site_test: Its natural sites.
@@ -56,6 +57,12 @@ def from_arrays(
     Raises:
         InputError: Something is not a number, is missing, or does not fit the rest.
     """
+    if isinstance(x, torch.utils.data.Dataset):
+        x, y = _unpack(x, y)
+    elif hasattr(x, "columns"):
+        x, y, site, feature_names = _unframe(x, y, site, feature_names)
+    if y is None:
+        raise InputError("y is missing: give a class or a target for every row.")
     labels = _to_array(y)
     class_names: tuple[str, ...] | None = None
     if classes is None and labels.dtype.kind != "f" and not outcome:
@@ -89,6 +96,40 @@ def from_arrays(
         standardise=standardise,
         outcome=outcome,
     )
+
+
+def _unpack(rows: Any, y: Any) -> tuple[Any, Any]:
+    """Features and labels of a `Dataset` of pairs."""
+    pairs = [rows[i] for i in range(len(rows))]
+    if y is not None or not pairs or len(pairs[0]) != 2:
+        raise InputError("A torch Dataset holds pairs of features and label: leave y out.")
+    x = torch.stack([torch.as_tensor(pair[0]) for pair in pairs])
+    return x, np.asarray([_plain(pair[1]) for pair in pairs])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.item()
+    return value
+
+
+def _unframe(frame: Any, y: Any, site: Any, names: Sequence[str] | None) -> tuple[Any, Any, Any, Sequence[str] | None]:
+    """Features, labels, sites and names of a data frame, whose columns may be named."""
+    used = []
+    for argument in (y, site):
+        if isinstance(argument, str):
+            if argument not in frame.columns:
+                raise unknown_name("column", argument, map(str, frame.columns))
+            used.append(argument)
+    features = frame.drop(columns=used)
+    text = [str(column) for column in features.columns if features[column].dtype.kind not in "biuf"]
+    if text:
+        raise InputError(f"Column '{text[0]}' holds no numbers: encode it, or write a CSV file and use from_csv.")
+    if isinstance(y, str):
+        y = frame[y]
+    if isinstance(site, str):
+        site = frame[site]
+    return features, y, site, names or [str(column) for column in features.columns]
 
 
 def _to_array(values: Any) -> np.ndarray[Any, Any]:
@@ -150,6 +191,8 @@ def _to_sortable(name: str, values: Any) -> np.ndarray[Any, Any]:
     array = _to_array(values)
     if array.ndim != 1:
         raise InputError(f"{name} has the shape {array.shape}: give one value per row.")
+    if array.dtype.kind in "fmM" and (gaps := int(np.isnan(array).sum())):
+        raise InputError(f"{name} is missing in {gaps} rows: drop those rows, or give them a value of their own.")
     if array.dtype.kind != "O":
         return array
     gaps = sum(value is None or (isinstance(value, float) and math.isnan(value)) for value in array)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, product
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from consilience.data.dialect import Dialect, sniff, to_points
 from consilience.errors import InputError
 
 MISSING = {"", "na", "n/a", "nan", "null"}  # in small letters; 'none' is left to be a category
@@ -163,6 +164,40 @@ class Cells(Sequence[Cell]):
         """
         return self[int(chosen.argmax())]
 
+    def select(self, chosen: Mask) -> Cells:
+        """Take some of the cells.
+
+        Args:
+            chosen: Which, [N].
+
+        Returns:
+            They, in order.
+        """
+        blocks = []
+        start = 0
+        for block in self.blocks:
+            part = chosen[start : start + len(block.lines)]
+            start += len(block.lines)
+            if part.any():
+                texts = [text for text, taken in zip(block.texts(), part.tolist(), strict=True) if taken]
+                blocks.append(Block.of(texts, block.file, block.lines[part]))
+        return Cells(blocks)
+
+    def respelt(self, spellings: Mapping[str, str]) -> Cells:
+        """Write some texts differently.
+
+        Args:
+            spellings: The new text of each that changes.
+
+        Returns:
+            The cells, each at its old place.
+        """
+        if not spellings:
+            return self
+        texts = ([spellings.get(text, text) for text in block.texts()] for block in self.blocks)
+        blocks = zip(texts, self.blocks, strict=True)
+        return Cells(Block.of(new, block.file, block.lines) for new, block in blocks)
+
     def distinct(self) -> set[str]:
         """Collect the different texts."""
         return set().union(*(block.texts() for block in self.blocks))
@@ -237,24 +272,49 @@ class Table(NamedTuple):
         name: The name of the file, without its ending.
         columns: The cells of each column, by its name.
         blank: The number of the first blank line between rows; None where there is none.
+        dialect: How the file writes its cells.
     """
 
     name: str
     columns: dict[str, Cells]
     blank: int | None
+    dialect: Dialect = Dialect()
+
+    def spelt_as(self, names: Iterable[str]) -> Table:
+        """Give columns the names that are asked for where they differ in capitals and blanks alone.
+
+        Args:
+            names: The names as others write them.
+
+        Returns:
+            The table; a name that fits several columns, or none, changes nothing.
+        """
+        wanted = {" ".join(name.split()).casefold(): name for name in names}
+        found = Counter(" ".join(name.split()).casefold() for name in self.columns)
+        columns = {}
+        for name, cells in self.columns.items():
+            plain = " ".join(name.split()).casefold()
+            spelt = name
+            if name not in wanted.values() and found[plain] == 1:
+                spelt = wanted.get(plain, name)
+            columns[spelt] = cells
+        return Table(self.name, columns, self.blank, self.dialect)
 
     def __len__(self) -> int:
         """How many rows there are."""
         return len(next(iter(self.columns.values())))
 
 
-def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> Table:
+def read_table(
+    path: Path, delimiter: str | None = None, fewest: int = FEWEST_ROWS, decimal: str | None = None
+) -> Table:
     """Read the table in one file; blank lines are passed over.
 
     Args:
         path: The file, UTF-8 text with a header row.
-        delimiter: What stands between two cells.
+        delimiter: What stands between two cells; found by looking if None.
         fewest: How many rows there must be.
+        decimal: What stands before decimals; found by looking if None. Cells have points afterwards.
 
     Returns:
         The table.
@@ -262,9 +322,16 @@ def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> T
     Raises:
         InputError: The file cannot be read, or is not a table with so many rows.
     """
+    dialect = Dialect(delimiter or "", decimal or "")
+    if not delimiter or not decimal:
+        seen = sniff(path)
+        dialect = Dialect(delimiter or seen.delimiter, decimal or seen.decimal)
     found = _Rows(path.name)
-    for lines, rows in _read_lines(path, delimiter):
-        found.add(lines, rows)
+    for lines, rows in _read_lines(path, dialect.delimiter):
+        if dialect.decimal == ",":
+            found.add(lines, [[to_points(cell.strip()) for cell in row] for row in rows])
+        else:
+            found.add(lines, rows)
     if found.count <= fewest:
         raise InputError(
             f"{path.name} has {max(found.count - 1, 0)} rows under its header: a site needs at least {fewest}."
@@ -279,7 +346,7 @@ def read_table(path: Path, delimiter: str = ",", fewest: int = FEWEST_ROWS) -> T
     if found.blank is not None and found.blank < found.last:
         blank = found.blank
     columns = {name: Cells(blocks) for name, blocks in zip(found.header, found.blocks, strict=True)}
-    return Table(path.stem, columns, blank)
+    return Table(path.stem, columns, blank, dialect)
 
 
 @dataclass
@@ -423,8 +490,7 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
         for delimiter in ";\t|":
             if delimiter in header[0]:
                 raise InputError(
-                    f"{path.name} separates its columns with {delimiter!r}: save it with commas, or in Python pass "
-                    f"delimiter={delimiter!r}."
+                    f"{path.name} seems to separate its columns with {delimiter!r}: pass delimiter={delimiter!r}."
                 )
     counts = Counter(header)
     for name in header:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from consilience.data.cells import Cells, Mask, Numbers, is_missing, number
+from consilience.data.cells import Cells, Mask, Numbers, number
 from consilience.data.sites import narrow
 from consilience.errors import InputError, unknown_name
 
@@ -43,7 +43,14 @@ class Column(NamedTuple):
         return [f"{self.name}={category}" for category in self.categories]
 
 
-def read_feature(name: str, cells: Cells, missing: str, as_text: bool) -> Column:
+def read_feature(
+    name: str,
+    cells: Cells,
+    missing: str,
+    as_text: bool,
+    unknown: Collection[str] = (),
+    categories: Sequence[str] | None = None,
+) -> Column:
     """Read a column as numbers, or as categories where no cell is a number.
 
     Args:
@@ -51,6 +58,8 @@ def read_feature(name: str, cells: Cells, missing: str, as_text: bool) -> Column
         cells: Its cells.
         missing: "refuse" to refuse gaps.
         as_text: Whether numbers are categories too.
+        unknown: Texts that mean missing.
+        categories: The categories, where they are known in advance.
 
     Returns:
         The column.
@@ -59,19 +68,21 @@ def read_feature(name: str, cells: Cells, missing: str, as_text: bool) -> Column
         InputError: A cell is missing or not a number where it should not be, or there are too many categories.
     """
     gaps = cells.empty()
+    if unknown:
+        gaps = gaps | cells.where(lambda text: text in unknown)
     if gaps.all():
-        raise InputError(f"Column '{name}' is empty at every site: delete it, or in Python pass drop=[{name!r}].")
+        raise InputError(f"Column '{name}' is empty at every site: leave it out with drop=[{name!r}] (--drop {name}).")
     if missing == "refuse" and gaps.any():
         raise InputError(
-            f"{cells.first(gaps)}: the cell in column '{name}' is missing; fill it in, delete the row or column, or in "
-            "Python pass missing='mean'."
+            f"{cells.first(gaps)}: the cell in column '{name}' is missing; fill it in, delete the row or column, or "
+            "pass missing='mean' (--missing mean)."
         )
-    if not as_text:
+    if not as_text and categories is None:
         values = cells.numbers()
-        if not np.isnan(values).all():
+        if not np.isnan(values[~gaps]).all():
             return _read_numbers(name, cells, values, gaps)
         _check_commas(name, cells)
-    return _read_categories(name, cells, gaps)
+    return _read_categories(name, cells, gaps, categories)
 
 
 def read_target(name: str, cells: Cells, task: str | None) -> tuple[Tensor, tuple[str, ...] | None]:
@@ -108,29 +119,42 @@ def _read_numbers(name: str, cells: Cells, values: Numbers, gaps: Mask) -> Colum
     if texts.any():
         cell = cells.first(texts)
         raise InputError(
-            f"{cell}: '{cell.text}' in column '{name}' is not a finite number; correct it, or in Python "
-            f"pass text=[{name!r}] to read the column as categories."
+            f"{cell}: '{cell.text}' in column '{name}' is not a finite number; correct it, pass text=[{name!r}] "
+            f"(--text {name}) to read the column as categories, or unknown=[{cell.text!r}] if that means missing."
         )
     values[gaps] = values[int((~gaps).argmax())]
     return Column(name, None, torch.from_numpy(values).unsqueeze(1), torch.from_numpy(gaps))
 
 
-def _read_categories(name: str, cells: Cells, gaps: Mask) -> Column:
-    known = {text for text in cells.distinct() if not is_missing(text)}
-    categories = sorted({_normalise(text) for text in known})
+def _read_categories(name: str, cells: Cells, gaps: Mask, given: Sequence[str] | None) -> Column:
+    known = cells.select(~gaps).distinct()
+    categories = sorted({normalise(text) for text in known})
+    if given is not None:
+        strange = [category for category in categories if category not in given]
+        if strange:
+            raise InputError(
+                f"Column '{name}' holds '{strange[0]}', which is none of its categories {', '.join(given)}: correct "
+                "the cell, or add the category."
+            )
+        categories = list(given)
     if len(categories) > MOST_CATEGORIES:
         raise InputError(
-            f"Column '{name}' has {len(categories)} categories, more than {MOST_CATEGORIES}: delete it, or in Python "
-            f"pass drop=[{name!r}]."
+            f"Column '{name}' has {len(categories)} categories, more than {MOST_CATEGORIES}: leave it out with "
+            f"drop=[{name!r}] (--drop {name})."
         )
     place = {category: i for i, category in enumerate(categories)}
-    codes = torch.from_numpy(cells.codes(lambda text: place.get(_normalise(text), len(categories))))
+    found = cells.codes(lambda text: place.get(normalise(text), len(categories)))
+    codes = torch.from_numpy(np.where(gaps, len(categories), found))
     indicators = one_hot(codes, len(categories) + 1)[:, :-1].double()
     return Column(name, categories, indicators, torch.from_numpy(gaps))
 
 
-def _normalise(text: str) -> str:
-    """1, 1.0 and 1.00 are one category; codes such as 007 and 1e3 are not touched."""
+def normalise(text: str) -> str:
+    """Write a category as everybody would: 1, 1.0 and 1.00 are one; codes such as 007 and 1e3 are not touched.
+
+    Args:
+        text: A cell's text.
+    """
     if re.fullmatch(r"-?(0|[1-9]\d*)\.\d+", text):
         return text.rstrip("0").rstrip(".")
     return text
@@ -154,7 +178,7 @@ def _choose_task(name: str, cells: Cells, values: Numbers) -> str:
         text = cells.first(texts)
         raise InputError(
             f"{text}: the target '{name}' is text with more than {MOST_CLASSES} different values, such as "
-            f"'{text.text}'; correct it, or in Python pass task='classification'."
+            f"'{text.text}'; correct it, or pass task='classification' (--task)."
         )
     if few and bool((values == np.floor(values)).all()):
         return "classification"

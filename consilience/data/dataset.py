@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from consilience.data.encoding import Encoding
 from consilience.data.roles import (
     cut_validation,
     fill_gaps,
@@ -68,6 +69,7 @@ class Dataset:
             `x` says it all.
         gaps: A pair for every column that may be missing: its number, or None for categories, and the number of the
             column that marks its gaps.
+        columns: How the columns of a table became features; None where rows came as numbers.
         outcome: `counts` where targets are counts [N], or counts with exposures [N, 2]; `survival` where they are times
             with events, 1 or 0 where the time is censored [N, 2].
     """
@@ -87,6 +89,7 @@ class Dataset:
     standardise: bool = False
     gaps: tuple[tuple[int | None, int], ...] = ()
     image: tuple[int, int, int] | None = None
+    columns: tuple[Encoding, ...] | None = None
     outcome: str = ""
 
     def __post_init__(self) -> None:
@@ -199,6 +202,7 @@ class Dataset:
             feature_names=self.feature_names,
             image=self.image,
             numbers=numbers,
+            columns=self.columns,
             outcome=self.outcome,
         )
         if aside is not None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from consilience.data.encoding import with_fills
 from consilience.data.sites import Data, Sites
 from consilience.errors import InputError
 from consilience.key import Key
@@ -192,6 +193,8 @@ def fill_gaps(sites: Sites, gaps: Sequence[tuple[int, int]]) -> Sites:
             x[x[:, mark] == 1, column] = means[column]
         return x
 
+    if sites.columns is not None:
+        sites = replace(sites, columns=with_fills(sites.columns, means))
     return sites.map_x(fill)
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from consilience.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from consilience.data.encoding import Encoding
 
 TRIFLE = 1e-4  # of a column's deviation, which its rounding may cost
 APART = 10.0  # how much the deviations of a target's numbers may differ
@@ -77,6 +81,7 @@ class Sites:
         feature_scale: See `feature_shift`.
         image: Channels, height and width, where rows are images whose pixels lie in one list.
         numbers: Numbers of every site's training rows, where a row may be at several sites; None where it is at one.
+        columns: How the columns of a table became features; None where rows came as numbers.
         conformal: The rows every site sets aside for prediction sets, neither trained nor tuned on; None where none
             are.
         outcome: What targets are that are neither classes nor plain numbers: `counts` or `survival`.
@@ -101,8 +106,27 @@ class Sites:
     feature_scale: Tensor | None = None
     image: tuple[int, int, int] | None = None
     numbers: tuple[Tensor, ...] | None = None
+    columns: tuple[Encoding, ...] | None = None
     conformal: tuple[Data, ...] | None = None
     outcome: str = ""
+
+    def __repr__(self) -> str:
+        """What the sites hold, in one line: no row is shown."""
+        kind = self.kind
+        if self.classes:
+            kind = f"{self.classes} classes"
+        train = sum(len(part.y) for part in self.train)
+        test = sum(len(part.y) for part in self.test)
+        rows = f"{train} training and {test} test rows, features: {self.features}"
+        return f"Sites({self.name}: {len(self.names)} sites by {self.split}, {kind}, {rows})"
+
+    def _repr_html_(self) -> str:
+        """The rows of every site in a notebook, counted."""
+        cells = []
+        for name, train, test in zip(self.names, self.train, self.test, strict=False):
+            cells.append(f"<tr><td>{html.escape(name)}</td><td>{len(train.y)}</td><td>{len(test.y)}</td></tr>")
+        head = "<tr><th>site</th><th>training rows</th><th>test rows</th></tr>"
+        return f"<div><strong>{html.escape(repr(self))}</strong><table>{head}{''.join(cells)}</table></div>"
 
     def __len__(self) -> int:
         """How many sites there are."""
@@ -186,6 +210,15 @@ class Sites:
         if self.numbers is not None:
             others = replace(others, numbers=tuple(self.numbers[k] for k in kept))
         return others
+
+    def without_rows(self) -> Sites:
+        """Keep what is known about the rows and none of them: names, scales and kinds.
+
+        Returns:
+            The sites with no rows in any role, as `co.load(folder)` has them.
+        """
+        bare = replace(self, train=(), test=(), validation=None, conformal=None)
+        return replace(bare, inputs=None, calibration=None, numbers=None)
 
     def label_counts(self) -> Tensor:
         """Count the training rows of each class at every site.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import glob
+import warnings
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from torch import Tensor
 from consilience.data.cells import Cells, Table, read_table
 from consilience.data.columns import Column, read_feature, read_target
 from consilience.data.dataset import Dataset
+from consilience.data.doubts import doubts_of
+from consilience.data.encoding import Encoding
+from consilience.data.reading import Reading, read_reading
 from consilience.data.sites import Sites, narrow
 from consilience.data.targets import read_outcome
 from consilience.errors import InputError, unknown_name
@@ -41,16 +45,21 @@ def from_csv(
     missing: Literal["refuse", "mean"] = "refuse",
     text: Sequence[str] = (),
     drop: Sequence[str] = (),
-    delimiter: str = ",",
+    delimiter: str | None = None,
+    decimal: str | None = None,
+    unknown: Sequence[str] = Reading.unknown,
+    categories: Mapping[str, Sequence[str]] | None = None,
+    group: str | None = None,
+    columns: str | Path | None = None,
 ) -> Sites:
     """Read sites from CSV files with a header row, one file per site and named after it.
 
     Text columns become one column per category. A target of text, or of at most 20 different whole numbers, makes a
-    classification, any other a regression.
+    classification, any other a regression. Columns may come in any order, and their names in any case.
 
     Args:
-        pattern: A glob pattern, or the files.
-        target: The column to predict; left out where `time` and `event` are given.
+        pattern: A folder, a glob pattern, several patterns separated by commas, or the files.
+        target: The column to predict; left out where `columns` names it, or `time` and `event` are given.
         split: How to hand out the rows of all files to `sites` instead.
         sites: Without a split, how many of the files to take; a single file is handed out to so many sites, by class,
             or evenly in a regression.
@@ -70,7 +79,12 @@ def from_csv(
             in a column of its own.
         text: Columns to read as categories though they look like numbers.
         drop: Columns to leave out, such as row numbers.
-        delimiter: What stands between two cells.
+        delimiter: What stands between two cells; found by looking at each file if None.
+        decimal: What stands before decimals, a point or a comma; found by looking at each file if None.
+        unknown: Texts that mean missing, beside empty cells, NA and the like.
+        categories: The categories of columns, where they are known in advance.
+        group: The column that names the site of each row, which files then do not.
+        columns: A columns.toml that says all this; what is passed here as well comes first.
 
     Returns:
         The rows with their roles.
@@ -78,15 +92,18 @@ def from_csv(
     Raises:
         InputError: A file or a cell cannot be used; the message says where it is.
     """
-    if missing not in ("refuse", "mean"):
-        raise unknown_name("way with missing cells", missing, ["refuse", "mean"])
-    outcome, names = _name_targets(target, task, time, event, exposure)
-    data = _read_dataset(_list_files(pattern), names, outcome, task, missing, text, drop, delimiter)
-    if split is None and len(data.site_names or ()) == 1 and (sites or 1) > 1:  # one file is handed out to several
-        data = replace(data, site=None)
-    return data.split(
-        split or data.usual_split(),
-        sites,
+    known = tuple((name, tuple(levels)) for name, levels in (categories or {}).items())
+    asked = Reading(delimiter, decimal, missing, tuple(unknown), tuple(text), tuple(drop), (), known, (), group, task)
+    reading, named = merge_reading(asked, columns)
+    return read_sites(
+        pattern,
+        target or named,
+        reading,
+        split=split,
+        sites=sites,
+        time=time,
+        event=event,
+        exposure=exposure,
         test=test,
         calibration=calibration,
         inputs=inputs,
@@ -97,28 +114,96 @@ def from_csv(
     )
 
 
-def _read_dataset(
-    paths: Sequence[Path],
-    targets: tuple[str, str | None],
-    outcome: str,
-    task: str | None,
-    missing: str,
-    text: Sequence[str],
-    drop: Sequence[str],
-    delimiter: str,
-) -> Dataset:
+def merge_reading(asked: Reading, columns: str | Path | None) -> tuple[Reading, str | None]:
+    """Put what is asked for over what a columns.toml says.
+
+    Args:
+        asked: What is asked for.
+        columns: The file, if there is one.
+
+    Returns:
+        Both together, and the target's name where the file says it.
+    """
+    if columns is None:
+        return asked, None
+    written, target = read_reading(columns)
+    usual = Reading()
+    changes = {
+        field.name: getattr(asked, field.name)
+        for field in fields(asked)
+        if getattr(asked, field.name) != getattr(usual, field.name)
+    }
+    return replace(written, **changes), target
+
+
+def read_sites(
+    pattern: str | Path | Sequence[str | Path],
+    target: str | None,
+    reading: Reading,
+    split: Split | None = None,
+    sites: int | None = None,
+    standardise: bool = True,
+    time: str | None = None,
+    event: str | None = None,
+    exposure: str | None = None,
+    **roles: Any,
+) -> Sites:
+    """Read sites from CSV files.
+
+    Args:
+        pattern: The files, as in `from_csv`.
+        target: The column to predict; None where `time` and `event` are.
+        reading: How tables are read.
+        split: How rows are handed out; by files or groups if None.
+        sites: How many.
+        standardise: Whether features, and regression targets, are scaled by all training rows.
+        time: The column of times to an event, for survival.
+        event: The column that says whether the event was seen.
+        exposure: For counts, the column of how long, or how many, each row was exposed to risk.
+        roles: Further arguments of `Dataset.split`.
+
+    Returns:
+        The rows with their roles.
+
+    Raises:
+        InputError: A file or a cell cannot be used; the message says where it is.
+    """
+    outcome, names = _name_targets(target, reading.task, time, event, exposure)
+    data = _read_dataset(list_files(pattern), names, outcome, reading)
+    if split is None and len(data.site_names or ()) == 1 and (sites or 1) > 1:  # one file is handed out to several
+        data = replace(data, site=None)
+    return data.split(split or data.usual_split(), sites, standardise=standardise, **roles)
+
+
+def _read_dataset(paths: Sequence[Path], targets: tuple[str, str | None], outcome: str, reading: Reading) -> Dataset:
     """The rows of all files; the text of a column is forgotten once its numbers are known."""
-    tables = [read_table(path, delimiter) for path in paths]
+    tables = [read_table(path, reading.delimiter, decimal=reading.decimal) for path in paths]
     names = tuple(table.name for table in tables)
-    cells, site = _stack(tables, [name for name in targets if name is not None], text, drop)
+    cells, site = stack(tables, [name for name in targets if name is not None], reading)
     tables.clear()
-    features = [name for name in cells if name not in targets]
-    columns = [read_feature(name, cells.pop(name), missing, name in text) for name in features]
+    if reading.group is not None:
+        names, site = _groups(reading.group, cells.pop(reading.group))
+    for name in cells:
+        cells[name] = cells[name].respelt(dict(reading.same_of(name)))
+        for doubt in doubts_of(name, cells[name], site, name in targets):
+            warnings.warn(str(doubt), stacklevel=4)
+    names_of_features = [name for name in cells if name not in targets]
+    columns = [
+        read_feature(
+            name,
+            cells.pop(name),
+            reading.missing,
+            name in reading.text,
+            reading.unknown,
+            reading.categories_of(name),
+        )
+        for name in names_of_features
+    ]
     class_names = None
     if outcome:
         y = read_outcome(cells, targets, outcome)
     else:
-        y, class_names = read_target(targets[0], cells.pop(targets[0]), task)
+        y, class_names = read_target(targets[0], cells.pop(targets[0]), reading.task)
     classes = None
     if class_names is not None:
         classes = len(class_names)
@@ -133,6 +218,7 @@ def _read_dataset(
         class_names=class_names,
         feature_names=feature_names,
         gaps=gaps,
+        columns=tuple(_encoding(column, reading) for column in columns),
         outcome=outcome,
     )
 
@@ -148,7 +234,9 @@ def _name_targets(
     if time is not None or event is not None:
         raise InputError("Survival needs both columns: time, and event, which says whether it was seen.")
     if target is None:
-        raise InputError("Name the column to predict as target, or the columns time and event for survival.")
+        raise InputError(
+            "CSV files need to know which column to predict: name it as target, or, for survival, name time and event."
+        )
     if task == "counts":
         return "counts", (target, exposure)
     if exposure is not None:
@@ -156,11 +244,51 @@ def _name_targets(
     return "", (target, None)
 
 
-def _list_files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
+def _encoding(column: Column, reading: Reading) -> Encoding:
+    """How a column was read, for rows to come."""
+    categories = None
+    if column.categories is not None:
+        categories = tuple(column.categories)
+    marked = bool(column.gaps.any())
+    return Encoding(column.name, categories, marked, unknown=reading.unknown, same=reading.same_of(column.name))
+
+
+def _groups(name: str, cells: Cells) -> tuple[tuple[str, ...], Tensor]:
+    """The sites that a column names, sorted, and the site of each row."""
+    gaps = cells.empty()
+    if gaps.any():
+        raise InputError(f"{cells.first(gaps)}: the site in column '{name}' is missing; fill it in or remove the row.")
+    names = sorted(cells.distinct())
+    place = {site: i for i, site in enumerate(names)}
+    return tuple(names), torch.from_numpy(cells.codes(place.__getitem__))
+
+
+def is_tables(data: str) -> bool:
+    """Tell whether data are named by files rather than by a data set's name.
+
+    Args:
+        data: What is named.
+    """
+    return all(part.endswith((".csv", ".tsv")) or Path(part).is_dir() for part in data.split(","))
+
+
+def list_files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
+    """Find the files that are meant.
+
+    Args:
+        pattern: A folder, a glob pattern, several patterns separated by commas, or the files.
+
+    Returns:
+        The files, each once.
+
+    Raises:
+        InputError: There is none, one does not exist, or two have one name.
+    """
     if isinstance(pattern, str | Path):
-        paths = [Path(path) for path in sorted(glob.glob(str(pattern), recursive=True))]
+        paths = [path for part in str(pattern).split(",") for path in _matching(part.strip())]
     else:
         paths = [Path(path) for path in pattern]
+    paths = list(dict.fromkeys(paths))
     if not paths:
         raise InputError(f"No file matches '{pattern}': check the folder and the ending.")
     for path in paths:
@@ -172,35 +300,58 @@ def _list_files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
     return paths
 
 
-def _stack(
-    tables: Sequence[Table], targets: Sequence[str], text: Sequence[str], drop: Sequence[str]
-) -> tuple[dict[str, Cells], Tensor]:
-    """The columns of all tables under each other, and which table each row is from."""
-    known = tables[0].columns  # the other files must have the same
-    for name in (*targets, *text, *drop):
+def _matching(pattern: str) -> list[Path]:
+    """The files of a folder, or those that match a pattern, in order."""
+    folder = Path(pattern)
+    if folder.is_dir():
+        return sorted(path for path in folder.iterdir() if path.suffix in (".csv", ".tsv"))
+    return [Path(path) for path in sorted(glob.glob(pattern, recursive=True))]
+
+
+def stack(tables: Sequence[Table], targets: Sequence[str], reading: Reading) -> tuple[dict[str, Cells], Tensor]:
+    """Put the columns of all tables under each other.
+
+    Args:
+        tables: The tables of all files; columns may come in another order, and spelt otherwise.
+        targets: The columns to predict; none where nobody says.
+        reading: How tables are read.
+
+    Returns:
+        The cells of each column that is used, and which table each row is from.
+
+    Raises:
+        InputError: A table lacks a column, or a column that is asked for does not exist.
+    """
+    wished = [
+        name for name in (*targets, reading.group, *reading.only, *reading.text, *reading.drop) if name is not None
+    ]
+    first = tables[0].spelt_as(wished)
+    known = first.columns  # the other files must have the same
+    for name in wished:
         if name not in known:
             raise unknown_name("column", name, known)
     for target in targets:
-        if target in drop:
+        if target in reading.drop:
             raise InputError(f"The target '{target}' cannot be dropped: take it out of drop=.")
+    used = [name for name in known if name not in reading.drop and (not reading.only or name in wished)]
+    tables = [first, *(table.spelt_as(known) for table in tables[1:])]
     for table in tables:
-        _check_columns(table, known)
-    names = [name for name in known if name not in drop]
-    if len(names) <= len(targets):
+        _check_columns(table, known, used, reading)
+    if targets and not [name for name in used if name not in (*targets, reading.group)]:
         raise InputError(f"There is no column beside the target '{targets[0]}': give at least one to predict from.")
-    rows = {name: Cells.stack(table.columns[name] for table in tables) for name in names}
+    rows = {name: Cells.stack(table.columns[name] for table in tables) for name in used}
     sizes = torch.tensor([len(table) for table in tables])
     return rows, torch.arange(len(tables)).repeat_interleave(sizes)
 
 
-def _check_columns(table: Table, known: dict[str, Cells]) -> None:
-    """Every site has the same columns."""
+def _check_columns(table: Table, known: dict[str, Cells], used: Sequence[str], reading: Reading) -> None:
+    """Every site has the same columns; those that are not used do not matter."""
     file = next(iter(table.columns.values()))[0].file
-    for name in known:
+    for name in used:
         if name not in table.columns:
             raise InputError(f"{file} has no column '{name}': give every site the same columns, or drop it everywhere.")
     for name in table.columns:
-        if name not in known:
+        if name not in known and not reading.only and name not in reading.drop:
             raise InputError(f"{file} has a column '{name}' that other sites lack: give every site the same columns.")
 
 

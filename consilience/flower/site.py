@@ -39,6 +39,7 @@ from consilience.handover.summing import mask_reply
 from consilience.key import Stream
 from consilience.method import Method
 from consilience.parties import Reply
+from consilience.study.recall import check_same, marks_file, marks_path, recall
 from consilience.study.rows import fingerprint, parts, rows_of, training_rows
 from consilience.study.site import check_commitment, first_message
 from consilience.tree import Tree
@@ -54,6 +55,7 @@ def site_of(
     folder: Path,
     one_class: bool = False,
     say: Callable[[str], None] = print,
+    replace: bool = False,
     book: Path | None = None,
 ) -> Site:
     """Make a site as the study knows it: its training rows, and what it agreed to.
@@ -66,14 +68,22 @@ def site_of(
         folder: Where it keeps its log.
         one_class: Whether all rows may be of one class.
         say: Is given a sentence for each rare value that was merged.
+        replace: Whether other rows than those of an earlier start are taken.
         book: Its book of masks, in a study that masks; by default in the folder. It outlives folders of single runs.
 
     Raises:
-        InputError: The table does not fit the study, or too few rows are left to train on.
+        InputError: The table does not fit the study, is another than before, or leaves too few rows to train on.
     """
     agreement = study.agreement
     data, _ = rows_of(agreement, table, one_class)
-    rows = parts(agreement, member.number, data)
+    memory = folder / f"{member.name}.memory"
+    recalled = recall(agreement, member.number, key, memory, data)
+    rows = recalled.rows
+    if recalled.difference and not replace:
+        check_same(recalled, memory)
+    if recalled.difference:
+        say(f"Not the table of before, and two replies show where they differ: {recalled.difference}.")
+        rows = parts(agreement, member.number, data)
     check_commitment(member, rows)
     training = training_rows(agreement, rows.train)
     for note in training.notes:
@@ -82,6 +92,11 @@ def site_of(
     first = None
     if begins_alone(agreement, 1):
         first = first_message(study)
+    make_folder(folder, private=True)
+    marks = marks_file(agreement, member.name, member.number, key, rows)
+    write_whole(
+        marks_path(memory), marks, "Make room, and start the site again.", PRIVATE
+    )  # before anything is answered
     mask = None
     if agreement.secure:
         masks = MaskBook(book or book_path(study, member, folder), study, member, key)

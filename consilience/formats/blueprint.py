@@ -5,12 +5,14 @@ No name in a file is ever imported. A network with layers of its own has no blue
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
+from consilience.data.encoding import Encoding
 from consilience.data.sites import Sites
 from consilience.errors import InputError, refuse_damage
 from consilience.formats.settings import LIKELIHOODS, PRIORS, describe, restore
@@ -142,6 +144,8 @@ def blueprint(task: Task, sites: Sites) -> dict[str, Any]:
     for name in SCALES:
         scale = getattr(sites, name)
         plan[name] = None if scale is None else scale.tolist()
+    if sites.columns is not None:
+        plan["columns"] = [dataclasses.asdict(column) for column in sites.columns]
     return plan
 
 
@@ -213,7 +217,23 @@ def _build_sites(plan: Json) -> Sites:
         fields[name] = None if plan[name] is None else tuple(plan[name])
     for name in SCALES:
         fields[name] = None if plan[name] is None else torch.tensor(plan[name], dtype=torch.float64)
+    if plan.get("columns") is not None:
+        fields["columns"] = tuple(_build_encoding(column) for column in plan["columns"])
     return Sites(train=(), test=(), validation=None, inputs=None, calibration=None, **fields)
+
+
+def _build_encoding(value: Json) -> Encoding:
+    """How a column is read; what has another type is refused as damaged."""
+    lists = {name: value[name] for name in ("categories", "unknown", "same") if value[name] is not None}
+    texts = [*lists.get("categories", ()), *lists["unknown"], *(text for pair in lists["same"] for text in pair)]
+    if not all(isinstance(text, str) for text in (value["name"], *texts)):
+        raise TypeError("columns")
+    categories = None
+    if "categories" in lists:
+        categories = tuple(lists["categories"])
+    same = tuple((spelling, category) for spelling, category in lists["same"])
+    fill = float(value["fill"])
+    return Encoding(value["name"], categories, bool(value["marked"]), fill, tuple(lists["unknown"]), same)
 
 
 def _build_argument(value: Any) -> Any:

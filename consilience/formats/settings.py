@@ -48,6 +48,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
     )
 }
 # What else a task is made of.
+COUNTS = {"epochs", "batch", "cycles", "keep"}  # of which there must be one
 LIKELIHOODS = (likelihood.Softmax, likelihood.GaussianNoise, likelihood.Heteroscedastic, Poisson, Cox)
 PRIORS = (prior.Isotropic, prior.Flat)
 PROBLEM = (*LIKELIHOODS, *PRIORS)
@@ -126,6 +127,27 @@ def configure(settings: T, changes: Sequence[str]) -> T:
             raise InputError(f"`{change}` is not a setting: write field=value, for example inference.epochs=20.")
         settings = _replace(settings, path.strip().split("."), text.strip(), change)
     return settings
+
+
+def check_settings(settings: Any, path: str = "") -> None:
+    """Refuse settings with which nothing would be trained: no epochs, empty batches, a learning rate of 0.
+
+    Args:
+        settings: A method, or anything else with settings.
+        path: Of the settings, where they are another's.
+
+    Raises:
+        InputError: A count is below 1, or a rate is not above 0.
+    """
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        name = f"{path}{field.name}"
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            check_settings(value, f"{name}.")
+        elif field.name in COUNTS and type(value) is int and value < 1:
+            raise InputError(f"{name}={value}: at least 1 is needed, or nothing is learned.")
+        elif field.name == "rate" and isinstance(value, float) and not value > 0:
+            raise InputError(f"{name}={value:g}: a learning rate is above 0.")
 
 
 def _restore_dataclass(value: dict[str, Any]) -> Any:

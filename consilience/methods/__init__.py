@@ -54,11 +54,48 @@ def register_module(module: ModuleType) -> None:
             register(kind)
 
 
+def known_method(text: str) -> str:
+    """Find a method; one of your own is imported because you name it, and known from then on.
+
+    Args:
+        text: Its name, or `package.module:Class`, where the module may lie in the current folder.
+
+    Returns:
+        Its name.
+
+    Raises:
+        InputError: There is no method of that name, or what is imported is not a method.
+    """
+    if not is_own_method(text):
+        if text not in METHODS:
+            raise unknown_name("method", text, METHODS)
+        return text
+    module, _, attribute = text.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # the current folder, as `python -m` has it
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"The method '{text}' cannot be imported: {error}.") from error
+    if not (inspect.isclass(kind) and issubclass(kind, Method)) or inspect.isabstract(kind):
+        raise InputError(f"'{text}' is not a method: name a class that derives from `consilience.Method` and is whole.")
+    return name(register(kind))
+
+
+def is_own_method(text: str) -> bool:
+    """Tell whether a method is named by code to be imported.
+
+    Args:
+        text: A method as people name it.
+    """
+    return ":" in text
+
+
 def method(text: str) -> Method:
     """Make a method with its default settings.
 
     Args:
-        text: Its name.
+        text: Its name, or `package.module:Class` for one of your own.
 
     Returns:
         The method.
@@ -66,9 +103,7 @@ def method(text: str) -> Method:
     Raises:
         InputError: There is no method of that name.
     """
-    if text not in METHODS:
-        raise unknown_name("method", text, METHODS)
-    return METHODS[text]()
+    return METHODS[known_method(text)]()
 
 
 def _import(text: str) -> ModuleType:

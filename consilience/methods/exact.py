@@ -21,7 +21,7 @@ from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.pooling.heads import LEAST, SHARES, Classes, Head, OneHot, Ridge, Spectrum, as_point, fit
 from consilience.pooling.noisy import Noisy, fit_noisy, read_release, sum_bounded
 from consilience.pooling.summands import Summation, Total
-from consilience.pooling.sums import CHUNK, Sums, add, check_memory, compress, doubt, summarise
+from consilience.pooling.sums import Sums, add, check_memory, compress, doubt, in_parts, summarise
 from consilience.posterior import Point
 from consilience.predictive import Distribution, Predictive
 from consilience.privacy.discrete import Source
@@ -287,7 +287,7 @@ def predict_with(task: Task, head: Head | Noisy, state: ExactState) -> Predictiv
 
     @torch.no_grad()
     def predict(x: Tensor) -> Distribution:
-        whole: Distribution = tree.concatenate(head.predict(state.fit, features(part)) for part in x.split(CHUNK))
+        whole: Distribution = tree.concatenate(head.predict(state.fit, features(part)) for part in in_parts(x))
         typed: Distribution = tree.map(lambda leaf: leaf.to(x.dtype), whole)
         return typed
 

@@ -43,7 +43,7 @@ from consilience.pooling.derivatives import (
 )
 from consilience.pooling.event_sums import begin_search, differentiate_counts, differentiate_times
 from consilience.pooling.summands import Summation, Total
-from consilience.pooling.sums import CHUNK, Sums, add, check_memory, doubt, summarise
+from consilience.pooling.sums import Sums, add, check_memory, doubt, in_parts, summarise
 from consilience.posterior import Dense, Point, Posterior, Samples, centre, draw, members
 from consilience.predictive import Distribution, Predictive
 from consilience.task import Task
@@ -298,7 +298,7 @@ def predict_on_features(task: Task, posterior: Posterior) -> Predictive:
 
     @torch.no_grad()
     def predict(x: Tensor) -> Distribution:
-        whole: Distribution = tree.concatenate(outcome(part) for part in x.split(CHUNK))
+        whole: Distribution = tree.concatenate(outcome(part) for part in in_parts(x))
         return whole
 
     known = (predict_on_features, task.model, task.likelihood, *tree.leaves(posterior))

@@ -178,7 +178,13 @@ def class_scores(r: Tensor, penalty: float | None) -> Callable[[Tensor], Tensor]
     if penalty is None:
         return lambda z: estimate_penalty(z, r)
     solve = solver(r, penalty)
-    return lambda z: fit(z, r, penalty, solve).scores
+
+    def scores(z: Tensor) -> Tensor:
+        if tree.is_exporting():  # whether a site is broken may not decide what is computed
+            return torch.einsum("dkc,knc->nd", solve.to(z), z)
+        return fit(z, r, penalty, solve).scores
+
+    return scores
 
 
 def estimate_penalty(z: Tensor, r: Tensor) -> Tensor:

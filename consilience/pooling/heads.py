@@ -10,6 +10,7 @@ which maximises the marginal likelihood or is chosen by rows left out one at a t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from torch.nn.functional import log_softmax
 
 from consilience.key import Key
 from consilience.likelihood import LOG_NOISE
-from consilience.pooling.sums import CHUNK, Moments, Sums, moments, square_matrix, targets
+from consilience.pooling.sums import Moments, Sums, in_parts, moments, square_matrix, targets
 from consilience.posterior import Point
 from consilience.predictive import Categorical, Distribution, Normal, maximise
 from consilience.tree import Params
@@ -508,12 +509,18 @@ def _normal(fit: Spectrum, means: Tensor, variances: Tensor) -> Normal:
     return Normal(means, var, noise)
 
 
+@functools.cache
+def _fixed_draws(columns: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Standard Normal draws and their negatives, [draws, columns]: the same whenever they are asked for."""
+    draws = Key(0).normal((DRAWS // 2, columns), torch.empty((), dtype=dtype, device=device))
+    return torch.cat([draws, -draws])
+
+
 def _averaged_softmax(means: Tensor, variances: Tensor) -> Categorical:
     """E softmax of independent Normals [N, C], by draws that are the same for every row."""
-    draws = Key(0).normal((DRAWS // 2, means.shape[1]), means)
-    draws = torch.cat([draws, -draws])
+    draws = _fixed_draws(means.shape[1], means.dtype, means.device)
     parts = []
-    for mean, deviation in zip(means.split(CHUNK), variances.clamp(min=0).sqrt().split(CHUNK), strict=True):
+    for mean, deviation in zip(in_parts(means), in_parts(variances.clamp(min=0).sqrt()), strict=True):
         logits = mean.unsqueeze(1) + deviation.unsqueeze(1) * draws
         parts.append(torch.logsumexp(log_softmax(logits, -1), 1) - math.log(len(draws)))
     return Categorical(torch.cat(parts))

@@ -361,3 +361,18 @@ def check_memory(features: int, classes: int, by_class: bool) -> None:
             f"{features:,} features need about {need / 2**30:.0f} GB for Gram matrices: take fewer features, or a head "
             "with one Gram matrix for all classes."
         )
+
+
+def in_parts(x: Tensor) -> tuple[Tensor, ...]:
+    """Cut rows into parts that are held at a time; an exported program has any number of rows, and they stay whole.
+
+    Args:
+        x: Rows, [N, …].
+
+    Returns:
+        The parts in order.
+    """
+    if tree.is_exporting():
+        return (x,)
+    parts: tuple[Tensor, ...] = x.split(CHUNK)
+    return parts

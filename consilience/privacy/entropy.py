@@ -68,7 +68,8 @@ def protecting_normal(key: Key, like: Tensor) -> Tensor:
         Standard normals.
     """
     if are_secret():
-        return torch.special.ndtri(torch.from_numpy(_uniform(like.numel()) + 2.0**-54)).reshape(like.shape).to(like)
+        normal: Tensor = torch.special.ndtri(torch.from_numpy(_uniform(like.numel()) + 2.0**-54))
+        return normal.reshape(like.shape).to(like)
     return key.normal_like(like)
 
 

@@ -241,7 +241,7 @@ def labels_picture(
     largest = max([n for row in counts for n in row] + [0])
     caption = f"Training rows of each class at each site; stronger colour means more rows (at most {count(largest)})."
     if smallest:
-        caption += f" Counts below {smallest} are left blank."
+        caption += f" Counts from 1 to {smallest - 1} are left blank."
     rows: list[list[str]] = []
     if width * len(sites) <= MOST_CELLS:
         rows = [[site, *_label_cells(row, smallest)] for site, row in zip(sites, labels, strict=True)]

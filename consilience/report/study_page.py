@@ -87,7 +87,9 @@ def _lead(run: RunReport) -> str:
     if nll is None:
         finding = "How well the model predicts is not known here: each site can evaluate it on its own test rows."
         return f"{', '.join(size)}. {finding}"
-    finding = f"NLL {number(nll)} on the {count(run.rows.get('set aside'))} rows that the sites set aside"
+    finding = f"NLL {number(nll)} on the rows that the sites set aside"
+    if run.rows.get("set aside"):
+        finding = f"NLL {number(nll)} on the {count(run.rows['set aside'])} rows that the sites set aside"
     classes = run.content.get("classes")
     if classes:
         finding += f" ({number(math.log(classes))} if all classes were given the same probability)"

@@ -27,8 +27,13 @@ def suppress(run: Json) -> dict[str, Any]:
         return dict(run)
     sites = [_suppress_site(site, smallest) for site in run.get("per_site") or []]
     rows = dict(run.get("rows") or {})
-    if any(None in (site["labels"] or ()) for site in sites):
+    before = run.get("per_site") or []
+    small_class = any(None in (site["labels"] or ()) for site in sites)
+    if small_class or any(_is_small(site.get("train"), smallest) for site in before):
         rows.pop("train", None)
+    if any(_is_small(site.get("test"), smallest) for site in before):
+        rows.pop("test", None)
+        rows.pop("set aside", None)
     report = {
         **run,
         "per_site": sites,
@@ -45,7 +50,7 @@ def suppress(run: Json) -> dict[str, Any]:
 def _suppress_site(site: Json, smallest: int) -> dict[str, Any]:
     shown = dict(site)
     shown["labels"] = _suppress_counts(site.get("labels"), smallest)
-    if None in (shown["labels"] or ()):
+    if None in (shown["labels"] or ()) or _is_small(site.get("train"), smallest):
         shown["train"] = None
     shown.setdefault("train", None)
     shown.setdefault("metrics", None)
@@ -53,6 +58,10 @@ def _suppress_site(site: Json, smallest: int) -> dict[str, Any]:
         shown["test"] = None
         shown["metrics"] = {}
     return shown
+
+
+def _is_small(count: int | None, smallest: int) -> bool:
+    return count is not None and 0 < count < smallest
 
 
 def _suppress_counts(counts: Sequence[int] | None, smallest: int) -> list[int | None] | None:

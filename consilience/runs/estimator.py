@@ -15,6 +15,7 @@ from torch import nn
 
 from consilience.data.arrays import from_arrays
 from consilience.data.sites import Sites
+from consilience.engines import threads_for, using_threads
 from consilience.errors import InputError
 from consilience.guarantees.sets import prediction_intervals, prediction_sets
 from consilience.method import Method, name
@@ -69,6 +70,8 @@ class _Federated(BaseEstimator):
         site = np.zeros(len(x), dtype=int)
         if groups is not None:
             site = column_or_1d(groups)
+            if site.dtype.kind == "f" and np.isnan(site).any():
+                raise InputError(f"groups is missing in {int(np.isnan(site).sum())} rows: give every row its site.")
         check_consistent_length(x, site)
         data = from_arrays(x, y, site, x_test=x[:0], y_test=y[:0], site_test=site[:0], classes=classes)
         seed = self.random_state
@@ -78,7 +81,8 @@ class _Federated(BaseEstimator):
         sites = data.split(natural(), **roles, seed=seed)
         method = self._method(usual)
         task = self._task(sites, method)
-        return run(method, task, sites, rounds=self.rounds, seed=seed, engine=self.engine, scored=False)
+        result = run(method, task, sites, rounds=self.rounds, seed=seed, engine=self.engine, scored=False)
+        return result.without_rows()  # what is fitted may be handed on: it holds nobody's rows
 
     def _is_free(self) -> bool:
         """Whether nobody chose a network."""
@@ -117,7 +121,8 @@ class _Federated(BaseEstimator):
         check_is_fitted(self)
         rows = torch.from_numpy(validate_data(self, x, reset=False, dtype=np.float64, order="C", copy=True))
         result = self.result_
-        p = result.method.predictive(result.task, result.state)(result.sites.scaled(rows).float())
+        with using_threads(threads_for(result.task)):
+            p = result.method.predictive(result.task, result.state)(result.sites.scaled(rows).float())
         check_finite(p)
         return p
 
@@ -151,7 +156,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
 
     Attributes:
         classes_: The classes, once fitted.
-        result_: The run, once fitted.
+        result_: The run, once fitted; it holds nobody's rows.
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
@@ -241,7 +246,7 @@ class FederatedRegressor(RegressorMixin, _Federated):
         conformal: The share of each site's rows set aside for prediction sets; 0 for none.
 
     Attributes:
-        result_: The run, once fitted.
+        result_: The run, once fitted; it holds nobody's rows.
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:

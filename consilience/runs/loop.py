@@ -24,6 +24,7 @@ from consilience.key import Key
 from consilience.method import Method
 from consilience.parties import Received, Server
 from consilience.progress import track
+from consilience.runs.callbacks import RoundEvent, tell
 from consilience.runs.device import CPU, move
 from consilience.runs.store import Checkpoint, Store
 from consilience.task import Task
@@ -162,7 +163,15 @@ class Loop:
         if self.store is not None:
             self.store.save(after, replies)
             self.write_unfinished()
+        self._tell(after)
         return after, replies
+
+    def _tell(self, after: Checkpoint) -> None:
+        """Tell those who listen that a round has ended."""
+        header = self.header
+        scores = {name: value for name, value in after.history[-1].items() if name != "round"}
+        about = (str(header.get("method")), str(header.get("data")), int(header.get("seed", 0)))
+        tell(RoundEvent(*about, after.rounds, self.rounds, scores, self.seconds))
 
     def is_sound(self, state: Tree) -> bool:
         """Tell whether a round's model can be kept.

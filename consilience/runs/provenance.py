@@ -14,7 +14,7 @@ import torch
 from consilience.data.sites import Sites
 from consilience.engines.participation import Participation
 from consilience.errors import InputError
-from consilience.formats.settings import describe
+from consilience.formats.settings import check_settings, describe
 from consilience.method import Method, Needs, check_releases, group, moves_statistics, name, needs, privacy_of
 from consilience.methods import METHODS
 from consilience.models.features import describe_maps
@@ -38,6 +38,7 @@ def check(method: Method, task: Task, sites: Sites, rounds: int) -> None:
     """
     if rounds < 1:
         raise InputError(f"rounds={rounds}: at least one is needed.")
+    check_settings(method)
     if method.one_shot and rounds > 1:
         raise InputError(f"{name(method)} is a one-round method, a second would repeat the first: use rounds=1.")
     _check_needs(method, sites)

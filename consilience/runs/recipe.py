@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from consilience import datasets
 from consilience.data.inputs import inputs_from
+from consilience.data.reading import reading_from
 from consilience.data.sites import Sites
-from consilience.data.tables import from_csv
+from consilience.data.tables import is_tables, read_sites
 from consilience.errors import InputError
 from consilience.formats.settings import configure
 from consilience.formats.typed import restore_fields
@@ -67,6 +68,7 @@ class Recipe:
         settings: `field=value` texts for the method.
         data_dir: Where data sets are kept.
         features: The feature map under the network: a name, as `conv:512`, or a run's folder; none if None.
+        reading: How tables are read, where not as usual: what `Reading.to_text` writes.
         conformal: The share of training rows set aside for prediction sets.
         task: What the target of CSV files is read as: `classification`, `regression` or `counts`; by its cells if None.
         time: The column of times to an event, for CSV files; with `event`, in place of a target.
@@ -90,6 +92,7 @@ class Recipe:
     settings: tuple[str, ...] = ()
     data_dir: str | None = None
     features: str | None = None
+    reading: str = ""
     conformal: float = 0.0
     task: str | None = None
     time: str | None = None
@@ -116,7 +119,7 @@ class Recipe:
         if sites.outcome:
             return dataclasses.replace(self, method=defaults.EVENTS)
         weights = sum(leaf.numel() for leaf in task.like.values())
-        is_table = self.data.endswith(".csv")
+        is_table = is_tables(self.data)
         name, settings = defaults.for_run(sites.classes is not None, self.model == "linear", weights, is_table)
         return dataclasses.replace(self, method=name, settings=(*settings, *self.settings))
 
@@ -232,11 +235,14 @@ class Recipe:
         split = None
         if self.split:
             split = parse(self.split)
-        if self.data.endswith(".csv"):
-            if self.target is None and self.time is None and self.event is None:
-                raise InputError("CSV files need to know which column to predict: name it as target.")
-            what: Any = {name: getattr(self, name) for name in OUTCOME if name != "horizon"}
-            return from_csv(self.data, self.target, split=split, sites=self.sites, **what, **roles)
+        if self.data not in datasets.DATASETS and is_tables(self.data):
+            reading = reading_from(self.reading)
+            if self.task is not None:
+                reading = dataclasses.replace(reading, task=self.task)
+            what = {name: getattr(self, name) for name in ("time", "event", "exposure")}
+            return read_sites(self.data, self.target, reading, split, self.sites, **what, **roles)
+        if self.reading:
+            raise InputError(f"{self.data} is a data set that is read already: how to read is for CSV files.")
         for name in ("target", *OUTCOME):
             if name != "horizon" and getattr(self, name) is not None:
                 raise InputError(f"{name} is for CSV files, and {self.data} knows what it predicts: leave it out.")
@@ -248,6 +254,8 @@ class Recipe:
         value = {**dataclasses.asdict(self), "settings": list(self.settings), "data_dir": None}
         if self.features is None:
             del value["features"]  # as recipes were before there were any
+        if not self.reading:
+            del value["reading"]
         if not self.conformal:
             del value["conformal"]
         if not self.bounded:
@@ -276,7 +284,7 @@ class Recipe:
         recipe = restore_fields(Recipe, {**value, "data_dir": data_dir})
         if recipe.sites == 0:
             recipe = dataclasses.replace(recipe, sites=None)
-        if recipe.data.endswith(".csv"):
+        if is_tables(recipe.data):
             return recipe
         return dataclasses.replace(recipe, target=None)
 

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy
 import torch
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
+from consilience.data.encoding import Encoded, Encoding, is_table, rows_of_table
 from consilience.data.sites import Sites
 from consilience.disk.locks import locking
 from consilience.effects.effects import Effects
+from consilience.engines import threads_for, using_threads
 from consilience.engines.influence import measure_influence
 from consilience.engines.ledger import Ledger
 from consilience.engines.round import play_round, server_in_round
 from consilience.engines.soundness import draw_probes
 from consilience.errors import InputError, unknown_name
+from consilience.findings.frames import to_frame, to_html
 from consilience.formats.blueprint import blueprint
 from consilience.guarantees.sets import Guarantee, prediction_intervals, prediction_sets
 from consilience.key import Key
@@ -42,10 +46,28 @@ from consilience.scoring.times import recall_baseline
 from consilience.task import Task
 from consilience.tree import Tree
 
+if TYPE_CHECKING:  # no part of the reference
+    P = ParamSpec("P")
+    T = TypeVar("T")
 # what stays true of a run however its replies are pooled
 OF_THE_RUN = {"consilience", "format", "model", "compiled", "device", "started_from", "participation"}
 OF_THE_RUN |= {"ledger", "failures"}
 INFLUENCE = 64  # rows on which models with and without a site are compared
+
+
+def single_threaded(predict: Callable[Concatenate[Result, P], T]) -> Callable[Concatenate[Result, P], T]:
+    """Let small networks predict with one BLAS thread, as they are trained: a row is 5 times faster.
+
+    Args:
+        predict: A method of a result.
+    """
+
+    @functools.wraps(predict)
+    def run(result: Result, /, *args: P.args, **options: P.kwargs) -> T:
+        with using_threads(threads_for(result.task)):
+            return predict(result, *args, **options)
+
+    return run
 
 
 class Prediction(NamedTuple):
@@ -111,9 +133,18 @@ class Result:
         metrics: dict[str, float] = self.report["metrics"]
         return metrics
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes in the order of a prediction's probabilities; none for a regression."""
+        names = self.sites.class_names
+        if names is None:
+            return tuple(str(c) for c in range(self.sites.classes or 0))
+        return names
+
+    @single_threaded
     def predict(
         self,
-        x: Tensor | numpy.ndarray[Any, Any],
+        x: Any,
         temper: bool = False,
         level: float | Guarantee | None = None,
         site: str | None = None,
@@ -121,7 +152,8 @@ class Result:
         """Predict for inputs in the units the data came in.
 
         Args:
-            x: Rows, [N, …].
+            x: Rows, [N, …]. Where columns have names: also a CSV file's name, a data frame, a dict of columns, or a
+                list of dicts, whose categories and gaps are read as in training.
             temper: Apply the temperature that the calibration rows chose. It scales a regression's variance and its
                 parts alike; the parts of a classification's uncertainty are those before it.
             level: Give prediction sets that cover this share of rows, calibrated on the rows that the sites set aside;
@@ -187,8 +219,29 @@ class Result:
             )
         return guarantee
 
-    def _inputs(self, x: Tensor | numpy.ndarray[Any, Any]) -> Tensor:
+    def read(self, table: Any) -> Encoded:
+        """Read a table as the rows trained on were read; rows that cannot be used are named, one by one.
+
+        Args:
+            table: A CSV file's name, a data frame, a dict of columns, or a list of dicts.
+
+        Returns:
+            The rows, whose `x` can be predicted.
+
+        Raises:
+            InputError: The run's columns have no names, a column is missing, or no row can be used.
+        """
+        columns = self.sites.columns
+        if columns is None and self.sites.feature_names is not None:
+            columns = tuple(Encoding(feature) for feature in self.sites.feature_names)
+        if columns is None:
+            raise InputError("This run was made from arrays without names of columns: give rows as an array [N, …].")
+        return rows_of_table(table, columns)
+
+    def _inputs(self, x: Any) -> Tensor:
         """Rows as the network takes them; what it was not made for is refused."""
+        if is_table(x):
+            x = self.read(x).whole()
         rows = x if isinstance(x, Tensor) else torch.as_tensor(numpy.asarray(x))  # lists keep their digits
         features = self.sites.features
         wanted = (features,) if isinstance(features, int) else tuple(features)
@@ -374,10 +427,67 @@ class Result:
             return dict(self.report.get("baselines") or {})
         return lines_to_beat(self.sites)
 
+    def to_module(self) -> nn.Module:
+        """Take the model by itself: a plain module from rows in their own units to probabilities.
+
+        Returns:
+            A module of [N, …] → [N, C], or → mean and variance [N, 2] of numbers; see `consilience.runs.module`.
+
+        Raises:
+            InputError: The method has a model for each site and none for all.
+        """
+        from consilience.runs.module import Predictor  # which names the type of a result
+
+        return Predictor(self)
+
+    def without_rows(self) -> Result:
+        """Keep what predicts and what a run says about itself, and nobody's rows.
+
+        What stays: method, task, state, the replies (what left the sites), the report, and of the sites their names,
+        kinds and scales. What goes: all rows, those of the server too, and what sites remember between rounds.
+
+        Returns:
+            The result as `co.load(folder)` has it.
+        """
+        server = self.server._replace(inputs=None, calibration=None)
+        checkpoint = self.checkpoint
+        if checkpoint is not None:
+            checkpoint = checkpoint._replace(memories={})
+        return replace(self, sites=self.sites.without_rows(), server=server, checkpoint=checkpoint)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in a file, or in another process, holds no rows; scores that are known already stay."""
+        return {**self.__dict__, **self.without_rows().__dict__}
+
     def __str__(self) -> str:
+        """The table of the report, with bounds and baselines where they are known: printing trains nothing."""
         text = io.StringIO()
-        report = {**self.report, "bounds": self.bounds, "baselines": self.baselines}
-        Console(width=100, file=text).print(run_table(report))
+        known: dict[str, Any] = {}
+        for field in ("bounds", "baselines"):
+            if field in self.__dict__:
+                known[field] = self.__dict__[field]
+        Console(width=100, file=text).print(run_table({**self.report, **known}))
         return text.getvalue()
 
-    __repr__ = object.__repr__
+    def to_frame(self) -> Any:
+        """The scores of every round as a data frame.
+
+        Raises:
+            InputError: Pandas is not installed.
+        """
+        return to_frame(self.report.get("history") or [])
+
+    def _repr_html_(self) -> str:
+        """The scores in a notebook; nothing is trained for it."""
+        intervals = self.report.get("intervals") or {}
+        rows = []
+        for score, value in self.report.get("metrics", {}).items():
+            low, high = intervals.get(score) or (None, None)
+            rows.append({"score": score, "value": value, "low (95 %)": low, "high (95 %)": high})
+        return to_html(repr(self), rows)
+
+    def __repr__(self) -> str:
+        """What was run on what, and how good it is."""
+        report = self.report
+        scores = ", ".join(f"{score} {value:.3f}" for score, value in list(report.get("metrics", {}).items())[:3])
+        return f"Result({report['method']} on {report['data']}, sites: {report['sites']}, {scores or 'not scored'})"

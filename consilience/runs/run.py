@@ -24,6 +24,7 @@ from consilience.formats.settings import restore
 from consilience.key import Key
 from consilience.method import Method, for_rounds, privacy_of, privacy_statement, usual_rounds
 from consilience.parties import Received
+from consilience.runs.callbacks import OnRound, observing
 from consilience.runs.conformal import check_level, report_guarantee
 from consilience.runs.device import device as named_device
 from consilience.runs.device import on, place_on
@@ -76,6 +77,7 @@ def run(
     scored: bool = True,
     level: float | None = None,
     about: dict[str, Any] | None = None,
+    on_round: OnRound | None = None,
 ) -> Result:
     """Run a method over the sites.
 
@@ -96,6 +98,7 @@ def run(
         scored: False leaves the scores to the caller.
         level: What prediction sets shall cover, where the sites set rows aside for them; 0.9 if None.
         about: What is added to run.json.
+        on_round: Is called with a `RoundEvent` after every round; see `consilience.runs.callbacks` for ready ones.
 
     Returns:
         The result.
@@ -161,7 +164,8 @@ def run(
         probes=draw_probes(key, sites.train[0].x),
         spent=spent,
     )
-    checkpoint, replies = loop(checkpoint)
+    with observing(on_round):
+        checkpoint, replies = loop(checkpoint)
     if not replies and not loop.folding and store is not None and keep_replies != "none":
         replies = store.replies(checkpoint.rounds, method)
 
@@ -201,6 +205,8 @@ class _Place(NamedTuple):
 
 
 def _place(compute: Compute, method: Method, task: Task, sites: Sites, rounds: int, store: Store | None) -> _Place:
+    if compute.threads is not None and compute.threads < 1:
+        raise InputError(f"threads={compute.threads}: at least one is needed; leave it out to choose by the network.")
     device = named_device(compute.device)
     placed_task, placed_sites = place_on(task, sites, device)
     name, engine = _engine(compute.engine, task, sites, placed_sites)
@@ -230,9 +236,9 @@ def _engine(engine: str | EngineFactory, task: Task, sites: Sites, placed: Sites
 
 
 def _store(out: str | Path | None, keep_replies: str, resume: bool) -> Store | None:
+    store = Store(out or "", keep_replies)  # which refuses what cannot be kept, with and without a folder
     if out is None:
         return None
-    store = Store(out, keep_replies)
     if store.exists and not resume:
         raise InputError(f"{store.folder} already holds a run: continue it with resume=True, or choose another folder.")
     return store

@@ -17,6 +17,7 @@ from consilience import tree
 from consilience.agreement.agreement import Agreement, from_fields
 from consilience.agreement.members import Study
 from consilience.agreement.rehearsal import probe_rows
+from consilience.engines import threads_for, using_threads
 from consilience.engines.soundness import holds_finite, quietly
 from consilience.errors import Diverged, InputError, refuse_damage
 from consilience.formats.codec import types_of
@@ -108,8 +109,9 @@ class Model:
         Returns:
             The distribution of the target as it was trained on.
         """
-        predictive = self.method.predictive(self.agreement.build_task(), self.state)
-        with torch.no_grad():
+        task = self.agreement.build_task()
+        predictive = self.method.predictive(task, self.state)
+        with torch.no_grad(), using_threads(threads_for(task)):
             return tempered(predictive(x), self.facts.temperature)
 
     @property
@@ -143,7 +145,7 @@ class Model:
         posteriors, weights = self.method.members(self.state)
         if not posteriors or (len(posteriors) == 1 and isinstance(posteriors[0], Point)):
             return {}
-        with torch.no_grad():
+        with torch.no_grad(), using_threads(threads_for(task)):
             draws = [members(posterior, Key(0), task.draws, task.like) for posterior in posteriors]
             split = decompose([[task.predictive(Point(m))(x) for m in draw] for draw in draws], weights)
         scale = 1.0

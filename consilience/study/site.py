@@ -118,6 +118,7 @@ def fit(
     rows: Parts,
     message: Path | None = None,
     memory: Path | None = None,
+    replace: bool = False,
     book: Path | None = None,
 ) -> Fitted:
     """Run the method's `local` on the training rows and seal what it sends; nothing leaves that the study forbids.
@@ -129,6 +130,7 @@ def fit(
         rows: Its rows by role.
         message: The coordinator's message; None in a first round that needs none.
         memory: What the round before left here.
+        replace: Whether a first reply from other rows is written over.
         book: The site's book of masks, in a study that masks; by default beside the memory.
 
     Returns:
@@ -141,7 +143,7 @@ def fit(
     method = agreement.build_method()
     content, round_ = read_message(study, message)
     asked = message_hash(agreement, content, round_)
-    answered = _answered(study, member, memory, rows)
+    answered = _answered(study, member, memory, rows, replace and round_ == 1)
     check_once(answered, round_, asked, memory)
     check_noise_once(method, answered, round_, memory)
     if agreement.privacy is not None:
@@ -248,8 +250,8 @@ def check_reply(agreement: Agreement, reply: Reply, data: Data) -> None:
         raise InputError(f"The reply stays here: {error}") from error
 
 
-def _answered(study: Study, member: Member, path: Path | None, rows: Parts) -> dict[str, str]:
-    """The hashes of the messages that were answered, by round; none in studies of format 1."""
+def _answered(study: Study, member: Member, path: Path | None, rows: Parts, replace: bool) -> dict[str, str]:
+    """The hashes of the messages that were answered, by round; none in studies of format 1, and for rows replaced."""
     if path is None or not path.exists() or study.agreement.format == 1:
         return {}
     header = open_envelope(path, "memory").header
@@ -257,9 +259,11 @@ def _answered(study: Study, member: Member, path: Path | None, rows: Parts) -> d
         return {}  # somebody else's: a first round writes over it, a later one refuses it
     about = open_file(study, path, "memory").header.about
     if about.get("rows") != fingerprint(rows.train):
+        if replace:
+            return {}
         raise InputError(
             "The rows are not those that this site has answered with, and two replies show where they differ: use the "
-            f"same table, or move {path} away if the reply was never handed over."
+            f"same table, or, if the reply was never handed over, write over it and {path} with replace=True."
         )
     return dict(about.get("answered", {}))
 
@@ -359,28 +363,6 @@ def own_scores(agreement: Agreement, send: Tree, rows: Data) -> dict[str, float]
     if posterior is None or not len(rows.y):
         return {}
     return scores(agreement.build_task().predictive(posterior)(rows.x), rows.y)
-
-
-def check_unseen(study: Study, memory: Path | None, rows: Parts) -> bool:
-    """Check that the rows trained on are still the same, so that those set aside were not among them.
-
-    Args:
-        study: The study.
-        memory: What `site fit` kept here.
-        rows: The rows by role, as they are now.
-
-    Returns:
-        Whether that is known: False if nothing was kept.
-
-    Raises:
-        InputError: The table has changed.
-    """
-    if memory is None or not memory.exists():
-        return False
-    trained = open_file(study, memory, "memory").header.about.get("rows")
-    if trained != fingerprint(rows.train):
-        raise InputError("The table has changed since `site fit`: rows set aside may have been trained on.")
-    return True
 
 
 def statistics(

@@ -207,7 +207,7 @@ NORMED = "from torch import nn\ndef net(f, o):\n    return nn.Sequential(nn.Batc
         ("run fedavg --set epochs", "field=value"),
         ("run fedavg --rounds 0", "at least one"),
         ("run mixture --rounds 3", "one-round"),
-        ("run beta --calibration 0", "methods that need nothing there: bcm, ccvr, coreset"),
+        ("run beta --calibration 0", "methods that need nothing there: bcm, "),
         ("run fedavg --rounds 1 --set inference.rate=1e9", "Site 0, round 1"),
         ("run fedavg --data *.csv", "name it as target"),
         ("run fedavg --data *.csv --target y", "*.csv"),
@@ -235,6 +235,41 @@ def test_mistakes_get_one_sentence_and_exit_code_2(
     assert sentence in " ".join(err.split())
     assert "Traceback" not in err and out == ""
     assert not list(tmp_path.rglob("*.part")) and not list(tmp_path.rglob("state.safetensors"))
+
+
+RESUMED = (
+    ("fedprox", "the method fedavg, not fedprox"),
+    ("--seed 5", "--seed 0, not 5"),
+    ("--set inference.rate=0.5", "--set inference.rate=0.05, not inference.rate=0.5"),
+    ("--set inference.epochs=10", "--set inference.epochs=1, not inference.epochs=10"),
+    ("--data wine --seed 0", "--data digits, not wine"),
+    ("--sites 4", "--sites 2, not 4"),
+    ("--split iid", "--split dirichlet:0.5, not iid"),
+    ("--model mlp", "--model linear, not mlp"),
+    ("--features relu", "--features none, not relu"),
+    ("--dropout 0.1", "--dropout 0.0, not 0.1"),
+    ("--participation 1", "--participation none, not 1.0"),
+    ("--keep-replies all", "--keep-replies last, not all"),
+    ("--bounds", "--bounds False, not True"),
+    ("--out other", "--out r, not other"),
+    ("--rounds 1", "already holds 2 rounds"),
+)
+
+
+def test_a_resumed_run_refuses_what_differs_and_takes_more_rounds(invoke: Invoke, tmp_path: Path) -> None:
+    words = "fedavg --data digits --model linear --sites 2 --set inference.epochs=1 --rounds 2 --no-bounds --out r"
+    made = ["run", *words.split()]
+    assert invoke(*made)[0] == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir() if path.is_file()}
+
+    for words, sentence in RESUMED:
+        code, _, err = invoke("run", "--resume", "r", *words.split())
+        assert code == 2 and sentence in " ".join(err.split()) and "Traceback" not in err, words
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir() if path.is_file()}
+
+    code, _, err = invoke(*made[:-2], "--resume", "r", "--rounds", "3", "--min-replies", "1")
+    assert code == 0, err
+    assert len(Store(tmp_path / "r").read_json()["history"]) == 3
 
 
 def test_a_foreign_run_folder_is_refused(invoke: Invoke, tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 import studies
+import torch
 from places import SHORT, Place
 from tiny import Invoke
 
 from consilience.agreement.columns import Column, Target
 from consilience.agreement.members import read
 from consilience.agreement.text import study_text
-from consilience.cli.predict import Predictions, _csv
+from consilience.cli.predict import Predictions, Rows, _csv
 from consilience.formats.signature import new_key, read_key
 
 
@@ -170,7 +171,9 @@ def test_what_flower_writes_is_its_owners_alone(tmp_path: Path, monkeypatch: pyt
 def test_no_decision_is_a_formula(tmp_path: Path) -> None:
     decisions = ["=cmd|' /C calc'!A0", "+ve", "-ve", "@here", "\tx", "-1", "+1.5", "no", "-1.5e-7", "a=b"]
     rows = [["0.5"] for _ in decisions]
-    text = _csv(Predictions(["p(a)"], rows, decisions, [False] * len(rows)), {"epistemic": [-0.25] * len(rows)})
+    predictions = Predictions(["p(a)"], rows, decisions, [False] * len(rows))
+    places = Rows(torch.zeros(0), list(range(len(rows))), {}, len(rows), [])
+    text = _csv(predictions, {"epistemic": [-0.25] * len(rows)}, places, None)
 
     cells = [row["decision"] for row in csv.DictReader(text.splitlines(keepends=True))]
 

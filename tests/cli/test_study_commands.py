@@ -60,11 +60,22 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
         assert float(row["p(no)"]) + float(row["p(yes)"]) == pytest.approx(1, abs=1e-5)
         assert 0 <= float(row["disagreement"]) <= float(row["epistemic"]) + 1e-5
         assert (row["decision"] == "abstain") == (max(float(row["p(no)"]), float(row["p(yes)"])) < 0.7)
+    for threshold in ("80", "-1"):
+        code, _, err = place.tried("west", "predict", "final.model", "data.csv", f"--abstain={threshold}")
+        assert code == 2 and f"--abstain {threshold} is not a probability" in err
     path = place.root / "west" / "data.csv"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:5], "", *lines[5:], "", ""]))
     code, _, err = place.tried("west", "predict", "final.model", "data.csv", "-o", "q.csv")
     assert code == 2 and "data.csv, line 6 is blank" in err
+    spoilt = [lines[0], lines[1].replace(lines[1].split(",")[0], "900"), *lines[2:]]
+    path.write_text("\n".join(spoilt))
+    code, out, _ = place.tried("west", "predict", "final.model", "data.csv", "--abstain", "0.7", "-o", "q.csv")
+    assert code == 1 and "1 of 120 rows were not predicted" in out
+    assert "data.csv, line 2: '900' in column 'age' is not plausible in this study (18 to 100 years)" in out
+    old, new = (path.with_name(name).read_text().splitlines() for name in ("p.csv", "q.csv"))
+    assert new[1].endswith("not predicted")
+    assert [line.split(",")[-1] for line in new[2:]] == [line.split(",")[-1] for line in old[2:]]
     path.write_text("\n".join([*lines, "", ""]))
     place.at("west", "predict", "final.model", "data.csv", "--abstain", "0.7", "-o", "q.csv")
     assert path.with_name("q.csv").read_text() == path.with_name("p.csv").read_text()
@@ -335,7 +346,7 @@ BAD_TABLES: list[tuple[Callable[[str], str], str]] = [
     (lambda text: "", "has 0 rows"),
     (lambda text: text.replace("yes", "no"), "'died' is 'no' in every row"),
     (lambda text: text.replace(",a,", ",7,"), "none of the agreed a, b, c"),
-    (lambda text: text.replace(",", ";"), "delimiter"),
+    (lambda text: text.replace(",", ";", 7), "cells and the header"),
     (older, "120 of 120 values lie outside 18 to 100 years"),
 ]
 

@@ -191,6 +191,23 @@ def test_what_cannot_work_is_refused_before_anything_starts(written: Invoke, wor
     assert code == 2 and expected in " ".join(errors.split())
 
 
+def test_a_connected_site_starts_again_with_the_same_rows_only(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, ("north",))
+    key, folder = read_key(tmp_path / "north.key"), tmp_path / "north.site"
+    records = studies.rows(0)
+    table = studies.table(tmp_path / "north.csv", records)
+    before = site_of(study, study.member("north"), key, table, folder)
+    studies.table(table, records[::-1])
+    turned = site_of(study, study.member("north"), key, table, folder)
+    studies.table(table, records[1:])
+
+    with pytest.raises(InputError, match="1 of the rows of then are missing"):
+        site_of(study, study.member("north"), key, table, folder)
+    site_of(study, study.member("north"), key, table, folder, replace=True)
+
+    assert torch.equal(before.data.x, turned.data.x)
+
+
 def test_a_site_answers_one_run_of_a_study_and_goes_on_with_a_resumed_one(tmp_path: Path) -> None:
     """Its folder remembers across restarts of either side; another folder is a second run, another study its own."""
     words: dict[str, Any] = {"method": "scaffold", "settings": ("inference.epochs=1",), "rounds": 2}

@@ -162,7 +162,7 @@ def test_a_study_shows_no_small_cell(browser: Browser, files: dict[str, Path]) -
         assert "< 10" in cells
         page.run("""holding = [...document.querySelectorAll('.figures > details')].find(d =>
             d.querySelector('h2').textContent.startsWith('Class counts'))""")
-        assert "Counts below 10 are left blank" in page.run("holding.textContent")
+        assert "Counts from 1 to 9 are left blank" in page.run("holding.textContent")
         texts = page.run("[...holding.querySelectorAll('td, svg text')].map(t => t.textContent)")
         texts = [t for t in texts if t not in {str(c) for c in range(10)}]  # the axes' names of classes and sites
         assert not {t for t in texts if t.isdecimal() and 0 < int(t) < 10}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import nn
 
 import consilience as co
 from consilience import tree
+from consilience.data.dataset import Dataset
 from consilience.errors import Diverged, InputError
 
 QUICK = co.SGD(rate=0.1, epochs=30, batch=16)
@@ -67,7 +69,7 @@ def test_groups_are_the_sites() -> None:
     model = clone(CLASSIFIER).fit(x, y, groups=site)
 
     assert model.result_.sites.names == ("north", "south", "west")
-    assert [len(part.x) for part in model.result_.sites.train] == [int((site == s).sum()) for s in np.unique(site)]
+    assert [int(reply.size) for reply in model.result_.replies] == [int((site == s).sum()) for s in np.unique(site)]
     assert list(model.classes_) == ["a", "b", "c"]
     assert model.predict_proba(x).sum(1) == pytest.approx(1)
     assert model.score(x, y) > 0.9  # the classes lie four deviations apart
@@ -119,12 +121,30 @@ def test_large_numbers_keep_their_digits() -> None:
     assert np.allclose(far.predict(seconds) - 1.7e9, near.predict(x), atol=1e-2)
 
 
+@pytest.mark.parametrize("estimator", [CLASSIFIER, REGRESSOR], ids=short)
+def test_what_is_fitted_holds_nobodys_rows(estimator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither here nor in a copy that is handed on, which predicts the same."""
+    x, _, site = shifted(60)
+    seen = []
+    split = Dataset.split
+    monkeypatch.setattr(Dataset, "split", lambda *args, **kwargs: seen.append(split(*args, **kwargs)) or seen[0])
+    fitted = clone(estimator).set_params(calibration=9, inputs=9).fit(x, (x[:, 0] > 0).astype(int), groups=site)
+
+    content = pickle.dumps(fitted)
+
+    rows = [*(row for part in seen[0].train for row in part.x), *seen[0].calibration.x, *seen[0].inputs]
+    assert len(rows) == 60
+    assert not any(row.numpy().tobytes() in content for row in rows)
+    assert fitted.result_.sites.train == () and fitted.result_.server.calibration is None
+    assert np.array_equal(pickle.loads(content).predict(x), fitted.predict(x))
+
+
 def test_what_the_server_needs_is_asked_for() -> None:
     x, y, site = shifted()
     with pytest.raises(co.InputError, match="needs labelled rows"):
         co.FederatedClassifier("beta").fit(x, y, groups=site)
     model = co.FederatedClassifier(co.BetaPredictiveBayes(QUICK), calibration=12, hidden=(4,)).fit(x, y, groups=site)
-    assert len(model.result_.sites.calibration.x) == 12
+    assert model.result_.report["rows"]["calibration"] == 12
     with pytest.raises(ValueError, match="inconsistent"):
         clone(CLASSIFIER).fit(x, y, groups=site[:-1])
 

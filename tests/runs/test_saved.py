@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,32 @@ def test_scales_and_temperature_are_kept(tmp_path: Path) -> None:
     assert same(loaded.predict(x, temper=True), result.predict(x, temper=True))
 
 
+def test_a_copy_in_another_process_holds_no_rows_and_predicts_the_same() -> None:
+    task, sites = tiny.classification()
+    result = co.run(tiny.method("scaffold"), task, sites, rounds=2)
+    assert sites.calibration is not None and result.checkpoint is not None and result.checkpoint.memories
+
+    content = pickle.dumps(result)
+
+    copy = pickle.loads(content)
+    rows = [row for part in (*sites.train, *sites.test, sites.calibration) for row in part.x]
+    assert not any(row.numpy().tobytes() in content for row in rows)
+    assert same(copy.predict(rows[0][None]), result.predict(rows[0][None]))
+    assert copy.report == result.report and copy.checkpoint.memories == {}
+    with pytest.raises(co.InputError, match="hand them in"):
+        copy.pool(tiny.method("scaffold"))
+
+
+def test_printing_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, sites = tiny.classification()
+    result = co.run(tiny.method("fedavg"), task, sites, rounds=1)
+    monkeypatch.setattr("consilience.runs.bounds.train_bounds", lambda result: pytest.fail("trains"))
+    monkeypatch.setattr("consilience.runs.result.lines_to_beat", lambda sites: pytest.fail("trains"))
+
+    assert "NLL" in str(result)
+    assert repr(result).startswith("Result(fedavg on ")
+
+
 def test_a_saved_result_has_its_report_and_can_be_printed(tmp_path: Path) -> None:
     task, sites = tiny.classification()
     result = co.run(tiny.method("fedavg"), task, sites, rounds=2)
@@ -80,6 +107,7 @@ def test_a_bound_that_diverges_is_told_and_costs_no_other(tmp_path: Path, monkey
     monkeypatch.setattr(co.Centralised, "local", lambda *_: (_ for _ in ()).throw(co.Diverged("Too far.")))
 
     page = (result.save(tmp_path / "plain") / "report.html").read_text()
+    assert result.bounds  # asked for, and trained
     text = " ".join(str(result).split())
     told = (result.save(tmp_path / "told") / "report.html").read_text()
 

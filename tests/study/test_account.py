@@ -87,6 +87,9 @@ def test_no_small_count_is_shown_or_found_by_subtraction(tmp_path: Path) -> None
     assert suppress(told)["rows"] == {"set aside": told["rows"]["set aside"]}
     told["per_site"][1]["test"] = 8
     assert suppress(told)["per_site"][1]["test"] is None and suppress(told)["per_site"][1]["metrics"] == {}
+    assert suppress(told)["rows"] == {}  # all rows set aside, less those of the other sites, would be the 8
+    told["per_site"][1] |= {"train": 7, "labels": None}
+    assert suppress(told)["per_site"][1]["train"] is None
 
 
 def test_the_commands_write_a_report_beside_the_model(

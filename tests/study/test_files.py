@@ -27,8 +27,9 @@ from consilience.posterior import Point, Samples
 from consilience.study.choice import TEMPERATURES, log_scores
 from consilience.study.coordinator import choose, pool
 from consilience.study.model import Model, read_model, select_hand_out
+from consilience.study.recall import recall
 from consilience.study.rows import parts, rows_of, training_rows
-from consilience.study.site import check_unseen, fit
+from consilience.study.site import fit
 
 
 def sites(study: Study, folder: Path) -> Sites:
@@ -326,10 +327,13 @@ def test_a_reply_heavier_than_agreed_does_not_leave(tmp_path: Path) -> None:
 def test_what_another_study_kept_is_not_taken_for_a_changed_table(tmp_path: Path) -> None:
     study, other = studies.study(tmp_path), studies.study(tmp_path, seed=1)
     replies(other, tmp_path)
+    memory, key = tmp_path / "north.memory", read_key(tmp_path / "north.key")
+    data, _ = rows_of(study.agreement, tmp_path / "north.csv")
 
-    with pytest.raises(InputError, match=r"north\.memory belongs to the study 'sepsis'"):
-        check_unseen(study, tmp_path / "north.memory", rows(study, tmp_path)["north"])
-    assert check_unseen(other, tmp_path / "north.memory", rows(other, tmp_path)["north"])
+    assert not recall(study.agreement, 0, key, memory, data).known
+    assert recall(other.agreement, 0, key, memory, data).known
+    with pytest.raises(InputError, match="not signed with this site's key"):
+        recall(other.agreement, 0, read_key(tmp_path / "south.key"), memory, data)
 
 
 def test_what_an_older_version_kept_can_be_gone_on_from(tmp_path: Path) -> None:

@@ -1,0 +1,191 @@
+"""What is understood of files before anything is trained on them: kinds of columns, gaps by site, doubts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from consilience.data.cells import Cells, is_missing, read_table
+from consilience.data.dialect import Dialect
+from consilience.data.doubts import doubts_of, is_date, is_id, look_alike, sentinels
+from consilience.data.reading import Reading
+from consilience.data.tables import stack
+
+SHOWN = 8  # categories that are listed
+
+
+class Seen(NamedTuple):
+    """A column as it is understood.
+
+    Attributes:
+        name: Its name.
+        kind: number, category, id, date, constant, empty, or mixed, where some cells are numbers and some are not.
+        values: Its categories, or its range.
+        missing: How many values are missing at each site.
+        doubts: A sentence for each thing that may be wrong.
+        levels: The categories, where there are some.
+        unknown: Texts that seem to mean missing.
+        same: Groups of categories that look alike.
+        span: The smallest and the largest number, where there are numbers.
+    """
+
+    name: str
+    kind: str
+    values: str
+    missing: dict[str, int]
+    doubts: tuple[str, ...]
+    levels: tuple[str, ...]
+    unknown: tuple[str, ...]
+    same: tuple[tuple[str, ...], ...]
+    span: tuple[float, float] | None
+
+
+class Found(NamedTuple):
+    """What is understood of files.
+
+    Attributes:
+        rows: The number of rows of each file.
+        dialects: How each file writes its cells.
+        columns: Every column.
+    """
+
+    rows: dict[str, int]
+    dialects: dict[str, Dialect]
+    columns: tuple[Seen, ...]
+
+
+def look(paths: Sequence[Path], target: str | None = None, reading: Reading | None = None) -> Found:
+    """Look at files and say what is understood.
+
+    Args:
+        paths: The files, one per site.
+        target: The column to predict, if somebody says.
+        reading: How tables are read; as usual if None.
+
+    Returns:
+        What was found.
+
+    Raises:
+        InputError: A file cannot be read as a table, or lacks a column of the others.
+    """
+    reading = reading or Reading()
+    tables = [read_table(path, reading.delimiter, 1, reading.decimal) for path in paths]
+    names = [table.name for table in tables]
+    targets = [name for name in (target,) if name is not None]
+    cells, site = stack(tables, targets, reading)
+    columns = []
+    for name, column in cells.items():
+        respelt = column.respelt(dict(reading.same_of(name)))
+        gaps = respelt.where(lambda text: is_missing(text) or text in reading.unknown)
+        missing = {names[k]: int(gaps[(site == k).numpy()].sum()) for k in range(len(names))}
+        doubts = tuple(str(doubt) for doubt in doubts_of(name, respelt, site, name == target))
+        columns.append(_see(name, respelt, gaps, missing, doubts, is_id(name, respelt, site) and name != target))
+    rows = {table.name: len(table) for table in tables}
+    return Found(rows, {table.name: table.dialect for table in tables}, tuple(columns))
+
+
+def _see(
+    name: str,
+    cells: Cells,
+    gaps: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    missing: dict[str, int],
+    doubts: tuple[str, ...],
+    names_rows: bool,
+) -> Seen:
+    """One column as it is understood."""
+    known = cells.select(~gaps)
+    texts = sorted(known.distinct())
+    unknown = tuple(text for text, _ in sentinels(known))
+    nothing: tuple[tuple[str, ...], ...] = ()
+    if not texts:
+        return Seen(name, "empty", "", missing, doubts, (), (), nothing, None)
+    numbers = known.numbers()
+    plausible = numbers[~np.isnan(numbers) & ~np.isin(numbers, [float(text) for text in unknown])]
+    span = None
+    if len(plausible):
+        span = (float(plausible.min()), float(plausible.max()))
+    if len(texts) == 1:
+        return Seen(name, "constant", texts[0], missing, doubts, (), (), nothing, span)
+    if is_date(known):
+        return Seen(name, "date", f"{texts[0]} to {texts[-1]}", missing, doubts, (), (), nothing, None)
+    if names_rows:
+        return Seen(name, "id", f"{len(texts):,} different", missing, doubts, (), unknown, nothing, span)
+    if span is not None and not np.isnan(numbers).any():
+        return Seen(name, "number", f"{span[0]:g} to {span[1]:g}", missing, doubts, (), unknown, nothing, span)
+    kind = "category"
+    if span is not None:
+        kind = "mixed"
+    shown = ", ".join(texts[:SHOWN])
+    if len(texts) > SHOWN:
+        shown += f" and {len(texts) - SHOWN} more"
+    return Seen(name, kind, shown, missing, doubts, tuple(texts), unknown, tuple(look_alike(texts)), span)
+
+
+def columns_text(found: Found, target: str | None) -> str:
+    """Propose a columns.toml: to be read and corrected by people who know.
+
+    Args:
+        found: What was found.
+        target: The column to predict, if somebody says.
+
+    Returns:
+        The file's text.
+    """
+    return "\n".join(_lines(found, target)) + "\n"
+
+
+def _lines(found: Found, target: str | None) -> Iterator[str]:
+    dropped = [seen.name for seen in found.columns if seen.kind in ("id", "date", "constant", "empty")]
+    yield "# How these files are read. Correct it, then give it to run, compare, tune and inspect with --columns."
+    yield "# Studies read [target] and [columns]: `consilience study new NAME --columns FILE`."
+    yield ""
+    yield "[files]  # delimiter and decimal are found by looking at each file, unless they are written here"
+    yield f"drop = [{', '.join(_quote(name) for name in dropped if name != target)}]"
+    for seen in found.columns:
+        if seen.name == target:
+            yield ""
+            yield "[target]"
+            yield f"name = {_quote(seen.name)}"
+            if seen.levels:
+                yield f"classes = [{', '.join(map(_quote, seen.levels))}]"
+    yield ""
+    yield "[columns]  # type: number or category; missing: refuse or mark; unknown: texts that mean missing"
+    for seen in found.columns:
+        if seen.name != target and seen.name not in dropped:
+            yield f"{_quote(seen.name)} = {{ {', '.join(_fields(seen))} }}"
+    alike = [seen for seen in found.columns if seen.same]
+    if alike:
+        yield ""
+        yield "# These look alike. Take the # away where they are one: a spelling, and the category it means."
+        yield "# [same]"
+    for seen in alike:
+        pairs = [(text, group[0]) for group in seen.same for text in group[1:]]
+        spellings = ", ".join(f"{_quote(text)} = {_quote(category)}" for text, category in pairs)
+        yield f"# {_quote(seen.name)} = {{ {spellings} }}"
+
+
+def _fields(seen: Seen) -> Iterator[str]:
+    """What a study's dictionary says of a column, too."""
+    if seen.levels and seen.kind == "category":
+        yield 'type = "category"'
+        yield f"levels = [{', '.join(map(_quote, seen.levels))}]"
+    else:
+        low, high = seen.span or (0.0, 1.0)
+        width = (high - low) or 1.0
+        yield 'type = "number"'
+        yield f"range = [{low - width / 2:g}, {high + width / 2:g}]"
+        yield f"centre = {(low + high) / 2:g}"
+        yield f"spread = {width / 4:g}"
+    if any(seen.missing.values()) or seen.unknown:
+        yield 'missing = "mark"'
+        if not seen.levels and seen.span is not None:
+            yield f"fill = {sum(seen.span) / 2:g}"
+    if seen.unknown:
+        yield f"unknown = [{', '.join(map(_quote, seen.unknown))}]"
+
+
+def _quote(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

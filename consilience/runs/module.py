@@ -1,0 +1,135 @@
+"""A model by itself: a plain `nn.Module` from rows in their own units to probabilities, and its export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from consilience import tree
+from consilience.errors import InputError
+from consilience.method import Method, name
+from consilience.outcomes.counts import Counts
+from consilience.outcomes.survival import Survival
+from consilience.predictive import Categorical, Normal
+
+if TYPE_CHECKING:
+    from consilience.runs.result import Result
+
+FORMATS = ("onnx", "pt2")  # as files end
+
+
+class Predictor(nn.Module):
+    """Rows in the units of the data to probabilities [N, C], or to mean and variance [N, 2] of numbers.
+
+    It needs no rows, no folder and nothing of a run. Draws of weights are made once, when it is made.
+
+    Args:
+        result: The run whose model it is.
+
+    Raises:
+        InputError: The method has a model for each site and none for all.
+    """
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, result: Result) -> None:
+        super().__init__()
+        if type(result.method).personal is not Method.personal:
+            raise InputError(
+                f"{name(result.method)} has a model for each site and none for all: there is none to take."
+            )
+        sites = result.sites
+        shift = sites.feature_shift
+        scale = sites.feature_scale
+        if shift is None or scale is None:
+            shift = torch.zeros(())
+            scale = torch.ones(())
+        self.register_buffer("shift", shift.double())
+        self.register_buffer("scale", scale.double())
+        self._target = (sites.target_scale, sites.target_shift)
+        self._dtype = next(iter(result.task.like.values())).dtype
+        self._predict = result.method.predictive(result.task, result.state)
+        features = sites.features
+        shape = (features,) if isinstance(features, int) else tuple(features)
+        with torch.no_grad():
+            self(torch.zeros(2, *shape, dtype=torch.float64))  # what is drawn once is drawn now
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Predict.
+
+        Args:
+            x: Rows in the units the data came in, [N, …].
+
+        Returns:
+            Probabilities [N, C]; for numbers and counts, mean and variance of an observation in the target's units, for
+            times to an event those of the log-hazard, [N, 2].
+        """
+        p = self._predict(((x.double() - self.shift) / self.scale).to(self._dtype))
+        if isinstance(p, Categorical):
+            return p.log_probs.softmax(-1)
+        if isinstance(p, Counts):
+            return torch.stack([p.mean, p.total], -1)
+        if isinstance(p, Survival):
+            return torch.stack([p.risk, p.var], -1)
+        assert isinstance(p, Normal)
+        scale, shift = self._target
+        return torch.stack([p.mean * scale + shift, p.total * scale**2], -1)
+
+
+def export_module(result: Result, path: str | Path) -> Path:
+    """Write a run's model as a file that other programs read.
+
+    Args:
+        result: The run.
+        path: The file; its ending is the format: .onnx, or .pt2 for `torch.export`.
+
+    Returns:
+        The file.
+
+    Raises:
+        InputError: The format is unknown, or what it needs is not installed.
+    """
+    path = Path(path)
+    kind = path.suffix.removeprefix(".")
+    if kind not in FORMATS:
+        raise InputError(f"'{path.name}' names no format: end it with .onnx, or with .pt2 for torch.export.")
+    features = result.sites.features
+    shape = (features,) if isinstance(features, int) else tuple(features)
+    rows = torch.zeros(3, *shape, dtype=torch.float64)
+    program = exported(Predictor(result), rows)
+    if kind == "pt2":
+        torch.export.save(program, path)
+        return path
+    try:
+        import onnxscript  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError as error:
+        raise InputError("ONNX files need onnx and onnxscript: run `pip install onnx onnxscript`.") from error
+    written: Any = torch.onnx.export(program, dynamo=True)
+    written.save(str(path))
+    return path
+
+
+def exported(module: nn.Module, rows: Tensor) -> torch.export.ExportedProgram:
+    """Trace a module for any number of rows.
+
+    Args:
+        module: The module.
+        rows: Some rows, at least two.
+
+    Returns:
+        The program.
+    """
+    with torch.no_grad(), tree.exporting():
+        graph = make_fx(module, tracing_mode="symbolic", _allow_non_fake_inputs=True)(rows)
+    graph.graph.eliminate_dead_code()
+    for node in [node for node in graph.graph.nodes if node.op == "get_attr" and not node.users]:
+        graph.graph.erase_node(node)  # a constant that nothing needs stops torch.export
+    graph.recompile()
+    with torch.no_grad():
+        return torch.export.export(graph, (rows,), dynamic_shapes=({0: torch.export.Dim("rows", min=1)},))
