@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.data.spreadsheets import inert
+from consilience.disk.spreadsheets import inert
 from consilience.effects.heterogeneity import Heterogeneity, combine, reach
 from consilience.effects.likelihoods import layer_of
 from consilience.effects.terms import INTERCEPT, Design, Term

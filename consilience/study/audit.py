@@ -18,7 +18,7 @@ from consilience.errors import InputError
 from consilience.key import Key
 from consilience.privacy.audit import FEWEST, Bound
 from consilience.privacy.canaries import corners, wrong_outcomes
-from consilience.runs.audit import audit_method
+from consilience.scoring.audit import audit_method
 from consilience.study.rows import training_rows
 
 USUAL = (100, 400)  # canaries, at least and at most, where nobody says how many

@@ -27,7 +27,7 @@ from consilience.inference import DPSGD
 from consilience.key import Key
 from consilience.privacy.audit import Bound, bound, flip
 from consilience.privacy.subsampled import noise_for
-from consilience.runs.audit import audit_method, fit_coins
+from consilience.scoring.audit import audit_method, fit_coins
 
 RESULTS = Path(__file__).parent / "results" / "private.json"
 EPSILONS = (1.0, 3.0, 8.0, math.inf)

@@ -28,7 +28,7 @@ from consilience.key import Key
 from consilience.method import Method, Needs, needs
 from consilience.methods import METHODS
 from consilience.privacy.canaries import corners, wrong_outcomes
-from consilience.runs.audit import audit_method
+from consilience.scoring.audit import audit_method
 from consilience.task import Task
 
 RESULTS = Path(__file__).parent / "results"

@@ -24,7 +24,7 @@ from consilience.prior import Flat
 from consilience.privacy.canaries import corners
 from consilience.privacy.entropy import secret_draws
 from consilience.privacy.subsampled import epsilon_of_steps, noise_for
-from consilience.runs.audit import audit_method
+from consilience.scoring.audit import audit_method
 
 
 def rows(count: int = 40, features: int = 3) -> Data:

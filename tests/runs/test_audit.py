@@ -11,7 +11,7 @@ from consilience.key import Key
 from consilience.method import Method
 from consilience.parties import Reply
 from consilience.privacy.canaries import corners
-from consilience.runs.audit import audit_method, fit_coins
+from consilience.scoring.audit import audit_method, fit_coins
 
 
 def canaries(count: int, features: int, classes: int | None, seed: int = 6) -> Data:
