@@ -15,7 +15,7 @@ import typer
 
 from consilience.cli.handed import at_home, say, warn_unsigned, write_files
 from consilience.cli.options import app
-from consilience.disk.spreadsheets import inert
+from consilience.effects.spreadsheets import inert
 from consilience.errors import InputError, unknown_name
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.disk.spreadsheets import inert
 from consilience.effects.heterogeneity import Heterogeneity, combine, reach
 from consilience.effects.likelihoods import layer_of
+from consilience.effects.spreadsheets import inert
 from consilience.effects.terms import INTERCEPT, Design, Term
 from consilience.errors import InputError
 from consilience.posterior import Dense, Natural

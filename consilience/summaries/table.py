@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from consilience.data.sites import Sites
-from consilience.disk.spreadsheets import inert
+from consilience.effects.spreadsheets import inert
 from consilience.errors import InputError
 from consilience.summaries.summary import BINS, WITHHELD, Summary, summarise
 from consilience.summaries.variables import Variable, columns_of, variables_of
