@@ -260,7 +260,8 @@ def test_the_same_run_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
     made, old = tmp_path / name, BEFORE / "runs" / name
     files = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
     assert files | {Path("expected.json")} == {path.relative_to(old) for path in old.rglob("*") if path.is_file()}
-    assert json.loads((made / "task.json").read_text()).keys() == json.loads((old / "task.json").read_text()).keys()
+    parts = json.loads((made / "task.json").read_text()).keys() - {"columns"}  # of tables, which runs know since
+    assert parts == json.loads((old / "task.json").read_text()).keys()
     if is_portable(name):
         for file in files:
             if file.suffix == ".safetensors":

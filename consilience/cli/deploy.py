@@ -238,9 +238,10 @@ def serve_site(
     node_key = node_key or Path(f"{member.name}.node")
     credentials = _site_credentials(member.name, server, authority, node_key, insecure)
     target = folder or Path(f"{member.name}.site")
-    site = site_of(study, member, signing_key, table, target, one_class, say, replace, book_path(study, member))
     try:
         with lock_folder(target, private=True):
+            book = book_path(study, member)
+            site = site_of(study, member, signing_key, table, target, one_class, say, replace, book)
             serve(
                 site,
                 study.agreement,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -90,15 +91,21 @@ def open_set(task: Task) -> Task:
     Returns:
         The task with the unknown as its last class.
     """
-    model = copy.deepcopy(task.model)
-    name = last_linear(model)
-    layer = model.get_submodule(name)
+    return replace(task, model=_widened(task.model))
+
+
+@lru_cache(maxsize=8)  # made once, before tensors are fake, as in rehearsals
+def _widened(model: nn.Module) -> nn.Module:
+    """The network with one more output."""
+    wider = copy.deepcopy(model)
+    name = last_linear(wider)
+    layer = wider.get_submodule(name)
     assert isinstance(layer, nn.Linear)
-    wider = resized(layer, layer.in_features, layer.out_features + 1)
+    last = resized(layer, layer.in_features, layer.out_features + 1)
     if not name:
-        return replace(task, model=wider)
-    model.set_submodule(name, wider)
-    return replace(task, model=model)
+        return last
+    wider.set_submodule(name, last)
+    return wider
 
 
 def destroy(data: Data, unknown: int, key: Key) -> Data:

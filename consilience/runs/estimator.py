@@ -17,7 +17,8 @@ from consilience.data.arrays import from_arrays
 from consilience.data.sites import Sites
 from consilience.engines import threads_for, using_threads
 from consilience.errors import InputError
-from consilience.guarantees.sets import prediction_intervals, prediction_sets
+from consilience.guarantees.kinds import KINDS
+from consilience.guarantees.sets import Guarantee, prediction_intervals, prediction_sets
 from consilience.method import Method, name
 from consilience.methods import defaults
 from consilience.methods import method as method_from_name
@@ -33,12 +34,14 @@ from consilience.task import Task, classification, regression
 
 HIDDEN = (100, 100)  # widths of a network's hidden layers
 Array = np.ndarray[Any, Any]
+LEVELS = (0.8, 0.9, 0.95, 0.99)  # of prediction sets, whose thresholds are found when fitting
 
 
 class _Federated(BaseEstimator):
     """What the classifier and the regressor share: settings, and how arrays become sites."""
 
     result_: Result
+    guarantees_: dict[tuple[float, str | None], Guarantee | str]
 
     def __init__(
         self,
@@ -82,7 +85,22 @@ class _Federated(BaseEstimator):
         method = self._method(usual)
         task = self._task(sites, method)
         result = run(method, task, sites, rounds=self.rounds, seed=seed, engine=self.engine, scored=False)
+        self.guarantees_ = {}
+        if self.conformal:
+            self.guarantees_ = _calibrate_all(result)
         return result.without_rows()  # what is fitted may be handed on: it holds nobody's rows
+
+    def _guarantee(self, level: float, kind: str | None) -> Guarantee:
+        """The thresholds that fitting found; rows to find others by are not kept."""
+        if not self.guarantees_:
+            raise InputError("No rows are set aside for prediction sets: fit with conformal=0.2.")
+        known = self.guarantees_.get((level, kind))
+        if known is None:
+            levels = ", ".join(f"{each:g}" for each in LEVELS)
+            raise InputError(f"Thresholds were found for the levels {levels} when fitting: ask for one of them.")
+        if isinstance(known, str):
+            raise InputError(known)
+        return known
 
     def _is_free(self) -> bool:
         """Whether nobody chose a network."""
@@ -214,7 +232,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
 
         Args:
             X: The inputs, a row each.
-            level: The share of rows whose class the sets shall hold.
+            level: The share of rows whose class the sets shall hold: 0.8, 0.9, 0.95 or 0.99.
             kind: `class`, `pooled`, `quantile` or `own`, as for `co.conformal`; chosen if None.
             site: Whose rows they are, one of `groups`, for kind `own`.
 
@@ -223,7 +241,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
         """
         p = self._predictive(X)
         assert isinstance(p, Categorical)
-        sets: Array = prediction_sets(p, conformal(self.result_, level, kind), _site_name(site)).numpy()
+        sets: Array = prediction_sets(p, self._guarantee(level, kind), _site_name(site)).numpy()
         return sets
 
 
@@ -291,7 +309,7 @@ class FederatedRegressor(RegressorMixin, _Federated):
 
         Args:
             X: The inputs, a row each.
-            level: The share of rows whose number the intervals shall hold.
+            level: The share of rows whose number the intervals shall hold: 0.8, 0.9, 0.95 or 0.99.
             kind: `pooled`, `quantile` or `own`, as for `co.conformal`; `pooled` if None.
             site: Whose rows they are, one of `groups`, for kind `own`.
 
@@ -300,10 +318,22 @@ class FederatedRegressor(RegressorMixin, _Federated):
         """
         p = self._predictive(X)
         assert isinstance(p, Normal)
-        ends = prediction_intervals(p, conformal(self.result_, level, kind), _site_name(site))
+        ends = prediction_intervals(p, self._guarantee(level, kind), _site_name(site))
         sites = self.result_.sites
         interval: Array = torch.stack([end * sites.target_scale + sites.target_shift for end in ends], 1).numpy()
         return interval
+
+
+def _calibrate_all(result: Result) -> dict[tuple[float, str | None], Guarantee | str]:
+    """Thresholds for the usual levels and every kind, or the sentence why there are none."""
+    found: dict[tuple[float, str | None], Guarantee | str] = {}
+    for level in LEVELS:
+        for kind in (None, *KINDS):
+            try:
+                found[level, kind] = conformal(result, level, kind)
+            except InputError as error:
+                found[level, kind] = str(error)
+    return found
 
 
 def _site_name(site: Any) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -277,6 +278,7 @@ def features_of(task: Task, params: Params, x: Tensor) -> Tensor:
     return seen[name]
 
 
+@lru_cache(maxsize=16)  # so that it is made before tensors are fake, as in rehearsals: torch aborts where it is not
 def resized(layer: nn.Linear, inputs: int, outputs: int) -> nn.Linear:
     """Make a linear layer of another size, of zeros: weights are always passed in, and nothing is drawn under vmap.
 

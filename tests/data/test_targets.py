@@ -45,7 +45,7 @@ def test_counts_stand_beside_their_exposure(tmp_path: Path) -> None:
     [
         ({"time": "days"}, "needs both columns"),
         ({"time": "days", "event": "died", "target": "age"}, "leave target"),
-        ({}, "as target, or the columns time and event"),
+        ({}, "name it as target, or, for survival, name time and event"),
         ({"target": "visits", "exposure": "years"}, "task='counts'"),
         ({"time": "days", "event": "age"}, "neither 1"),
         ({"time": "day", "event": "died"}, "day"),

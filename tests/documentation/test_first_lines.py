@@ -27,7 +27,7 @@ def test_first_lines(capsys: pytest.CaptureFixture[str]) -> None:
     mixed = result.pool(co.Mixture()).metrics
 
     shown = capsys.readouterr().out
-    for word in ("NLL", "Brier", "ECE", "Weakest site", "Bytes", "Local only", "Server only"):
+    for word in ("NLL", "Brier", "ECE", "Weakest site", "Bytes"):
         assert word in shown
     assert p.probs is not None and p.probs.shape == (2, 2)
     assert float(p.probs[0, 1]) > float(p.probs[1, 1])  # the older patient, in the files' own units
