@@ -80,6 +80,20 @@ def test_a_masked_study_gives_the_plain_studys_model(tmp_path: Path, method: str
     assert any("summed under masks" in note for note in pooled.facts.notes)
 
 
+def test_noise_is_added_once_under_masks(tmp_path: Path) -> None:
+    """Each of three sites adds a third of the variance, the coordinator reads the total alone, and it predicts."""
+    promise = {"epsilon": 8.0, "delta": 1e-4, "noise_added": "once", "honest_sites": 3}
+
+    study = masked_study(tmp_path, **promise, rows_per_parameter=0.0)
+    _, pooled = played(study, tmp_path)
+
+    assert any("summed under masks" in note for note in pooled.facts.notes)
+    assert pooled.account["privacy"]["epsilon"] == 8.0
+    assert pooled.account["privacy"]["noise"] == "once" and not pooled.account["privacy"]["simulated"]
+    x = torch.zeros(2, len(study.agreement.feature_names))
+    assert bool(torch.isfinite(read_model(tmp_path / "model", study)(x)[0]).all())
+
+
 def test_what_leaves_is_uniform_and_says_nothing_else(tmp_path: Path) -> None:
     study = masked_study(tmp_path, method="fedavg", settings=SHORT, model="mlp")
 
@@ -420,6 +434,7 @@ def test_a_damaged_book_stops_everything(tmp_path: Path) -> None:
         ({"method": "mixture", "settings": studies.SHORT}, "needs replies that add up"),
         ({"settings": ("wire=float16",)}, "needs replies that add up"),
         ({"fewest_sites": 2}, "write 3 or more"),
+        ({"level": 0.9, "calibrate": 0.2}, "Counts for prediction sets"),
     ],
 )
 def test_what_cannot_be_masked_is_refused_before_anybody_signs(
