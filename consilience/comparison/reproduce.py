@@ -10,7 +10,7 @@ import importlib.util
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -157,6 +157,33 @@ def reproduce(
     results = collect(name, experiment, seeds, scale, out)
     store.write_checked("results.json", results)
     return results
+
+
+def run_plan(
+    experiment: Experiment,
+    plan: Sequence[tuple[str, Sequence[int]]],
+    out: Path,
+    data_dir: str | None,
+    known: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
+    """Run what is missing of a plan, one trial after another on one thread; the files are those of `reproduce`.
+
+    Args:
+        experiment: The experiment.
+        plan: Columns and their seeds, what decides most first.
+        out: Where the trials are kept.
+        data_dir: Where data sets are kept.
+        known: Trials that were kept elsewhere, by column and seed, which are not run again.
+    """
+    torch.set_num_threads(1)
+    for column, seeds in plan:
+        for seed in seeds:
+            file = _file("full", column, seed)
+            if str(seed) in (known or {}).get(column, {}) or (out / file).exists():
+                continue
+            values = experiment.trial(column, seed, "full", data_dir)
+            Store(out).write_checked(file, {"format": FORMAT, "values": values})
+            print(column, seed, flush=True)
 
 
 def _trials(

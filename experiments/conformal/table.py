@@ -25,7 +25,7 @@ from torch import Tensor
 
 import consilience as co
 from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values
+from consilience.comparison.reproduce import Experiment, Values, run_plan
 from consilience.data import Dataset
 from consilience.data.sites import concatenate
 from consilience.formats.settings import configure
@@ -38,7 +38,6 @@ from consilience.predictive import Categorical
 from consilience.runs.conformal import assess
 from consilience.runs.recipe import Recipe
 from consilience.runs.result import Result
-from consilience.runs.store import FORMAT, Store
 from consilience.splits.text import parse
 
 LEVEL = 0.9
@@ -273,16 +272,6 @@ EXPERIMENT = Experiment(
 )
 
 
-def run_plan(out: Path, data_dir: str | None, only: str = "") -> None:
-    """Run what is missing, in the order of `PLAN`; the files are those of `consilience reproduce conformal/table`."""
-    torch.set_num_threads(1)
-    for column, seeds in [(column, seeds) for column, seeds in PLAN if only in column]:
-        for seed in seeds:
-            file = f"trials/full/{column.replace(':', '-').replace('/', '-')}/seed-{seed}.json"
-            if not (out / file).exists():
-                Store(out).write_checked(file, {"format": FORMAT, "values": trial(column, seed, "full", data_dir)})
-                print(column, seed, flush=True)
-
-
 if __name__ == "__main__":
-    run_plan(Path(sys.argv[1]), *sys.argv[2:])
+    only = next(iter(sys.argv[3:]), "")
+    run_plan(EXPERIMENT, [step for step in PLAN if only in step[0]], Path(sys.argv[1]), sys.argv[2])

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 import consilience as co
 from consilience import datasets, tree
-from consilience.comparison.reproduce import Experiment, Values
+from consilience.comparison.reproduce import Experiment, Values, run_plan
 from consilience.data import Data, Dataset
 from consilience.key import Key
 from consilience.methods.exact import WIRES, ExactPooling, ExactState, least_share
@@ -45,7 +45,6 @@ from consilience.pooling.heads import Dirichlet, Discriminant, Head, OneHot, Rid
 from consilience.pooling.sums import Sums, add, compress, summarise, whole_gram
 from consilience.predictive import Categorical, Distribution, Normal, log_prob
 from consilience.runs.result import Result
-from consilience.runs.store import FORMAT, Store
 from consilience.splits.text import parse
 
 SHOWN = ("accuracy", "nll", "brier", "ece", "ece_debiased", "crps", "rmse", "coverage95")
@@ -474,22 +473,6 @@ EXPERIMENT = Experiment(
 )
 
 
-def run_plan(out: Path, data_dir: str | None) -> None:
-    """Run what neither `out` nor results/table.json has, in the order of `PLAN`.
-
-    The files are those of `consilience reproduce exact/table`.
-    """
-    torch.set_num_threads(1)
-    known = json.loads((Path(__file__).parent / "results" / "table.json").read_text())
-    for column, seeds in PLAN:
-        for seed in seeds:
-            if str(seed) in known.get(column, {}):
-                continue
-            file = f"trials/full/{column.replace(':', '-').replace('/', '-')}/seed-{seed}.json"
-            if not (out / file).exists():
-                Store(out).write_checked(file, {"format": FORMAT, "values": trial(column, seed, "full", data_dir)})
-                print(column, seed, flush=True)
-
-
 if __name__ == "__main__":
-    run_plan(Path(sys.argv[1]), sys.argv[2])
+    stored = json.loads((Path(__file__).parent / "results" / "table.json").read_text())
+    run_plan(EXPERIMENT, PLAN, Path(sys.argv[1]), sys.argv[2], stored)

@@ -15,11 +15,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 import consilience as co
 from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values
+from consilience.comparison.reproduce import Experiment, Values, run_plan
 from consilience.inference import SGD, Adam, CyclicalSGHMC, Inference, Laplace, MeanField, Sampler
 from consilience.method import Method, Needs, needs
 from consilience.methods import METHODS
@@ -28,7 +26,6 @@ from consilience.models import model
 from consilience.models.features import features, on_features, usual_features
 from consilience.models.remembered import remember_values
 from consilience.predictive import temperature, tempered
-from consilience.runs.store import FORMAT, Store
 from consilience.splits.text import parse
 
 SHOWN = ("accuracy", "nll", "brier", "ece", "ece_debiased")
@@ -179,16 +176,5 @@ EXPERIMENT = Experiment(
 )
 
 
-def run_plan(out: Path, data_dir: str | None) -> None:
-    """Run what is missing, in the order of `PLAN`; the files are those of `consilience reproduce oneshot/table`."""
-    torch.set_num_threads(1)
-    for column, seeds in PLAN:
-        for seed in seeds:
-            file = f"trials/full/{column.replace(':', '-').replace('/', '-')}/seed-{seed}.json"
-            if not (out / file).exists():
-                Store(out).write_checked(file, {"format": FORMAT, "values": trial(column, seed, "full", data_dir)})
-                print(column, seed, flush=True)
-
-
 if __name__ == "__main__":
-    run_plan(Path(sys.argv[1]), sys.argv[2])
+    run_plan(EXPERIMENT, PLAN, Path(sys.argv[1]), sys.argv[2])

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from consilience import datasets
-from consilience.comparison.reproduce import Experiment, Values
+from consilience.comparison.reproduce import Experiment, Values, run_plan
 from consilience.data import Data
 from consilience.key import Key
 from consilience.methods.exact_tuned import SCORES
@@ -42,7 +42,6 @@ from consilience.pooling.sums import summarise
 from consilience.predictive import Distribution, tempered
 from consilience.privacy.discrete import Simulated
 from consilience.privacy.mechanisms import Clipped, Privacy, Released, add_released
-from consilience.runs.store import FORMAT, Store
 
 EPSILONS = (0.3, 1.0, 3.0, 8.0)
 DELTAS = {"heart_disease": 1e-4, "digits": 1e-4}  # below 1/n: 740 and 1 437 training rows
@@ -165,16 +164,5 @@ EXPERIMENT = Experiment(
 )
 
 
-def run_plan(out: Path, data_dir: str | None) -> None:
-    """Run what is missing, in the order of `PLAN`; the files are those of `consilience reproduce private/table`."""
-    torch.set_num_threads(1)
-    for column, seeds in PLAN:
-        for seed in seeds:
-            file = f"trials/full/{column.replace(':', '-').replace('/', '-')}/seed-{seed}.json"
-            if not (out / file).exists():
-                Store(out).write_checked(file, {"format": FORMAT, "values": trial(column, seed, "full", data_dir)})
-                print(column, seed, flush=True)
-
-
 if __name__ == "__main__":
-    run_plan(Path(sys.argv[1]), sys.argv[2])
+    run_plan(EXPERIMENT, PLAN, Path(sys.argv[1]), sys.argv[2])

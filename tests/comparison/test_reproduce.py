@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tiny import Invoke
 
-from consilience.comparison.reproduce import collect, load, names, reproduce
+from consilience.comparison.reproduce import Experiment, Values, collect, load, names, reproduce, run_plan
 from consilience.errors import InputError
 from consilience.report.reproduction_page import reproduction_page
 from consilience.runs.store import Store
@@ -18,7 +18,7 @@ TOY = '''
 from pathlib import Path
 
 from consilience.errors import Diverged, InputError
-from consilience.comparison.reproduce import Experiment
+from consilience.comparison.reproduce import Experiment, Values, run_plan, Experiment
 
 
 def trial(column, seed, scale, data_dir):
@@ -187,3 +187,18 @@ def test_mistakes_get_one_sentence_and_exit_code_2(toy: Path, invoke: Invoke, wo
     code, out, err = invoke("reproduce", *words.split())
     assert code == 2 and out == "" and sentence in " ".join(err.split()) and "Traceback" not in err
     assert not (toy / "calls.txt").exists()
+
+
+def test_a_plan_runs_what_is_neither_here_nor_stored(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
+        asked.append(seed)
+        return {"row": {"nll": 1.0}}
+
+    experiment = Experiment(title="t", columns=("a/b",), trial=trial, score="nll")
+    run_plan(experiment, [("a/b", range(3))], tmp_path, None, {"a/b": {"1": {}}})
+    run_plan(experiment, [("a/b", range(3))], tmp_path, None)
+
+    assert asked == [0, 2, 1]
+    assert len(list(tmp_path.rglob("seed-*.json"))) == 3
