@@ -18,7 +18,7 @@ TOY = '''
 from pathlib import Path
 
 from consilience.errors import Diverged, InputError
-from consilience.comparison.reproduce import Experiment, Values, run_plan, Experiment
+from consilience.comparison.reproduce import Experiment
 
 
 def trial(column, seed, scale, data_dir):
