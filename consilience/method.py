@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -19,7 +18,6 @@ from consilience.pooling.summands import Mean, Summation
 from consilience.posterior import SMALLEST, Point, Posterior, average
 from consilience.predictive import Distribution, Predictive
 from consilience.privacy.discrete import Source
-from consilience.privacy.mechanisms import Privacy
 from consilience.task import Task
 from consilience.training.optimisers import Optimiser
 from consilience.tree import Tree
@@ -83,18 +81,6 @@ class Knob(NamedTuple):
     symbol: str
     values: tuple[float, ...]
     value: float | None
-
-
-def added(default: Any) -> Any:
-    """Declare a setting that came after runs had been kept: at its default it is no part of what identifies a run.
-
-    Args:
-        default: Its default, with which a method does what it did before.
-
-    Returns:
-        The field of a dataclass.
-    """
-    return dataclasses.field(default=default, metadata={"added": True})
 
 
 def server_step(
@@ -535,112 +521,6 @@ class Method(ABC):
         return []
 
 
-S = TypeVar("S")
-M = TypeVar("M", bound=Method)
-
-
-def abridge(settings: S) -> S:
-    """Make a cheap copy of a method or an inference whose values have the same names, types and shapes.
-
-    Whatever takes many steps may have a method `abridge` that returns itself with as few as possible; the copy's
-    numbers mean nothing.
-
-    Args:
-        settings: A method, an inference, or anything they are made of.
-
-    Returns:
-        The copy; the same object where there is nothing to save.
-    """
-    own = getattr(settings, "abridge", None)
-    if own is not None:
-        return cast(S, own())
-    if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
-        return settings
-    fields = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings) if field.init}
-    cheap = {name: abridge(value) for name, value in fields.items()}
-    changed = {name: value for name, value in cheap.items() if value is not fields[name]}
-    if not changed:
-        return settings
-    return dataclasses.replace(settings, **changed)
-
-
-def slow_down(settings: S, factor: float) -> S:
-    """Make a copy of a method or an inference that takes smaller steps, where nobody chose their size.
-
-    A rate other than the default of its class was chosen, and stays. Whatever has steps of another kind may have a
-    method `slow_down` of its own. Only what clients do is looked at: `inference`, `inner` and `mode`.
-
-    Args:
-        settings: A method or an inference.
-        factor: Of the rate.
-
-    Returns:
-        The copy; the same object where nothing can be slowed down.
-    """
-    own = getattr(settings, "slow_down", None)
-    if own is not None:
-        return cast(S, own(factor))
-    if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
-        return settings
-    changed: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if field.name in ("inference", "inner", "mode"):
-            slower = slow_down(value, factor)
-            if slower is not value:
-                changed[field.name] = slower
-        elif field.name == "rate" and value == field.default and not isinstance(settings, Method):
-            changed["rate"] = factor * value
-    if not changed:
-        return settings
-    return dataclasses.replace(settings, **changed)
-
-
-def for_rounds(method: M, rounds: int) -> M:
-    """Tell whatever spends a budget over the rounds how many there are.
-
-    An inference that does has a method `for_rounds` of its own, and another, `privacy_statement`, that says what it
-    promises; the promise holds only where nothing else is sent.
-
-    Args:
-        method: The method with its settings.
-        rounds: How many rounds it will run.
-
-    Returns:
-        The method whose inference knows them; the same object where nothing is spent.
-
-    Raises:
-        InputError: The method sends more than its inference's result, or the budget is for fewer rounds.
-    """
-    inferences = [getattr(owner, "inference", None) for owner in (method, getattr(method, "inner", None))]
-    spending: list[Any] = [inference for inference in inferences if hasattr(inference, "for_rounds")]
-    if not spending:
-        return method
-    inference = spending[0]
-    if not method.sends_inference and not method.bound:  # bounds infer as the run does, and promise nothing
-        raise InputError(
-            f"{name(method)} sends {method.sends}: {type(inference).__name__} cannot answer for all of that. Choose a "
-            "method that sends its weights alone."
-        )
-    settled = dataclasses.replace(cast(Any, method), inference=inference.for_rounds(rounds))
-    return cast(M, settled)
-
-
-def privacy_statement(method: Method) -> dict[str, Any] | None:
-    """Say what a method with its inference promises about single rows.
-
-    Args:
-        method: The method with its settings, told its rounds.
-
-    Returns:
-        Values by the names of `privacy` in run.json; None where nothing is promised.
-    """
-    own = getattr(getattr(method, "inference", None), "privacy_statement", None)
-    if own is None or not method.sends_inference:
-        return None
-    return cast(dict[str, Any] | None, own())
-
-
 def needs(method: Method) -> set[Needs]:
     """List all that a method, as it is set, wants to see at the server.
 
@@ -671,52 +551,6 @@ def group(method: Method) -> str:
     if method.bound:
         return "bound"
     return max(needs(method), key=list(Needs).index).value
-
-
-def privacy_of(method: Method) -> Privacy | None:
-    """Find what a method, as it is set, promises about its clients' rows.
-
-    Args:
-        method: The method with its settings.
-
-    Returns:
-        The setting; None where it promises nothing.
-    """
-    privacy: Privacy | None = getattr(method, "privacy", None)
-    return privacy
-
-
-def check_releases(method: Method, rounds: int) -> None:
-    """Refuse rounds that nothing is left for: a private method spends its budget in its usual ones.
-
-    Args:
-        method: The method with its settings.
-        rounds: How many.
-
-    Raises:
-        InputError: There are more than the budget is for.
-    """
-    if rounds > usual_rounds(method):
-        raise InputError(
-            f"The privacy of {name(method)} is spent in {usual_rounds(method)} round(s), and {rounds} would release "
-            f"more: use rounds={usual_rounds(method)}."
-        )
-
-
-def check_private(method: Method | type[Method]) -> None:
-    """Refuse to promise privacy for a method whose replies have no bound.
-
-    Args:
-        method: The method, or its class.
-
-    Raises:
-        InputError: It has no private form.
-    """
-    if not method.private:
-        raise InputError(
-            f"{name(method)} has no private form, because nothing bounds what one row changes in its replies: choose "
-            "one of docs/private.md."
-        )
 
 
 def moves_statistics(method: Method) -> bool:

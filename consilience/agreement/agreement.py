@@ -21,13 +21,14 @@ from consilience.errors import InputError, unknown_name
 from consilience.formats.blueprint import MOST_DRAWS
 from consilience.formats.settings import check_settings, configure
 from consilience.key import Key
-from consilience.method import Method, for_rounds
+from consilience.method import Method
 from consilience.methods import METHODS, defaults
 from consilience.models import MODELS, model
 from consilience.models.features import FOR_IMAGES, features
 from consilience.prior import Isotropic
 from consilience.privacy.mechanisms import Privacy
 from consilience.privacy.rules import OUTCOMES, DisclosureRules
+from consilience.promises import for_rounds
 from consilience.task import Task, classification, regression
 from consilience.version import __version__
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from consilience.errors import InputError
-from consilience.method import check_private, check_releases
 from consilience.methods import METHODS
 from consilience.models.features import bound_features
 from consilience.privacy.mechanisms import Privacy
+from consilience.promises import check_private, check_releases
 
 if TYPE_CHECKING:
     from consilience.agreement.agreement import Agreement

@@ -16,10 +16,12 @@ from consilience.data.sites import Data
 from consilience.engines.round import server_view
 from consilience.errors import InputError
 from consilience.key import Key, Stream
-from consilience.method import Method, abridge, privacy_of
+from consilience.method import Method
 from consilience.parties import Client, Received, Reply, Server
 from consilience.payload import nbytes
 from consilience.privacy.discrete import Simulated
+from consilience.promises import privacy_of
+from consilience.settings import abridge
 from consilience.task import Task
 from consilience.tree import Tree
 

@@ -62,9 +62,10 @@ from consilience.engines.participation import Participation
 from consilience.errors import InputError, refuse_damage
 from consilience.formats.settings import restore
 from consilience.formats.typed import restore_fields
-from consilience.method import Method, check_private
+from consilience.method import Method
 from consilience.methods import is_own_method, known_method
 from consilience.models import is_import_path
+from consilience.promises import check_private
 from consilience.runs.recipe import Recipe, free_folder, run_folder
 from consilience.runs.resuming import check_resumed
 from consilience.runs.store import Store

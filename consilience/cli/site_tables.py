@@ -66,7 +66,7 @@ def show_rehearsal(agreement: Agreement) -> None:
 def show_training(study: Study, path: Path, number: int) -> None:
     """Show how rare values would be merged before anything is fitted, and by which rules replies are pooled."""
     from consilience.handover.admission import pooling_rules
-    from consilience.method import privacy_statement
+    from consilience.promises import privacy_statement
     from consilience.study.rows import parts, rows_of, training_rows
 
     agreement = study.agreement

@@ -15,9 +15,10 @@ from consilience.engines.participation import Participation
 from consilience.errors import InputError, unknown_name
 from consilience.formats.settings import describe
 from consilience.inference.newton import Newton
-from consilience.method import Method, Needs, check_private, name
+from consilience.method import Method, Needs, name
 from consilience.methods import METHODS
 from consilience.methods.bounds import bounds
+from consilience.promises import check_private
 from consilience.runs.device import on
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import FORMAT

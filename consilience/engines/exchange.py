@@ -15,9 +15,10 @@ from consilience.data.sites import Data
 from consilience.engines.participation import FAILED
 from consilience.errors import Diverged, Exploded, SiteWarning
 from consilience.key import Key
-from consilience.method import Method, slow_down
+from consilience.method import Method
 from consilience.parties import Client, Received, Reply
 from consilience.privacy.discrete import Simulated, Source
+from consilience.settings import slow_down
 from consilience.task import Task
 from consilience.tree import Tree
 

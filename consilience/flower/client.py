@@ -38,11 +38,12 @@ from consilience.formats.codec import kept_types_of, types_of
 from consilience.formats.settings import describe
 from consilience.handover.admission import may_leave
 from consilience.key import Key
-from consilience.method import Method, privacy_of, privacy_statement
+from consilience.method import Method
 from consilience.method import name as name_of
 from consilience.parties import Reply
 from consilience.privacy.entropy import secret_draws
 from consilience.privacy.rows import holds_rows
+from consilience.promises import privacy_of, privacy_statement
 from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__

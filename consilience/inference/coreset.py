@@ -101,7 +101,7 @@ class BPCfKL:
     mean: bool = dataclasses.field(default=True, metadata={"added": True, "before": False})
 
     def abridge(self) -> BPCfKL:
-        """Take one step everywhere; see `consilience.method.abridge`."""
+        """Take one step everywhere; see `consilience.settings.abridge`."""
         short = dataclasses.replace(self, trajectories=1, steps=1, interval=1, updates=1, draws=1)
         return dataclasses.replace(short, data_steps=1, coreset_steps=1, noises=1)
 

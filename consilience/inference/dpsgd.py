@@ -73,7 +73,7 @@ class DPSGD:
     unit: ClassVar[str] = "row"
 
     def abridge(self) -> DPSGD:
-        """Take one step, and ask no accountant; see `consilience.method.abridge`."""
+        """Take one step, and ask no accountant; see `consilience.settings.abridge`."""
         return dataclasses.replace(self, steps=1, noise_multiplier=1.0, rounds=self.rounds or 1)
 
     def slow_down(self, factor: float) -> DPSGD:
@@ -88,7 +88,7 @@ class DPSGD:
         return self
 
     def for_rounds(self, rounds: int) -> DPSGD:
-        """Spend the budget over so many rounds; see `consilience.method.for_rounds`.
+        """Spend the budget over so many rounds; see `consilience.promises.for_rounds`.
 
         Args:
             rounds: How many there are.

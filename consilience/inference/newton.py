@@ -35,7 +35,7 @@ class Newton:
     halvings: int = 8
 
     def abridge(self) -> Newton:
-        """Take no step, and so compute no matrix; see `consilience.method.abridge`."""
+        """Take no step, and so compute no matrix; see `consilience.settings.abridge`."""
         return dataclasses.replace(self, steps=0)
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:

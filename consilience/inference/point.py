@@ -52,7 +52,7 @@ class SGD:
     shuffle: bool = field(default=True, metadata={"added": True})
 
     def abridge(self) -> SGD:
-        """Pass over the rows once; see `consilience.method.abridge`."""
+        """Pass over the rows once; see `consilience.settings.abridge`."""
         return dataclasses.replace(self, epochs=self.fewest or 1)
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:
@@ -140,7 +140,7 @@ class Adam:
     shuffle: bool = field(default=True, metadata={"added": True})
 
     def abridge(self) -> Adam:
-        """Pass over the rows once; see `consilience.method.abridge`."""
+        """Pass over the rows once; see `consilience.settings.abridge`."""
         return dataclasses.replace(self, epochs=self.fewest or 1)
 
     def __call__(self, task: Task, start: Posterior, client: Client) -> Point:

@@ -53,7 +53,7 @@ class Sampler:
     pace: float = field(default=1.0, metadata={"added": True})
 
     def slow_down(self, factor: float) -> Sampler:
-        """Take smaller steps, unless their size was chosen; see `consilience.method.slow_down`.
+        """Take smaller steps, unless their size was chosen; see `consilience.settings.slow_down`.
 
         Args:
             factor: of the rate

@@ -65,7 +65,7 @@ class Distillation:
     spread: float = 1.0
 
     def abridge(self) -> Distillation:
-        """Make one update; see `consilience.method.abridge`."""
+        """Make one update; see `consilience.settings.abridge`."""
         return dataclasses.replace(self, epochs=1, updates=1)
 
     def __call__(self, task: Task, seed: Tensor, client: Client) -> Lessons:

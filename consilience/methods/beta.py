@@ -12,7 +12,7 @@ from torch import Tensor
 from consilience.errors import unknown_name
 from consilience.inference import Inference, Sampler
 from consilience.key import Key
-from consilience.method import Knob, Method, Needs, State, added, keep_fields
+from consilience.method import Knob, Method, Needs, State, keep_fields
 from consilience.methods.mixture import Mixture
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.distil import Distil, distil_pool
@@ -29,6 +29,7 @@ from consilience.predictive import (
     product,
     score,
 )
+from consilience.settings import added
 from consilience.task import Task
 from consilience.tree import Tree
 

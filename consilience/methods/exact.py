@@ -14,7 +14,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.errors import InputError
 from consilience.likelihood import Heteroscedastic, Softmax
-from consilience.method import Knob, Method, added, keep_fields
+from consilience.method import Knob, Method, keep_fields
 from consilience.models.features import feature_map, is_bounded, last_layer
 from consilience.models.remembered import remember
 from consilience.parties import Client, Received, Reply, Server, payloads
@@ -26,6 +26,7 @@ from consilience.posterior import Point
 from consilience.predictive import Distribution, Predictive
 from consilience.privacy.discrete import Source
 from consilience.privacy.mechanisms import Privacy, Released, add_released
+from consilience.settings import added
 from consilience.task import Task
 from consilience.tree import Tree
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from consilience.errors import InputError
-from consilience.method import Method, added
+from consilience.method import Method
 from consilience.methods.exact import (
     ExactPooling,
     ExactState,
@@ -41,6 +41,7 @@ from consilience.pooling.sums import Sums, in_chunks
 from consilience.predictive import Predictive, log_prob, tempered
 from consilience.privacy.discrete import Source
 from consilience.privacy.mechanisms import Privacy, Released, add_released
+from consilience.settings import added
 from consilience.task import Task
 from consilience.tree import Tree
 

@@ -8,10 +8,11 @@ from typing import ClassVar
 
 from consilience import tree
 from consilience.inference import SGD, Inference
-from consilience.method import Method, Stepped, added, server_step
+from consilience.method import Method, Stepped, server_step
 from consilience.parties import Client, Received, Reply, Server
 from consilience.pooling.resistant import Average
 from consilience.posterior import Point, average
+from consilience.settings import added
 from consilience.task import Task
 from consilience.training.optimisers import Descent, FederatedAdam, Yogi
 

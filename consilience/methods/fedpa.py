@@ -12,9 +12,10 @@ from torch import Tensor
 from consilience import tree
 from consilience.errors import InputError
 from consilience.inference import Inference, Sampler
-from consilience.method import Method, Stepped, added
+from consilience.method import Method, Stepped
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Point, samples_of
+from consilience.settings import added
 from consilience.task import Task
 from consilience.training.optimisers import Descent, Optimiser
 from consilience.tree import Params

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from consilience.inference import SGD, Inference
-from consilience.method import Method, State, added
+from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.resistant import Average
 from consilience.posterior import Point, average
+from consilience.settings import added
 from consilience.task import Task
 from consilience.tilt import Tilt, proximal, proximal_norm
 

@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 
 from consilience.errors import InputError
 from consilience.inference import Inference, Laplace
-from consilience.method import Method, State, added
+from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.pooling.merging import as_gaussian
 from consilience.pooling.resistant import cap_evidence
 from consilience.pooling.summands import PRODUCT, Summation
 from consilience.posterior import Dense, Posterior, multiply
+from consilience.settings import added
 from consilience.task import Task
 
 

@@ -22,8 +22,9 @@ from consilience.errors import InputError, refuse_damage
 from consilience.formats.blueprint import blueprint, sites_from, task_from
 from consilience.formats.settings import restore
 from consilience.key import Key
-from consilience.method import Method, for_rounds, privacy_of, privacy_statement, usual_rounds
+from consilience.method import Method, usual_rounds
 from consilience.parties import Received
+from consilience.promises import for_rounds, privacy_of, privacy_statement
 from consilience.runs.callbacks import OnRound, observing
 from consilience.runs.conformal import check_level, report_guarantee
 from consilience.runs.device import device as named_device

@@ -16,9 +16,9 @@ from consilience.agreement.columns import Inspection, inspect, labelled_rows, sp
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.key import Stream
-from consilience.method import privacy_statement
 from consilience.privacy.disclosure import Finding, guard
 from consilience.privacy.rules import RARE_VALUES, SMALLEST_CELL, by_rule
+from consilience.promises import privacy_statement
 
 
 class Parts(NamedTuple):

@@ -25,7 +25,7 @@ from consilience.handover.files import open_file
 from consilience.handover.masking import MaskBook, book_path, statistics_of
 from consilience.handover.summing import mask_reply, mask_table
 from consilience.key import Stream
-from consilience.method import Method, Needs, privacy_statement
+from consilience.method import Method, Needs
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import find_posterior
@@ -33,6 +33,7 @@ from consilience.privacy.discrete import Entropy
 from consilience.privacy.entropy import secret_draws
 from consilience.privacy.rows import holds_rows
 from consilience.privacy.rules import SMALLEST_CELL, by_rule
+from consilience.promises import privacy_statement
 from consilience.study.choice import knob_of, log_scores
 from consilience.study.rows import Parts, Training, fingerprint, training_rows
 from consilience.tree import Tree

@@ -16,7 +16,6 @@ from consilience.errors import InputError
 from consilience.inference import DPSGD
 from consilience.inference.dpsgd import poisson_batch
 from consilience.key import Key
-from consilience.method import for_rounds, privacy_statement
 from consilience.methods import METHODS
 from consilience.methods.bounds import bounds
 from consilience.parties import Client
@@ -24,6 +23,7 @@ from consilience.prior import Flat
 from consilience.privacy.canaries import corners
 from consilience.privacy.entropy import secret_draws
 from consilience.privacy.subsampled import epsilon_of_steps, noise_for
+from consilience.promises import for_rounds, privacy_statement
 from consilience.scoring.audit import audit_method
 
 

@@ -147,7 +147,7 @@ ABRIDGED: dict[str, Callable[[], Any]] = {
 def test_an_abridged_inference_gives_a_value_of_the_same_form(name: str) -> None:
     task, sites = tiny.classification()
     whole = ABRIDGED[name]()
-    short = co.method.abridge(whole)
+    short = co.settings.abridge(whole)
     assert short != whole
     key = co.key.Key(2).tensor
     start: Any = task.init(co.key.Key(0))

@@ -18,11 +18,12 @@ from consilience.inference import SGD, CyclicalSGHMC, Laplace
 from consilience.inference.sampler import Sampler
 from consilience.key import Key
 from consilience.likelihood import FARTHEST, LOG_NOISE, GaussianNoise, Heteroscedastic
-from consilience.method import Method, slow_down, usual_rounds
+from consilience.method import Method, usual_rounds
 from consilience.methods import defaults
 from consilience.methods.fedopt import FedAvgM
 from consilience.models.mlp import mlp
 from consilience.parties import Client
+from consilience.settings import slow_down
 from consilience.splits.labels import natural
 from consilience.training.guard import find_explosion
 from consilience.tree import ravel

@@ -1,0 +1,103 @@
+"""What a method, as it is set, promises about single rows, and what it must refuse to promise."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar, cast
+
+from consilience.errors import InputError
+from consilience.method import Method, name, usual_rounds
+from consilience.privacy.mechanisms import Privacy
+
+M = TypeVar("M", bound=Method)
+
+
+def privacy_of(method: Method) -> Privacy | None:
+    """Find what a method, as it is set, promises about its clients' rows.
+
+    Args:
+        method: The method with its settings.
+
+    Returns:
+        The setting; None where it promises nothing.
+    """
+    privacy: Privacy | None = getattr(method, "privacy", None)
+    return privacy
+
+
+def privacy_statement(method: Method) -> dict[str, Any] | None:
+    """Say what a method with its inference promises about single rows.
+
+    Args:
+        method: The method with its settings, told its rounds.
+
+    Returns:
+        Values by the names of `privacy` in run.json; None where nothing is promised.
+    """
+    own = getattr(getattr(method, "inference", None), "privacy_statement", None)
+    if own is None or not method.sends_inference:
+        return None
+    return cast(dict[str, Any] | None, own())
+
+
+def for_rounds(method: M, rounds: int) -> M:
+    """Tell whatever spends a budget over the rounds how many there are.
+
+    An inference that does has a method `for_rounds` of its own, and another, `privacy_statement`, that says what it
+    promises; the promise holds only where nothing else is sent.
+
+    Args:
+        method: The method with its settings.
+        rounds: How many rounds it will run.
+
+    Returns:
+        The method whose inference knows them; the same object where nothing is spent.
+
+    Raises:
+        InputError: The method sends more than its inference's result, or the budget is for fewer rounds.
+    """
+    inferences = [getattr(owner, "inference", None) for owner in (method, getattr(method, "inner", None))]
+    spending: list[Any] = [inference for inference in inferences if hasattr(inference, "for_rounds")]
+    if not spending:
+        return method
+    inference = spending[0]
+    if not method.sends_inference and not method.bound:  # bounds infer as the run does, and promise nothing
+        raise InputError(
+            f"{name(method)} sends {method.sends}: {type(inference).__name__} cannot answer for all of that. Choose a "
+            "method that sends its weights alone."
+        )
+    settled = dataclasses.replace(cast(Any, method), inference=inference.for_rounds(rounds))
+    return cast(M, settled)
+
+
+def check_releases(method: Method, rounds: int) -> None:
+    """Refuse rounds that nothing is left for: a private method spends its budget in its usual ones.
+
+    Args:
+        method: The method with its settings.
+        rounds: How many.
+
+    Raises:
+        InputError: There are more than the budget is for.
+    """
+    if rounds > usual_rounds(method):
+        raise InputError(
+            f"The privacy of {name(method)} is spent in {usual_rounds(method)} round(s), and {rounds} would release "
+            f"more: use rounds={usual_rounds(method)}."
+        )
+
+
+def check_private(method: Method | type[Method]) -> None:
+    """Refuse to promise privacy for a method whose replies have no bound.
+
+    Args:
+        method: The method, or its class.
+
+    Raises:
+        InputError: It has no private form.
+    """
+    if not method.private:
+        raise InputError(
+            f"{name(method)} has no private form, because nothing bounds what one row changes in its replies: choose "
+            "one of docs/private.md."
+        )

@@ -1,0 +1,79 @@
+"""Settings of methods and inferences: those that came later, and copies that are cheaper or take smaller steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar, cast
+
+from consilience.method import Method
+
+S = TypeVar("S")
+
+
+def added(default: Any) -> Any:
+    """Declare a setting that came after runs had been kept: at its default it is no part of what identifies a run.
+
+    Args:
+        default: Its default, with which a method does what it did before.
+
+    Returns:
+        The field of a dataclass.
+    """
+    return dataclasses.field(default=default, metadata={"added": True})
+
+
+def abridge(settings: S) -> S:
+    """Make a cheap copy of a method or an inference whose values have the same names, types and shapes.
+
+    Whatever takes many steps may have a method `abridge` that returns itself with as few as possible; the copy's
+    numbers mean nothing.
+
+    Args:
+        settings: A method, an inference, or anything they are made of.
+
+    Returns:
+        The copy; the same object where there is nothing to save.
+    """
+    own = getattr(settings, "abridge", None)
+    if own is not None:
+        return cast(S, own())
+    if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
+        return settings
+    fields = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings) if field.init}
+    cheap = {name: abridge(value) for name, value in fields.items()}
+    changed = {name: value for name, value in cheap.items() if value is not fields[name]}
+    if not changed:
+        return settings
+    return dataclasses.replace(settings, **changed)
+
+
+def slow_down(settings: S, factor: float) -> S:
+    """Make a copy of a method or an inference that takes smaller steps, where nobody chose their size.
+
+    A rate other than the default of its class was chosen, and stays. Whatever has steps of another kind may have a
+    method `slow_down` of its own. Only what clients do is looked at: `inference`, `inner` and `mode`.
+
+    Args:
+        settings: A method or an inference.
+        factor: Of the rate.
+
+    Returns:
+        The copy; the same object where nothing can be slowed down.
+    """
+    own = getattr(settings, "slow_down", None)
+    if own is not None:
+        return cast(S, own(factor))
+    if not dataclasses.is_dataclass(settings) or isinstance(settings, type):
+        return settings
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if field.name in ("inference", "inner", "mode"):
+            slower = slow_down(value, factor)
+            if slower is not value:
+                changed[field.name] = slower
+        elif field.name == "rate" and value == field.default and not isinstance(settings, Method):
+            changed["rate"] = factor * value
+    if not changed:
+        return settings
+    return dataclasses.replace(settings, **changed)
