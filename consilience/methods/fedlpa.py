@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +12,7 @@ from consilience.inference import SGD, Inference
 from consilience.method import Method, State
 from consilience.methods.fisher import Layered
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.layers import merge_by_layers
+from consilience.pooling.layers import damp_factors, merge_by_layers
 from consilience.posterior import Point, centre
 from consilience.task import Task
 from consilience.training.layers import Layers, label_gradient, layer_moments
@@ -24,12 +25,15 @@ class FedLPA(Method):
         for each client k of K, in parallel
     1       θₖ ← training on client k's data
     2       for each layer: Aₖ ← Σ a aᵀ of its inputs, Bₖ ← Σ g gᵀ of the loss's gradients at its outputs
-    3   Σₖ⁻¹ = Aₖ ⊗ Bₖ / nₖ + λ in each layer
+    3   Σₖ⁻¹ = nₖ (Aₖ/nₖ + √λ) ⊗ (Bₖ/nₖ + √λ) in each layer
     4   θ ← (Σₖ Σₖ⁻¹)⁻¹ Σₖ Σₖ⁻¹ θₖ
+
+    As in the release each factor is damped by √λ: without, directions in which a client's gradients vanish follow
+    whoever still has some. Line 4 is solved exactly, where the release descends.
 
     Attributes:
         inference: How a client trains.
-        ridge: λ, the precision that each weight has beside the rows' curvature.
+        ridge: λ, the precision that each row gives to each weight beside the curvature.
     """
 
     sends: ClassVar[str] = "its weights, and second moments of its layers' inputs and gradients"
@@ -47,10 +51,10 @@ class FedLPA(Method):
 
     def local(self, task: Task, message: Point, client: Client) -> Reply:
         point = centre(self.inference(task, message, client), task.like)  # 1
-        return Reply(
-            Layered(point, layer_moments(task, point.params, client.data, label_gradient)), client.data.size
-        )  # 2
+        layers = layer_moments(task, point.params, client.data, label_gradient)
+        return Reply(Layered(point, layers), client.data.size)  # 2
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
         points, layers = zip(*payloads(replies), strict=True)
-        return State(merge_by_layers(points, layers, weights(replies), self.ridge))  # 3, 4
+        damped = [damp_factors(of_client, math.sqrt(self.ridge)) for of_client in layers]  # 3
+        return State(merge_by_layers(points, damped, weights(replies)))  # 4

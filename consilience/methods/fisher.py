@@ -115,4 +115,4 @@ class FedFisher(Method):
 
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
         points, layers = zip(*payloads(replies), strict=True)
-        return State(merge_by_layers(points, layers, weights(replies), 0.0, self.damping))  # 3
+        return State(merge_by_layers(points, layers, weights(replies), self.damping))  # 3

@@ -62,20 +62,17 @@ def merge_by_inputs(points: Sequence[Point], moments: Sequence[Layers], weights:
     return Point(merged)
 
 
-def merge_by_layers(
-    points: Sequence[Point], moments: Sequence[Layers], weights: Tensor, ridge: float, damping: float = 0.0
-) -> Point:
+def merge_by_layers(points: Sequence[Point], moments: Sequence[Layers], weights: Tensor, damping: float = 0.0) -> Point:
     """Multiply the clients' Gaussians whose precisions are Kronecker products in each layer.
 
     Args:
         points: The clients' weights, the means of the Gaussians.
-        moments: The second moments A and B of their layers, whose precision is A ⊗ B / n + ridge.
+        moments: The second moments A and B of their layers, whose precision is A ⊗ B / n.
         weights: By which what is not a layer's matrix is averaged [K].
-        ridge: What each client's precision has beside its rows' curvature.
-        damping: The same, in units of the mean curvature of a layer's weights.
+        damping: What each client's precision has beside it, in units of the mean curvature of a layer's weights.
 
     Returns:
-        The mean of the product: for every layer the W with Σₖ Bₖ (W − Wₖ) Aₖ / nₖ + ridge (W − Wₖ) = 0.
+        The mean of the product: for every layer the W with Σₖ Bₖ (W − Wₖ) Aₖ / nₖ + damping (W − Wₖ) = 0.
     """
     mean = average(points, weights).params
     merged: Params = dict(mean)
@@ -84,7 +81,7 @@ def merge_by_layers(
         b = torch.stack([m.gradients[name].double() for m in moments])
         matrices = torch.stack([matrix_of(p.params, name).double() for p in points])
         diagonals = torch.einsum("ko,ki->koi", b.diagonal(dim1=-2, dim2=-1), a.diagonal(dim1=-2, dim2=-1))
-        beside = ridge + damping * float(diagonals.mean())
+        beside = damping * float(diagonals.mean())
         curve = partial(_curve, a, b, beside)
         centre = matrix_of(mean, name).double()
         diagonal = diagonals.sum(0) + len(points) * beside + TINY * diagonals.mean()
@@ -93,9 +90,29 @@ def merge_by_layers(
     return Point(merged)
 
 
-def _curve(a: Tensor, b: Tensor, ridge: float, w: Tensor) -> Tensor:
-    """Σₖ Bₖ Wₖ Aₖ + ridge Wₖ, of one W for all clients [O, I] or of one each [K, O, I]."""
-    return (b @ w @ a + ridge * w).sum(0)
+def damp_factors(moments: Layers, damping: float) -> Layers:
+    """Give each of a layer's two factors a constant on its diagonal, and so the layer's precision some of its own.
+
+    Args:
+        moments: The second moments of a client's layers.
+        damping: The constant, for one row.
+
+    Returns:
+        A + n · damping and B + n · damping, whose product over n is n (A/n + damping) ⊗ (B/n + damping).
+    """
+    inputs = {name: _add_to_diagonal(a, moments.size * damping) for name, a in moments.inputs.items()}
+    gradients = {name: _add_to_diagonal(b, moments.size * damping) for name, b in moments.gradients.items()}
+    return Layers(inputs, gradients, moments.size)
+
+
+def _add_to_diagonal(matrix: Tensor, value: Tensor) -> Tensor:
+    """A matrix and a multiple of the identity."""
+    return matrix.double() + value.double() * torch.eye(len(matrix), dtype=torch.float64, device=matrix.device)
+
+
+def _curve(a: Tensor, b: Tensor, beside: float, w: Tensor) -> Tensor:
+    """Σₖ Bₖ Wₖ Aₖ + beside Wₖ, of one W for all clients [O, I] or of one each [K, O, I]."""
+    return (b @ w @ a + beside * w).sum(0)
 
 
 def solve(apply: Callable[[Tensor], Tensor], right: Tensor, diagonal: Tensor) -> Tensor:

@@ -29,8 +29,10 @@ class Layers(NamedTuple):
     """Second moments of a network's linear and convolutional layers over some rows, by the layers' names.
 
     Attributes:
-        inputs: A = Σ a aᵀ, a the layer's input, with a 1 at its end where the layer has a bias, [I, I].
-        gradients: B = Σ g gᵀ, g a gradient at the layer's output, [O, O]; empty if not asked for.
+        inputs: A = Σ a aᵀ, a the layer's input, with a 1 at its end where the layer has a bias, [I, I]; of a
+            convolution at T places a sum over rows and places, divided by T².
+        gradients: B = Σ g gᵀ, g a gradient at the layer's output, [O, O]; of a convolution times T. Empty if not asked
+            for.
         size: How many rows they are over, [].
     """
 
@@ -162,7 +164,7 @@ def _of_batch(
     shapes: dict[str, Tensor] = {}
     with _watching(layers, seen, shapes, {}):
         functional_call(task.model, weights, (rows.x,))
-    inputs = {name: _second_moment(patches(layer, seen[name]), rows.w) for name, layer in layers.items()}
+    inputs = {name: _second_moment(patches(layer, seen[name]), rows.w, -2) for name, layer in layers.items()}
     if roots is None:
         return inputs, {}
 
@@ -178,7 +180,7 @@ def _of_batch(
     for column in columns.unbind(-1):
         (back,) = pull(column)
         for name, layer in layers.items():
-            moment = _second_moment(_places(layer, back[name]), rows.w, mean=True)
+            moment = _second_moment(_places(layer, back[name]), rows.w, 1)
             gradients[name] = gradients.get(name, 0.0) + moment
     return inputs, gradients
 
@@ -233,12 +235,9 @@ def _places(layer: nn.Linear | nn.Conv2d, g: Tensor) -> Tensor:
     return g.reshape(len(g), -1, g.shape[-1])
 
 
-def _second_moment(v: Tensor, w: Tensor, mean: bool = False) -> Tensor:
-    """Σ w v vᵀ over rows and places [D, D]; the mean over places where asked."""
-    moment = torch.einsum("nti,ntj,n->ij", v, v, w)
-    if mean:
-        return moment / v.shape[1]
-    return moment
+def _second_moment(v: Tensor, w: Tensor, power: int) -> Tensor:
+    """Σ w v vᵀ over rows and T places, times T to a power [D, D]: inputs' and gradients' powers add up to −1."""
+    return torch.einsum("nti,ntj,n->ij", v, v, w) * float(v.shape[1]) ** power
 
 
 def last_linear(model: nn.Module) -> str:

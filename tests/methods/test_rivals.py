@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -94,15 +95,17 @@ def test_fisher_merging_is_the_product_of_diagonal_gaussians() -> None:
 
 
 def test_fedlpa_solves_the_product_of_its_gaussians() -> None:
-    """Against the dense system Σₖ (Aₖ ⊗ bₖ / nₖ + λ) (w − wₖ) = 0, written out for one output."""
+    """Against the dense system Σₖ nₖ (Aₖ/nₖ + √λ) (bₖ/nₖ + √λ) (w − wₖ) = 0, written out for one output."""
     rows, ridge = clients(), 0.3
+    root = math.sqrt(ridge)
     modes = [LeastSquares()(linear_task(), Point({}), Client(data, (), Key(0))).params for data in rows]
     w = [torch.cat([m["0.weight"][0], m["0.bias"]]) for m in modes]
     precisions = []
     for data, own in zip(rows, w, strict=True):
         x = torch.cat([data.x, torch.ones(len(data.x), 1, dtype=torch.float64)], 1)
         gradients = (x @ own - data.y) / NOISE
-        precisions.append(x.mT @ x * (gradients**2).sum() / len(x) + ridge * torch.eye(4, dtype=torch.float64))
+        inputs = x.mT @ x / len(x) + root * torch.eye(4, dtype=torch.float64)
+        precisions.append(len(x) * inputs * ((gradients**2).mean() + root))
     right = sum(p @ v for p, v in zip(precisions, w, strict=True))
     expected = torch.linalg.solve(sum(precisions), right)
 
@@ -156,8 +159,8 @@ def test_the_layers_moments_are_those_of_single_rows_gradients() -> None:
     torch.testing.assert_close(moments.inputs["6"][:-1, :-1], torch.einsum("n,ni,nj->ij", data.w, ratio, ratio))
     assert set(moments.inputs) == {"1", "3", "6"} == set(linear_layers(task.model))
     assert moments.inputs["1"].shape == (10, 10) and moments.inputs["3"].shape == (8, 8)
-    whole = float(moments.inputs["1"][-1, -1])  # the ones at the bias: rows times places
-    assert whole == pytest.approx(float(data.w.sum()) * 9)
+    whole = float(moments.inputs["1"][-1, -1])  # the ones at the bias: rows times nine places, over 9²
+    assert whole == pytest.approx(float(data.w.sum()) / 9)
 
 
 def test_a_convolutions_matrix_times_its_patches_is_its_output() -> None:
