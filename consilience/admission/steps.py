@@ -22,7 +22,7 @@ from consilience.errors import InputError
 from consilience.likelihood import LOG_NOISE
 from consilience.payload import Logits
 from consilience.pooling.derivatives import Derivatives
-from consilience.pooling.summands import Counted, Weighed
+from consilience.pooling.summands import Cells, Counted, Weighed
 from consilience.pooling.sums import Sums
 from consilience.posterior import Dense, Gaussian, Natural, Point, Samples
 from consilience.privacy.fixed_point import LARGEST, decode, encode
@@ -142,6 +142,8 @@ def _limits(value: Tree, bounds: Bounds, rows: int) -> Iterator[tuple[float, Ten
         case Counted(size, inner):
             yield float(rows), size
             yield from _limits(inner, bounds, rows)
+        case Cells():
+            yield from ((math.inf, leaf) for leaf in value)
         case Point() | Samples() | Gaussian() | Dense() | Natural():
             yield from _posterior(value, bounds, rows)
         case Sums():

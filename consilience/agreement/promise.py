@@ -103,15 +103,10 @@ def check_promise(agreement: Agreement) -> None:
             "Under [privacy] columns are scaled by agreed constants, as sums would be released without noise: write "
             'scaling = "agreed".'
         )
-    if agreement.patient and (agreement.choose or agreement.test):
+    if agreement.patient and (agreement.choose or agreement.test or agreement.calibrate):
         raise InputError(
-            "Roles are drawn row by row, and a patient's rows must keep together: write choose = 0 and test = 0 where "
-            "a column names the patient."
-        )
-    if agreement.level:
-        raise InputError(
-            "Counts for prediction sets would be released without noise, and the study promises differential privacy: "
-            "write level = 0."
+            "Roles are drawn row by row, and a patient's rows must keep together: write choose = 0, test = 0 and "
+            "calibrate = 0 where a column names the patient."
         )
     if promise.noise == "once" and not agreement.secure:
         raise InputError(

@@ -67,8 +67,8 @@ def check_secure(agreement: Agreement, method: Method) -> None:
             f"fewest_sites = {agreement.fewest_sites} and secure = true: of fewer than {FEWEST} sites each can take "
             f"its own part out of the sum; write {FEWEST} or more."
         )
-    if agreement.level and agreement.guarantee != "own":
+    if agreement.level and agreement.guarantee == "quantile":
         raise InputError(
-            "Counts for prediction sets leave a site as they are, and this study masks what leaves: write "
-            'guarantee = "own", with which none leave, or level = 0.'
+            "A quantile of quantiles is taken by every site's number of rows, which masks hide: write guarantee = "
+            '"pooled".'
         )

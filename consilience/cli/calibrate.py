@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consilience.cli.handed import Key_, Memory_, Model_, Study_, Table_, say, server_key, site_identity, write_files
+from consilience.cli.site import Ledger_, site_app
 from consilience.cli.site import Out_ as SiteOut_
-from consilience.cli.site import site_app
 from consilience.cli.site_rows import check_unchanged, remembered
 from consilience.cli.study import Files_, Out_, write_pooled
 from consilience.cli.study_new import study_app
+from consilience.disk.locks import lock_file
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,15 +25,21 @@ if TYPE_CHECKING:
 
 @site_app.command("calibrate")
 def calibrate_site(
-    study_file: Study_, model: Model_, table: Table_, out_: SiteOut_ = None, key: Key_ = None, memory: Memory_ = None
+    study_file: Study_,
+    model: Model_,
+    table: Table_,
+    out_: SiteOut_ = None,
+    key: Key_ = None,
+    memory: Memory_ = None,
+    ledger: Ledger_ = None,
 ) -> None:
     """Count how strange the rows set aside look to the model, for `study calibrate` at the coordinator. No row leaves.
 
     Where each site has a threshold of its own, it is written to SITE.thresholds, which stays here.
     """
-    from consilience.agreement.guarantees import calibration_of
+    from consilience.agreement.guarantees import calibration_of, describe_counts
     from consilience.agreement.members import read
-    from consilience.study.calibration import count
+    from consilience.study.calibration import charge_counts, count, kept_path
     from consilience.study.model import read_model
     from consilience.study.recall import recall
     from consilience.study.rows import rows_of
@@ -45,14 +52,21 @@ def calibrate_site(
     recalled = recall(study.agreement, member.number, signing_key, remembered(member.name, memory), data)
     check_unchanged(recalled)
     rows = recalled.rows
-    content = count(study, member, signing_key, rows.calibrate, pooled)
-    if plan.kind == "own":
-        path = out_ or Path(f"{member.name}.thresholds")
-        write_files(path, content, "Stays here")
-        say(f"Next: `consilience predict {model.name} TABLE --set {plan.level:g} --thresholds {path.name}`.")
-        return
-    write_files(out_ or Path(f"{member.name}.calibration"), content, "For the coordinator")
+    kept = kept_path(study, member)
+    with lock_file(kept):
+        counts = count(study, member, signing_key, rows.calibrate, pooled, kept=kept)
+        if plan.kind == "own":
+            path = out_ or Path(f"{member.name}.thresholds")
+            write_files(path, counts.file, "Stays here")
+            say(f"Next: `consilience predict {model.name} TABLE --set {plan.level:g} --thresholds {path.name}`.")
+            return
+        path = ledger or Path(f"{member.name}.ledger")
+        charge_counts(path, study.agreement, signing_key, rows.calibrate, pooled, counts)  # first: see `site fit`
+        if counts.kept:
+            write_files(kept, counts.kept, "Stays here, so that noise is not drawn again")
+        write_files(out_ or Path(f"{member.name}.calibration"), counts.file, "For the coordinator")
     say(f"{len(rows.calibrate.y):,} rows, used neither for training nor for choosing, were counted.")
+    say(describe_counts(study.agreement))
 
 
 @study_app.command("calibrate")

@@ -22,6 +22,9 @@ def drop(
     model: Annotated[
         Path | None, typer.Option(help="The model, where it is statistics about it that do not come.")
     ] = None,
+    counts: Annotated[
+        bool, typer.Option("--counts", help="With --model: it is counts for its prediction sets that do not come.")
+    ] = False,
     key: Key_ = None,
     out_: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write; beside the study file.")] = None,
 ) -> None:
@@ -31,7 +34,7 @@ def drop(
     """
     from consilience.agreement.members import read
     from consilience.agreement.text import study_text
-    from consilience.handover.masking import REPLY, statistics_of
+    from consilience.handover.masking import REPLY, counts_of, statistics_of
     from consilience.handover.summing import drop_sites
     from consilience.study.coordinator import own_key
     from consilience.study.model import read_model
@@ -42,8 +45,13 @@ def drop(
     if not 1 <= round_ <= study.agreement.rounds:
         raise InputError(f"--round {round_}: the study has {study.agreement.rounds}.")
     what = REPLY
+    if counts and model is None:
+        raise InputError("--counts are counts about a model: give it with --model.")
     if model is not None:
-        what = statistics_of(read_model(model, study).checksum)
+        checksum = read_model(model, study).checksum
+        what = statistics_of(checksum)
+        if counts:
+            what = counts_of(checksum)
     study, request = drop_sites(study, sites, signing_key, round_, what)
     write_files(study_file, study_text(study), "Study", shared=True)  # first, so that no late file is used
     path = out_ or study_file.with_suffix(".drop")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from consilience.agreement.guarantees import describe_counts
 from consilience.agreement.promise import describe_promise
 from consilience.cli.handed import Listing, columns, say
 from consilience.cli.screen import out
@@ -59,6 +60,8 @@ def show_rehearsal(agreement: Agreement) -> None:
         elif len(sent) > 1:
             say(f"In round {number}:")
         contents(value, invented=True)
+    if describe_counts(agreement):
+        say(describe_counts(agreement))
     if agreement.privacy is not None:
         say(privacy_note(describe_promise(agreement)))
 

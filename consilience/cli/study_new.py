@@ -130,6 +130,7 @@ def new(
         level=level,
         calibrate=0.2 * bool(level),
         guarantee=guarantee,
+        grid=_grid(epsilon, level),
     )
     draft.check()
     key = new_key(path.with_suffix(".key"))
@@ -150,6 +151,16 @@ def new(
     say(f"The model has {draft.parameters:,} parameters: {needed}, or agree on another rows_per_parameter.")
     command = f"`consilience site join {path.name} NAME TABLE`"
     say(f"Next: read {path}, correct it, and send it to the sites, who run {command}.")
+
+
+def _grid(epsilon: float | None, level: float) -> int:
+    """The edges that scores are counted on: few, where every count has noise."""
+    from consilience.agreement.agreement import Agreement
+    from consilience.agreement.guarantees import NOISY_GRID
+
+    if epsilon is None or not level:
+        return Agreement.grid
+    return NOISY_GRID
 
 
 def _privacy(

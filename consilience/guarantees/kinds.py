@@ -116,7 +116,12 @@ def site_table(plan: Calibration, scores: Tensor, labels: Tensor, own_rank: int 
 
 
 def find_guarantee(
-    plan: Calibration, total: Tensor, sizes: Sequence[int], sites: Sequence[str], ranks: Ranks | None = None
+    plan: Calibration,
+    total: Tensor,
+    sizes: Sequence[int],
+    sites: Sequence[str],
+    ranks: Ranks | None = None,
+    groups: int | None = None,
 ) -> Guarantee:
     """Find the thresholds from the sum of the sites' tables.
 
@@ -126,6 +131,8 @@ def find_guarantee(
         sizes: How many calibration rows each site has; only `quantile` needs more than their number.
         sites: The sites' names.
         ranks: What the sites sent by `quantile`, and what to take; if None, the usual ranks and the best k for them.
+        groups: How many sites have rows, where masks or noise hide which: then `sizes` is of all of them together, and
+            noise hides that too.
 
     Returns:
         The guarantee.
@@ -133,7 +140,7 @@ def find_guarantee(
     Raises:
         InputError: Too few rows are set aside; the sentence says of which class or site.
     """
-    if not sum(sizes):
+    if not sum(sizes) and not plan.noise:
         raise InputError("No rows are set aside to calibrate prediction sets: split with conformal=0.2.")
     if plan.kind == "quantile":
         return _from_quantiles(plan, total, sizes, sites, ranks)
@@ -142,14 +149,14 @@ def find_guarantee(
         names = plan.classes
     extra = 1
     if plan.kind == "pooled":
-        extra = sum(n > 0 for n in sizes)
-    rows = tuple(int(count) for count in total.sum(1))
+        extra = groups or sum(n > 0 for n in sizes)
+    rows = tuple(max(round(count), 0) for count in total.sum(1).tolist())
     if not plan.noise:
         _check_rows(plan, rows, extra)
     thresholds = tuple(find_threshold(counts, plan.edges, plan.level, extra, plan.noise) for counts in total)
     if plan.noise and any(math.isinf(threshold) for threshold in thresholds):
         raise InputError(
-            f"The noise is too large for sets of {_percent(plan.level)} from about {max(min(rows), 0):,} rows: set "
+            f"The noise is too large for sets of {_percent(plan.level)} from about {min(rows):,} rows: set "
             "more aside, count on a coarser grid, or add less noise."
         )
     level = _level_for(plan.level, plan.noise)

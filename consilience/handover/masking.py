@@ -226,6 +226,15 @@ def statistics_of(model: str) -> str:
     return f"statistics {model}"
 
 
+def counts_of(model: str) -> str:
+    """Name the sum of the sites' counts for the prediction sets of a model.
+
+    Args:
+        model: Its checksum.
+    """
+    return f"counts {model}"
+
+
 def _read_drop(envelope: Envelope) -> tuple[int, str, list[int]]:
     """Round, what and the numbers of the sites that a sum goes on without."""
     what = envelope.header.about.get("what")

@@ -193,7 +193,10 @@ def add_tables(
             continue
         masked[study.member(envelope.header.sender).number] = value
     scales = partial(scales_for, study.agreement, summands=summands)
-    summed = add_masked(study, masked, told, scales, 1, what)
+    try:
+        summed = add_masked(study, masked, told, scales, 1, what)
+    except InputError as error:
+        raise InputError(f"{error} {' '.join(refused)}".strip()) from error
     refused += [f"The file of {_member(study, k).name} is not used: {why}" for k, why in summed.refused.items()]
     names = tuple(_member(study, number).name for number in summed.sites)
     return TableSum(summed.total.value, round(float(summed.total.rows)), names, tuple(refused))

@@ -46,6 +46,18 @@ class Weighed(NamedTuple):
     value: Tree
 
 
+class Cells(NamedTuple):
+    """Counts, with noise or without: no bound is agreed for them, and their steps are those of noise.
+
+    Attributes:
+        values: Of every cell.
+        groups: 1 where rows stand behind them, else 0.
+    """
+
+    values: Tensor
+    groups: Tensor
+
+
 class Summation(ABC):
     """How a method's replies are added up."""
 

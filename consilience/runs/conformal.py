@@ -26,6 +26,7 @@ from consilience.guarantees.sets import Guarantee, contains
 from consilience.key import Key, Stream
 from consilience.method import Method
 from consilience.predictive import Predictive
+from consilience.privacy.discrete import Simulated
 from consilience.runs.result import Result
 from consilience.task import Task
 from consilience.tree import Tree
@@ -54,8 +55,8 @@ def conformal(
             `pooled`.
         score: `hinge`, `aps` or `raps` for classes, `residual` or `quantile` for numbers; the first of them if None.
         grid: How many edges scores are counted on.
-        noise: The variance of the discrete Gaussian noise in every cell of the summed counts, whose cost in level is
-            accounted for.
+        noise: The variance of the Gaussian noise in every cell of the summed counts, whose cost in level is accounted
+            for.
         sites: Whose rows; those of the run if None.
 
     Returns:
@@ -123,7 +124,7 @@ def calibrate(
     if kind == "quantile" and ranks is None:
         return find_guarantee(plan, torch.zeros(1, 1), sizes, sites.names)  # refuses the sites by name
     total = torch.stack([site_table(plan, s, y, r) for s, y, r in zip(scores, labels, own, strict=True)]).sum(0)
-    total = add_noise(total, noise, Key(seed).fold(Stream.SETS).fold(2))
+    total = add_noise(total, noise, Simulated(Key(seed).fold(Stream.SETS).fold(2)))
     return find_guarantee(plan, total, sizes, sites.names, ranks)
 
 

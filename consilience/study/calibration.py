@@ -1,12 +1,15 @@
 """Prediction sets of a study: each site counts the scores of rows it set aside, the coordinator finds thresholds.
 
-A site's table shows how strange its rows look to the model, and no row. Where tables are handed over one by one, cells
-with few rows are counted in a cell above them, which only enlarges the sets.
+A site's table shows how strange these rows look to the model, and no row. Handed over as it is, cells with few rows are
+counted in a cell above them, which only enlarges the sets. Under masks only the sum over all sites can be read, so that
+a table leaves as it was counted, also one of no rows. Under differential privacy it leaves with noise, which is drawn
+once for each model and kept.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,37 +18,56 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from consilience.admission.gate import refuse_errors
-from consilience.agreement.guarantees import calibration_of, fewest_scores
+from consilience.agreement.agreement import Agreement
+from consilience.agreement.guarantees import calibration_of, describe_counts, fewest_scores
 from consilience.agreement.members import Member, Study
 from consilience.data.sites import Data
 from consilience.engines import threads_for, using_threads
 from consilience.errors import InputError
 from consilience.formats.codec import TYPES
-from consilience.formats.envelope import Envelope, Header, open_envelope, seal
-from consilience.guarantees.counts import merge_upwards
+from consilience.formats.envelope import Header, open_envelope, seal
+from consilience.guarantees.counts import add_noise, merge_upwards
 from consilience.guarantees.kinds import Calibration, find_guarantee, own_guarantee, site_table
 from consilience.guarantees.scores import CALIBRATION, draws, row_scores
 from consilience.guarantees.sets import Guarantee
-from consilience.handover.admission import admit, rules_of
-from consilience.handover.files import from_sites
+from consilience.handover.counting import add_counts
+from consilience.handover.files import open_file
+from consilience.handover.masking import MaskBook, book_path, counts_of
+from consilience.handover.summing import mask_table
+from consilience.pooling.summands import Cells
+from consilience.privacy.discrete import Entropy
 from consilience.study.account import account
 from consilience.study.coordinator import ChosenFiles, left_out, own_key
 from consilience.study.model import Model, model_file
+from consilience.study.rows import draw_by_content, fingerprint
+from consilience.study.spending import charge
+
+KEPT = "counts"  # the kind of the file that keeps what left with noise
 
 
-class Counted(NamedTuple):
-    """What one site's file says.
+class Counts(NamedTuple):
+    """What a site made of its rows.
 
     Attributes:
-        site: The site's name.
-        rows: How many rows it counted.
-        table: Their scores on the agreed grid.
+        file: What leaves; where each site has its own threshold, the file that stays.
+        kept: What stays where noise was added, so that it is repeated and never drawn again; else nothing.
+        repeated: Whether it is what was sent before.
     """
 
-    site: str
-    rows: int
-    table: Tensor
+    file: bytes
+    kept: bytes = b""
+    repeated: bool = False
+
+
+def kept_path(study: Study, member: Member, folder: Path = Path()) -> Path:
+    """Say where a site keeps the counts that it sent with noise: one file for each study.
+
+    Args:
+        study: The study.
+        member: The site.
+        folder: Where the site keeps its files.
+    """
+    return folder / f"{member.name}-{study.agreement.hash[:8]}.counts"
 
 
 def score_rows(model: Model, plan: Calibration, number: int, rows: Data) -> Tensor:
@@ -60,12 +82,24 @@ def score_rows(model: Model, plan: Calibration, number: int, rows: Data) -> Tens
     Returns:
         Their scores [N].
     """
+    if not len(rows.y):
+        return torch.zeros(0, dtype=torch.float64)
     u = draws(model.agreement.key, CALIBRATION, len(rows.y), number)
+    if plan.noise:  # by place, one row more would change the scores of all after it
+        u = draw_by_content(model.agreement, rows, "score")
     with torch.no_grad(), using_threads(threads_for(model.agreement.build_task())):
         return row_scores(plan.score, model.on_network_scale(rows.x), rows.y, u, plan.level)
 
 
-def count(study: Study, member: Member, key: Ed25519PrivateKey, rows: Data, model: Model) -> bytes:
+def count(
+    study: Study,
+    member: Member,
+    key: Ed25519PrivateKey,
+    rows: Data,
+    model: Model,
+    book: Path | None = None,
+    kept: Path | None = None,
+) -> Counts:
     """Write a site's file for the coordinator; where each site has its own threshold, the file that stays there.
 
     Args:
@@ -74,16 +108,20 @@ def count(study: Study, member: Member, key: Ed25519PrivateKey, rows: Data, mode
         key: Its private key.
         rows: The rows set aside to calibrate.
         model: The pooled model.
+        book: The site's book of masks, in a study that masks; by default here.
+        kept: What the site keeps of counts with noise; by default here.
 
     Returns:
-        The file.
+        The files.
 
     Raises:
-        InputError: The study agreed on no prediction sets, or too few rows are set aside.
+        InputError: The study agreed on no prediction sets, too few rows are set aside, or the site has sent other
+            counts.
     """
     agreement = study.agreement
     plan = calibration_of(agreement)
-    if len(rows.y) < agreement.smallest:
+    shown = plan.kind == "own" or not (agreement.secure or plan.noise)
+    if shown and len(rows.y) < agreement.smallest:
         raise InputError(
             f"Only {len(rows.y)} rows are set aside to calibrate and no count below {agreement.smallest} may be shown: "
             "this site sends no counts."
@@ -95,13 +133,100 @@ def count(study: Study, member: Member, key: Ed25519PrivateKey, rows: Data, mode
     header = Header("calibration", agreement.hash, agreement.name, member.name, 1, about)
     if plan.kind == "own":
         own = own_guarantee(plan, [scores], [member.name])
-        return seal({}, header._replace(kind="thresholds", about={**about, "guarantee": own.to_json()}), key)
+        return Counts(seal({}, header._replace(kind="thresholds", about={**about, "guarantee": own.to_json()}), key))
     table = site_table(plan, scores, rows.y)
-    rows_counted = len(rows.y)
-    if plan.kind != "quantile":
+    if plan.noise:
+        return _with_noise(study, member, key, rows, header, plan, table, book, kept)
+    counted = len(rows.y)
+    if plan.kind != "quantile" and (agreement.cells or not agreement.secure):
         table = merge_upwards(table, fewest_scores(agreement))
-        rows_counted = int(table.sum())
-    return seal({"conformal": table, "count": torch.tensor(rows_counted)}, header, key)
+        counted = int(table.sum())
+    return Counts(_seal(study, member, key, rows, header, table, counted, book))
+
+
+def _seal(
+    study: Study,
+    member: Member,
+    key: Ed25519PrivateKey,
+    rows: Data,
+    header: Header,
+    table: Tensor,
+    counted: int,
+    book: Path | None,
+) -> bytes:
+    """The file that leaves, masked where that was agreed; a site without rows says so only under its mask."""
+    if not study.agreement.secure:
+        return seal({"conformal": table, "count": torch.tensor(counted)}, header, key)
+    masks = MaskBook(book or book_path(study, member), study, member, key)
+    has_rows = torch.tensor(float(counted > 0), dtype=torch.float64)
+    what = counts_of(str(header.about["model"]))
+    masked = mask_table(masks, what, fingerprint(rows), Cells(table.double(), has_rows), counted)
+    return seal({"masked": masked}, header, key)
+
+
+def _with_noise(
+    study: Study,
+    member: Member,
+    key: Ed25519PrivateKey,
+    rows: Data,
+    header: Header,
+    plan: Calibration,
+    table: Tensor,
+    book: Path | None,
+    kept: Path | None,
+) -> Counts:
+    """The table with noise from the operating system, or the one that was sent before; how many rows is not said."""
+    agreement = study.agreement
+    assert agreement.privacy is not None
+    agreement.privacy.check(len(study.active), sum(site.rows for site in study.active))
+    model = str(header.about["model"])
+    path = kept or kept_path(study, member)
+    tables, made_from = _read_kept(study, member, path)
+    repeated = model in tables
+    if repeated and made_from.get(model) != fingerprint(rows):
+        raise InputError(
+            "This site has sent counts of other rows about this model, and a second answer would cost twice the "
+            f"privacy budget: use the table of then, which {path} keeps."
+        )
+    if not repeated:
+        tables[model] = add_noise(table, plan.noise, Entropy())
+        made_from[model] = fingerprint(rows)
+    remembered = seal(tables, header._replace(kind=KEPT, about={"rows": made_from}), key)
+    return Counts(_seal(study, member, key, rows, header, tables[model], 0, book), remembered, repeated)
+
+
+def _read_kept(study: Study, member: Member, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tables that left with noise and the rows they were made from, by model."""
+    if not path.exists():
+        return {}, {}
+    envelope = open_file(study, path, KEPT)
+    if envelope.header.sender != member.name:
+        raise InputError(f"{path} is another site's: give this site's own.")
+    return dict(envelope.value(TYPES)), dict(envelope.header.about["rows"])
+
+
+def charge_counts(
+    path: Path, agreement: Agreement, key: Ed25519PrivateKey, rows: Data, model: Model, counts: Counts
+) -> None:
+    """Enter counts into a site's ledger, before they leave. Their rows train nobody: they spend a budget of their own.
+
+    Args:
+        path: The ledger's file.
+        agreement: The study's agreement.
+        key: The site's private key.
+        rows: The rows that were counted.
+        model: The pooled model.
+        counts: What is to leave.
+
+    Raises:
+        InputError: The budget does not allow it.
+    """
+    if not len(rows.y):
+        return  # nobody's: zeros, with noise or without
+    spent = math.inf
+    if agreement.privacy is not None:
+        spent = agreement.privacy.mu
+    charge(path, agreement, key, rows, f"counts about {model.checksum[:12]}", 0, spent, counts.repeated)
 
 
 def calibrate(
@@ -133,83 +258,20 @@ def calibrate(
     gone = [name for name in model.facts.sites if name not in {site.name for site in study.active}]
     if gone:
         raise InputError(f"This model holds {', '.join(gone)}, who left the study: pool anew, from the first round.")
-    counted, refused = read_counts(study, model, plan, paths)
-    if len(counted) < agreement.fewest_sites:
-        raise InputError(
-            f"The counts of {len(counted)} site(s) can be used, and {agreement.fewest_sites} are agreed on as the "
-            f"fewest. {' '.join(refused)}".strip()
-        )
-    total = torch.stack([each.table for each in counted]).sum(0)
-    names = [each.site for each in counted]
-    guarantee = find_guarantee(plan, total, [each.rows for each in counted], names)
+    total = add_counts(study, model.checksum, plan, paths)
+    summed = plan._replace(noise=plan.noise * len(total.names))
+    guarantee = find_guarantee(summed, total.table, total.sizes, total.names, groups=total.groups)
     calibrated = dataclasses.replace(model, guarantee=guarantee)
     report = {**(known or account(study, model.facts))}
     report.pop("checksum", None)
     report["guarantee"] = {**guarantee.to_json(), "promise": guarantee.promise, "assumption": guarantee.assumption}
-    missing = [name for name in model.facts.sites if name not in names]
-    notes = left_out(refused)
+    report["guarantee"]["leaves"] = describe_counts(agreement)
+    missing = [name for name in model.facts.sites if name not in total.names]
+    notes = left_out(total.refused)
     if missing:
         notes.append(f"Calibrated without counts of {', '.join(missing)}.")
     report["warnings"] = [*(report.get("warnings") or []), *notes]
-    return ChosenFiles(model_file(calibrated, key), model.facts, tuple(refused), report)
-
-
-def read_counts(
-    study: Study, model: Model, plan: Calibration, paths: Sequence[Path]
-) -> tuple[list[Counted], list[str]]:
-    """Read the sites' counts about a model.
-
-    Args:
-        study: The study.
-        model: The model that they must be about.
-        plan: What was agreed.
-        paths: The sites' files.
-
-    Returns:
-        The counts that can be used, and a sentence for each file that cannot.
-    """
-    envelopes, refused = from_sites(study, paths, "calibration")
-    counted = []
-    for envelope in envelopes:
-        try:
-            with refuse_errors():
-                counted.append(_admit(study, model, plan, envelope))
-        except InputError as error:
-            refused.append(str(error))
-    return counted, refused
-
-
-def _admit(study: Study, model: Model, plan: Calibration, envelope: Envelope) -> Counted:
-    """A site's counts, if they can be counts of its rows."""
-    agreement = study.agreement
-    rules = rules_of(agreement, study.member(envelope.header.sender).rows)
-    if envelope.header.about.get("model") != model.checksum:
-        raise InputError(f"{envelope.path} is about another model than this one: ask the site for new counts.")
-    lines = 1
-    if plan.kind == "class":
-        lines = len(plan.classes)
-    expected = {
-        "conformal": torch.zeros(lines, len(plan.edges) + 1, dtype=torch.int64),
-        "count": torch.tensor(0),
-    }
-    value = envelope.value(TYPES)
-    admit(value, expected, envelope.path)
-    table = value["conformal"]
-    rows = int(value["count"])
-    if not 0 < rows <= rules.largest_site:
-        raise InputError(
-            f"{envelope.path} is not used: it speaks for {rows:,} rows, and its site may for {rules.largest_site:,}."
-        )
-    in_table = rows
-    smallest = fewest_scores(agreement)
-    if plan.kind == "quantile":
-        in_table = 1
-        smallest = 1
-    filled = table[table != 0]
-    sound = bool((table >= 0).all()) and bool((table <= in_table).all()) and int(table.sum()) == in_table
-    if not sound or bool((filled < smallest).any()) or rows < smallest:
-        raise InputError(f"{envelope.path} cannot be counts of enough rows: not used.")
-    return Counted(envelope.header.sender, rows, table)
+    return ChosenFiles(model_file(calibrated, key), model.facts, tuple(total.refused), report)
 
 
 def read_thresholds(path: Path, model: Model) -> Guarantee:

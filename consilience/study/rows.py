@@ -138,12 +138,29 @@ def _with_roles(data: Data, roles: Tensor) -> Parts:
     return Parts(*(Data(*(leaf[roles == role] for leaf in data)) for role in range(4)))
 
 
-def _by_content(agreement: Agreement, data: Data) -> Parts:
-    """Roles that a row has by itself: one row more or less, which privacy hides, must not change another's."""
-    seed = f"{agreement.name} {agreement.seed}".encode()
+def draw_by_content(agreement: Agreement, data: Data, purpose: str = "") -> Tensor:
+    """Draw a number for each row that the row has by itself: one row more or less changes no other's.
+
+    Args:
+        agreement: The study's agreement.
+        data: The rows.
+        purpose: What the numbers are for; others have others.
+
+    Returns:
+        Numbers in [0, 1), in float64 [N]; equal rows have equal ones.
+    """
+    seed = f"{agreement.name} {agreement.seed}{purpose}".encode()
     texts = (seed + x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(data.x, data.y, strict=True))
-    place = torch.tensor([int.from_bytes(hashlib.sha256(text).digest()[:6]) / 2**48 for text in texts])
-    roles = (place < agreement.choose + agreement.test).long() + (place < agreement.test).long()
+    places = [int.from_bytes(hashlib.sha256(text).digest()[:6]) / 2**48 for text in texts]
+    return torch.tensor(places, dtype=torch.float64)
+
+
+def _by_content(agreement: Agreement, data: Data) -> Parts:
+    """Roles that a row has by itself."""
+    place = draw_by_content(agreement, data).float()  # as studies were signed with
+    aside = agreement.choose + agreement.test
+    roles = (place < aside).long() + (place < agreement.test).long()
+    roles[(place >= aside) & (place < aside + agreement.calibrate)] = 3
     return _with_roles(data, roles)
 
 

@@ -35,6 +35,7 @@ from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.models.features import features
 from consilience.predictive import Categorical
+from consilience.privacy.accountant import sigma_of
 from consilience.runs.conformal import assess
 from consilience.runs.recipe import Recipe
 from consilience.runs.result import Result
@@ -45,11 +46,12 @@ EQUAL = (0.9, 0.95, 0.98)  # coverage of test rows at which sizes are compared
 KINDS = ("class", "pooled", "quantile", "own")
 SCORES = ("hinge", "aps")
 PRIVATE_GRID = 30  # edges, with and without noise
-EPSILON, DELTA = 1.0, 1e-5  # of adding or removing a row
+NOISE = sigma_of(1.0, 1e-5) ** 2  # of adding or removing a row, ε = 1
 NEWCOMERS = 500  # mixtures of classes, Dirichlet(0.1), that a new site might have
 SLOW = ("coreset", "dosfl")  # minutes a run
 BOUNDS = ("server_only", "local_only")
 FEW = ("exact_tuned", "exact", "evidence", "fedavg", "gaussian_product", "mixture")
+TOO_LARGE = {"femnist": ("gaussian_product",)}  # its Jacobians at fifty sites of 62 classes take 13 GB
 LEFT_OUT = ("exact_tuned", "fedavg", "mixture")
 IMAGES = {"mnist": "conv:256", "fashion_mnist": "conv:256", "femnist": "conv:256"}
 ROWS = 6000  # training rows of images, and as many for testing at most
@@ -61,7 +63,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     values = Values()
     names = [method for method in METHODS if method not in (*SLOW, *BOUNDS)]
     if name != "digits":
-        names = list(FEW)
+        names = [method for method in FEW if method not in TOO_LARGE.get(name, ())]
     if what == "left-out":
         names = list(LEFT_OUT)
     for method in names:
@@ -85,7 +87,7 @@ def score_method(name: str, method: str, seed: int, data_dir: str | None) -> Val
         for kind in KINDS:
             values[f"{method}, {kind}, {score}"] = sets_of(result, kind, score)
     for kind in ("class", "pooled"):
-        for noise in (0.0, noise_var(EPSILON, DELTA)):
+        for noise in (0.0, NOISE):
             row = f"{method}, {kind}, hinge, {PRIVATE_GRID} edges" + ", ε = 1" * bool(noise)
             values[row] = sets_of(result, kind, "hinge", PRIVATE_GRID, noise)
     return values
@@ -196,27 +198,6 @@ def equal_sizes(result: Result) -> dict[str, float | None]:
     return values
 
 
-def noise_var(epsilon: float, delta: float) -> float:
-    """The variance by which a count is (ε, δ)-private: 1/(2ρ) with the largest ρ of zCDP that is.
-
-    Canonne, Kamath and Steinke 2020: δ ≤ exp((α − 1)(αρ − ε)) / (α − 1) · (1 − 1/α)^α for every α > 1.
-    """
-
-    def least_delta(rho: float) -> float:
-        orders = [1 + 10 ** (i / 50 - 2) for i in range(250)]
-        logs = [(a - 1) * (a * rho - epsilon) - math.log(a - 1) + a * math.log1p(-1 / a) for a in orders]
-        return math.exp(min(logs))
-
-    low, high = 1e-6, 10.0
-    for _ in range(60):
-        middle = math.sqrt(low * high)
-        if least_delta(middle) <= delta:
-            low = middle
-        else:
-            high = middle
-    return 1 / (2 * low)
-
-
 # A hospital that took no part
 
 
@@ -253,12 +234,12 @@ def without_each(name: str, method: str, seed: int, data_dir: str | None) -> Ite
 
 
 PLAN: tuple[tuple[str, range], ...] = (  # columns and their seeds, what decides most first
-    ("digits/methods", range(1)),
     ("heart_disease/methods", range(10)),
     ("heart_disease/left-out", range(10)),
-    ("digits/methods", range(1, 5)),
+    ("digits/methods", range(1)),
     ("fashion_mnist/methods", range(3)),
     ("mnist/methods", range(3)),
+    ("digits/methods", range(1, 5)),
     ("femnist/methods", range(3)),
     ("digits/methods", range(5, 10)),
 )

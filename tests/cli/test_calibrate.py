@@ -69,6 +69,44 @@ def test_a_site_keeps_its_own_thresholds(place: Place) -> None:
     assert lonely[0] == 2 and "--set 0.9" in lonely[2]
 
 
+def test_masked_counts_go_from_folder_to_folder(place: Place) -> None:
+    place.begun("--method", "exact", "--rows-per-parameter", "0", "--secure", *WITH_SETS, "--guarantee", "pooled")
+    preview = place.at("west", "site", "check", "sepsis.toml", "data.csv")
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    place.everybody("sepsis.model")
+    files = counted(place)
+    lacking = place.tried("server", "study", "calibrate", "sepsis.toml", "sepsis.model", *files[:2])
+    lonely = place.tried("server", "study", "drop", "sepsis.toml", "west", "--counts")
+    said = place.at("server", "study", "calibrate", "sepsis.toml", "sepsis.model", *files)
+
+    assert "1,001 counts of scores" in preview.replace("\n", " ") and "no site's own" in preview.replace("\n", " ")
+    assert lacking[0] == 2 and "Nothing of west is here" in lacking[2]
+    assert lonely[0] == 2 and "give it with --model" in lonely[2]
+    assert "At least 80 % of rows that come from the sites" in said
+    report = json.loads((place.root / "server" / "sepsis-calibrated.json").read_text())
+    assert report["guarantee"]["rows"] == [72] and "masked" in report["guarantee"]["leaves"]
+    ledger = json.loads((place.root / "west" / "west.ledger").read_text())
+    assert [entry["what"][:6] for entry in ledger["releases"]] == ["reply", "counts"]
+
+
+def test_counts_with_noise_are_kept_charged_and_too_few_are_refused(place: Place) -> None:
+    place.begun("--method", "exact", "--rows-per-parameter", "0", "--epsilon", "1", "--delta", "0.001", *WITH_SETS)
+    assert "grid = 30" in (place.root / "server" / "sepsis.toml").read_text()
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+    place.everybody("sepsis.model")
+    files = counted(place)
+    first = (place.root / "north" / "north.calibration").read_bytes()
+    again = counted(place)
+    refused = place.tried("server", "study", "calibrate", "sepsis.toml", "sepsis.model", *files)
+
+    assert files == again and (place.root / "north" / "north.calibration").read_bytes() == first
+    ledger = json.loads((place.root / "north" / "north.ledger").read_text())
+    assert [entry["what"][:6] for entry in ledger["releases"]] == ["reply", "counts"]
+    assert refused[0] == 2 and "noise is too large for sets of 80 %" in refused[2].replace("\n", " ")
+
+
 def test_a_study_without_sets_calibrates_none(place: Place) -> None:
     place.begun(*SHORT)
     code, _, error = place.tried("north", "site", "calibrate", "sepsis.toml", "sepsis.model", "data.csv")

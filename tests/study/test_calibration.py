@@ -42,7 +42,7 @@ def counts(study: Study, folder: Path, model: Path) -> list[Path]:
     for name, own in rows(study, folder).items():
         content = count(study, study.member(name), read_key(folder / f"{name}.key"), own.calibrate, read_model(model))
         files.append(folder / f"{name}.calibration")
-        files[-1].write_bytes(content)
+        files[-1].write_bytes(content.file)
     return files
 
 
@@ -118,7 +118,8 @@ def test_own_thresholds_stay_at_the_site(tmp_path: Path) -> None:
     study, model = made(tmp_path, guarantee="own")
     own = rows(study, tmp_path)["north"].calibrate
     path = tmp_path / "north.thresholds"
-    path.write_bytes(count(study, study.member("north"), read_key(tmp_path / "north.key"), own, read_model(model)))
+    made_here = count(study, study.member("north"), read_key(tmp_path / "north.key"), own, read_model(model))
+    path.write_bytes(made_here.file)
 
     guarantee = read_thresholds(path, read_model(model))
 

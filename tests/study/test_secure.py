@@ -434,7 +434,7 @@ def test_a_damaged_book_stops_everything(tmp_path: Path) -> None:
         ({"method": "mixture", "settings": studies.SHORT}, "needs replies that add up"),
         ({"settings": ("wire=float16",)}, "needs replies that add up"),
         ({"fewest_sites": 2}, "write 3 or more"),
-        ({"level": 0.9, "calibrate": 0.2}, "Counts for prediction sets"),
+        ({"level": 0.9, "calibrate": 0.2, "guarantee": "quantile"}, "which masks hide"),
     ],
 )
 def test_what_cannot_be_masked_is_refused_before_anybody_signs(
