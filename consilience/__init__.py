@@ -16,71 +16,71 @@ is in namespaces:
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from consilience import (
-    data,
-    datasets,
-    engines,
-    guarantees,
-    inference,
-    key,
-    method,
-    methods,
-    metrics,
-    models,
-    outcomes,
-    parties,
-    pooling,
-    posterior,
-    predictive,
-    prior,
-    runs,
-    splits,
-    task,
-    training,
-)
-from consilience.data import Sites, from_arrays, from_csv
-from consilience.engines.participation import Participation
-from consilience.errors import Diverged, InputError
-from consilience.inference import SGD, SGLD, SWAG, Adam, CyclicalSGHMC, Laplace, MeanField, Sampler
-from consilience.inference.hmc import HMC
-from consilience.method import Method
-from consilience.methods.bcm import BCM
-from consilience.methods.beta import BetaPredictiveBayes
-from consilience.methods.bounds import Centralised, LocalOnly, ServerOnly
-from consilience.methods.coreset import CoresetFL
-from consilience.methods.dosfl import DOSFL
-from consilience.methods.ep_mcmc import EPMCMC
-from consilience.methods.evidence import EvidencePooling
-from consilience.methods.evidence_logits import EvidenceLogits
-from consilience.methods.evidence_tuned import EvidenceTuned
-from consilience.methods.exact import ExactPooling
-from consilience.methods.exact_tuned import ExactTuned
-from consilience.methods.fedavg import FedAvg
-from consilience.methods.fedbe import FedBE
-from consilience.methods.fedkt import FedKT
-from consilience.methods.fedopt import FedAdam, FedAvgM, FedYogi
-from consilience.methods.fedpa import FedPA
-from consilience.methods.fedprox import FedProx
-from consilience.methods.gaussian_product import GaussianProduct
-from consilience.methods.glm import GLM
-from consilience.methods.hierarchical import Hierarchical
-from consilience.methods.mime import Mime, MimeLite
-from consilience.methods.mixture import Mixture
-from consilience.methods.oneshot import OneShotFL
-from consilience.methods.pvi import PVI
-from consilience.methods.scaffold import Scaffold
-from consilience.methods.variational import VariationalAveraging
-from consilience.runs.conformal import conformal
-from consilience.runs.result import Result
-from consilience.runs.run import Compute, load, run
-from consilience.task import Task, classification, counts, regression, survival
 from consilience.version import __version__
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # for type checkers and editors; a program loads a name when it first uses it
+    from consilience import (
+        data,
+        datasets,
+        engines,
+        guarantees,
+        inference,
+        key,
+        method,
+        methods,
+        metrics,
+        models,
+        outcomes,
+        parties,
+        pooling,
+        posterior,
+        predictive,
+        prior,
+        runs,
+        splits,
+        task,
+        training,
+    )
     from consilience.comparison.running import compare
     from consilience.comparison.tuning import tune
+    from consilience.data import Sites, from_arrays, from_csv
+    from consilience.engines.participation import Participation
+    from consilience.errors import Diverged, InputError
+    from consilience.inference import SGD, SGLD, SWAG, Adam, CyclicalSGHMC, Laplace, MeanField, Sampler
+    from consilience.inference.hmc import HMC
+    from consilience.method import Method
+    from consilience.methods.bcm import BCM
+    from consilience.methods.beta import BetaPredictiveBayes
+    from consilience.methods.bounds import Centralised, LocalOnly, ServerOnly
+    from consilience.methods.coreset import CoresetFL
+    from consilience.methods.dosfl import DOSFL
+    from consilience.methods.ep_mcmc import EPMCMC
+    from consilience.methods.evidence import EvidencePooling
+    from consilience.methods.evidence_logits import EvidenceLogits
+    from consilience.methods.evidence_tuned import EvidenceTuned
+    from consilience.methods.exact import ExactPooling
+    from consilience.methods.exact_tuned import ExactTuned
+    from consilience.methods.fedavg import FedAvg
+    from consilience.methods.fedbe import FedBE
+    from consilience.methods.fedkt import FedKT
+    from consilience.methods.fedopt import FedAdam, FedAvgM, FedYogi
+    from consilience.methods.fedpa import FedPA
+    from consilience.methods.fedprox import FedProx
+    from consilience.methods.gaussian_product import GaussianProduct
+    from consilience.methods.glm import GLM
+    from consilience.methods.hierarchical import Hierarchical
+    from consilience.methods.mime import Mime, MimeLite
+    from consilience.methods.mixture import Mixture
+    from consilience.methods.oneshot import OneShotFL
+    from consilience.methods.pvi import PVI
+    from consilience.methods.scaffold import Scaffold
+    from consilience.methods.variational import VariationalAveraging
+    from consilience.runs.conformal import conformal
     from consilience.runs.estimator import FederatedClassifier, FederatedRegressor
+    from consilience.runs.result import Result
+    from consilience.runs.run import Compute, load, run
     from consilience.summaries.table import table_one
+    from consilience.task import Task, classification, counts, regression, survival
 
 __all__ = [
     "BCM", "DOSFL", "EPMCMC", "GLM", "HMC", "PVI", "SGD", "SGLD", "SWAG", "Adam", "BetaPredictiveBayes", "Centralised",
@@ -94,17 +94,63 @@ __all__ = [
     "predictive", "prior", "regression", "run", "runs", "splits", "survival", "table_one", "task", "training", "tune",
 ]  # fmt: skip
 
-
-_ON_FIRST_USE = {  # drawing and scikit-learn take a second that most programs need not wait for
-    "compare": "consilience.comparison",
-    "tune": "consilience.comparison",
-    "FederatedClassifier": "consilience.runs.estimator",
-    "FederatedRegressor": "consilience.runs.estimator",
-    "table_one": "consilience.summaries.table",
+_HOMES = {  # where each name is; those that are not here are rooms and files of the package
+    "comparison.running": ("compare",),
+    "comparison.tuning": ("tune",),
+    "data": ("Sites", "from_arrays", "from_csv"),
+    "engines.participation": ("Participation",),
+    "errors": ("Diverged", "InputError"),
+    "inference": ("Adam", "CyclicalSGHMC", "Laplace", "MeanField", "SGD", "SGLD", "SWAG", "Sampler"),
+    "inference.hmc": ("HMC",),
+    "method": ("Method",),
+    "methods.bcm": ("BCM",),
+    "methods.beta": ("BetaPredictiveBayes",),
+    "methods.bounds": ("Centralised", "LocalOnly", "ServerOnly"),
+    "methods.coreset": ("CoresetFL",),
+    "methods.dosfl": ("DOSFL",),
+    "methods.ep_mcmc": ("EPMCMC",),
+    "methods.evidence": ("EvidencePooling",),
+    "methods.evidence_logits": ("EvidenceLogits",),
+    "methods.evidence_tuned": ("EvidenceTuned",),
+    "methods.exact": ("ExactPooling",),
+    "methods.exact_tuned": ("ExactTuned",),
+    "methods.fedavg": ("FedAvg",),
+    "methods.fedbe": ("FedBE",),
+    "methods.fedkt": ("FedKT",),
+    "methods.fedopt": ("FedAdam", "FedAvgM", "FedYogi"),
+    "methods.fedpa": ("FedPA",),
+    "methods.fedprox": ("FedProx",),
+    "methods.gaussian_product": ("GaussianProduct",),
+    "methods.glm": ("GLM",),
+    "methods.hierarchical": ("Hierarchical",),
+    "methods.mime": ("Mime", "MimeLite"),
+    "methods.mixture": ("Mixture",),
+    "methods.oneshot": ("OneShotFL",),
+    "methods.pvi": ("PVI",),
+    "methods.scaffold": ("Scaffold",),
+    "methods.variational": ("VariationalAveraging",),
+    "runs.conformal": ("conformal",),
+    "runs.estimator": ("FederatedClassifier", "FederatedRegressor"),
+    "runs.result": ("Result",),
+    "runs.run": ("Compute", "load", "run"),
+    "summaries.table": ("table_one",),
+    "task": ("Task", "classification", "counts", "regression", "survival"),
 }
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+if not TYPE_CHECKING:  # a name that is not there shall be a mistake to type checkers
+
+    def __getattr__(name: str) -> Any:
+        """Load a public name when it is first used: torch alone takes two seconds that `--help` need not wait for."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in _HOME:
+            value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        else:
+            value = importlib.import_module(f"{__name__}.{name}")
+        globals()[name] = value
+        return value
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _ON_FIRST_USE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

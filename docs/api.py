@@ -17,7 +17,7 @@ import click
 import typer
 
 import consilience
-from consilience.cli.options import app as command_line
+from consilience.cli import app as command_line
 
 
 class Room(NamedTuple):
@@ -58,6 +58,7 @@ ROOMS = {
     "flower": Room("Flower", "Simulated and deployed rounds over Flower; needs `consilience[flower]`."),
     "comparison": Room("Comparison", "Methods side by side: tables, tuning, reproductions and the demo."),
     "report": Room("Report", "Pages that need nothing but a browser, and the words they use."),
+    "console": Room("Console", "What commands share: options, the screen, files that are handed over."),
     "cli": Room("Command line", "Every command with its arguments and options, as `--help` has them."),
 }
 SECTIONS = ("Args", "Arguments", "Attributes", "Example", "Examples", "Note", "Raises", "Returns", "Warns", "Yields")

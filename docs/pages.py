@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import api
 
-from consilience.cli.catalogue import needed, settings_of
+from consilience.console.catalogue import listing, needed, settings_of
+from consilience.console.listing import FILE
 from consilience.findings.wording import human_bytes, number
 from consilience.method import Method, Needs, needs, usual_rounds
 from consilience.methods import METHODS
@@ -294,8 +295,9 @@ def traffic() -> str:
     return "\n".join(rows) + "\n"
 
 
-if __name__ == "__main__":  # python docs/pages.py: bring the README's table of methods up to date
+if __name__ == "__main__":  # python docs/pages.py: bring what is made from the code up to date
     readme = RESULTS.parent / "README.md"
     readme.write_text(
         re.sub(r"\| method \|.*?\n\n", lambda _: method_table("") + "\n\n", readme.read_text(), flags=re.DOTALL)
     )
+    FILE.write_text(json.dumps(listing(), ensure_ascii=False, indent=1) + "\n")

@@ -21,13 +21,14 @@ from consilience.cli import (  # noqa: F401 — they add their commands
     runs,
     site,
     study,
+    study_new,
     survival,
     tables,
 )
-from consilience.cli.options import app
-from consilience.cli.screen import err, plain
+from consilience.console.app import app
+from consilience.console.screen import err, plain
 from consilience.errors import InputError
-from consilience.methods import register_plugins
+from consilience.plugins import any_plugins
 
 
 def main() -> None:
@@ -35,7 +36,7 @@ def main() -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            register_plugins()
+            _register_plugins()
             app()
     except InputError as error:
         _say("Error", "bold red", str(error))
@@ -48,6 +49,14 @@ def main() -> None:
             place = f"{error.filename}: "
         _say("Error", "bold red", f"{place}{error.strerror}. Check that the path is right and that you may use it.")
         sys.exit(2)
+
+
+def _register_plugins() -> None:
+    """Make methods that do not come with the package known; torch is not loaded for nothing."""
+    if any_plugins():
+        from consilience.methods import register_plugins
+
+        register_plugins()
 
 
 def _show_warning(

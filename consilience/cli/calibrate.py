@@ -1,26 +1,25 @@
-"""Commands around prediction sets: `site calibrate` and `study calibrate`, and what `predict --set` writes."""
+"""Commands around prediction sets: `site calibrate` and `study calibrate`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from consilience.cli.handed import Key_, Memory_, Model_, Study_, Table_, say, server_key, site_identity, write_files
-from consilience.cli.site import Ledger_, site_app
-from consilience.cli.site import Out_ as SiteOut_
 from consilience.cli.site_rows import check_unchanged, remembered
-from consilience.cli.study import Files_, Out_, write_pooled
-from consilience.cli.study_new import study_app
+from consilience.cli.study import write_pooled
+from consilience.console.app import site_app, study_app
+from consilience.console.handed import say, server_key, site_identity, write_files
+from consilience.console.study_options import (
+    Files_,
+    Key_,
+    Ledger_,
+    Memory_,
+    Model_,
+    SiteOut_,
+    Study_,
+    StudyOut_,
+    Table_,
+)
 from consilience.disk.locks import lock_file
-from consilience.errors import InputError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from consilience.data.sites import Data
-    from consilience.guarantees.sets import Guarantee
-    from consilience.study.model import Model
 
 
 @site_app.command("calibrate")
@@ -70,7 +69,7 @@ def calibrate_site(
 
 
 @study_app.command("calibrate")
-def calibrate_study(study_file: Study_, model: Model_, files: Files_, out_: Out_ = None, key: Key_ = None) -> None:
+def calibrate_study(study_file: Study_, model: Model_, files: Files_, out_: StudyOut_ = None, key: Key_ = None) -> None:
     """Find the thresholds of prediction sets by the sites' counts, and write the model with them."""
     from consilience.agreement.members import read
     from consilience.study.account import kept_account
@@ -88,71 +87,3 @@ def calibrate_study(study_file: Study_, model: Model_, files: Files_, out_: Out_
     assert guarantee is not None
     say(str(guarantee))
     say(f"Next: `consilience predict {path.name} TABLE --set {guarantee.level:g}`.")
-
-
-def find_thresholds(pooled: Model, level: float, thresholds: Path | None) -> Guarantee:
-    """Find a model's thresholds for a level, or those that a site keeps for itself."""
-    from consilience.study.calibration import read_thresholds
-
-    guarantee = pooled.guarantee
-    if thresholds is not None:
-        guarantee = read_thresholds(thresholds, pooled)
-    if guarantee is None:
-        raise InputError(
-            "This model holds no thresholds for prediction sets: the sites run `site calibrate`, the coordinator "
-            "`study calibrate`."
-        )
-    if guarantee.level != level:
-        raise InputError(
-            f"The thresholds of this model are for --set {guarantee.level:g}, not for {level:g}: another level needs "
-            "another study."
-        )
-    return guarantee
-
-
-def show_coverage(pooled: Model, guarantee: Guarantee, rows: Data) -> None:
-    """Say how often a model's prediction sets hold the truth on some rows, and how large they are."""
-    from consilience.findings.numbers import percent
-    from consilience.findings.prediction_sets import write_size
-    from consilience.guarantees.measured import measure
-    from consilience.guarantees.sets import contains
-
-    inside, sizes = contains(pooled.on_network_scale(rows.x), rows.y, guarantee)
-    target = pooled.agreement.target
-    if not target.classes:
-        sizes = sizes * target.spread
-    covered = measure(inside, sizes)
-    low, high = (percent(end) for end in covered.interval)
-    size = write_size(covered.size, not target.classes)
-    share = f"{percent(covered.coverage, 1)} of {covered.rows:,} rows ({low} to {high})"
-    say(f"Prediction sets for {percent(guarantee.level)} hold {share}, {size} on average.")
-
-
-def set_columns(pooled: Model, guarantee: Guarantee, x: Tensor) -> tuple[list[str], list[list[str]]]:
-    """Write prediction sets as further columns of a table: the classes of a set, or the ends of an interval."""
-    from consilience.guarantees.sets import prediction_intervals, prediction_sets
-    from consilience.predictive import Categorical, Normal
-
-    site = None
-    if guarantee.kind == "own":
-        site = guarantee.names[0]
-    target = pooled.agreement.target
-    p = pooled.on_network_scale(x)
-    if isinstance(p, Categorical):
-        return write_sets(guarantee.level, target.classes, prediction_sets(p, guarantee, site))
-    assert isinstance(p, Normal)  # no study predicts counts or times
-    low, high = (end * target.spread + target.centre for end in prediction_intervals(p, guarantee, site))
-    return write_intervals(guarantee.level, low, high)
-
-
-def write_sets(level: float, classes: Sequence[str], sets: Tensor) -> tuple[list[str], list[list[str]]]:
-    """Write sets of classes as a column."""
-    texts = [" | ".join(c for c, inside in zip(classes, row, strict=True) if inside) for row in sets.tolist()]
-    return [f"set{100 * level:g}"], [[text] for text in texts]
-
-
-def write_intervals(level: float, low: Tensor, high: Tensor) -> tuple[list[str], list[list[str]]]:
-    """Write the ends of intervals as two columns."""
-    rows = [[f"{a:.6g}", f"{b:.6g}"] for a, b in zip(low.tolist(), high.tolist(), strict=True)]
-    percent = f"{100 * level:g}"
-    return [f"set_low{percent}", f"set_high{percent}"], rows

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilience.cli.handed import Inputs_, Key_, Study_, Table_, say, server_key, site_identity, write_files
-from consilience.cli.screen import progress
-from consilience.cli.site import OneClass_, Replace_, site_app
-from consilience.cli.study import AcceptDifference_, describe, record, write_report
-from consilience.cli.study_new import study_app
+from consilience.cli.study import describe, record, write_report
+from consilience.console.app import site_app, study_app
+from consilience.console.handed import say, server_key, site_identity, write_files
+from consilience.console.screen import progress
+from consilience.console.study_options import AcceptDifference_, Inputs_, Key_, OneClass_, Replace_, Study_, Table_
 from consilience.disk.locks import lock_folder
 from consilience.errors import InputError
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilience.cli.handed import Key_, Study_, Table_, columns, say, site_identity, write_files
-from consilience.cli.options import Data_, DataDir_, Seed_, Sites_, Split_, Target_, app
-from consilience.cli.screen import out
-from consilience.cli.site import Out_, site_app
-from consilience.cli.study import Files_, warn
-from consilience.cli.study_new import study_app
+from consilience.cli.study import warn
+from consilience.console.app import app, site_app, study_app
+from consilience.console.handed import columns, say, site_identity, write_files
+from consilience.console.options import Data_, DataDir_, Seed_, Sites_, Split_, Target_
+from consilience.console.screen import out
+from consilience.console.study_options import Files_, Key_, SiteOut_, Study_, Table_
 
 if TYPE_CHECKING:
     from consilience.summaries.table import TableOne
@@ -44,7 +44,7 @@ def describe(
 
 
 @site_app.command("describe")
-def describe_site(study_file: Study_, table: Table_, out_: Out_ = None, key: Key_ = None) -> None:
+def describe_site(study_file: Study_, table: Table_, out_: SiteOut_ = None, key: Key_ = None) -> None:
     """Write counts, means and deviations of the columns for table one; small counts stay here."""
     from consilience.agreement.members import read
     from consilience.study.rows import rows_of

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilience.cli.handed import columns, say, warn_unsigned, write_files
-from consilience.cli.options import app
-from consilience.cli.screen import out
+from consilience.console.app import app
+from consilience.console.handed import columns, say, warn_unsigned, write_files
+from consilience.console.screen import out
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from consilience.cli.handed import Listing
+    from consilience.console.handed import Listing
     from consilience.effects.effects import Effects
 
 

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
-from consilience.cli.options import DataDir_, app, methods_like
-from consilience.cli.screen import out
+from consilience.console.app import app
+from consilience.console.listing import dataset_table, method_table
+from consilience.console.options import DataDir_, methods_like
+from consilience.console.screen import out
 
 
 @app.command(short_help="List the methods, or show one in full.")
@@ -15,18 +17,18 @@ def methods(
     name: Annotated[str | None, typer.Argument(autocompletion=methods_like, help="A method to show in full.")] = None,
 ) -> None:
     """List the methods, or show one: algorithm, paper, what a site sends, what the server needs, settings."""
-    from consilience.cli.catalogue import method_page, method_table
-
     if name is None:
         out.print(method_table())
-    else:
-        out.print(method_page(name))
+        return
+    from consilience.console.catalogue import method_page
+
+    out.print(method_page(name))
 
 
 @app.command(short_help="List the networks.")
 def models() -> None:
     """List the networks that `--model` takes by name."""
-    from consilience.cli.catalogue import model_table
+    from consilience.console.catalogue import model_table
 
     out.print(model_table())
 
@@ -34,7 +36,7 @@ def models() -> None:
 @app.command(short_help="List the feature maps.")
 def features() -> None:
     """List the feature maps that `--features` takes by name."""
-    from consilience.cli.catalogue import feature_table
+    from consilience.console.catalogue import feature_table
 
     out.print(feature_table())
 
@@ -46,8 +48,6 @@ app.add_typer(datasets, name="datasets")
 @datasets.callback()
 def list_datasets(context: typer.Context, data_dir: DataDir_ = None) -> None:
     """List the data sets, or fetch one."""
-    from consilience.cli.catalogue import dataset_table
-
     if context.invoked_subcommand is None:
         out.print(dataset_table(data_dir))
 

@@ -7,20 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilience.cli.handed import columns as listing
-from consilience.cli.handed import say, write_files
-from consilience.cli.options import (
-    Columns_,
-    Decimal_,
-    Delimiter_,
-    Drop_,
-    Missing_,
-    Target_,
-    Unknown_,
-    app,
-    read_options,
-)
-from consilience.cli.screen import out
+from consilience.console.app import app
+from consilience.console.given import read_options
+from consilience.console.handed import columns as listing
+from consilience.console.handed import say, write_files
+from consilience.console.options import Columns_, Decimal_, Delimiter_, Drop_, Missing_, Target_, Unknown_
+from consilience.console.screen import out
 
 if TYPE_CHECKING:
     from consilience.data.inspection import Found, Seen

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from consilience.cli.handed import Key_, Study_, locking_study, say, server_key, site_identity, write_files
-from consilience.cli.site import site_app
-from consilience.cli.study_new import study_app
+from consilience.console.app import site_app, study_app
+from consilience.console.handed import locking_study, say, server_key, site_identity, write_files
+from consilience.console.study_options import Key_, Study_
 from consilience.errors import InputError
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from click.core import ParameterSource
 
-from consilience.cli.options import (
+from consilience.console.app import app
+from consilience.console.given import given_options, privacy_settings, read_options
+from consilience.console.options import (
     Calibration_,
     Categories_,
     Columns_,
@@ -50,28 +51,16 @@ from consilience.cli.options import (
     Time_,
     Unit_,
     Unknown_,
-    app,
     methods_like,
-    privacy_settings,
-    read_options,
 )
-from consilience.cli.screen import out, print_report, progress, say_features
-from consilience.data.tables import is_tables
+from consilience.console.screen import out, print_report, progress, say_features
 from consilience.disk.locks import lock_folder
-from consilience.engines.participation import Participation
-from consilience.errors import InputError, refuse_damage
-from consilience.formats.settings import restore
-from consilience.formats.typed import restore_fields
-from consilience.method import Method
-from consilience.methods import is_own_method, known_method
-from consilience.models import is_import_path
-from consilience.promises import check_private
-from consilience.runs.recipe import Recipe, free_folder, run_folder
-from consilience.runs.resuming import check_resumed
-from consilience.runs.store import Store
+from consilience.errors import refuse_damage
+
+if TYPE_CHECKING:
+    from consilience.runs.store import Store
 
 ASIDE = 0.2  # of a site's rows, where a level is asked for and nobody says how many rows it may cost
-RESUMED = {"rounds": int, "engine": str, "threads": int, "keep_replies": str}  # options that a folder remembers
 
 
 @app.command()
@@ -140,9 +129,15 @@ def run(
     as_json: Json_ = False,
 ) -> None:
     """Run one method and write a report."""
+    from consilience.console.run_plan import RunPlan, execute, resume_plan
+    from consilience.engines.participation import Participation
+    from consilience.promises import check_private
+    from consilience.runs.recipe import Recipe, run_folder
+    from consilience.runs.store import Store
+
     private = privacy_settings(epsilon, delta, unit, noise, honest)
     if resume is not None:
-        plan = _resume_plan(resume, _given(ctx))
+        plan = resume_plan(resume, given_options(ctx))
     else:
         read = read_options(ctx.params)
         if level is not None and not conformal:
@@ -192,104 +187,8 @@ def run(
         plan = RunPlan(recipe, bounds, options)
     folder = Path(plan.options["out"])
     with lock_folder(folder):
-        report = _execute(plan, resume is not None, as_json)
+        report = execute(plan, resume is not None, as_json)
         finish(Store(folder), report, as_json)
-
-
-class RunPlan(NamedTuple):
-    """What to run and how."""
-
-    recipe: Recipe
-    bounds: bool
-    options: dict[str, Any]  # arguments of `co.run`
-    method: Method | None = None  # as an earlier start made it; None: as the recipe does, with today's defaults
-
-
-def _execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
-    """Run a plan, with its bounds where they are wanted."""
-    from consilience.runs.run import Compute
-    from consilience.runs.run import run as run_method
-
-    recipe = plan.recipe
-    options = dict(plan.options)
-    compute = Compute(options.pop("engine"), options.pop("threads"), device=options.pop("device"))
-    about = {
-        "recipe": recipe.to_json(),
-        "model": recipe.network,
-        "keep_replies": plan.options["keep_replies"],
-        "with_bounds": plan.bounds,
-    }
-    if options["level"] is not None:
-        about["level"] = options["level"]
-    bounds: dict[str, Any] = {}
-    with progress(not as_json):
-        method = plan.method or recipe.build_method()
-        options |= {"seed": recipe.seed, "engine": compute, "resume": resume, "about": about}
-        result = run_method(method, *recipe.build_problem(), **options)
-    if plan.bounds:
-        with progress(not as_json):
-            bounds = result.bounds
-    return {**result.report, "bounds": bounds, "baselines": result.baselines}
-
-
-def _given(ctx: typer.Context) -> dict[str, Any]:
-    """List the options that were given, and not left to their defaults."""
-    defaults = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
-    return {name: value for name, value in ctx.params.items() if ctx.get_parameter_source(name) not in defaults}
-
-
-def _resume_plan(folder: Path, asked: dict[str, Any]) -> RunPlan:
-    """Read from a run's folder what it was made with; anything else that is asked for is refused, but more rounds."""
-    saved = Store(folder).read_json()
-    recipe = _recipe(folder, saved, asked.get("model"), asked.get("data_dir"))
-    if is_own_method(recipe.method):
-        if asked.get("method") != recipe.method:
-            raise InputError(
-                f"The run in {folder} uses the method '{recipe.method}', which is not part of consilience and would be "
-                f"imported: if you trust that code, write `consilience run {recipe.method} --resume {folder}`."
-            )
-        known_method(recipe.method)
-    with refuse_damage(_damaged(folder)):
-        check_resumed(str(folder), saved, asked)
-    min_replies = asked.get("min_replies")
-    with refuse_damage(_damaged(folder)):
-        cohort = restore_fields(Participation, saved.get("participation", {}))
-        options = {
-            "out": folder,
-            "start": (saved.get("started_from") or {}).get("folder"),
-            "device": saved.get("device", "cpu"),
-            "level": saved.get("level"),
-            "participation": dataclasses.replace(cohort, min_replies=min_replies or cohort.min_replies),
-        }
-        for name, kind in RESUMED.items():
-            options[name] = saved[name]
-            if type(saved[name]) is not kind:
-                raise TypeError(name)
-        options["rounds"] = asked.get("rounds") or options["rounds"]
-        method = None
-        if saved.get("settings"):
-            method = restore(saved["settings"])
-        return RunPlan(recipe, bool(saved["with_bounds"]), options, method)
-
-
-def _recipe(folder: Path, saved: dict[str, Any], model: str | None, data_dir: str | None) -> Recipe:
-    """Read a run's recipe. Code that the folder names is not imported unless the user names it too."""
-    recipe = Recipe.from_json(saved.get("recipe", {"": ""}), data_dir)
-    if is_import_path(recipe.model) and recipe.model != model:
-        raise InputError(
-            f"The run in {folder} uses the model '{recipe.model}', which is not part of consilience and would be "
-            f"imported and called: if you trust that code, repeat the command with `--model {recipe.model}`."
-        )
-    asked = recipe.split or recipe.sites
-    with refuse_damage(_damaged(folder)):
-        natural = asked and is_tables(recipe.data) and saved["split"] == "natural"
-        if natural:  # older runs took the files regardless
-            return dataclasses.replace(recipe, split="natural", sites=int(saved["sites"]))
-    return recipe
-
-
-def _damaged(folder: Path) -> str:
-    return f"{folder / 'run.json'} is damaged: restore it from a copy, or start the run again in another folder."
 
 
 @app.command(short_help="Pool a run's replies by another method, without training.")
@@ -305,18 +204,21 @@ def pool(
     as_json: Json_ = False,
 ) -> None:
     """Aggregate a run's saved replies with another method, without training."""
+    from consilience.console.run_plan import saved_recipe, say_damaged
     from consilience.findings.run_findings import read_run
+    from consilience.runs.recipe import free_folder
     from consilience.runs.run import load
+    from consilience.runs.store import Store
 
     saved = Store(folder).read_json()
-    recipe = _recipe(folder, saved, model, data_dir)
+    recipe = saved_recipe(folder, saved, model, data_dir)
     result = load(folder, None, *recipe.build_problem())
     other = dataclasses.replace(recipe, method=method, settings=tuple(settings or ())).build_method()
     pooled = result.pool(other)
     target = Store(out_ or free_folder(folder, f"pool-{method}"))
     with lock_folder(target.folder):
         about = {key: saved.get(key, {}) for key in ("bounds", "baselines")}
-        with refuse_damage(_damaged(folder)):
+        with refuse_damage(say_damaged(folder)):
             read_run(about)
         finish(target, {**pooled.report, **about, "pooled_from": folder.name}, as_json)
 
@@ -326,6 +228,7 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run, com
     """Write report.html again from run.json, compare.json or results.json."""
     from consilience.report.reproduction_page import reproduction_page
     from consilience.report.run_page import comparison_page, run_page
+    from consilience.runs.store import Store
 
     store = Store(folder)
     pages = {"compare.json": comparison_page, "results.json": reproduction_page, "run.json": run_page}
@@ -351,6 +254,7 @@ def demo(
     from consilience.comparison.demo import demo as compare
     from consilience.report.run_page import comparison_page
     from consilience.report.table import comparison_table
+    from consilience.runs.store import Store
 
     store = Store(out_)
     with lock_folder(out_):

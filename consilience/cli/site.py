@@ -9,21 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilience.cli.handed import (
-    Key_,
-    Memory_,
-    Model_,
-    Study_,
-    Table_,
-    at_home,
-    columns,
-    own_number,
-    say,
-    site_identity,
-    write_files,
-)
-from consilience.cli.options import app
-from consilience.cli.screen import out, progress
 from consilience.cli.site_rows import check_unchanged, kept_model, remembered, same_rows, unseen_rows
 from consilience.cli.site_tables import (
     audit_json,
@@ -37,6 +22,20 @@ from consilience.cli.site_tables import (
     show_table,
     show_training,
 )
+from consilience.console.app import site_app
+from consilience.console.handed import at_home, columns, own_number, say, site_identity, write_files
+from consilience.console.screen import out, progress
+from consilience.console.study_options import (
+    Key_,
+    Ledger_,
+    Memory_,
+    Model_,
+    OneClass_,
+    Replace_,
+    SiteOut_,
+    Study_,
+    Table_,
+)
 from consilience.disk.locks import lock_file
 from consilience.errors import InputError
 
@@ -45,20 +44,6 @@ if TYPE_CHECKING:
 
     from consilience.agreement.agreement import Agreement
 
-site_app = typer.Typer(no_args_is_help=True, help="Take part in a study; your rows never leave.")
-app.add_typer(site_app, name="site")
-
-Out_ = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Where to write; by default SITE.reply, SITE.join and so on.")
-]
-OneClass_ = Annotated[bool, typer.Option("--one-class", help="Confirm that all rows here are of one class.")]
-Ledger_ = Annotated[
-    Path | None, typer.Option("--ledger", help="What this site ever released about its rows; SITE.ledger by default.")
-]
-Replace_ = Annotated[
-    bool, typer.Option("--replace", help="Write over a reply from other rows, which was never handed over.")
-]
-
 
 @site_app.command()
 def join(
@@ -66,7 +51,7 @@ def join(
     name: Annotated[str, typer.Argument(help="This site's name, visible to everyone in the study.")],
     table: Annotated[Path | None, typer.Argument(help="The site's rows: they are checked and counted.")] = None,
     rows: Annotated[int | None, typer.Option(help="The number of rows to commit to, where no table is given.")] = None,
-    out_: Out_ = None,
+    out_: SiteOut_ = None,
 ) -> None:
     """Sign the agreement, after reading it: writes NAME.key, which stays here, and NAME.join for the coordinator.
 
@@ -126,7 +111,7 @@ def sums(
     study_file: Study_,
     table: Table_,
     name: Annotated[str, typer.Option("--site", help="This site's name.")],
-    out_: Out_ = None,
+    out_: SiteOut_ = None,
     ledger: Ledger_ = None,
 ) -> None:
     """Write counts, sums and sums of squares of the numeric columns, for studies that find their scaling by them."""
@@ -214,7 +199,7 @@ def audit(
 def fit(
     study_file: Study_,
     table: Table_,
-    out_: Out_ = None,
+    out_: SiteOut_ = None,
     key: Key_ = None,
     message: Annotated[Path | None, typer.Option(help="The coordinator's message; from the second round on.")] = None,
     memory: Memory_ = None,
@@ -295,7 +280,7 @@ def statistics(
     study_file: Study_,
     model: Model_,
     table: Table_,
-    out_: Out_ = None,
+    out_: SiteOut_ = None,
     key: Key_ = None,
     memory: Memory_ = None,
     ledger: Ledger_ = None,
@@ -357,7 +342,7 @@ def evaluate(
     if isinstance(p, Categorical):
         out.print(calibration_table(p, y, pooled.agreement.smallest))
     if pooled.guarantee is not None and len(y):
-        from consilience.cli.calibrate import show_coverage
+        from consilience.console.prediction_sets import show_coverage
 
         show_coverage(pooled, pooled.guarantee, data)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consilience.cli.handed import at_home, say, site_identity, warn_unsigned
+from consilience.console.handed import at_home, say, site_identity, warn_unsigned
 from consilience.errors import InputError
 
 if TYPE_CHECKING:

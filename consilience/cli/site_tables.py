@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from consilience.agreement.guarantees import describe_counts
-from consilience.agreement.promise import describe_promise
-from consilience.cli.handed import Listing, columns, say
-from consilience.cli.screen import out
+from consilience.console.handed import Listing, columns, say
+from consilience.console.screen import out
 from consilience.findings.wording import privacy_note
 
 if TYPE_CHECKING:
@@ -44,6 +42,8 @@ def show_table(agreement: Agreement, inspection: Inspection) -> None:
 
 def show_rehearsal(agreement: Agreement) -> None:
     """Show what would leave, from a rehearsal on invented rows: once, where every round sends the same."""
+    from consilience.agreement.guarantees import describe_counts
+    from consilience.agreement.promise import describe_promise
     from consilience.agreement.rehearsal import rehearse
 
     say(f"What would leave: {agreement.build_method().sends}", "bold")

@@ -8,21 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from consilience.agreement.promise import describe_promise
-from consilience.cli.handed import (
-    Inputs_,
-    Key_,
-    Listing,
-    Model_,
-    Study_,
-    columns,
-    locking_study,
-    say,
-    server_key,
-    write_files,
-)
-from consilience.cli.screen import out, progress
-from consilience.cli.study_new import study_app
+from consilience.console.app import study_app
+from consilience.console.handed import Listing, columns, locking_study, say, server_key, write_files
+from consilience.console.screen import out, progress
+from consilience.console.study_options import AcceptDifference_, Files_, Inputs_, Key_, Model_, Study_, StudyOut_
 from consilience.disk.locks import lock_file
 from consilience.errors import InputError
 from consilience.findings.wording import privacy_note
@@ -32,13 +21,6 @@ if TYPE_CHECKING:
     from consilience.agreement.members import Study
     from consilience.study.coordinator import ChosenFiles, PooledFiles
     from consilience.study.model import Facts
-
-Files_ = Annotated[list[Path], typer.Argument(help="Files received from the sites.")]
-Out_ = Annotated[Path | None, typer.Option("--out", "-o", help="Where to write; beside the study file by default.")]
-
-AcceptDifference_ = Annotated[
-    bool, typer.Option("--accept-difference", help="Pool although the model less an earlier one shows a site's reply.")
-]
 
 
 @study_app.command()
@@ -81,6 +63,8 @@ def _show_agreement(agreement: Agreement) -> None:
         for rule in agreement.disclosure.listed():
             say(f"  {rule.name}: {rule.says}")
     if agreement.privacy is not None:
+        from consilience.agreement.promise import describe_promise
+
         say(privacy_note(describe_promise(agreement)))
 
 
@@ -165,7 +149,7 @@ def scale(study_file: Study_, files: Files_) -> None:
 
 
 @study_app.command()
-def message(study_file: Study_, key: Key_ = None, inputs: Inputs_ = None, out_: Out_ = None) -> None:
+def message(study_file: Study_, key: Key_ = None, inputs: Inputs_ = None, out_: StudyOut_ = None) -> None:
     """Write the first message, for methods that begin with one."""
     from consilience.agreement.members import read
     from consilience.study.coordinator import inputs_from, start
@@ -179,7 +163,7 @@ def message(study_file: Study_, key: Key_ = None, inputs: Inputs_ = None, out_: 
 def pool(
     study_file: Study_,
     files: Files_,
-    out_: Out_ = None,
+    out_: StudyOut_ = None,
     key: Key_ = None,
     inputs: Inputs_ = None,
     after: Annotated[Path | None, typer.Option(help="The state written by the previous round.")] = None,
@@ -219,7 +203,7 @@ def pool(
 
 @study_app.command()
 def choose(
-    study_file: Study_, model: Model_, files: Files_, out_: Out_ = None, key: Key_ = None, inputs: Inputs_ = None
+    study_file: Study_, model: Model_, files: Files_, out_: StudyOut_ = None, key: Key_ = None, inputs: Inputs_ = None
 ) -> None:
     """Choose the pooling parameter, where the method has one, and a temperature by the sites' statistics."""
     from consilience.agreement.members import read

@@ -8,29 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from consilience.cli.handed import (
-    say,
-    write_files,
-)
-from consilience.cli.options import (
-    Delta_,
-    Epsilon_,
-    Honest_,
-    Noise_,
-    Seed_,
-    Set_,
-    Unit_,
-    app,
-    features_like,
-    privacy_settings,
-)
+from consilience.console.app import study_app
+from consilience.console.given import privacy_settings
+from consilience.console.handed import say, write_files
+from consilience.console.options import Delta_, Epsilon_, Honest_, Noise_, Seed_, Set_, Unit_, features_like
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
     from consilience.agreement.columns import Column, Target
-
-study_app = typer.Typer(no_args_is_help=True, help="Coordinate a study: agree, collect files, pool.")
-app.add_typer(study_app, name="study")
 
 
 @study_app.command()

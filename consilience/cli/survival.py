@@ -9,12 +9,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from consilience.cli.options import app
-from consilience.cli.screen import out
+from consilience.console.app import app
+from consilience.console.screen import out
 from consilience.disk.locks import lock_folder
 from consilience.disk.writing import write_whole
 from consilience.errors import InputError
-from consilience.runs.store import Store, as_json
 
 SHOWN = 10  # lines of the table
 
@@ -35,6 +34,7 @@ def kaplan_meier(
     """Draw one survival curve for at least three sites. Sites send sums on an agreed grid, and no rows."""
     from consilience.outcomes.curves import curve, sum_times
     from consilience.plots.survival_curve import draw_curve
+    from consilience.runs.store import Store, as_json
     from consilience.scoring.kaplan_meier import curve_csv, even_grid, read_all_sums, read_times, write_sums
 
     paths = [Path(path) for path in sorted(glob.glob(files, recursive=True))]

@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from consilience.cli.options import (
+from consilience.console.app import app
+from consilience.console.given import privacy_settings, read_options
+from consilience.console.options import (
     Calibration_,
     Categories_,
     Columns_,
@@ -45,15 +47,9 @@ from consilience.cli.options import (
     Time_,
     Unit_,
     Unknown_,
-    app,
-    privacy_settings,
-    read_options,
 )
-from consilience.cli.screen import live, out, print_report, progress, say_features, stoppable
+from consilience.console.screen import live, out, print_report, progress, say_features, stoppable
 from consilience.disk.locks import lock_folder
-from consilience.engines.participation import Participation
-from consilience.runs.recipe import Recipe, run_folder
-from consilience.runs.store import Store
 
 
 @app.command(short_help="Compare methods on the same splits and seeds.")
@@ -120,7 +116,10 @@ def compare(
     from consilience.comparison.export import write_comparison
     from consilience.comparison.plan import Plan, parse_seeds
     from consilience.comparison.running import compare_plan
+    from consilience.engines.participation import Participation
     from consilience.report.table import comparison_table
+    from consilience.runs.recipe import Recipe, run_folder
+    from consilience.runs.store import Store
 
     read = read_options(ctx.params)
     private = privacy_settings(epsilon, delta, unit, noise, honest)
@@ -211,6 +210,7 @@ def tune(
     from consilience.comparison.plan import parse_seeds
     from consilience.comparison.search import Search, Trial, run_search, write_settings
     from consilience.report.table import trial_table
+    from consilience.runs.recipe import Recipe, run_folder
 
     read = read_options(ctx.params)
     recipe = Recipe(
@@ -270,6 +270,7 @@ def reproduce(
     from consilience.comparison import reproduce as experiments
     from consilience.comparison.plan import parse_seeds
     from consilience.report.reproduction_page import reproduction_page
+    from consilience.runs.store import Store
 
     if name is None:
         out.print("\n".join(f"{known}  {experiments.load(known).title}" for known in experiments.names()))

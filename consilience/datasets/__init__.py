@@ -3,7 +3,7 @@
 - `load`, `describe`, `fetch`, `DATASETS`, `FACTS`: the registry (`registry`).
 - `digits`, `moons`, `sine`, `swiss_roll`, `linear_gaussian`: data sets that need no file (`synthetic`).
 - `vision`: images from the data folder; `uci` and `uci_sites`: tables from it.
-- `folder`: where the data folder is; `openml`: what can be fetched into it.
+- `decoding`: a cache of what was decoded; `openml`: what can be fetched into it.
 """
 
 from consilience.datasets.facts import Facts

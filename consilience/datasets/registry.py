@@ -8,7 +8,7 @@ from pathlib import Path
 from consilience.data.dataset import Dataset
 from consilience.datasets import openml, synthetic, tcga, uci, uci_sites, vision
 from consilience.datasets.facts import Facts
-from consilience.datasets.folder import data_folder, locate
+from consilience.disk.data_folder import data_folder, locate, presence
 from consilience.errors import InputError, unknown_name
 
 EMBEDDED: dict[str, Callable[[], Dataset]] = synthetic.DATASETS
@@ -69,7 +69,7 @@ def describe(name: str, data_dir: str | None = None) -> tuple[str, ...]:
     task = f"{facts.classes} classes" if facts.classes else facts.outcome or "regression"
     sites = f"{facts.sites} named" if facts.sites else ""
     sentence = (DATASETS[name].__doc__ or "").strip().splitlines()[0]
-    return str(facts.rows), features, task, sites, _presence(facts.file, data_dir), sentence
+    return str(facts.rows), features, task, sites, presence(facts.file, data_dir), sentence
 
 
 def fetch(name: str, data_dir: str | None = None) -> Path:
@@ -101,11 +101,3 @@ def fetch(name: str, data_dir: str | None = None) -> Path:
 def _check_name(name: str) -> None:
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS)
-
-
-def _presence(file: str | None, data_dir: str | None) -> str:
-    if file is None:
-        return "built in"
-    if locate(file, data_dir):
-        return "present"
-    return "missing"

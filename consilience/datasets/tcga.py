@@ -9,7 +9,7 @@ import torch
 
 from consilience.data.dataset import Dataset
 from consilience.datasets.facts import Facts
-from consilience.datasets.folder import find
+from consilience.disk.data_folder import find
 
 FILE = "tcga_brca.csv"
 ABOUT = ("region", "fold", "event", "days")  # the other columns are features

@@ -14,7 +14,7 @@ import numpy as np
 from consilience.data.dataset import Dataset
 from consilience.datasets.columns import Column, as_circles, as_matrix, as_numbers, as_vector, read_columns
 from consilience.datasets.facts import Facts
-from consilience.datasets.folder import find
+from consilience.disk.data_folder import find
 from consilience.errors import unknown_name
 
 VARIANTS = ("hasan2023",)

@@ -11,7 +11,7 @@ from consilience.data.dataset import Dataset
 from consilience.data.npy import check_npz
 from consilience.datasets.columns import Column, as_circles, as_matrix, as_numbers, as_vector, read_columns
 from consilience.datasets.facts import Facts
-from consilience.datasets.folder import find
+from consilience.disk.data_folder import find
 from consilience.errors import InputError
 
 COMPASS = ("N", "NNE", "NE", "ENE", "E", "ESE", "SE", "SSE", "S", "SSW", "SW", "WSW", "W", "WNW", "NW", "NNW")

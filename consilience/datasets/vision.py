@@ -15,8 +15,9 @@ from torch import Tensor
 
 from consilience.data.dataset import Dataset
 from consilience.data.npy import check_npz
+from consilience.datasets.decoding import decode
 from consilience.datasets.facts import Facts
-from consilience.datasets.folder import decode, find
+from consilience.disk.data_folder import find
 from consilience.errors import InputError
 
 FASHION = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")

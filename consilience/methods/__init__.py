@@ -10,17 +10,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import os
 import pkgutil
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 from consilience.errors import InputError, unknown_name
 from consilience.method import Method, name
+from consilience.plugins import VARIABLE, installed_methods, named_modules
 
-VARIABLE = "CONSILIENCE_METHODS"
 METHODS: dict[str, type[Method]] = {}
 
 
@@ -132,10 +130,10 @@ def register_plugins() -> None:
     Raises:
         InputError: A module or file cannot be imported, or two methods have one name.
     """
-    for entry in entry_points(group="consilience.methods"):
+    for entry in installed_methods():
         register(entry.load())
-    for text in filter(None, os.environ.get(VARIABLE, "").split(",")):
-        register_module(_import(text.strip()))
+    for text in named_modules():
+        register_module(_import(text))
 
 
 for _file in pkgutil.iter_modules(__path__):

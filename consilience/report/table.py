@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import stdev
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -35,6 +34,7 @@ from consilience.findings.wording import (
     score,
     temperature_name,
 )
+from consilience.report.fitting import Fitting
 
 IN_TERMINAL = (
     *("accuracy", "nll", "brier", "ece", "ece_debiased", "rmse", "crps", "deviance", "coverage95"),
@@ -42,22 +42,6 @@ IN_TERMINAL = (
 )
 OF_WEAKEST = ("nll", "accuracy", "rmse", "concordance")
 OF_BASELINES = ("nll", "rmse", "ibs")
-
-
-class Fitting:
-    """The first of several renderings that fits the terminal without cutting anything off; else the last.
-
-    Attributes:
-        choices: The renderings, the widest first.
-    """
-
-    def __init__(self, *choices: RenderableType) -> None:
-        self.choices = choices
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        wide = options.update(width=10_000)
-        fits = (c for c in self.choices if Measurement.get(console, wide, c).minimum <= options.max_width)
-        yield next(fits, self.choices[-1])
 
 
 def run_table(run: Json) -> RenderableType:

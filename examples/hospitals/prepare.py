@@ -6,7 +6,7 @@ import csv
 import sys
 from pathlib import Path
 
-from consilience.datasets.folder import find
+from consilience.disk.data_folder import find
 
 
 def main() -> None:

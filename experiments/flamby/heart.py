@@ -20,7 +20,7 @@ import consilience as co
 from consilience.comparison.reproduce import Experiment, Values
 from consilience.data.sites import Data, Sites
 from consilience.datasets.columns import read_columns
-from consilience.datasets.folder import find
+from consilience.disk.data_folder import find
 from consilience.inference import Laplace, Newton
 from consilience.method import Method
 from consilience.methods import METHODS

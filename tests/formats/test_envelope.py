@@ -11,7 +11,7 @@ import pytest
 import torch
 from damage import damaged
 
-from consilience.cli.handed import write_files as written_whole
+from consilience.console.handed import write_files as written_whole
 from consilience.errors import InputError
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import FORMAT, Envelope, Header, open_envelope, seal

@@ -19,7 +19,7 @@ from consilience.agreement.columns import Column
 from consilience.agreement.members import Study
 from consilience.agreement.text import study_text
 from consilience.data.sites import Data
-from consilience.datasets.folder import locate
+from consilience.disk.data_folder import locate
 from consilience.errors import InputError
 from consilience.formats.envelope import open_envelope
 from consilience.formats.signature import read_key

@@ -12,7 +12,8 @@ import studies
 from places import COLUMNS
 from tiny import Invoke
 
-from consilience.methods import METHODS, VARIABLE
+from consilience.methods import METHODS
+from consilience.plugins import VARIABLE
 
 OWN = '''"""Median of the clients' weights.  A user's own file."""
 

@@ -159,7 +159,7 @@ def test_a_model_that_predicts_no_number_is_neither_read_nor_written(tmp_path: P
 def test_predictions_of_these_rows_must_be_finite_and_unsure_means_abstain(
     tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from consilience.cli.predict import _class_predictions
+    from consilience.console.predictions import _class_predictions
 
     study = studies.study(tmp_path, **POINT)
     path = tmp_path / "sepsis.model"

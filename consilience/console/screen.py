@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -16,8 +16,9 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from consilience.progress import listen
-from consilience.runs.recipe import Recipe
-from consilience.runs.store import as_json as json_text
+
+if TYPE_CHECKING:
+    from consilience.runs.recipe import Recipe
 
 PIPED = 300  # columns where nobody looks: wide, so that a row stays on its line
 
@@ -90,6 +91,8 @@ def live(visible: bool) -> Iterator[Callable[[RenderableType], None]]:
 def print_report(report: Any, table: RenderableType, closing: str, as_json: bool) -> None:
     """Print a report: as JSON and nothing else for a program, as a table and where to look further for a person."""
     if as_json:
+        from consilience.runs.store import as_json as json_text
+
         print(json_text(report))
         return
     out.print(table)

@@ -1,4 +1,4 @@
-"""What there is to choose from: methods, networks, feature maps and data sets, described from their own files."""
+"""What there is to choose from in full: methods, networks and feature maps, described from their own files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import re
 import textwrap
-from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -14,18 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 from consilience import datasets
-from consilience.datasets import DATASETS, WITH_VARIANTS
+from consilience.console.listing import list_rows
+from consilience.datasets import DATASETS, FACTS, WITH_VARIANTS
 from consilience.errors import InputError, unknown_name
 from consilience.formats.settings import describe
 from consilience.method import Method, Needs, needs
 from consilience.methods import METHODS
 from consilience.models import FEATURES, MODELS, features, width_of
-from consilience.report.table import Fitting
 from consilience.runs.provenance import citation
 
 SHOWN = (3, 32, 32)  # the inputs for which sizes of networks are given
 COLUMNS = 20  # the columns for which sizes of feature maps are given
-LEGIBLE = 72  # columns below which tables of words are hard to read
+Json = dict[str, Any]
 NEEDS = {
     Needs.NOTHING: "nothing",
     Needs.INPUTS: "unlabelled rows (inputs)",
@@ -46,28 +46,26 @@ def needed(method: Method) -> str:
     return " and ".join(rows) or NEEDS[Needs.NOTHING]
 
 
-def method_table() -> RenderableType:
-    """List the methods, one per line, bounds last."""
+def listing() -> Json:
+    """Gather what `methods` and `datasets` list, methods that do not come with the package included.
+
+    Returns:
+        What `listing.json` holds, written by `python docs/pages.py` and held against the code by a test.
+    """
     kinds = sorted(METHODS.items(), key=lambda item: (item[1].bound, item[0]))
-    rows = [(name, citation(kind)[0], kind.sends, needed(kind())) for name, kind in kinds]
-    return list_rows(("method", "what it is", "a site sends", "the server needs"), rows)
-
-
-def list_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> RenderableType:
-    """Lay out a table, or, where the terminal is too narrow for one, a paragraph for each row."""
-    table = Table(box=None, pad_edge=False, header_style="bold", min_width=LEGIBLE)
-    for head in heads:
-        table.add_column(head, no_wrap=head == heads[0], overflow="fold")
-        if head in right:
-            table.columns[-1].justify = "right"
-    for row in rows:
-        table.add_row(*row)
-    paragraphs = (Text.assemble((row[0], "bold"), "\n", _describe(heads[1:], row[1:]), "\n") for row in rows)
-    return Fitting(table, Group(*paragraphs))
-
-
-def _describe(heads: Sequence[str], row: Sequence[str]) -> str:
-    return "; ".join(f"{head}: {cell}" for head, cell in zip(heads, row, strict=True) if cell)
+    methods = [{"name": name, "title": citation(k)[0], "sends": k.sends, "needs": needed(k())} for name, k in kinds]
+    data = []
+    for name in DATASETS:
+        rows, width, task, sites, _, sentence = datasets.describe(name)
+        facts = {"name": name, "rows": rows, "features": width, "task": task, "sites": sites}
+        data.append({**facts, "file": FACTS[name].file, "about": sentence})
+    return {
+        "methods": methods,
+        "datasets": data,
+        "variants": list(WITH_VARIANTS),
+        "models": [{"name": name} for name in MODELS],
+        "features": [{"name": name} for name in FEATURES],
+    }
 
 
 def method_page(name: str) -> RenderableType:
@@ -191,11 +189,3 @@ def _feature_count(name: str, shape: int | tuple[int, ...]) -> str:
     except InputError:
         return ""
     return f"{count:,}".replace(",", " ")
-
-
-def dataset_table(data_dir: str | None) -> RenderableType:
-    """List the data sets, one per line."""
-    heads = ("data", "rows", "features", "task", "sites", "file", "what it is")
-    table = list_rows(heads, [(name, *datasets.describe(name, data_dir)) for name in DATASETS], ("rows", "features"))
-    variants = f"Add @hasan2023 to the name for the version used in that paper: {', '.join(WITH_VARIANTS)}."
-    return Group(table, Text(variants, style="dim"))

@@ -1,80 +1,37 @@
-"""The application, and the options its commands share."""
+"""The options that commands share, and how names are completed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
-import click
 import typer
-from typer.core import TyperGroup
-
-from consilience.errors import InputError
-from consilience.version import __version__
-
-
-class Screen(TyperGroup):
-    """Help that fits a screen, a narrow terminal and a pipe: one line per command, without frames."""
-
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        click.Group.format_help(self, ctx, formatter)
 
 
 def methods_like(incomplete: str) -> list[str]:
     """Complete the name of a method."""
-    from consilience.methods import METHODS
-
-    return [name for name in METHODS if name.startswith(incomplete)]
+    return _names("methods", incomplete)
 
 
 def data_like(incomplete: str) -> list[str]:
     """Complete the name of a data set."""
-    from consilience.datasets import DATASETS
-
-    return [name for name in DATASETS if name.startswith(incomplete)]
+    return _names("datasets", incomplete)
 
 
 def models_like(incomplete: str) -> list[str]:
     """Complete the name of a network."""
-    from consilience.models import MODELS
-
-    return [name for name in MODELS if name.startswith(incomplete)]
+    return _names("models", incomplete)
 
 
 def features_like(incomplete: str) -> list[str]:
     """Complete the name of a feature map."""
-    from consilience.models import FEATURES
-
-    return [name for name in FEATURES if name.startswith(incomplete)]
+    return _names("features", incomplete)
 
 
-app = typer.Typer(
-    cls=Screen,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Bayesian federated learning: private sites, one round, one calibrated model.",
-    epilog="""\b
-Examples:
-  consilience demo
-  consilience run evidence --data "hospitals/*.csv" --target disease
-  consilience compare evidence mixture "fedavg[rounds=10]" --seeds 0-9
-  consilience COMMAND --help""",
-)
+def _names(kind: str, incomplete: str) -> list[str]:
+    """List what there is of a kind and begins so."""
+    from consilience.console.listing import read_listing
 
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"consilience {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
-    ] = False,
-) -> None:
-    """Bayesian federated learning: private sites, one round, one calibrated model."""
+    return [entry["name"] for entry in read_listing()[kind] if entry["name"].startswith(incomplete)]
 
 
 def number_or_name(text: Any) -> float | str:
@@ -201,90 +158,3 @@ Decimal_ = Annotated[
 ]
 Group_ = Annotated[str | None, typer.Option("--group", help="The column of CSV files that names each row's site.")]
 Test_ = Annotated[float, typer.Option("--test", min=0.0, max=1.0, help="Fraction of rows held out for testing.")]
-
-
-class Read(NamedTuple):
-    """How the command line wants tables to be read.
-
-    Attributes:
-        reading: The same as text for a recipe; empty where nothing is asked for.
-        target: The column to predict.
-    """
-
-    reading: str
-    target: str | None
-
-
-READING = ("columns", "drop", "text", "categories", "missing", "unknown", "delimiter", "decimal", "group")
-
-
-def read_options(given: Mapping[str, Any]) -> Read:
-    """Gather the options that say how tables are read.
-
-    Args:
-        given: A command's options by name.
-
-    Returns:
-        What they say together.
-
-    Raises:
-        InputError: Data that are no files have such options, or one of them cannot be used.
-    """
-    from consilience.data.reading import Reading
-    from consilience.data.tables import merge_reading
-
-    asked = {name: given.get(name) for name in READING if given.get(name)}
-    if not asked:
-        return Read("", given.get("target"))
-    categories = []
-    for text in asked.get("categories") or ():
-        column, equals, levels = text.partition("=")
-        if not equals:
-            raise InputError(f"--categories {text}: write a column and its categories, as ward=a,b,c.")
-        categories.append((column, tuple(level.strip() for level in levels.split(","))))
-    tab = {"\\t": "\t", "tab": "\t"}
-    delimiter = asked.get("delimiter")
-    reading = Reading(
-        delimiter=tab.get(delimiter or "", delimiter),
-        decimal=asked.get("decimal"),
-        missing=asked.get("missing") or Reading.missing,
-        unknown=(*Reading.unknown, *(asked.get("unknown") or ())),
-        text=tuple(asked.get("text") or ()),
-        drop=tuple(asked.get("drop") or ()),
-        categories=tuple(categories),
-        group=asked.get("group"),
-    )
-    merged, target = merge_reading(reading, asked.get("columns"))
-    return Read(merged.to_text(), given.get("target") or target)
-
-
-def privacy_settings(
-    epsilon: float | None, delta: float | None, unit: str | None, noise: str | None, honest: int | None
-) -> tuple[str, ...]:
-    """Write what a command says about privacy as settings of a method.
-
-    Args:
-        epsilon: ε; None: none is asked for.
-        delta: δ.
-        unit: Who is protected.
-        noise: Where noise is added.
-        honest: How many sites are relied on.
-
-    Returns:
-        Texts as `--set` takes them; none without ε.
-
-    Raises:
-        InputError: The other options are given without ε, or mean nothing here.
-    """
-    if epsilon is None:
-        if any(option is not None for option in (delta, unit, noise, honest)):
-            raise InputError("--delta, --unit, --noise and --honest belong to --epsilon: give it too.")
-        return ()
-    if unit not in (None, "row"):
-        raise InputError(
-            f"--unit {unit}: these rows do not say whose they are, so that each is protected by itself; where every "
-            "patient has one row, --unit row is the same."
-        )
-    options = {"epsilon": epsilon, "delta": delta, "noise": noise, "honest": honest}
-    given = (f"privacy.{name}={value}" for name, value in options.items() if value is not None)
-    return ("privacy=Privacy", *given)

@@ -5,33 +5,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
-import typer
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from consilience.agreement.agreement import Agreement
-from consilience.agreement.members import Member, Study
-from consilience.cli.screen import out, plain
+from consilience.console.screen import out, plain
 from consilience.disk.locks import lock_file
 from consilience.disk.writing import PRIVATE, SHARED, write_whole
 from consilience.errors import InputError
 from consilience.formats.signature import public, read_key
 
-Study_ = Annotated[Path, typer.Argument(metavar="STUDY", help="The study file, NAME.toml.")]
-Table_ = Annotated[Path, typer.Argument(help="The site's rows: a CSV file in UTF-8 with a header row.")]
-Model_ = Annotated[Path, typer.Argument(help="The file of the pooled model.")]
-Key_ = Annotated[Path | None, typer.Option("--key", help="Your private key; by default the only one in this folder.")]
-Inputs_ = Annotated[
-    Path | None, typer.Option("--inputs", help="The coordinator's unlabelled rows, for a student model.")
-]
-Memory_ = Annotated[
-    Path | None, typer.Option("--memory", help="What `site fit` keeps at the site; SITE.memory by default.")
-]
 if TYPE_CHECKING:  # no part of the reference
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from consilience.agreement.agreement import Agreement
+    from consilience.agreement.members import Member, Study
     from consilience.study.model import Model
 
     P = ParamSpec("P")

@@ -1,16 +1,9 @@
-"""Where data files lie, and a cache for what takes long to decode."""
+"""Where data files lie, and where what takes long to decode is kept."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from consilience.errors import InputError
 
@@ -28,7 +21,7 @@ def data_folder(data_dir: str | None) -> Path:
     """
     path = data_dir or os.environ.get(VARIABLE)
     if not path:
-        return _cache()
+        return cache_folder()
     return Path(path).expanduser()
 
 
@@ -70,32 +63,27 @@ def find(name_of_file: str, data_dir: str | None, get: str | None = None) -> Pat
     return path
 
 
-def decode(path: Path, decoder: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Decode a file, or read what it was decoded to before; the cache is keyed by path, size and time of change.
+def presence(name_of_file: str | None, data_dir: str | None) -> str:
+    """Say whether a data set can be used.
 
     Args:
-        path: The file.
-        decoder: What makes tensors of it.
+        name_of_file: The name of its file; None where it needs none.
+        data_dir: The folder, as in `data_folder`.
 
     Returns:
-        The tensors by name; where the cache cannot be written, they are decoded every time.
+        `built in`, `present` or `missing`.
     """
-    status = path.stat()
-    form = 1  # one more whenever a decoder returns something else, so that nothing stale is read
-    key = hashlib.sha256(f"{form} {path.resolve()} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:16]
-    cached = _cache() / "decoded" / f"{path.stem}-{key}.safetensors"
-    with suppress(OSError, SafetensorError):
-        return load_file(cached)
-    tensors = decoder(path)
-    partial = cached.with_suffix(f".{os.getpid()}")  # renamed when complete, so that nobody reads half a file
-    with suppress(OSError, SafetensorError):
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, partial)
-        partial.replace(cached)
-    with suppress(OSError):
-        partial.unlink(missing_ok=True)
-    return tensors
+    if name_of_file is None:
+        return "built in"
+    if locate(name_of_file, data_dir):
+        return "present"
+    return "missing"
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Find the user's own cache.
+
+    Returns:
+        The folder, which need not exist.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "consilience"
