@@ -255,12 +255,14 @@ def record(study: Path, model: Path, sites: tuple[str, ...]) -> None:
 
 def write_report(model: Path, account: dict[str, Any]) -> None:
     """Write the model's report beside it, for people and as JSON."""
+    from consilience.findings.folders import hide_folders
     from consilience.formats.envelope import open_envelope
     from consilience.report.study_page import study_page
     from consilience.report.suppression import suppress
     from consilience.runs.store import as_json
 
     report = {"checksum": open_envelope(model, "model").checksum, **account}
+    report["warnings"] = [hide_folders(str(warning)) for warning in account.get("warnings") or []]
     shown = suppress(report)
     report |= {name: shown[name] for name in ("per_site", "rows")}  # no small count lies in the JSON either
     write_files(model.with_suffix(".json"), as_json(report), "")

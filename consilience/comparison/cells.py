@@ -53,6 +53,7 @@ class Cell:
         warnings: What was noticed while training.
         versions: Of Python and the libraries.
         failures: Sites that were lost, when and why.
+        calibration: Each site's test rows, bins or coverage, and intercept and slope; None where that was not kept.
     """
 
     row: str
@@ -81,6 +82,7 @@ class Cell:
     warnings: list[str] | None = None
     versions: Json | None = None
     failures: list[Json] | None = None
+    calibration: list[Json] | None = None
 
     @staticmethod
     def from_outcome(outcome: Outcome) -> Cell:
@@ -105,9 +107,9 @@ class Cell:
             traffic["down_bytes"] = report["ledger"]["down_bytes"]
             if not result.method.bound:
                 traffic["curve"] = curve(report)
-        rest = [f.name for f in dataclasses.fields(Cell) if f.name not in {*identity, *traffic}]
+        rest = [f.name for f in dataclasses.fields(Cell) if f.name not in {*identity, *traffic, "calibration"}]
         about: Json = {key: report.get(key) for key in rest}
-        return Cell(**identity, **traffic, **about)
+        return Cell(**identity, **traffic, **about, calibration=_calibration(report))
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Cell:
@@ -131,6 +133,17 @@ class Cell:
         if self.failure:
             return {key: entry for key, entry in value.items() if entry is not None}
         return value
+
+
+def _calibration(report: Json) -> list[Json] | None:
+    """What a report says of the calibration at each site; None where it says nothing."""
+    sites = []
+    for site in report.get("per_site") or []:
+        if "reliability" in site or "coverage" in site:
+            kept = {key: site[key] for key in ("site", "test", "reliability", "coverage", "intervals") if key in site}
+            fitted = {key: x for key, x in site["metrics"].items() if key.startswith("calibration_")}
+            sites.append({**kept, "metrics": fitted})
+    return sites or None
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,7 @@ class RowSummary:
         curves: Seed → scores against what was sent.
         seconds: How long all seeds took.
         warnings: Failures first, then what was noticed.
+        calibration: Each site's calibration, all seeds together; None where it was not kept.
     """
 
     name: str
@@ -179,6 +180,7 @@ class RowSummary:
     curves: dict[int, Curve] = field(default_factory=dict)
     seconds: float = 0.0
     warnings: tuple[str, ...] = ()
+    calibration: list[Json] | None = None
 
     @property
     def metrics(self) -> dict[str, float | None]:
@@ -245,6 +247,7 @@ def summarise_row(r: Row, cells: Mapping[int, Cell], overlap: float = 0.0) -> Ro
         curves={seed: cell.curve for seed, cell in cells.items() if cell.curve},
         seconds=sum(cell.seconds for cell in each),
         warnings=_warnings(r.name, cells),
+        calibration=calibration_over_seeds([cell.calibration for cell in each]),
     )
 
 
@@ -282,6 +285,43 @@ def _reliability(each: Sequence[list[Json]]) -> list[Json] | None:
     if len(each) == 1:
         return each[0]
     return join_seeds(each)
+
+
+def calibration_over_seeds(each: Sequence[Sequence[Json] | None]) -> list[Json] | None:
+    """Join the calibration of the sites over seeds: bins together, intercepts and slopes by their mean.
+
+    Args:
+        each: The sites' calibration in each seed.
+
+    Returns:
+        One entry for each site; that of a single seed keeps its intervals. None where a seed has none, or other sites:
+        numbered ones are made anew by each seed's split.
+    """
+    known = [sites for sites in each if sites]
+    if not known or len(known) < len(each):
+        return None
+    if len(known) == 1:
+        return list(known[0])
+    names = {tuple(str(site["site"]) for site in sites) for sites in known}
+    if len(names) > 1 or all(name.isdecimal() for name in names.pop()):
+        return None
+    return [_join_site(same) for same in zip(*known, strict=True)]
+
+
+def _join_site(same: Sequence[Json]) -> Json:
+    """One site over several seeds."""
+    fitted = over_seeds([site["metrics"] for site in same])
+    joined: Json = {"site": same[0]["site"], "test": sum(site["test"] for site in same), **fitted.to_json()}
+    if "reliability" in same[0]:
+        joined["reliability"] = join_seeds([site["reliability"] for site in same])
+    if "coverage" in same[0]:
+        joined["coverage"] = [_join_level(levels) for levels in zip(*(site["coverage"] for site in same), strict=True)]
+    return joined
+
+
+def _join_level(levels: Sequence[Json]) -> Json:
+    observed = statistics.fmean(level["observed"] for level in levels)
+    return {"level": levels[0]["level"], "observed": observed, "interval": None}
 
 
 def _best_site(each: Sequence[dict[str, float | None] | None]) -> dict[str, float | None] | None:

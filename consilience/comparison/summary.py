@@ -19,6 +19,7 @@ from consilience.findings.frames import to_frame, to_html
 from consilience.metrics.communication import KEPT, communication
 from consilience.metrics.paired import SEEDS
 from consilience.report.table import comparison_table
+from consilience.runs.provenance import today
 from consilience.runs.store import FORMAT
 from consilience.version import __version__
 
@@ -85,6 +86,7 @@ class Part:
             "class_names": problem.class_names,
             "labels": problem.labels,
             "parameters": problem.parameters,
+            "data_hash": problem.fingerprint,
             "rows_of_data": self.rows_of_data,
             "sentence": self.sentence,
             "reference": self.reference,
@@ -157,7 +159,8 @@ class Comparison:
             "consilience": __version__,
             "title": self.title,
             "sentence": self.sentence,
-            **{key: first[key] for key in ("data", "sites", "task", "class_names", "parameters")},
+            **{key: first[key] for key in ("data", "data_hash", "sites", "task", "class_names", "parameters")},
+            "date": today(),
             "model": self.model,
             "split": ", ".join(part["split"] for part in parts),
             "seeds": list(self.seeds),

@@ -15,6 +15,7 @@ from consilience.formats.typed import restore_fields
 from consilience.method import Method
 from consilience.methods import is_own_method, known_method
 from consilience.models import is_import_path
+from consilience.runs.provenance import hash_tables
 from consilience.runs.recipe import Recipe
 from consilience.runs.resuming import check_resumed
 from consilience.runs.run import Compute
@@ -44,6 +45,8 @@ def execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
         "keep_replies": plan.options["keep_replies"],
         "with_bounds": plan.bounds,
     }
+    if is_tables(recipe.data):
+        about["tables"] = hash_tables(recipe.data)
     if options["level"] is not None:
         about["level"] = options["level"]
     bounds: dict[str, Any] = {}

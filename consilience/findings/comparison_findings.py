@@ -9,7 +9,7 @@ from typing import Any
 from consilience.errors import InputError
 from consilience.findings import wording as words
 from consilience.findings.run_findings import NUMBERS
-from consilience.findings.values import Bin, Scores, read_bins, read_scores
+from consilience.findings.values import Bin, Scores, Site, read_bins, read_scores, read_site
 from consilience.findings.wording import BASELINE, BASELINES, BOUND, Json, group_rows, metric, score_keys
 
 
@@ -30,6 +30,7 @@ class ComparisonRow:
         reliability: Bins of its reliability diagram.
         curves: For each seed, its scores against what was sent so far.
         settings: Its settings.
+        per_site: The calibration at every site, where it was kept.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ComparisonRow:
     reliability: Sequence[Bin]
     curves: Mapping[Any, Sequence[Json]]
     settings: Json
+    per_site: Sequence[Site] = ()
 
     @property
     def is_bound(self) -> bool:
@@ -257,7 +259,7 @@ def _read_rows(row: Json, sites: int | None) -> list[ComparisonRow]:
     whole = _read_row(row)
     newcomer = row.get("newcomer")
     if newcomer:
-        common = _read_row({**row, **newcomer, "reliability": None, "curves": None})
+        common = _read_row({**row, **newcomer, "reliability": None, "calibration": None, "curves": None})
         return [
             replace(whole, name=words.scope(whole.name, own=True)),
             replace(common, name=words.newcomer_name(whole.name)),
@@ -265,7 +267,7 @@ def _read_rows(row: Json, sites: int | None) -> list[ComparisonRow]:
     own = row.get("own_rows")
     if not own:
         return [whole]
-    alone = _read_row({**row, **own, "reliability": None})
+    alone = _read_row({**row, **own, "reliability": None, "calibration": None})
     return [
         replace(alone, name=words.scope(whole.name, own=True)),
         replace(whole, name=words.scope(whole.name, False, row.get("models"), sites)),
@@ -289,4 +291,5 @@ def _read_row(row: Json) -> ComparisonRow:
         reliability=read_bins(row.get("reliability")),
         curves=row.get("curves") or {},
         settings=row.get("settings") or {},
+        per_site=[read_site(site, i) for i, site in enumerate(row.get("calibration") or [])],
     )

@@ -152,6 +152,8 @@ class Site:
         labels: How many training rows of each class it has; None within the list is a small count.
         scores: The scores over its rows.
         influence: Its share of the pooled model, from 0 to 1; None where that was not measured.
+        reliability: Bins of its reliability diagram: of P(outcome) for two classes, of the confidence for more.
+        coverage: Coverage of the predictive intervals at the site, for numbers.
     """
 
     name: str
@@ -160,6 +162,8 @@ class Site:
     labels: Sequence[int | None] | None
     scores: Scores
     influence: float | None = None
+    reliability: Sequence[Bin] = ()
+    coverage: Sequence[Level] = ()
 
 
 @dataclass(frozen=True)
@@ -300,7 +304,16 @@ def read_site(site: Json, number: int) -> Site:
         The site and its scores.
     """
     name = str(site.get("site", number))
-    return Site(name, site.get("train"), site.get("test"), site.get("labels"), read_scores(site), site.get("influence"))
+    return Site(
+        name,
+        site.get("train"),
+        site.get("test"),
+        site.get("labels"),
+        read_scores(site),
+        site.get("influence"),
+        read_bins(site.get("reliability")),
+        [read_level(level) for level in site.get("coverage") or []],
+    )
 
 
 def read_weakest(site: Json | None) -> WeakestSite | None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from consilience.errors import InputError
 from consilience.metrics.binning import (
     BINS,
+    View,
     adaptive,
     align,
     classwise,
@@ -170,6 +171,33 @@ def reliability(p: Categorical, y: Tensor, bins: int = BINS) -> list[Bin]:
     """
     p, y = align(p, y)
     (view,) = top_label(p, bins)
+    return _tabulate(view, y)
+
+
+def outcome_reliability(p: Categorical, y: Tensor, bins: int = 10) -> list[Bin]:
+    """Tabulate how often the outcome happens against its predicted probability.
+
+    Args:
+        p: A distribution of N rows over two classes, of which the second is the outcome.
+        y: Their labels.
+        bins: How many, of equal width.
+
+    Returns:
+        The bins, from the lowest probability up: `confidence` is the mean P(outcome), `accuracy` the share of rows with
+        the outcome.
+
+    Raises:
+        InputError: If there are more classes than two.
+    """
+    p, y = align(p, y)
+    if p.log_probs.shape[1] != 2:
+        raise InputError("Reliability of an outcome is for two classes; use reliability for more.")
+    return _tabulate(classwise(p, bins)[1], y)
+
+
+def _tabulate(view: View, y: Tensor) -> list[Bin]:
+    """The bins of a view, each with its mean confidence and its share of rows with the label."""
+    bins = len(view.edges) + 1
     where = torch.bucketize(view.confidence, view.edges)
     hit = y == view.label
     diagram = []
@@ -184,6 +212,56 @@ def reliability(p: Categorical, y: Tensor, bins: int = BINS) -> list[Bin]:
             accuracy = float(hit[rows].double().mean())
             diagram.append(Bin(low, high, n, float(view.confidence[rows].mean()), accuracy, wilson(accuracy, n)))
     return diagram
+
+
+def merge_small_bins(bins: Sequence[Bin], smallest: int) -> list[Bin]:
+    """Merge neighbouring bins until no small count can be told from them.
+
+    Every bin that is left has at least `smallest` rows with the label and as many without. None is left out, so that
+    nothing can be found by subtraction either.
+
+    Args:
+        bins: The bins, from the lowest confidence up.
+        smallest: The smallest count that may be shown.
+
+    Returns:
+        The merged bins; none where the rows together have too few with the label or without.
+    """
+    merged: list[Bin] = []
+    waiting: list[Bin] = []
+    for b in bins:
+        waiting.append(b)
+        if _fewest(waiting) >= smallest:
+            merged.append(join_bins(waiting))
+            waiting = []
+    if not merged:
+        return []
+    merged[-1] = join_bins([merged[-1], *waiting])
+    return merged
+
+
+def join_bins(bins: Sequence[Bin]) -> Bin:
+    """Join neighbouring bins into one.
+
+    Args:
+        bins: The bins, from the lowest confidence up.
+
+    Returns:
+        One bin with all their rows.
+    """
+    rows = sum(b.count for b in bins)
+    if not rows:
+        return Bin(bins[0].low, bins[-1].high, 0, None, None, None)
+    confidence = sum(b.count * (b.confidence or 0.0) for b in bins) / rows
+    accuracy = sum(b.count * (b.accuracy or 0.0) for b in bins) / rows
+    return Bin(bins[0].low, bins[-1].high, rows, confidence, accuracy, wilson(accuracy, rows))
+
+
+def _fewest(bins: Sequence[Bin]) -> int:
+    """The rows with the label or those without, whichever are fewer."""
+    hits = sum(round(b.count * (b.accuracy or 0.0)) for b in bins)
+    rows = sum(b.count for b in bins)
+    return min(hits, rows - hits)
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:

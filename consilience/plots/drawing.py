@@ -81,16 +81,31 @@ def mark(split: str) -> str:
 
 
 def wrap(name: str, width: int) -> str:
-    """Break a name into at most two lines.
+    """Break a name into lines; nothing of it is left out.
 
     Args:
         name: The name of a row.
         width: Characters in a line.
 
     Returns:
-        The lines; what does not fit is left out.
+        The lines.
     """
-    return "\n".join(textwrap.wrap(name, width)[:2])
+    return "\n".join(textwrap.wrap(name, width)) or name
+
+
+def line_height(names: Sequence[str], width: int, usual: float) -> float:
+    """Choose the height of a line that has room for its name.
+
+    Args:
+        names: The names of all lines.
+        width: Characters in a line of a wrapped name.
+        usual: The height where names take two lines at most.
+
+    Returns:
+        The height in units of the view box.
+    """
+    most = max((wrap(name, width).count("\n") + 1 for name in names), default=1)
+    return max(usual, 12.0 * most)
 
 
 def shorten(name: str, most: int = 16) -> str:

@@ -6,7 +6,7 @@ Every function returns one `<svg>` element with its alternative text.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,7 +15,7 @@ from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from consilience.findings.comparison_findings import ComparisonRow, Group
-from consilience.findings.values import Bin, Level, Round, Span, finite_ends
+from consilience.findings.values import Bin, Level, Round, Site, Span, finite_ends
 from consilience.findings.wording import count, metric, percent, score
 from consilience.plots.drawing import (
     ACCENT,
@@ -28,6 +28,7 @@ from consilience.plots.drawing import (
     SECOND,
     WASH,
     bytes_axis,
+    line_height,
     mark,
     score_axis,
     shorten,
@@ -36,8 +37,10 @@ from consilience.plots.drawing import (
     wrap,
 )
 
+Point: TypeAlias = tuple[float, float, Span | None]  # nominal and observed rate, and the latter's interval
 _SHADES = ((0.05, 0.10), (0.15, 0.20), (0.3, 0.32), (0.5, 0.44), (0.75, 0.82), (1, 1))  # up to this share, this opacity
 _DARK = 4  # from this shade on, text on a cell is light
+NAME_WIDTH = 20  # characters of a row's name in one line of a figure
 MANY_CLASSES = 12  # beyond these only some are named
 
 
@@ -61,33 +64,62 @@ def reliability(bins: Sequence[Bin]) -> str:
     return svg("reliability", f"Reliability diagram. {pairs or 'No predictions'}.", 340, draw)
 
 
-def reliabilities(rows: Sequence[ComparisonRow]) -> str:
-    """Draw a small reliability diagram for every row of a comparison.
+def reliabilities(
+    rows: Sequence[ComparisonRow | Site], of: str = "confidence", observed: str = "accuracy", name: str = ""
+) -> str:
+    """Draw a small reliability diagram for every row of a comparison, or for every site.
 
     Args:
-        rows: Rows with bins.
+        rows: Rows with bins, or sites with bins.
+        of: What the bins are of.
+        observed: What it is held against.
+        name: What keeps several figures of this kind apart.
 
     Returns:
         The figure.
     """
-    across = min(3, len(rows))
-    down = -(-len(rows) // across)
+    panels = [(row.name, _points(row.reliability)) for row in rows]
+    alt = f"Reliability diagrams of {', '.join(row.name for row in rows)}."
+    return _agreements(f"reliabilities{mark(name)}", alt, panels, of, observed)
+
+
+def coverages(sites: Sequence[Site], name: str = "") -> str:
+    """Draw a small coverage curve for every site.
+
+    Args:
+        sites: Sites with the coverage at several levels.
+        name: What keeps several figures of this kind apart.
+
+    Returns:
+        The figure.
+    """
+    panels = [(site.name, _levels(site.coverage)) for site in sites]
+    alt = f"Coverage curves of {', '.join(site.name for site in sites)}."
+    return _agreements(f"coverages{mark(name)}", alt, panels, "nominal coverage", "observed coverage")
+
+
+def _agreements(name: str, alt: str, panels: Sequence[tuple[str, Sequence[Point]]], across: str, up: str) -> str:
+    """A small diagram of agreement for each name; names are never cut."""
+    columns = min(3, len(panels))
+    down = -(-len(panels) // columns)
+    width = 54 // columns
+    titles = [wrap(title, width) for title, _ in panels]
+    height = 104 + line_height([title for title, _ in panels], width, 24)
 
     def draw(figure: Figure) -> None:
-        grid = list(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat)
-        for axes, row in zip(grid, rows, strict=False):
-            _draw_agreement(axes, _points(row.reliability), markersize=2.5)
+        grid = list(figure.subplots(down, columns, sharex=True, sharey=True, squeeze=False).flat)
+        for axes, title, (_, points) in zip(grid, titles, panels, strict=False):
+            _draw_agreement(axes, points, markersize=2.5)
             whole = FuncFormatter(lambda x, _: f"{100 * x:.0f}")
             axes.xaxis.set_major_formatter(whole)
             axes.yaxis.set_major_formatter(whole)
-            axes.set_title(wrap(row.name, 22), fontsize=8)
-        for axes in grid[len(rows) :]:
+            axes.set_title(title, fontsize=8)
+        for axes in grid[len(panels) :]:
             axes.set_axis_off()
-        figure.supxlabel("confidence, %", fontsize=9)
-        figure.supylabel("accuracy, %", fontsize=9)
+        figure.supxlabel(f"{across}, %", fontsize=9)
+        figure.supylabel(f"{up}, %", fontsize=9)
 
-    names = ", ".join(row.name for row in rows)
-    return svg("reliabilities", f"Reliability diagrams of {names}.", 30 + 128 * down, draw)
+    return svg(name, alt, 30 + height * down, draw)
 
 
 def coverage(levels: Sequence[Level]) -> str:
@@ -99,7 +131,7 @@ def coverage(levels: Sequence[Level]) -> str:
     Returns:
         The figure.
     """
-    points = [(level.level, level.observed, level.interval) for level in levels if level.observed is not None]
+    points = _levels(levels)
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -220,15 +252,19 @@ def ranking(groups: Sequence[Group], key: str, split: str = "") -> str:
                 panel.axhline(gap, color=MUTED, linewidth=0.6)
 
     listed = "; ".join(f"{row.name} {score(key, row.scores.value(key))}" for row in rows)
-    height = 70 + 26 * max(len(rows), 2)
+    height = 70 + line_height([row.name for row in rows], NAME_WIDTH, 26) * max(len(rows), 2)
     return svg(f"ranking{mark(split)}", f"{metric(key).name} of every row: {listed}.", height, draw)
 
 
-def _points(bins: Sequence[Bin]) -> list[tuple[float, float, Span | None]]:
+def _levels(levels: Sequence[Level]) -> list[Point]:
+    return [(level.level, level.observed, level.interval) for level in levels if level.observed is not None]
+
+
+def _points(bins: Sequence[Bin]) -> list[Point]:
     return [(b.confidence, b.accuracy, b.interval) for b in bins if b.confidence is not None and b.accuracy is not None]
 
 
-def _draw_agreement(axes: Axes, points: Sequence[tuple[float, float, Span | None]], markersize: float = 4.5) -> None:
+def _draw_agreement(axes: Axes, points: Sequence[Point], markersize: float = 4.5) -> None:
     """Observed against nominal rates, with intervals and the diagonal of perfect agreement."""
     axes.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8, linestyle=DASHED)
     for x, _, span in points:
@@ -345,7 +381,7 @@ def _draw_ranking(axes: Axes, rows: Sequence[ComparisonRow], key: str) -> None:
         if tempered is not None:
             axes.plot(tempered, i + 0.16, "D", **diamond)
             values.append(tempered)
-    axes.set_yticks(range(len(rows)), [wrap(row.name, 20) for row in rows])
+    axes.set_yticks(range(len(rows)), [wrap(row.name, NAME_WIDTH) for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     score_axis(axes, key, values)
     axes.plot([], [], "o", color=ACCENT, markersize=5, label="untempered")

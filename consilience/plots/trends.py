@@ -21,6 +21,7 @@ from consilience.plots.drawing import (
     WIDTH,
     bytes_axis,
     is_wide,
+    line_height,
     log_ticks,
     mark,
     svg,
@@ -30,6 +31,8 @@ from consilience.plots.drawing import (
 COLOURS = (ACCENT, SECOND, INK, MUTED)  # the page's own, so that lines stand out in light, dark and print
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 ACROSS = 3  # panels in a row
+IN_PANEL = 18  # characters of a name in one line above a panel
+BESIDE = 22  # the same beside a figure
 DEGREES = {"heterogeneous": "h", "dirichlet": "α"}  # splits with one number, and what it is called
 
 
@@ -117,7 +120,8 @@ def heterogeneity(tables: Sequence[SplitTable], key: str) -> str:
         return ", ".join(f"{score(key, point.y)} at {point.x:g}" for point in line)
 
     listed = "; ".join(f"{name}: {describe(line)}" for name, line in lines.items())
-    return svg("heterogeneity", f"{metric(key).name} against heterogeneity. {listed}.", 34 + 118 * down, draw)
+    height = 34 + (94 + line_height(names, IN_PANEL, 24)) * down
+    return svg("heterogeneity", f"{metric(key).name} against heterogeneity. {listed}.", height, draw)
 
 
 def curves(rows: Sequence[ComparisonRow], key: str, split: str = "") -> str:
@@ -152,7 +156,7 @@ def curves(rows: Sequence[ComparisonRow], key: str, split: str = "") -> str:
 
     listed = "; ".join(f"{name} ends at {score(key, y[-1])} after {x[-1]:.3g} floats" for name, x, y in lines)
     alt = f"{metric(key).name} against floats sent and received. {listed}."
-    return svg(f"curves-{key}{mark(split)}", alt, _height(len(lines)), draw)
+    return svg(f"curves-{key}{mark(split)}", alt, _height([name for name, _, _ in lines]), draw)
 
 
 def cost(rows: Sequence[ComparisonRow], key: str, split: str = "") -> str:
@@ -184,7 +188,12 @@ def cost(rows: Sequence[ComparisonRow], key: str, split: str = "") -> str:
         _name_beside(axes, [(row.name, row.bytes, y) for row, y in points])
 
     listed = "; ".join(f"{row.name} {score(key, y)} for {human_bytes(row.bytes)}" for row, y in points)
-    return svg(f"cost{mark(split)}", f"{metric(key).name} against bytes. {listed}.", _height(len(points)), draw)
+    return svg(
+        f"cost{mark(split)}",
+        f"{metric(key).name} against bytes. {listed}.",
+        _height([row.name for row, _ in points]),
+        draw,
+    )
 
 
 def _line(tables: Sequence[SplitTable], values: Sequence[float], name: str, key: str) -> list[Point]:
@@ -209,7 +218,7 @@ def _draw_panel(axes: Axes, lines: Mapping[str, Sequence[Point]], name: str) -> 
         if ends is not None:
             axes.vlines(x, *ends, color=ACCENT, linewidth=1.2)
     axes.plot([point.x for point in line], [point.y for point in line], "o-", color=ACCENT, markersize=3.5)
-    axes.set_title(wrap(name, 20), fontsize=8)
+    axes.set_title(wrap(name, IN_PANEL), fontsize=8)
     axes.grid(True, axis="y")
 
 
@@ -247,7 +256,7 @@ def _name_beside(axes: Axes, points: Sequence[tuple[str, float, float]]) -> None
     look: dict[str, Any] = {"va": "center", "fontsize": 8, "color": INK, "arrowprops": line}
     for i, (name, x, y) in enumerate(points):
         place = (1.06, 1 - (i + 0.5) / len(points))
-        axes.annotate(wrap(name, 22), (x, y), place, textcoords="axes fraction", **look)
+        axes.annotate(wrap(name, BESIDE), (x, y), place, textcoords="axes fraction", **look)
 
 
 def _float_axis(axes: Axes, values: Sequence[float]) -> None:
@@ -259,5 +268,8 @@ def _float_axis(axes: Axes, values: Sequence[float]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(write))
 
 
-def _height(rows: int) -> float:
-    return min(70 + 24 * max(rows, 4), WIDTH)
+def _height(names: Sequence[str]) -> float:
+    line = line_height(names, BESIDE, 24)
+    if line > 24:
+        return 70 + line * max(len(names), 4)
+    return min(70 + line * max(len(names), 4), WIDTH)

@@ -9,6 +9,7 @@ from consilience.findings.wording import metric
 from consilience.metrics.communication import sentence
 from consilience.plots import plots, trends
 from consilience.report.page import Picture, labels_picture
+from consilience.report.site_calibration import calibration_pictures
 
 
 def comparison_pictures(report: ComparisonReport) -> list[Picture]:
@@ -35,6 +36,7 @@ def comparison_pictures(report: ComparisonReport) -> list[Picture]:
             pictures += _communication(report, table, split)
         if not split:
             pictures += _calibration(table)
+            pictures += _calibration_by_site(table)
         pictures += _labels(table, split)
     return pictures
 
@@ -91,6 +93,15 @@ def _calibration(table: SplitTable) -> list[Picture]:
         bars = "Bars are 95 % Wilson intervals."
     caption = f"On the dashed line, predictions are correct as often as their confidence says. {bars}"
     return [Picture("Calibration", Markup(plots.reliabilities(rows)), caption)]
+
+
+def _calibration_by_site(table: SplitTable) -> list[Picture]:
+    """A figure for each row that competes, folded: there are as many as rows."""
+    pictures = []
+    for row in table.rows:
+        if not row.is_bound:
+            pictures += calibration_pictures(row.per_site, table.class_names, row.name)
+    return pictures
 
 
 def _labels(table: SplitTable, split: str) -> list[Picture]:

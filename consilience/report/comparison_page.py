@@ -40,6 +40,7 @@ from consilience.report.page import (
     seed_fact,
     write_warning,
 )
+from consilience.report.provenance import provenance
 
 
 def comparison_page(comparison: Json) -> str:
@@ -73,6 +74,9 @@ def comparison_page(comparison: Json) -> str:
         notes=_notes(report),
         caution=caution,
         pictures=comparison_pictures(report),
+        answers=[],
+        first_page=False,
+        provenance=provenance(comparison),
         details=[*details(comparison), *_settings(report)],
         version=str(comparison.get("consilience") or ""),
     )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from consilience.findings.folders import hide_folders
 from consilience.findings.values import Scores
 from consilience.findings.wording import FEW_ROWS, Json, count, human_bytes, interval, score
 from consilience.plots import plots
@@ -46,6 +47,9 @@ class Picture(NamedTuple):
         caption: What it shows.
         headings: The headings of the table.
         rows: The rows of the table; none where there is no table.
+        grey: Which rows of the table are shown in grey; empty for none.
+        is_open: Whether the figure is unfolded when the page is opened.
+        shows_table: Whether the table is.
     """
 
     title: str
@@ -53,6 +57,9 @@ class Picture(NamedTuple):
     caption: str
     headings: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
+    grey: Sequence[bool] = ()
+    is_open: bool = True
+    shows_table: bool = False
 
 
 def render(**content: Any) -> str:
@@ -69,6 +76,7 @@ def render(**content: Any) -> str:
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["tied"] = _tie_units
+    environment.filters["shareable"] = hide_folders
     return environment.get_template("page.html.jinja").render(**content)
 
 

@@ -117,6 +117,9 @@ def reproduction_page(results: Json) -> str:
         notes=_notes(read),
         caution="",
         pictures=_pictures(read),
+        answers=[],
+        first_page=False,
+        provenance=[],
         details=[],
         version="",
     )

@@ -13,6 +13,7 @@ from consilience.plots import by_site, plots, predictions
 from consilience.report.forest import effects_pictures
 from consilience.report.page import Picture, both_ways, labels_picture
 from consilience.report.prediction_sets import sets_pictures
+from consilience.report.site_calibration import calibration_pictures
 
 
 def run_pictures(run: RunReport) -> list[Picture]:
@@ -168,7 +169,7 @@ def _sites(run: RunReport) -> list[Picture]:
     keys = [key for key in _keys(run) if any(site.scores.value(key) is not None for site in run.per_site)]
     if keys:
         pictures.append(_site_scores(run, keys))
-    return pictures
+    return [*pictures, *calibration_pictures(run.per_site, run.class_names, smallest=run.smallest_count)]
 
 
 def _site_scores(run: RunReport, keys: Sequence[str]) -> Picture:

@@ -41,6 +41,8 @@ from consilience.report.page import (
     seconds,
     write_warning,
 )
+from consilience.report.plain_words import run_words
+from consilience.report.provenance import provenance
 from consilience.report.run_figures import run_pictures
 from consilience.report.suppression import suppress
 
@@ -73,6 +75,8 @@ def run_page(run: Json) -> str:
         title=report.title,
         lead=sentence(report),
         summary=str(run.get("summary") or ""),
+        answers=run_words(report),
+        first_page=False,
         facts=_facts(report),
         alerts=[write_warning(warning) for warning in warnings],
         scores=_scores(report),
@@ -80,6 +84,7 @@ def run_page(run: Json) -> str:
         notes=_notes(report),
         caution=caution,
         pictures=run_pictures(report),
+        provenance=provenance(run),
         details=details(run),
         version=str(run.get("consilience") or ""),
     )

@@ -36,7 +36,10 @@ from consilience.report.page import (
     labels_picture,
     render,
 )
+from consilience.report.plain_words import study_words
+from consilience.report.provenance import provenance
 from consilience.report.run_figures import traffic_picture
+from consilience.report.site_calibration import calibration_pictures
 from consilience.report.suppression import suppress
 
 HAND_OUTS = {
@@ -63,6 +66,8 @@ def study_page(account: Json) -> str:
         title=f"{account['study']}: {account['title']}",
         lead=_lead(run),
         summary=str(account.get("summary") or ""),
+        answers=study_words(run),
+        first_page=True,
         facts=_facts(run),
         alerts=[*doubts(run), *run.warnings],
         scores=_scores(run),
@@ -70,6 +75,7 @@ def study_page(account: Json) -> str:
         notes=_notes(),
         caution="",
         pictures=_pictures(run),
+        provenance=provenance(account),
         details=[*details(account), ("Columns", flat(account.get("columns") or {}))],
         version=str(account.get("consilience") or ""),
     )
@@ -178,6 +184,7 @@ def _pictures(run: RunReport) -> list[Picture]:
         pictures.append(labels_picture(labels, names, run.class_names, smallest=run.smallest_count))
     elif any(site.train for site in run.per_site):
         pictures.append(_training_rows(run))
+    pictures += calibration_pictures(run.per_site, run.class_names, smallest=run.smallest_count)
     if any(site.influence is not None for site in run.per_site):
         pictures.append(_influence(run))
     if run.ledger and run.ledger.per_site:

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from consilience.findings.wording import Json
+from consilience.metrics.calibration import Bin, merge_small_bins
 
-EMPTY_BIN: Json = {"confidence": None, "accuracy": None, "interval": None, "count": 0}
+RECALIBRATION = ("calibration_intercept", "calibration_slope")
 
 
 def suppress(run: Json) -> dict[str, Any]:
     """Leave out what may not be shown where no count below `smallest_count` may be.
 
-    Single rows go, the scores of sites with few test rows, and the rates of bins with few rows; small label counts
-    become None. Sums from which a suppressed count could be found by subtraction are left out too.
+    Single rows go, and the scores of sites with few test rows; bins of a reliability diagram are merged until none
+    tells a small count, and small label counts become None. Sums from which a suppressed count could be found by
+    subtraction are left out too.
 
     Args:
         run: What `run.json`, or a study's account, holds.
@@ -43,7 +45,7 @@ def suppress(run: Json) -> dict[str, Any]:
         "examples": None,
     }
     if run.get("reliability"):
-        report["reliability"] = [_suppress_bin(b, smallest) for b in run["reliability"]]
+        report["reliability"] = merge_bins(run["reliability"], smallest)
     return report
 
 
@@ -57,7 +59,29 @@ def _suppress_site(site: Json, smallest: int) -> dict[str, Any]:
     if (site.get("test") or 0) < smallest:
         shown["test"] = None
         shown["metrics"] = {}
+    if site.get("coverage") and not shown["metrics"]:
+        shown["coverage"] = None
+    if site.get("reliability"):
+        shown["reliability"] = merge_bins(site["reliability"], smallest)
+        if not shown["reliability"]:  # a fit to one or two events would tell of them
+            shown["metrics"] = {key: x for key, x in (shown["metrics"] or {}).items() if key not in RECALIBRATION}
+            shown["intervals"] = {}
     return shown
+
+
+def merge_bins(bins: Sequence[Json], smallest: int) -> list[Json]:
+    """Merge the bins of a reliability diagram until no small count can be told from them.
+
+    Args:
+        bins: The bins, as a report has them.
+        smallest: The smallest count that may be shown.
+
+    Returns:
+        The merged bins; none where too few rows have the outcome, or too few do not.
+    """
+    known = [Bin(b["low"], b["high"], b["count"], b["confidence"], b["accuracy"], None) for b in bins]
+    merged = merge_small_bins(known, smallest)
+    return [{**b._asdict(), "interval": list(b.interval or ())} for b in merged]
 
 
 def _is_small(count: int | None, smallest: int) -> bool:
@@ -68,12 +92,6 @@ def _suppress_counts(counts: Sequence[int] | None, smallest: int) -> list[int | 
     if not counts:
         return None
     return [None if 0 < n < smallest else n for n in counts]
-
-
-def _suppress_bin(b: Json, smallest: int) -> Json:
-    if b.get("count", 0) >= smallest:
-        return b
-    return {**b, **EMPTY_BIN}
 
 
 def _suppress_predicted(predicted: Json | None, smallest: int) -> Json | None:

@@ -32,6 +32,9 @@ def table_one_page(table: TableOne, title: str) -> str:
         notes=notes(table),
         caution="",
         pictures=[],
+        answers=[],
+        first_page=False,
+        provenance=[],
         details=[],
         version=__version__,
     )

@@ -6,12 +6,14 @@ import hashlib
 import json
 import platform
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy
 import torch
 
 from consilience.data.sites import Sites
+from consilience.data.tables import is_tables, list_files
 from consilience.engines.participation import Participation
 from consilience.errors import InputError
 from consilience.formats.settings import check_settings, describe
@@ -180,6 +182,9 @@ def facts(
         "likelihood": describe(task.likelihood),
         "rows": _row_counts(sites),
         "versions": versions(),
+        "date": today(),
+        "data_hash": sites.fingerprint(),
+        "sends": method.sends,
     }
 
 
@@ -200,6 +205,25 @@ def _row_counts(sites: Sites) -> dict[str, int]:
     if sites.conformal is not None:
         counts["conformal"] = sum(len(d.x) for d in sites.conformal)
     return counts
+
+
+def today() -> str:
+    """Return the date as a report gives it: in universal time, as 2026-11-17."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def hash_tables(data: str) -> dict[str, str]:
+    """Hash the files that a run reads.
+
+    Args:
+        data: A data set's name, or patterns of CSV files.
+
+    Returns:
+        The SHA-256 of each file by its name, without its folder; none for a data set.
+    """
+    if not is_tables(data):
+        return {}
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in list_files(data)}
 
 
 def versions() -> dict[str, str]:

@@ -21,6 +21,7 @@ from consilience.outcomes.counts import Counts
 from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Distribution, Normal, Predictive, temperature, tempered
 from consilience.scoring.shown import examples, predicted_bins
+from consilience.scoring.site_calibration import bin_json, calibration_by_site, level_json
 from consilience.scoring.times import describe_times, grid_of, with_baseline
 from consilience.task import Task
 from consilience.tree import Tree
@@ -152,13 +153,10 @@ class Scorer:
         y = in_own_unit(self._y, sites)
         report: dict[str, Any] = {"metrics": metrics, "intervals": _lists(intervals(p, y)), "tempered": tempered}
         if isinstance(p, Categorical):
-            report["reliability"] = [_bin(b._asdict()) for b in reliability(p, y)]
+            report["reliability"] = [bin_json(b) for b in reliability(p, y)]
             report["ece_if_calibrated"] = expected_ece_if_calibrated(p)
         elif not isinstance(p, Survival):
-            report["coverage"] = [
-                {"level": level, "observed": observed, "interval": list(interval)}
-                for level, observed, interval in coverage_curve(p, y, LEVELS)
-            ]
+            report["coverage"] = [level_json(c) for c in coverage_curve(p, y, LEVELS)]
         report["diagnostics"] = self.method.diagnose(self.task, state, sites.all_test.x)
         report["predicted"] = None
         report["examples"] = None
@@ -428,6 +426,7 @@ def per_site(predictions: Sequence[Distribution], sites: Sites) -> dict[str, Any
         labels = [[int(count) for count in counts] for counts in sites.label_counts()]
     y = in_own_unit(sites.all_test.y, sites)
     each = scores_by_part(join(predictions), y, [len(test.x) for test in sites.test])
+    calibrated = calibration_by_site(predictions, y)
     entries: list[dict[str, Any]] = []
     for k, (metrics, train, test) in enumerate(zip(each, sites.train, sites.test, strict=True)):
         entries.append(
@@ -437,6 +436,7 @@ def per_site(predictions: Sequence[Distribution], sites: Sites) -> dict[str, Any
                 "test": len(test.x),
                 "labels": labels[k],
                 "metrics": metrics,
+                **calibrated[k],
             }
         )
     return {"per_site": entries, "worst_site": _worst(entries)}
@@ -496,9 +496,3 @@ def _mean(each: list[dict[str, float]]) -> dict[str, float]:
 
 def _lists(pairs: dict[str, tuple[float, float]]) -> dict[str, list[float]]:
     return {name: list(pair) for name, pair in pairs.items()}
-
-
-def _bin(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields with lists in place of tuples, as JSON has them."""
-    lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
-    return {**fields, **lists}

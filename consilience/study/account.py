@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 from consilience.admission.form import leaves_of
 from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Column
-from consilience.agreement.members import Study
+from consilience.agreement.members import Member, Study
 from consilience.agreement.promise import describe_promise
 from consilience.engines.ledger import Ledger
 from consilience.findings.wording import percent
 from consilience.formats.settings import describe
 from consilience.method import Method
 from consilience.parties import Received
-from consilience.runs.provenance import citation, versions
+from consilience.runs.provenance import citation, today, versions
 from consilience.study.choice import TEMPERATURES
 from consilience.study.model import Facts, is_unnamed
 from consilience.tree import Tree
@@ -102,6 +102,7 @@ def account(
         "kind": "study",
         "consilience": __version__,
         "smallest_count": agreement.smallest,
+        "date": today(),
         "study": agreement.name,
         "hash": agreement.hash,
         "method": agreement.method,
@@ -118,6 +119,9 @@ def account(
         "class_names": list(target.classes) or None,
         "sites": len(facts.sites),
         "signed": len(signed),
+        "signers": [_signer(member) for member in study.sites if member.name in signed],
+        "coordinator": agreement.server,
+        "secure": agreement.secure,
         "rounds": facts.rounds,
         "of": agreement.rounds,
         "rows": {"train": facts.rows},
@@ -131,6 +135,11 @@ def account(
         **agreed,
         **describe_promise(agreement),
     }
+
+
+def _signer(member: Member) -> dict[str, Any]:
+    """A site that signed: by which key, and for how many rows."""
+    return {"site": member.name, "key": member.key, "rows": member.rows, "left": member.left}
 
 
 def _sends(agreement: Agreement, method: Method) -> str:
