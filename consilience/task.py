@@ -25,6 +25,7 @@ from consilience.likelihood import GaussianNoise, Heteroscedastic, Likelihood, S
 from consilience.models.batchnorm import statistics
 from consilience.models.controlled import control, refuse_hidden_state, refuse_uncontrolled
 from consilience.models.plain import perceptron
+from consilience.models.plain_cnn import channels_last, plain_cnn, suits_channels_last
 from consilience.models.remembered import remember
 from consilience.models.variational import LOG_VAR
 from consilience.outcomes.cox import Cox
@@ -171,8 +172,15 @@ class Task:
         net = perceptron(self.model)
         if net is not None:
             return lambda params, x: net.passed(params, x)[1]
+        traced = tree.under_vmap() or tree.is_exporting()
+        cnn = plain_cnn(self.model)
+        if cnn is not None and not traced:
+            return cnn.outputs
+        rearranged = not traced and suits_channels_last(self.model)
 
         def call(params: Params, x: Tensor) -> Tensor:
+            if rearranged and x.ndim == 4:
+                x = channels_last(x)
             weights = {k: v for k, v in params.items() if not k.startswith("likelihood.")}
             out: Tensor = functional_call(self.model, weights, (x,))
             return out

@@ -17,7 +17,8 @@ def keep_memory() -> bool:
     """Let glibc hold on to freed blocks of up to 64 MB, and to 512 MB of them.
 
     By default it returns blocks of more than 128 kB to the system and faults every page in anew at the next step, which
-    takes longer than the step when many clients run side by side. Other C libraries are left as they are.
+    takes longer than the step when many clients run side by side, and up to a quarter of a convolutional network's.
+    Other C libraries are left as they are.
 
     Returns:
         Whether it does.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from consilience.data.sites import Data
 from consilience.engines.exchange import Turn, alone, client_view, excuse
+from consilience.engines.memory import keep_memory
 from consilience.engines.workers import cores, pool_of
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply
@@ -24,6 +25,7 @@ class Parallel:
     """
 
     def __init__(self, data: Sequence[Data], workers: int | None = None) -> None:
+        keep_memory()
         self.data = data
         self.workers = workers or cores()
         self.memories: dict[int, Tree] = {}

@@ -8,6 +8,7 @@ import torch
 
 from consilience.data.sites import Data
 from consilience.engines.exchange import Turn, alone, client_view, excuse
+from consilience.engines.memory import keep_memory
 from consilience.method import Method
 from consilience.parties import Received
 from consilience.progress import track
@@ -23,6 +24,7 @@ class Sequential:
     """
 
     def __init__(self, data: Sequence[Data]) -> None:
+        keep_memory()
         self.data = data
         self.memories: dict[int, Tree] = {}
         self.forgiving = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -85,7 +86,18 @@ def perceptron(model: nn.Module) -> Perceptron | None:
     """
     if type(model) is not nn.Sequential or has_hooks(model):
         return None
-    children = list(model._modules.items())  # as they are called; named_children leaves a layer out the second time
+    return perceptron_of(list(model._modules.items()))  # as they are called; named_children has a layer only once
+
+
+def perceptron_of(children: Sequence[tuple[str, nn.Module | None]]) -> Perceptron | None:
+    """Read a chain of layers as a plain perceptron.
+
+    Args:
+        children: The layers as they are called, by name.
+
+    Returns:
+        The names of its weights; None if it is anything else.
+    """
     flat = bool(children) and _flattens(children[0][1])
     if flat:
         children = children[1:]

@@ -55,8 +55,10 @@ class Residual(nn.Module):
         Returns:
             Outputs.
         """
-        carried = pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
-        return torch.relu(self.body(x) + carried)
+        carried = x
+        if self.stride > 1 or self.extra > 0:  # a padding of nothing would be a copy
+            carried = pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
+        return torch.relu_(self.body(x) + carried)
 
 
 def _residual(before: int, after: int, stride: int, norm: Norm) -> Residual:

@@ -70,30 +70,74 @@ def _overwriting_gradient(
     net: Perceptron, likelihood: Likelihood, extra: list[str], like: Params
 ) -> Callable[[Tensor, Data], Tensor]:
     """The same vector at every call, written over."""
-    weights = net.weights
-    biases = net.biases
     gradient = torch.empty_like(tree.ravel(like))
     gradients = tree.unravel(gradient, like)
+    views = views_of(like)
+
+    def gradient_at(vector: Tensor, batch: Data) -> Tensor:
+        params = views(vector)
+        inputs, outputs = net.passed(params, batch.x)
+        delta, extra_gradients = outcome_gradient(likelihood, outputs, batch, {k: params[k] for k in extra})
+        write_linear(net, params, inputs, delta, gradients)
+        write_extra(extra, extra_gradients, gradients)
+        return gradient
+
+    return gradient_at
+
+
+def views_of(like: Params) -> Callable[[Tensor], Params]:
+    """Cut flat weights into named ones, once where the same vector comes again.
+
+    Args:
+        like: Names and shapes of the weights.
+
+    Returns:
+        A function from the flat weights to views of them, by name.
+    """
     params = Params()
     last: Tensor | None = None  # whose views `params` are
 
-    def gradient_at(vector: Tensor, batch: Data) -> Tensor:
+    def views(vector: Tensor) -> Params:
         nonlocal last, params
         if vector is not last:  # steps that overwrite their vector come with the same one every time
             last = vector
             params = tree.unravel(vector, like)
-        inputs, outputs = net.passed(params, batch.x)
-        delta, extra_gradients = outcome_gradient(likelihood, outputs, batch, {k: params[k] for k in extra})
-        for w, b, x in zip(reversed(weights), reversed(biases), reversed(inputs), strict=True):
-            torch.mm(delta.mT, x, out=gradients[w])
-            torch.sum(delta, 0, out=gradients[b])
-            if x is not inputs[0]:
-                delta = threshold_backward(delta @ params[w], x, 0)
-        for name, value in zip(extra, extra_gradients, strict=True):
-            gradients[name].copy_(value.view_as(gradients[name]))
-        return gradient
+        return params
 
-    return gradient_at
+    return views
+
+
+def write_linear(net: Perceptron, params: Params, inputs: list[Tensor], delta: Tensor, gradients: Params) -> Tensor:
+    """Write the gradients of a perceptron's layers.
+
+    Args:
+        net: The layers' names.
+        params: Weights by name.
+        inputs: What every layer was given, as `Perceptron.passed` returns it.
+        delta: The gradient by the network's outputs.
+        gradients: What is written over, by name.
+
+    Returns:
+        The gradient by the first layer's outputs.
+    """
+    for w, b, x in zip(reversed(net.weights), reversed(net.biases), reversed(inputs), strict=True):
+        torch.mm(delta.mT, x, out=gradients[w])
+        torch.sum(delta, 0, out=gradients[b])
+        if x is not inputs[0]:
+            delta = threshold_backward(delta @ params[w], x, 0)
+    return delta
+
+
+def write_extra(names: list[str], values: list[Tensor], gradients: Params) -> None:
+    """Write the gradients of the likelihood's own weights.
+
+    Args:
+        names: Of these weights.
+        values: Their gradients, flat.
+        gradients: What is written over, by name.
+    """
+    for name, value in zip(names, values, strict=True):
+        gradients[name].copy_(value.view_as(gradients[name]))
 
 
 def outcome_gradient(
