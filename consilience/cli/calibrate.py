@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from consilience.cli.site_rows import check_unchanged, remembered
 from consilience.cli.study import write_pooled
@@ -20,6 +22,9 @@ from consilience.console.study_options import (
     Table_,
 )
 from consilience.disk.locks import lock_file
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
 @site_app.command("calibrate")
@@ -71,17 +76,23 @@ def calibrate_site(
 @study_app.command("calibrate")
 def calibrate_study(study_file: Study_, model: Model_, files: Files_, out_: StudyOut_ = None, key: Key_ = None) -> None:
     """Find the thresholds of prediction sets by the sites' counts, and write the model with them."""
+    path = out_ or model.with_name(f"{model.stem}-calibrated{model.suffix}")
+    write_calibrated(study_file, model, files, server_key(study_file, key), path)
+
+
+def write_calibrated(
+    study_file: Path, model: Path, files: Sequence[Path], signing_key: Ed25519PrivateKey, path: Path
+) -> None:
+    """Find a model's thresholds by the sites' files, write the model with them, and say what they promise."""
     from consilience.agreement.members import read
     from consilience.study.account import kept_account
     from consilience.study.calibration import calibrate
     from consilience.study.model import read_model
 
     study = read(study_file)
-    signing_key = server_key(study_file, key)
     pooled = read_model(model, study)
     known = kept_account(model.with_suffix(".json"), pooled.checksum)
     calibrated = calibrate(study, pooled, files, signing_key, known)
-    path = out_ or model.with_name(f"{model.stem}-calibrated{model.suffix}")
     write_pooled(study_file, path, calibrated)
     guarantee = read_model(path, study).guarantee
     assert guarantee is not None

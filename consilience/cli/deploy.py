@@ -18,6 +18,7 @@ from consilience.errors import InputError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from flwr.serverapp import Grid
 
     from consilience.agreement.members import Study
     from consilience.flower.certificates import Certificates
@@ -115,21 +116,40 @@ def serve_study(
     if calibration:
         labelled, _ = rows_of(study.agreement, calibration, True)
     address = (study.agreement, target / "flower", host, port, certificates, node_keys)
-    with lock_folder(target, private=True):
-        with progress(True), connect(*address, say, name) as grid:
-            result = rounds(
-                study,
-                signing_key,
-                grid,
-                target,
-                calibration=labelled,
-                inputs=inputs_from(study.agreement, inputs),
-                min_replies=min_replies,
-                wait=wait,
-                deadline=deadline,
-                resume=resume,
-            )
-        _write_result(study_file, target / "study.model", signing_key, result, labelled is not None, accept_difference)
+    with lock_folder(target, private=True), progress(True), connect(*address, say, name) as grid:
+        result = rounds(
+            study,
+            signing_key,
+            grid,
+            target,
+            calibration=labelled,
+            inputs=inputs_from(study.agreement, inputs),
+            min_replies=min_replies,
+            wait=wait,
+            deadline=deadline,
+            resume=resume,
+        )
+        model = target / "study.model"
+        _write_result(study_file, model, signing_key, result, labelled is not None, accept_difference)
+        _calibrate(study_file, model, signing_key, grid, wait, deadline)
+
+
+def _calibrate(
+    study_file: Path, model: Path, signing_key: Ed25519PrivateKey, grid: Grid, wait: float, deadline: float
+) -> None:
+    """Ask the sites for counts and calibrate prediction sets, where they were agreed on and counts leave the sites."""
+    from consilience.agreement.guarantees import describe_counts
+    from consilience.agreement.members import read
+    from consilience.cli.calibrate import write_calibrated
+    from consilience.flower.counting import ask_counts
+
+    study = read(study_file)
+    if not describe_counts(study.agreement):
+        return
+    asked = ask_counts(study, grid, model.read_bytes(), model.parent, wait, deadline)
+    for sentence in asked.lost:
+        say(sentence, "yellow")
+    write_calibrated(study_file, model, asked.paths, signing_key, model.with_name("study-calibrated.model"))
 
 
 def _server_credentials(
@@ -241,7 +261,8 @@ def serve_site(
     try:
         with lock_folder(target, private=True):
             book = book_path(study, member)
-            site = site_of(study, member, signing_key, table, target, one_class, say, replace, book)
+            ledger = Path(f"{member.name}.ledger")
+            site = site_of(study, member, signing_key, table, target, one_class, say, replace, book, ledger)
             serve(
                 site,
                 study.agreement,

@@ -6,6 +6,7 @@ Nothing of what runs here comes with the message: method, network and rows are t
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import time
@@ -25,6 +26,8 @@ from consilience.data.sites import Data
 from consilience.engines.exchange import Turn, alone, client_view
 from consilience.errors import InputError
 from consilience.flower.wire import (
+    carried,
+    carry,
     digest,
     open_record,
     pack,
@@ -35,6 +38,7 @@ from consilience.flower.wire import (
     weight,
 )
 from consilience.formats.codec import kept_types_of, types_of
+from consilience.formats.envelope import MOST_BYTES
 from consilience.formats.settings import describe
 from consilience.handover.admission import may_leave
 from consilience.key import Key
@@ -49,6 +53,7 @@ from consilience.tree import Tree
 from consilience.version import __version__
 
 RAISED = 2  # Flower's code for a ClientApp that raised
+COUNTS = "counts"  # what a question for counts is called
 KEPT = 2  # memories a site holds: of the last round, and of the one before, should the last be asked again
 
 
@@ -71,6 +76,8 @@ class Site:
         simulated: Whether it hands its memory over, so that a simulation can be resumed.
         first: What the first round begins with, by the site's own account; None where the coordinator begins it.
         mask: Masks a reply to a round, from 1 on, and a question; None where replies are in the open.
+        count: Makes the file of counts for the prediction sets of a model, which is given as a file; None where none
+            are agreed on.
     """
 
     number: int
@@ -87,6 +94,7 @@ class Site:
     simulated: bool = False
     first: Tree | None = None
     mask: Callable[[Reply, int, str], Reply] | None = None
+    count: Callable[[bytes], bytes] | None = None
 
     @cached_property
     def broadcasts(self) -> Broadcasts:
@@ -106,9 +114,13 @@ def client_app(site_of: Callable[[Context], Site]) -> ClientApp:
     def hello(message: Message, context: Context) -> Message:
         return introduce(site_of(context), message, context)
 
+    @app.query(COUNTS)
+    def count(message: Message, context: Context) -> Message:
+        return answer(site_of(context), message, context, count_for)
+
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return answer(site_of(context), message, context)
+        return answer(site_of(context), message, context, reply_to)
 
     return app
 
@@ -135,20 +147,23 @@ def introduce(site: Site, message: Message, context: Context) -> Message:
     return reply
 
 
-def answer(site: Site, message: Message, context: Context) -> Message:
+def answer(
+    site: Site, message: Message, context: Context, respond: Callable[[Site, RecordDict, Context], RecordDict]
+) -> Message:
     """Reply to one message. What went wrong inside is told in our own words or by its kind, never with values.
 
     Args:
         site: The site that is asked.
         message: The question.
         context: Flower's; holds what the site remembers.
+        respond: Makes the reply's content of the site, the question's content and the context.
 
     Returns:
         The reply, or the error.
     """
     log_message(site, "in", message)
     try:
-        reply = Message(reply_to(site, message.content, context), reply_to=message)
+        reply = Message(respond(site, message.content, context), reply_to=message)
     except InputError as error:
         reply = Message(Error(RAISED, str(error)), reply_to=message)
     except Exception as error:  # a site always answers: silence would wedge its SuperNode
@@ -156,6 +171,35 @@ def answer(site: Site, message: Message, context: Context) -> Message:
         reply = Message(Error(RAISED, f"{type(error).__name__}; the site's own log says more."), reply_to=message)
     log_message(site, "out", reply)
     return reply
+
+
+def count_for(site: Site, content: RecordDict, context: Context) -> RecordDict:
+    """Answer a model with this site's counts for its prediction sets: the file of `site calibrate`.
+
+    Args:
+        site: The site that is asked.
+        content: Carries the model's file.
+        context: Flower's; holds which model was answered.
+
+    Returns:
+        Carries the file of counts.
+
+    Raises:
+        InputError: The study agreed on no counts, or the site has counted for another model.
+    """
+    if site.count is None:
+        raise Refused("no counts for prediction sets are agreed on in this study.")
+    model = carried(content, MOST_BYTES)
+    asked = hashlib.sha256(model).hexdigest()
+    before = context.state.get("counted")
+    if isinstance(before, ConfigRecord) and before["model"] != asked:
+        raise Refused(
+            "this site has counted for another model, and counts about a second would show more of its rows: calibrate "
+            "the first, or ask its people for counts by file."
+        )
+    counts = site.count(model)
+    context.state["counted"] = ConfigRecord({"model": asked})
+    return carry(counts)
 
 
 @torch.no_grad()

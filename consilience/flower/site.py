@@ -21,13 +21,15 @@ from flwr.proto.recorddict_pb2 import RecordDict as RecordDictProto
 from flwr.supercore.constant import TaskType
 
 from consilience.agreement.agreement import Agreement
+from consilience.agreement.guarantees import describe_counts
 from consilience.agreement.members import Member, Study
+from consilience.data.sites import Data
 from consilience.disk.writing import PRIVATE, append_line, make_folder, write_whole
 from consilience.engines import threads_for
 from consilience.engines.exchange import Turn
 from consilience.errors import InputError
 from consilience.flower.app import pin
-from consilience.flower.client import Site, client_app
+from consilience.flower.client import COUNTS, Site, client_app
 from consilience.flower.executor import Runtime, answer, new_secret, tasks
 from consilience.flower.processes import Child, Unreachable, free_port, reach, split_address
 from consilience.flower.wire import unpack
@@ -39,6 +41,9 @@ from consilience.handover.summing import mask_reply
 from consilience.key import Stream
 from consilience.method import Method
 from consilience.parties import Reply
+from consilience.study.calibration import charge_counts, kept_path
+from consilience.study.calibration import count as count_scores
+from consilience.study.model import read_model
 from consilience.study.recall import check_same, marks_file, marks_path, recall
 from consilience.study.rows import fingerprint, parts, rows_of, training_rows
 from consilience.study.site import check_commitment, first_message
@@ -57,6 +62,7 @@ def site_of(
     say: Callable[[str], None] = print,
     replace: bool = False,
     book: Path | None = None,
+    ledger: Path | None = None,
 ) -> Site:
     """Make a site as the study knows it: its training rows, and what it agreed to.
 
@@ -70,6 +76,7 @@ def site_of(
         say: Is given a sentence for each rare value that was merged.
         replace: Whether other rows than those of an earlier start are taken.
         book: Its book of masks, in a study that masks; by default in the folder. It outlives folders of single runs.
+        ledger: What it ever released about its rows; by default in the folder. Counts are entered into it.
 
     Raises:
         InputError: The table does not fit the study, is another than before, or leaves too few rows to train on.
@@ -98,8 +105,13 @@ def site_of(
         marks_path(memory), marks, "Make room, and start the site again.", PRIVATE
     )  # before anything is answered
     mask = None
+    count = None
+    book = book or book_path(study, member, folder)
+    if describe_counts(agreement):
+        ledger = ledger or folder / f"{member.name}.ledger"
+        count = partial(_count, study, member, key, rows.calibrate, folder, book, ledger)
     if agreement.secure:
-        masks = MaskBook(book or book_path(study, member, folder), study, member, key)
+        masks = MaskBook(book, study, member, key)
         mask = partial(_mask, masks, fingerprint(training.data))
     return Site(
         number=member.number,
@@ -115,12 +127,36 @@ def site_of(
         verify=lambda purpose, message, signature: verifies(agreement.server, purpose, message, signature),
         first=first,
         mask=mask,
+        count=count,
     )
 
 
 def _mask(book: MaskBook, rows: str, reply: Reply, round: int, question: str) -> Reply:
     """What leaves in place of a reply to a question."""
     return mask_reply(book, round, f"{question} {rows}", reply, MESSAGE)
+
+
+def _count(
+    study: Study,
+    member: Member,
+    key: Ed25519PrivateKey,
+    rows: Data,
+    folder: Path,
+    book: Path,
+    ledger: Path,
+    model: bytes,
+) -> bytes:
+    """The file of counts about a model, entered into the ledger before it leaves."""
+    remedy = "Make room, and let the server ask again."
+    path = folder / "counted.model"
+    write_whole(path, model, remedy, PRIVATE)
+    pooled = read_model(path, study)
+    kept = kept_path(study, member, folder)
+    counts = count_scores(study, member, key, rows, pooled, book, kept)
+    charge_counts(ledger, study.agreement, key, rows, pooled, counts)
+    if counts.kept:
+        write_whole(kept, counts.kept, remedy, PRIVATE)
+    return counts.file
 
 
 def serve(
@@ -241,8 +277,11 @@ def responder(site: Site, folder: Path, say: Callable[[str], None]) -> Callable[
         if len(context.state):
             write_state(memory, context.state)
         context.state = RecordDict()  # what is remembered is this process's business, not the SuperNode's
-        if message.metadata.message_type.startswith("train"):
+        kind = message.metadata.message_type
+        if kind.startswith("train"):
             say(f"Round {message.metadata.group_id} {_outcome(reply)}")
+        if kind.endswith(COUNTS):
+            say(f"Counts for prediction sets {_outcome(reply)}")
         return reply
 
     return respond

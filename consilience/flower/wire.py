@@ -108,6 +108,39 @@ def open_record(content: RecordDict, most_bytes: int) -> tuple[ArrayRecord, str,
         raise Refused("its header cannot be read.") from error
 
 
+def carry(file: bytes) -> RecordDict:
+    """Put a file into a message as it is: it says itself what it is, whose, and is signed.
+
+    Args:
+        file: The file.
+    """
+    return RecordDict({"file": ArrayRecord({"file": Array(numpy.frombuffer(file, dtype=numpy.uint8))})})
+
+
+def carried(content: RecordDict, most_bytes: int) -> bytes:
+    """Take a file out of a message.
+
+    Args:
+        content: A message's content.
+        most_bytes: The largest that is read.
+
+    Returns:
+        The file, as nobody has looked at it.
+
+    Raises:
+        Refused: There is none, or it is too large.
+    """
+    arrays = content.get("file")
+    if not isinstance(arrays, ArrayRecord) or len(content) != 1 or set(arrays) != {"file"}:
+        raise Refused("the message does not carry a file of consilience.")
+    limit_bytes(weight(content), most_bytes)
+    with refuse_errors():
+        tensor = _as_tensor(arrays["file"], False)
+        if tensor.dtype != torch.uint8 or tensor.dim() != 1:
+            raise Refused("the message does not carry a file of consilience.")
+        return tensor.numpy().tobytes()
+
+
 def signature_in(content: RecordDict) -> str:
     """Read the signature of a message; empty if there is none.
 

@@ -91,7 +91,7 @@ def add_counts(study: Study, model: str, plan: Calibration, paths: Sequence[Path
 
 def _add_plain(study: Study, model: str, plan: Calibration, paths: Sequence[Path]) -> Total:
     """The sum of single files."""
-    envelopes, refused = from_sites(study, paths, "calibration")
+    envelopes, refused = from_sites(study, paths, "calibration", more=empty_counts(plan).nbytes)
     counted = []
     for envelope in envelopes:
         try:
@@ -115,7 +115,7 @@ def _add_plain(study: Study, model: str, plan: Calibration, paths: Sequence[Path
 def _add_masked(study: Study, model: str, plan: Calibration, paths: Sequence[Path]) -> Total:
     """The sum of masked files, of which nothing else can be read."""
     own, told_paths = sort_files(paths)
-    envelopes, refused = from_sites(study, own, "calibration")
+    envelopes, refused = from_sites(study, own, "calibration", more=empty_counts(plan).nbytes)
     told, others = read_told(study, told_paths, 1)
     about = []
     for envelope in envelopes:

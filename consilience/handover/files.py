@@ -97,7 +97,9 @@ def open_file(study: Study, path: Path, kind: str, most: int = MOST_BYTES) -> En
     return envelope
 
 
-def from_sites(study: Study, paths: Sequence[Path], kind: str, round: int = 1) -> tuple[list[Envelope], list[str]]:
+def from_sites(
+    study: Study, paths: Sequence[Path], kind: str, round: int = 1, more: int = 0
+) -> tuple[list[Envelope], list[str]]:
     """Open the files of one kind and round, at most one a site.
 
     Args:
@@ -105,13 +107,14 @@ def from_sites(study: Study, paths: Sequence[Path], kind: str, round: int = 1) -
         paths: The files.
         kind: What they must hold: a reply, statistics.
         round: The round they must be of, from 1 on.
+        more: Bytes that they may have beyond those of a reply, where they hold something else.
 
     Returns:
         The files that came as they should, and a sentence for each that is left out.
     """
     rules = rules_of(study.agreement)
     if kind != "reply":
-        rules = rules._replace(most_bytes=rules.most_bytes + SLACK)
+        rules = rules._replace(most_bytes=rules.most_bytes + SLACK + more)
     gate = Gate(rules, None, round)
     deliveries, refused = _open_all(study, paths, kind, rules.most_bytes)
     envelopes = []
