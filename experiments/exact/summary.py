@@ -7,19 +7,23 @@ from results/table.json as it is.
 from __future__ import annotations
 
 import json
-import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any
+from statistics import fmean
 
 import matplotlib
-import scipy.stats
 from matplotlib.figure import Figure
 
-from consilience.comparison.reproduce import load
-from consilience.metrics.paired import difference
+from consilience.comparison.trials import (
+    Cell,
+    Trials,
+    collect_trials,
+    markdown_table,
+    mean_with_interval,
+    paired_difference,
+    replace_between,
+)
 
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "results" / "table.json", HERE / "README.md"
@@ -28,8 +32,6 @@ RESPLIT = {"digits": 0.25, "heart_disease": 0.25} | dict.fromkeys(
     ("air_quality", "bike", "wine", "real_estate", "forest_fire"), 0.25
 )  # test rows / training rows, where seeds re-split one table
 ROWS = {"mnist": 10_000, "fashion_mnist": 10_000, "cifar10": 10_000, "femnist": 746}  # of the official test parts
-Trials = dict[str, dict[str, dict[str, dict[str, float | None]]]]  # column → seed → row → score → value
-Cell = dict[str, dict[str, float | None]]  # seed → score → value
 
 TITLES = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 TITLES |= {"femnist": "FEMNIST, 50 writers", "heart_disease": "heart disease"}
@@ -52,21 +54,6 @@ PUBLISHED = {  # accuracy in %, ten clients, β = 0.05, 0.1, 0.3; the same CNN, 
 BETAS = (0.05, 0.1, 0.3)
 
 
-def collect(folder: Path) -> Trials:
-    """All trials that have ended, in the folder or before it, numbers cut to seven digits."""
-    trials: Trials = json.loads(RESULTS.read_text())
-    for column in load("exact/table").columns:
-        place = folder / "trials" / "full" / column.replace(":", "-").replace("/", "-")
-        files = sorted(place.glob("seed-*.json"), key=lambda f: int(f.stem.removeprefix("seed-")))
-        for file in files:
-            values = json.loads(file.read_text())["values"]
-            trials.setdefault(column, {})[file.stem.removeprefix("seed-")] = {
-                row: {score: None if v is None else float(f"{v:.7g}") for score, v in cells.items()}
-                for row, cells in values.items()
-            }
-    return {column: dict(sorted(trials[column].items(), key=lambda pair: int(pair[0]))) for column in sorted(trials)}
-
-
 def cell(trials: Trials, column: str, row: str) -> Cell:
     """A row's scores by seed; columns beyond ten rounds end in 'more', those of one in 'once'."""
     for place in (column, f"{column}/more", f"{column}/once", f"{column}/dirichlet"):
@@ -74,29 +61,6 @@ def cell(trials: Trials, column: str, row: str) -> Cell:
         if found:
             return found
     return {}
-
-
-def mean_with_interval(values: Cell, score: str, overlap: float, form: str, rows: int = 0) -> str:
-    """Mean and half the width of its 95 % interval: over seeds, or (°) over test rows where few or equal."""
-    known = [v for scores in values.values() if (v := scores.get(score)) is not None]
-    if not known:
-        return "–"
-    mean = fmean(known)
-    if len(known) >= 3 and max(known) > min(known):
-        error = stdev(known) * math.sqrt(1 / len(known) + overlap)
-        half = float(scipy.stats.t.ppf(0.975, len(known) - 1)) * error
-        return f"{mean:{form}} ± {half:{form}}"
-    errors = [e for scores in values.values() if (e := scores.get(f"{score}_error")) is not None]
-    if score == "accuracy" and rows:
-        errors = [math.sqrt(mean * (1 - mean) / rows)]
-    if errors:
-        return f"{mean:{form}} ± {1.96 * fmean(errors):{form}}°"
-    return f"{mean:{form}}"
-
-
-def lines(heading: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    rule = ["---"] + ["---:"] * (len(heading) - 1)
-    return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *body))
 
 
 def table(trials: Trials, data: str, rows: Mapping[str, tuple[str, str]]) -> str:
@@ -117,20 +81,8 @@ def table(trials: Trials, data: str, rows: Mapping[str, tuple[str, str]]) -> str
                 for score in scores.values()
             ]
             size = sent(with_rounds(trials, column, row, values))
-            body.append([title, str(len(values)), *numbers, against(reference, values, overlap), size])
-    return lines(["row", "seeds", *scores, "NLL less tuned's", "sent by a site"], body)
-
-
-def against(reference: Cell, values: Cell, overlap: float) -> str:
-    """Theirs minus the reference's NLL, paired over the seeds both have."""
-    seeds = [seed for seed in values if seed in reference]
-    a, b = ([scores[seed]["nll"] for seed in seeds] for scores in (values, reference))
-    if not seeds or None in a or values == reference:
-        return ""
-    d = difference(a, b, overlap)  # type: ignore[arg-type]
-    if len(seeds) < 3:
-        return f"{d.mean:+.3f}".replace("-", "−")
-    return f"{d.mean:+.3f} ({d.low:+.3f} to {d.high:+.3f})".replace("-", "−")
+            body.append([title, str(len(values)), *numbers, paired_difference(values, reference, overlap), size])
+    return markdown_table(["row", "seeds", *scores, "NLL less tuned's", "sent by a site"], body)
 
 
 def with_rounds(trials: Trials, column: str, row: str, values: Cell) -> Cell:
@@ -187,7 +139,7 @@ def headline(trials: Trials) -> str:
         body.append([title, *cells])
     for title, row in ELSEWHERE.items():
         body.append([title, *(mean_elsewhere(data, row) for data in columns)])
-    return lines(["NLL ± 95 %; accuracy", *(TITLES[data] for data in columns)], body)
+    return markdown_table(["NLL ± 95 %; accuracy", *(TITLES[data] for data in columns)], body)
 
 
 ELSEWHERE = {
@@ -232,7 +184,7 @@ def shares(trials: Trials) -> str:
                 [TITLES[data], str(len(seeds)), *(n.replace("-", "−") for n in [*numbers, f"{one - exact:+.3f}"])]
             )
     heads = ["NLL", "seeds", "FedAvg CNN, 10 rounds", "FedAvg head, 10 rounds", "exact, tuned"]
-    return lines([*heads, "features' part", "exactness' part", "exactness' part at one round of FedAvg"], body)
+    return markdown_table([*heads, "features' part", "exactness' part", "exactness' part at one round of FedAvg"], body)
 
 
 def published(trials: Trials) -> str:
@@ -256,7 +208,7 @@ def published(trials: Trials) -> str:
     for name, data_sets in PUBLISHED.items():
         for data, numbers in data_sets.items():
             body.append([f"{name} (published), {TITLES[data]}", *(f"{n:.1f} %" for n in numbers)])
-    return lines(["accuracy; NLL; ECE", *(f"β = {beta}" for beta in BETAS)], body)
+    return markdown_table(["accuracy; NLL; ECE", *(f"β = {beta}" for beta in BETAS)], body)
 
 
 def triple(values: Cell) -> str:
@@ -284,7 +236,7 @@ def checks(trials: Trials) -> str:
                     pairs["OneHot: map inside the network − before it"] = n["OneHot, map inside"] - n["OneHot, iid"]
                     pairs["Tuned: whole run at 5 sites − from pooled sums"] = n["Tuned, two rounds"] - n["Tuned"]
                     body += [[f"{TITLES[data]}, seed {seed}, {pair}", _small(abs(gap))] for pair, gap in pairs.items()]
-    return lines(["what", "difference in NLL"], body)
+    return markdown_table(["what", "difference in NLL"], body)
 
 
 HEADS = ("OneHot", "Discriminant", "Dirichlet")
@@ -310,7 +262,7 @@ def regressions(trials: Trials) -> str:
                     for score in ("nll", "crps", "rmse")
                 ]
                 body.append([f"{data}: {title}", str(len(values)), *numbers])
-    return lines(["row", "seeds", "NLL", "CRPS", "RMSE"], body)
+    return markdown_table(["row", "seeds", "NLL", "CRPS", "RMSE"], body)
 
 
 def regression_rows(data: str) -> dict[str, tuple[str, str]]:
@@ -353,7 +305,7 @@ def bytes_table(trials: Trials) -> str:
             found = [cell(trials, column, f"{head}, {wire}") for wire in ("float64", "float32", "float16")]
             if any(found):
                 body.append([f"D = {width}, {head}", *(f"{triple(values)}; {sent(values)}" for values in found)])
-    return lines(["accuracy; NLL; ECE; a site sends", "float64", "float32", "float16"], body)
+    return markdown_table(["accuracy; NLL; ECE; a site sends", "float64", "float32", "float16"], body)
 
 
 def draw(trials: Trials, file: Path) -> None:
@@ -399,10 +351,10 @@ def page(trials: Trials) -> str:
 
 def main(words: list[str]) -> None:
     if words:
-        RESULTS.write_text(json.dumps(collect(Path(words[0])), ensure_ascii=False, separators=(",", ":")) + "\n")
-    trials: Any = json.loads(RESULTS.read_text())
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{page(trials)}\n\n{END}{rest.partition(END)[2]}")
+        trials = collect_trials("exact/table", Path(words[0]), RESULTS)
+        RESULTS.write_text(json.dumps(trials, ensure_ascii=False, separators=(",", ":")) + "\n")
+    trials = json.loads(RESULTS.read_text())
+    replace_between(PAGE, BEGIN, page(trials), END)
     draw(trials, HERE / "results" / "bytes.svg")
 
 
