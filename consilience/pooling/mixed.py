@@ -6,7 +6,7 @@ With a flat prior and no penalty on τ, `fit_variances` is REML, as `statsmodels
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,6 +21,9 @@ from consilience.posterior import Natural
 from consilience.tree import Params
 
 STEPS = 200  # of an optimiser over two or three numbers
+POLISHING = 3  # Newton steps at its end
+CLOSE = 1e-2  # how far such a step may go, in logarithms
+FLAT = 1e-8  # of the largest curvature, added so that a variance at its end, where nothing curves, stays there
 
 
 class Variances(NamedTuple):
@@ -114,13 +117,9 @@ def fit_variances(
     totals = add(sums)
     mean_square = totals.square.sum() / (totals.counts.sum() * len(totals.cross))
     first = [torch.tensor(math.log(0.3), dtype=torch.float64)] * (int(groups.max()) + 1)
-    numbers = torch.stack([*first, mean_square.clamp(min=1e-12).log() - 1]).detach()
-    numbers.requires_grad_()
-    optimiser = torch.optim.LBFGS(
-        [numbers], max_iter=STEPS, tolerance_grad=1e-9, tolerance_change=1e-14, line_search_fn="strong_wolfe"
-    )
+    start = torch.stack([*first, mean_square.clamp(min=1e-12).log() - 1])
 
-    def objective() -> Tensor:
+    def objective(numbers: Tensor) -> Tensor:
         taus = numbers[:-1].clamp(min=-FARTHEST / 2).exp()
         value = log_evidence(sums, layer, (taus**2)[groups], numbers[-1].clamp(-FARTHEST, FARTHEST), prior)
         if scale is not None:
@@ -129,15 +128,35 @@ def fit_variances(
             value = value - noise_prior.value(numbers[-1])
         return -value
 
+    found = _minimise(objective, start)
+    return Variances(found[:-1].exp(), found[-1].clamp(-FARTHEST, FARTHEST), -objective(found))
+
+
+def _minimise(objective: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """A quasi-Newton search, then Newton's steps: a search by values ends at the square root of rounding."""
+    numbers = start.detach().clone().requires_grad_()
+    optimiser = torch.optim.LBFGS(
+        [numbers], max_iter=STEPS, tolerance_grad=1e-9, tolerance_change=1e-14, line_search_fn="strong_wolfe"
+    )
+
     def closure() -> float:
         optimiser.zero_grad()
-        loss = objective()
+        loss = objective(numbers)
         loss.backward()
         return float(loss.detach())
 
     with torch.enable_grad():
         optimiser.step(closure)
     found = numbers.detach()
-    with torch.no_grad():
-        value = -objective()
-    return Variances(found[:-1].exp(), found[-1].clamp(-FARTHEST, FARTHEST), value)
+    for _ in range(POLISHING):
+        gradient = torch.func.grad(objective)(found)
+        hessian = torch.func.hessian(objective)(found)
+        flat = FLAT * hessian.diagonal().abs().max() * torch.eye(len(found), dtype=found.dtype)
+        root, failed = torch.linalg.cholesky_ex(hessian + flat)
+        if failed:
+            break
+        step = torch.cholesky_solve(gradient.unsqueeze(1), root).squeeze(1)
+        if float(step.norm()) > CLOSE:  # not near a minimum: the search has said what it can
+            break
+        found = found - step
+    return found
