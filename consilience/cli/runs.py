@@ -9,48 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from consilience.console.app import app
-from consilience.console.given import given_options, privacy_settings, read_options
+from consilience.console.given import given_options
+from consilience.console.groups import (
+    CohortOptions,
+    ComputeOptions,
+    DataOptions,
+    NetworkOptions,
+    PrivacyOptions,
+    with_groups,
+)
 from consilience.console.options import (
-    Calibration_,
-    Categories_,
-    Columns_,
     Conformal_,
-    Data_,
     DataDir_,
-    Deadline_,
-    Decimal_,
-    Delimiter_,
-    Delta_,
-    Device_,
-    Drop_,
-    Dropout_,
-    Engine_,
-    Epsilon_,
-    Event_,
-    Exposure_,
-    Features_,
-    Group_,
-    Honest_,
-    Horizon_,
-    Inputs_,
     Json_,
     Level_,
-    MinReplies_,
-    Missing_,
-    Model_,
-    Noise_,
-    Participation_,
+    Rounds_,
     Seed_,
     Set_,
-    Sites_,
     Split_,
-    Target_,
-    Task_,
-    Test_,
-    Text_,
-    Time_,
-    Unit_,
-    Unknown_,
     methods_like,
 )
 from consilience.console.screen import out, print_report, progress, say_features
@@ -64,6 +40,7 @@ ASIDE = 0.2  # of a site's rows, where a level is asked for and nobody says how 
 
 
 @app.command()
+@with_groups
 def run(
     ctx: typer.Context,
     method: Annotated[
@@ -73,116 +50,56 @@ def run(
             help="The method; see `consilience methods`. Without one, what docs/choose.md advises for these data.",
         ),
     ] = None,
-    data: Data_ = "digits",
-    target: Target_ = None,
-    task: Task_ = None,
-    time: Time_ = None,
-    event: Event_ = None,
-    exposure: Exposure_ = None,
-    horizon: Horizon_ = None,
-    sites: Sites_ = None,
+    *,
+    rows: DataOptions,
     split: Split_ = None,
-    model: Model_ = None,
-    features: Features_ = None,
-    rounds: Annotated[
-        int | None, typer.Option(help="Number of rounds; 1 for one-round methods, 10 for others.")
-    ] = None,
-    seed: Seed_ = 0,
-    engine: Engine_ = "auto",
-    out_: Annotated[Path | None, typer.Option("--out", help="Folder for the results; runs/… by default.")] = None,
-    data_dir: DataDir_ = None,
+    network: NetworkOptions,
     settings: Set_ = None,
-    calibration: Calibration_ = 30,
-    inputs: Inputs_ = 0,
+    rounds: Rounds_ = None,
+    seed: Seed_ = 0,
     validation: Annotated[float, typer.Option(help="Fraction of training rows held out for tuning.")] = 0.0,
     conformal: Conformal_ = 0.0,
     level: Level_ = None,
-    participation: Participation_ = None,
-    dropout: Dropout_ = 0.0,
-    deadline: Deadline_ = None,
-    min_replies: MinReplies_ = None,
-    keep_replies: Annotated[str, typer.Option(help="Replies to save: last, all or none.")] = "last",
     bounds: Annotated[
         bool, typer.Option(help="Also score each site alone, the server alone and all data pooled.")
     ] = True,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
-    start: Annotated[Path | None, typer.Option(help="Start from the posterior of the run in this folder.")] = None,
+    privacy: PrivacyOptions,
+    cohort: CohortOptions,
+    compute: ComputeOptions,
     threads: Annotated[
         int | None, typer.Option(help="Number of BLAS threads; by default one for small networks.")
     ] = None,
-    device: Device_ = "cpu",
-    columns: Columns_ = None,
-    drop: Drop_ = None,
-    text: Text_ = None,
-    categories: Categories_ = None,
-    missing: Missing_ = None,
-    unknown: Unknown_ = None,
-    delimiter: Delimiter_ = None,
-    decimal: Decimal_ = None,
-    group: Group_ = None,
-    test: Test_ = 0.2,
-    epsilon: Epsilon_ = None,
-    delta: Delta_ = None,
-    unit: Unit_ = None,
-    noise: Noise_ = None,
-    honest: Honest_ = None,
+    out_: Annotated[Path | None, typer.Option("--out", help="Folder for the results; runs/… by default.")] = None,
+    keep_replies: Annotated[str, typer.Option(help="Replies to save: last, all or none.")] = "last",
+    start: Annotated[Path | None, typer.Option(help="Start from the posterior of the run in this folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     as_json: Json_ = False,
 ) -> None:
     """Run one method and write a report."""
-    from consilience.console.run_plan import RunPlan, execute, resume_plan
-    from consilience.engines.participation import Participation
-    from consilience.promises import check_private
-    from consilience.runs.recipe import Recipe, run_folder
+    from consilience.console.run_plan import RunPlan, choose, execute, resume_plan
+    from consilience.runs.recipe import run_folder
     from consilience.runs.store import Store
 
-    private = privacy_settings(epsilon, delta, unit, noise, honest)
+    private = privacy.settings()
     if resume is not None:
         plan = resume_plan(resume, given_options(ctx))
     else:
-        read = read_options(ctx.params)
         if level is not None and not conformal:
             conformal = ASIDE
-        recipe = Recipe(
-            method or "",
-            data=data,
-            target=read.target,
-            reading=read.reading,
-            test=test,
-            task=task,
-            time=time,
-            event=event,
-            exposure=exposure,
-            horizon=horizon,
-            sites=sites,
-            split=split,
-            seed=seed,
-            calibration=calibration,
-            inputs=inputs,
-            validation=validation,
-            conformal=conformal,
-            settings=tuple(settings or ()),
-            data_dir=data_dir,
-        )
-        if method is None and model is None:
-            recipe = recipe.choose_all(features)
-        elif method is None:
-            recipe = recipe.choose_network(model, features, ()).choose_method()
-        else:
-            recipe = recipe.choose_network(model, features, [recipe.build_method()])
-        if private:
-            check_private(recipe.build_method())
-            recipe = recipe.protect(private)
-        say_features(recipe, model, features, not as_json)
+        roles = {"split": split, "seed": seed, "validation": validation, "conformal": conformal}
+        recipe = rows.recipe(method=method or "", settings=tuple(settings or ()), **roles)
+        recipe = choose(recipe, network.model, network.features, private)
+        say_features(recipe, network.model, network.features, not as_json)
         options = {
-            "out": out_ or run_folder(recipe.method.rpartition(":")[2], data),
+            "out": out_ or run_folder(recipe.method.rpartition(":")[2], rows.data),
             "rounds": rounds,
-            "engine": engine,
+            "engine": compute.engine,
             "threads": threads,
-            "device": device,
+            "device": compute.device,
             "start": start,
             "keep_replies": keep_replies,
             "level": level,
-            "participation": Participation(participation, dropout, deadline, min_replies),
+            "participation": cohort.cohort(),
         }
         plan = RunPlan(recipe, bounds, options)
     folder = Path(plan.options["out"])

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from consilience.console.app import study_app
-from consilience.console.given import privacy_settings
+from consilience.console.groups import PrivacyOptions, with_groups
 from consilience.console.handed import say, write_files
-from consilience.console.options import Delta_, Epsilon_, Honest_, Noise_, Seed_, Set_, Unit_, features_like
+from consilience.console.options import Seed_, Set_, features_like
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 @study_app.command()
+@with_groups
 def new(
     name: Annotated[str, typer.Argument(help="The study's name; its file will be NAME.toml.")],
+    *,
     like: Annotated[
         Path | None,
         typer.Option(help="A table to propose columns from: categories are copied into the study, rows are not."),
@@ -64,11 +66,7 @@ def new(
     secure: Annotated[
         bool, typer.Option("--secure", help="Sites mask what they send: the coordinator sees the sum alone.")
     ] = False,
-    epsilon: Epsilon_ = None,
-    delta: Delta_ = None,
-    unit: Unit_ = None,
-    noise: Noise_ = None,
-    honest: Honest_ = None,
+    privacy: PrivacyOptions,
     patient: Annotated[
         str | None, typer.Option(help="The column that says whose a row is, with --unit patient.")
     ] = None,
@@ -104,7 +102,7 @@ def new(
         hand_out,
         features,
         secure,
-        _privacy(epsilon, delta, unit, noise, honest, patient),
+        _privacy(privacy, patient),
     )
     draft = dataclasses.replace(
         draft,
@@ -115,7 +113,7 @@ def new(
         level=level,
         calibrate=0.2 * bool(level),
         guarantee=guarantee,
-        grid=_grid(epsilon, level),
+        grid=_grid(privacy.epsilon, level),
     )
     draft.check()
     key = new_key(path.with_suffix(".key"))
@@ -148,26 +146,24 @@ def _grid(epsilon: float | None, level: float) -> int:
     return NOISY_GRID
 
 
-def _privacy(
-    epsilon: float | None,
-    delta: float | None,
-    unit: str | None,
-    noise: str | None,
-    honest: int | None,
-    patient: str | None,
-) -> dict[str, Any]:
+def _privacy(privacy: PrivacyOptions, patient: str | None) -> dict[str, Any]:
     """The fields of [privacy]; a study of patients keeps their rows together, and sets none aside."""
-    if (unit == "patient") != (patient is not None):
+    if (privacy.unit == "patient") != (patient is not None):
         raise InputError("--unit patient and --patient COLUMN belong together: give both or neither.")
-    if unit == "patient":
-        unit = None
-    if not privacy_settings(epsilon, delta, unit, noise, honest):
+    if privacy.unit == "patient":
+        privacy = dataclasses.replace(privacy, unit=None)
+    if not privacy.settings():
         if patient is not None:
             raise InputError("--patient belongs to --epsilon: give it too.")
         return {}
-    fields = {"epsilon": epsilon, "delta": delta or 1e-5, "noise_added": noise or "site", "honest_sites": honest or 0}
+    fields = {
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta or 1e-5,
+        "noise_added": privacy.noise or "site",
+        "honest_sites": privacy.honest or 0,
+    }
     if patient is None:
-        return {**fields}
+        return fields
     return {**fields, "patient": patient, "choose": 0.0, "test": 0.0}
 
 

@@ -8,154 +8,76 @@ from typing import Annotated, Any
 import typer
 
 from consilience.console.app import app
-from consilience.console.given import privacy_settings, read_options
-from consilience.console.options import (
-    Calibration_,
-    Categories_,
-    Columns_,
-    Data_,
-    DataDir_,
-    Deadline_,
-    Decimal_,
-    Delimiter_,
-    Delta_,
-    Device_,
-    Drop_,
-    Dropout_,
-    Engine_,
-    Epsilon_,
-    Event_,
-    Exposure_,
-    Features_,
-    Group_,
-    Honest_,
-    Horizon_,
-    Inputs_,
-    MinReplies_,
-    Missing_,
-    Model_,
-    Noise_,
-    Participation_,
-    Seeds_,
-    Set_,
-    Sites_,
-    Split_,
-    Target_,
-    Task_,
-    Test_,
-    Text_,
-    Time_,
-    Unit_,
-    Unknown_,
+from consilience.console.groups import (
+    CohortOptions,
+    ComputeOptions,
+    DataOptions,
+    NetworkOptions,
+    PrivacyOptions,
+    with_groups,
 )
+from consilience.console.options import DataDir_, Rounds_, Seeds_, Set_, Split_
 from consilience.console.screen import live, out, print_report, progress, say_features, stoppable
 from consilience.disk.locks import lock_folder
 
 
 @app.command(short_help="Compare methods on the same splits and seeds.")
+@with_groups
 def compare(
-    ctx: typer.Context,
-    rows: Annotated[
+    words: Annotated[
         list[str] | None,
         typer.Argument(metavar="METHOD…", help="Methods, with settings in brackets, as 'fedavg[rounds=10]'."),
     ] = None,
-    data: Data_ = "digits",
-    target: Target_ = None,
-    task: Task_ = None,
-    time: Time_ = None,
-    event: Event_ = None,
-    exposure: Exposure_ = None,
-    horizon: Horizon_ = None,
-    sites: Sites_ = None,
+    *,
+    rows: DataOptions,
     split: Annotated[str | None, typer.Option(help="One or several splits, separated by commas.")] = None,
     seeds: Seeds_ = "0",
-    model: Model_ = None,
-    features: Features_ = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of methods that run several; 10 by default.")] = None,
-    engine: Engine_ = "auto",
-    device: Device_ = "cpu",
-    calibration: Calibration_ = 30,
-    inputs: Inputs_ = 0,
-    validation: Annotated[float, typer.Option(help="Fraction of training rows held out, as for tuning.")] = 0.0,
+    network: NetworkOptions,
     common: Annotated[
         list[str] | None, typer.Option("--set", help="A setting for every method that has it; may be repeated.")
     ] = None,
     settings: Annotated[
         str | None, typer.Option(help="A file written by `tune`, or the name of a preset, as hasan2024.")
     ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of methods that run several; 10 by default.")] = None,
+    validation: Annotated[float, typer.Option(help="Fraction of training rows held out, as for tuning.")] = 0.0,
     reference: Annotated[
         str | None, typer.Option(help="The row that the others are compared with; the first by default.")
     ] = None,
     bounds: Annotated[bool, typer.Option(help="Add each site alone, the server alone and all data pooled.")] = True,
-    participation: Participation_ = None,
-    dropout: Dropout_ = 0.0,
-    deadline: Deadline_ = None,
-    min_replies: MinReplies_ = None,
+    privacy: PrivacyOptions,
+    cohort: CohortOptions,
+    compute: ComputeOptions,
     out_: Annotated[
         Path | None, typer.Option("--out", help="Folder for the results; run again with the same folder to continue.")
     ] = None,
-    data_dir: DataDir_ = None,
-    columns: Columns_ = None,
-    drop: Drop_ = None,
-    text: Text_ = None,
-    categories: Categories_ = None,
-    missing: Missing_ = None,
-    unknown: Unknown_ = None,
-    delimiter: Delimiter_ = None,
-    decimal: Decimal_ = None,
-    group: Group_ = None,
-    test: Test_ = 0.2,
-    epsilon: Epsilon_ = None,
-    delta: Delta_ = None,
-    unit: Unit_ = None,
-    noise: Noise_ = None,
-    honest: Honest_ = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print only compare.json on standard output.")] = False,
 ) -> None:
     """Run several methods on the same splits and seeds, and write one report."""
     from consilience.comparison.export import write_comparison
     from consilience.comparison.plan import Plan, parse_seeds
     from consilience.comparison.running import compare_plan
-    from consilience.engines.participation import Participation
     from consilience.report.table import comparison_table
-    from consilience.runs.recipe import Recipe, run_folder
+    from consilience.runs.recipe import run_folder
     from consilience.runs.store import Store
 
-    read = read_options(ctx.params)
-    private = privacy_settings(epsilon, delta, unit, noise, honest)
-    recipe = Recipe(
-        data=data,
-        target=read.target,
-        reading=read.reading,
-        test=test,
-        task=task,
-        time=time,
-        event=event,
-        exposure=exposure,
-        horizon=horizon,
-        sites=sites,
-        calibration=calibration,
-        inputs=inputs,
-        validation=validation,
-        data_dir=data_dir,
-    )
     plan = Plan(
-        tuple(rows or ()),
-        recipe,
+        tuple(words or ()),
+        rows.recipe(validation=validation),
         splits=_splits(split),
         seeds=parse_seeds(seeds),
         rounds=rounds,
-        engine=engine,
-        device=device,
+        engine=compute.engine,
+        device=compute.device,
         common=tuple(common or ()),
         settings=settings,
         bounds=bounds,
-        participation=Participation(participation, dropout, deadline, min_replies),
+        participation=cohort.cohort(),
     )
-    plan = plan.choose_network(model, features).protect(private)
-    say_features(plan.recipe, model, features, not as_json)
+    plan = plan.choose_network(network.model, network.features).protect(privacy.settings())
+    say_features(plan.recipe, network.model, network.features, not as_json)
     plan.check()
-    store = Store(out_ or run_folder("compare", data))
+    store = Store(out_ or run_folder("compare", rows.data))
     with lock_folder(store.folder):
         with stoppable(store.folder), live(not as_json) as show:
             comparison = compare_plan(plan, store.folder, reference, lambda now: show(comparison_table(now.to_json())))
@@ -165,12 +87,11 @@ def compare(
 
 
 @app.command(short_help="Choose a method's settings on validation rows.")
+@with_groups
 def tune(
-    ctx: typer.Context,
     method: Annotated[str, typer.Argument(help="The method; settings in brackets are fixed.")],
-    data: Data_ = "digits",
-    target: Target_ = None,
-    sites: Sites_ = None,
+    *,
+    rows: DataOptions,
     split: Split_ = None,
     seeds: Seeds_ = "0",
     grid: Annotated[str, typer.Option(help='`papers`, or a JSON file as {"inference.rate": [0.1, 0.01]}.')] = "papers",
@@ -178,69 +99,37 @@ def tune(
         int, typer.Option(help="Number of trials drawn from the grid; use the same for every method.")
     ] = 20,
     score: Annotated[str, typer.Option(help="The score to optimise: nll, brier, crps, accuracy or rmse.")] = "nll",
-    model: Model_ = None,
-    features: Features_ = None,
-    rounds: Annotated[
-        int | None, typer.Option(help="Number of rounds; 1 for one-round methods, 10 for others.")
-    ] = None,
-    engine: Engine_ = "auto",
-    device: Device_ = "cpu",
-    calibration: Calibration_ = 30,
-    inputs: Inputs_ = 0,
-    validation: Annotated[float, typer.Option(help="Fraction of training rows held out to tune on.")] = 0.2,
+    network: NetworkOptions,
     common: Set_ = None,
+    rounds: Rounds_ = None,
+    validation: Annotated[float, typer.Option(help="Fraction of training rows held out to tune on.")] = 0.2,
+    compute: ComputeOptions,
     out_: Annotated[
         Path | None, typer.Option("--out", help="Folder for the results; several methods may share one.")
     ] = None,
-    data_dir: DataDir_ = None,
-    columns: Columns_ = None,
-    drop: Drop_ = None,
-    text: Text_ = None,
-    categories: Categories_ = None,
-    missing: Missing_ = None,
-    unknown: Unknown_ = None,
-    delimiter: Delimiter_ = None,
-    decimal: Decimal_ = None,
-    group: Group_ = None,
-    task: Task_ = None,
-    test: Test_ = 0.2,
     as_json: Annotated[bool, typer.Option("--json", help="Print only settings.json on standard output.")] = False,
 ) -> None:
     """Choose a method's settings on validation rows; test rows are never used."""
     from consilience.comparison.plan import parse_seeds
     from consilience.comparison.search import Search, Trial, run_search, write_settings
     from consilience.report.table import trial_table
-    from consilience.runs.recipe import Recipe, run_folder
+    from consilience.runs.recipe import run_folder
 
-    read = read_options(ctx.params)
-    recipe = Recipe(
-        data=data,
-        target=read.target,
-        reading=read.reading,
-        test=test,
-        task=task,
-        sites=sites,
-        split=split,
-        calibration=calibration,
-        inputs=inputs,
-        validation=validation,
-        data_dir=data_dir,
-    )
     search = Search(
         method,
-        recipe,
+        rows.recipe(split=split, validation=validation),
         seeds=parse_seeds(seeds),
         grid=grid,
         budget=budget,
         score=score,
         rounds=rounds,
-        engine=engine,
-        device=device,
+        engine=compute.engine,
+        device=compute.device,
         common=tuple(common or ()),
     )
-    search = search.choose_network(model, features)
-    say_features(search.recipe, model, features, not as_json)
-    folder = out_ or run_folder("tune", data)
+    search = search.choose_network(network.model, network.features)
+    say_features(search.recipe, network.model, network.features, not as_json)
+    folder = out_ or run_folder("tune", rows.data)
 
     def show_trials(trials: list[Trial]) -> Any:
         return trial_table(method, [(t.point, t.values, t.mean) for t in trials], score)

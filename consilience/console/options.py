@@ -120,6 +120,7 @@ Inputs_ = Annotated[
         help="Unlabelled rows at the server: a number, a fraction below 1, or another data set, as cifar100:2000.",
     ),
 ]
+Rounds_ = Annotated[int | None, typer.Option(help="Number of rounds; 1 for one-round methods, 10 for others.")]
 Json_ = Annotated[bool, typer.Option("--json", help="Print only run.json on standard output.")]
 Participation_ = Annotated[
     float | None, typer.Option(help="Sites per round: a number, or a fraction below 1; all by default.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from consilience.formats.typed import restore_fields
 from consilience.method import Method
 from consilience.methods import is_own_method, known_method
 from consilience.models import is_import_path
+from consilience.promises import check_private
 from consilience.runs.provenance import hash_tables
 from consilience.runs.recipe import Recipe
 from consilience.runs.resuming import check_resumed
@@ -32,6 +34,33 @@ class RunPlan(NamedTuple):
     bounds: bool
     options: dict[str, Any]  # arguments of `co.run`
     method: Method | None = None  # as an earlier start made it; None: as the recipe does, with today's defaults
+
+
+def choose(recipe: Recipe, model: str | None, features: str | None, private: Sequence[str]) -> Recipe:
+    """Choose the method and the network where nobody named them, and protect them where that is asked for.
+
+    Args:
+        recipe: What was asked for; without a method, `""`.
+        model: The network, or None.
+        features: The feature map, or None.
+        private: Settings of a method's `privacy`; none: nothing is asked for.
+
+    Returns:
+        The recipe, with everything chosen.
+
+    Raises:
+        InputError: The method, its settings or the data cannot be used, or it has no private form.
+    """
+    if not recipe.method and model is None:
+        recipe = recipe.choose_all(features)
+    elif not recipe.method:
+        recipe = recipe.choose_network(model, features, ()).choose_method()
+    else:
+        recipe = recipe.choose_network(model, features, [recipe.build_method()])
+    if private:
+        check_private(recipe.build_method())
+        recipe = recipe.protect(private)
+    return recipe
 
 
 def execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
