@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import sys
 import warnings
+from functools import cache
 from typing import TextIO
 
+import click
+import typer
 from rich.text import Text
 
 from consilience.cli import (  # noqa: F401 — they add their commands
@@ -37,7 +40,7 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             _register_plugins()
-            app()
+            _build_commands()()
     except InputError as error:
         _say("Error", "bold red", str(error))
         sys.exit(2)
@@ -49,6 +52,12 @@ def main() -> None:
             place = f"{error.filename}: "
         _say("Error", "bold red", f"{place}{error.strerror}. Check that the path is right and that you may use it.")
         sys.exit(2)
+
+
+@cache
+def _build_commands() -> click.Command:
+    """Make the commands of their functions, once a process: it takes as long as many a command."""
+    return typer.main.get_command(app)
 
 
 def _register_plugins() -> None:
