@@ -41,7 +41,7 @@ def calibration_of(agreement: Agreement) -> Calibration:
     if not kind and classes:
         kind = "class"
     kind = kind or "pooled"
-    score = score_from(agreement.nonconformity or None, bool(classes))
+    score = score_from(agreement.nonconformity or None, agreement.kind)
     edges = score.edges(agreement.grid, len(classes) or None)
     plan = Calibration(kind, agreement.level, score, edges, classes, agreement.seed)
     if agreement.privacy is not None and kind != "own":

@@ -48,6 +48,11 @@ class SetsReport:
     by_class: Sequence[Covered]
     refused: str = ""
 
+    @property
+    def is_of_times(self) -> bool:
+        """Whether the sets are lower bounds of times to an event."""
+        return self.score == "time"
+
 
 def read_sets(value: Json | None) -> SetsReport | None:
     """Read what a report says under `guarantee`.
@@ -114,7 +119,10 @@ def sets_sentence(sets: SetsReport, is_regression: bool) -> str:
     covered = sets.overall
     low, high = (percent(end) for end in covered.interval)
     text += f": {percent(covered.coverage, 1)} of test rows covered ({low} to {high})"
-    text += f", {write_size(covered.size, is_regression)} on average"
+    size = write_size(covered.size, is_regression)
+    if sets.is_of_times:
+        size = f"a lower bound of {number(covered.size)}"
+    text += f", {size} on average"
     if len(sets.by_site) > 1:
         worst = sets.by_site[0]
         text += f"; least at site {worst.name}, {percent(worst.coverage, 1)}"

@@ -82,7 +82,7 @@ def check_calibration(kind: str, level: float, is_classification: bool, noise: f
     if not 0 < level < 1:
         raise InputError(f"level={level:g} is not between 0 and 1: write for example 0.9.")
     if kind == "class" and not is_classification:
-        raise InputError("A guarantee by class needs classes, and this predicts a number: use kind 'pooled'.")
+        raise InputError("A guarantee by class needs classes, and there are none here: use kind 'pooled'.")
     if noise and kind in ("quantile", "own"):
         raise InputError(f"Noise is for counts, and kind '{kind}' sends none: use kind 'pooled' or 'class'.")
     if not 0 <= noise < math.inf:

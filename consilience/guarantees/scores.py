@@ -11,11 +11,14 @@ from torch import Tensor
 
 from consilience.errors import InputError, unknown_name
 from consilience.key import Key, Stream
+from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Distribution, Normal
 
 FOR_CLASSES = ("hinge", "aps", "raps")
 FOR_NUMBERS = ("residual", "quantile")
-SCORES = (*FOR_CLASSES, *FOR_NUMBERS)
+FOR_TIMES = ("time",)
+SCORES = (*FOR_CLASSES, *FOR_NUMBERS, *FOR_TIMES)
+SCORES_FOR = {"classification": FOR_CLASSES, "regression": FOR_NUMBERS, "survival": FOR_TIMES}
 CALIBRATION = 0  # what the key of the draws is folded by: rows that calibrate
 PREDICTION = 1  # rows that are predicted
 SMALLEST = 12  # orders of magnitude of a probability that a grid tells from 0
@@ -29,7 +32,8 @@ class Score:
         name: `hinge`: 1 − p(y). `aps`: the probability of all classes above y and of a random part of y's (Romano,
             Sesia and Candès 2020). `raps`: the same with a penalty for each rank of y beyond the free ones
             (Angelopoulos et al. 2021). `residual`: |y − μ|/σ. `quantile`: how far y lies outside the predictive
-            interval of the level, negative inside (Romano, Patterson and Candès 2019).
+            interval of the level, negative inside (Romano, Patterson and Candès 2019). `time`: S(t | x) at the time of
+            the event, or until which nobody saw one: the earlier, the larger.
         penalty: Of `raps`, for each further rank.
         free: Ranks of `raps` without a penalty.
     """
@@ -56,9 +60,9 @@ class Score:
             classes: How many classes there are; None for numbers.
 
         Returns:
-            Ascending edges [grid] in float64. For classes three quarters are uniform, the others come ever closer to
-            the largest score, so that models that are sure and wrong keep finite sets; for residuals, whose unit is a
-            standard deviation, they are geometric.
+            Ascending edges [grid] in float64. For classes and times three quarters are uniform, the others come ever
+            closer to the largest score, so that models that are sure and wrong keep finite sets; for residuals, whose
+            unit is a standard deviation, they are geometric.
 
         Raises:
             InputError: There are too few edges.
@@ -80,22 +84,22 @@ class Score:
         return largest * torch.cat([uniform, nearer, torch.ones(1, dtype=torch.float64)])
 
 
-def score_from(text: str | None, is_classification: bool) -> Score:
+def score_from(text: str | None, kind: str) -> Score:
     """Read a score.
 
     Args:
         text: Its name, as `aps`; with numbers, as `raps:0.1:2`. None for the usual one.
-        is_classification: Whether classes are predicted.
+        kind: What is predicted: `classification`, `regression` or `survival`.
 
     Returns:
-        The score; `hinge` and `residual` are usual.
+        The score; `hinge`, `residual` and `time` are usual.
 
     Raises:
         InputError: There is no such score, or it is not for this kind of problem.
     """
-    known: tuple[str, ...] = FOR_NUMBERS
-    if is_classification:
-        known = FOR_CLASSES
+    if kind not in SCORES_FOR:
+        raise InputError(f"Prediction sets are for classes, numbers and times, and this predicts {kind}.")
+    known = SCORES_FOR[kind]
     name, *numbers = (text or known[0]).split(":")
     if name not in known:
         raise unknown_name("score", name, known)
@@ -175,6 +179,30 @@ def number_scores(score: Score, p: Normal, y: Tensor, level: float) -> Tensor:
     return found.nan_to_num(nan=math.inf, posinf=math.inf)
 
 
+def time_scores(p: Survival, times: Tensor) -> Tensor:
+    """Score times: how likely no event was to be seen by then.
+
+    A row without an event counts by the time until which it was watched. That is not after the time of its event, so
+    that a bound below the one is a bound below the other, however rows are censored.
+
+    Args:
+        p: What a model predicts for N rows, on a baseline.
+        times: Of the event, or the last at which there was none [N].
+
+    Returns:
+        S(t | x) by the last time of the curve that is not after t [N] in float64; 1 before the first, infinite where it
+        is not a number.
+
+    Raises:
+        InputError: The model has no curves.
+    """
+    if not p.times.shape[1]:
+        raise InputError("A bound on a time needs survival curves, and this model has no baseline: run it with scores.")
+    place = (p.times.double() <= times.double().reshape(-1, 1)).sum(1, keepdim=True)
+    curves = torch.cat([torch.ones(len(p.risk), 1, dtype=torch.float64), p.curves], 1)
+    return curves.gather(1, place).squeeze(1).nan_to_num(nan=math.inf)
+
+
 def mean_and_deviation(p: Normal) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of an observation, for a single number a row.
 
@@ -220,6 +248,10 @@ def row_scores(score: Score, p: Distribution, y: Tensor, u: Tensor, level: float
     """
     if isinstance(p, Categorical) and score.is_for_classes:
         return class_scores(score, p, u).gather(1, y.long().reshape(-1, 1)).squeeze(1)
-    if isinstance(p, Normal) and not score.is_for_classes:
+    if isinstance(p, Normal) and score.name in FOR_NUMBERS:
         return number_scores(score, p, y, level)
-    raise InputError(f"The score '{score}' is not for these predictions: prediction sets are for classes and numbers.")
+    if isinstance(p, Survival) and score.name in FOR_TIMES:
+        return time_scores(p, y[:, 0])
+    raise InputError(
+        f"The score '{score}' is not for these predictions: prediction sets are for classes, numbers and times."
+    )

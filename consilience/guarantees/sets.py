@@ -10,8 +10,17 @@ import torch
 from torch import Tensor
 
 from consilience.errors import InputError
-from consilience.guarantees.scores import PREDICTION, class_scores, draws, mean_and_deviation, reach, score_from
+from consilience.guarantees.scores import (
+    FOR_TIMES,
+    PREDICTION,
+    class_scores,
+    draws,
+    mean_and_deviation,
+    reach,
+    score_from,
+)
 from consilience.key import Key
+from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Distribution, Normal
 
 PROMISES = {
@@ -30,6 +39,10 @@ ASSUMPTIONS = {
     "own": "a site's new rows are like its calibration rows, from which the model was not made; other sites do not "
     "matter",
 }
+COVERED_TIMES = (
+    "A row is covered if its event, or the end of its watch, is not before its lower bound; its event then is not "
+    "either, however rows are censored."
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +77,10 @@ class Guarantee:
     @property
     def promise(self) -> str:
         """What holds, in one sentence; on average over calibration rows."""
-        return f"{PROMISES[self.kind].format(level=f'{100 * self.level:g} %')}."
+        text = f"{PROMISES[self.kind].format(level=f'{100 * self.level:g} %')}."
+        if self.score in FOR_TIMES:
+            text += f" {COVERED_TIMES}"
+        return text
 
     @property
     def assumption(self) -> str:
@@ -153,7 +169,7 @@ def prediction_sets(p: Categorical, guarantee: Guarantee, site: str | None = Non
     Raises:
         InputError: The thresholds are for numbers or for other classes, or the site is not known.
     """
-    score = score_from(guarantee.score, True)
+    score = score_from(guarantee.score, "classification")
     thresholds = threshold_of(guarantee, site)
     if len(thresholds) not in (1, p.log_probs.shape[1]):
         raise InputError("The thresholds are for another number of classes: calibrate this model.")
@@ -176,7 +192,7 @@ def prediction_intervals(p: Normal, guarantee: Guarantee, site: str | None = Non
     Raises:
         InputError: The thresholds are for classes, or the site is not known.
     """
-    score = score_from(guarantee.score, False)
+    score = score_from(guarantee.score, "regression")
     threshold = float(threshold_of(guarantee, site))
     mean, deviation = mean_and_deviation(p)
     if math.isinf(threshold):
@@ -186,6 +202,30 @@ def prediction_intervals(p: Normal, guarantee: Guarantee, site: str | None = Non
     else:
         half = (reach(guarantee.level) * deviation + threshold).clamp(min=0)
     return mean - half, mean + half
+
+
+def lower_bounds(p: Survival, guarantee: Guarantee, site: str | None = None) -> Tensor:
+    """Find the time before which no event is expected.
+
+    Args:
+        p: What the model predicts for N rows, on a baseline.
+        guarantee: The thresholds for this model.
+        site: Whose rows they are, where each site has its own threshold.
+
+    Returns:
+        The first time at which S(t | x) is at most the threshold [N] in float64; the last of the curve where it never
+        is, and 0 where the threshold is 1 or more.
+
+    Raises:
+        InputError: The thresholds are for something else, or the site is not known.
+    """
+    score_from(guarantee.score, "survival")
+    threshold = float(threshold_of(guarantee, site))
+    if threshold >= 1:
+        return torch.zeros(len(p.risk), dtype=torch.float64)
+    reached = p.curves <= threshold
+    first = torch.where(reached.any(1), reached.int().argmax(1), p.times.shape[1] - 1)
+    return p.times.double().gather(1, first.unsqueeze(1)).squeeze(1)
 
 
 def contains(
@@ -201,11 +241,15 @@ def contains(
         u: A uniform number for each row [N], for scores with a random part.
 
     Returns:
-        Whether each row's set holds the truth [N], and the number of its classes or the width of its interval [N].
+        Whether each row's set holds the truth [N], and the number of its classes, the width of its interval or its
+        lower bound [N].
     """
     if isinstance(p, Categorical):
         sets = prediction_sets(p, guarantee, site, u)
         return sets.gather(1, y.long().reshape(-1, 1)).squeeze(1), sets.sum(1).double()
+    if isinstance(p, Survival):
+        bound = lower_bounds(p, guarantee, site)
+        return y[:, 0].double() >= bound, bound
     assert isinstance(p, Normal)
     low, high = prediction_intervals(p, guarantee, site)
     target = y.reshape(low.shape).double()

@@ -41,6 +41,8 @@ def _picture(sets: SetsReport, groups: Sequence[Covered], what: str, is_regressi
     size = "classes in a set"
     if is_regression:
         size = "width of an interval"
+    if sets.is_of_times:
+        size = "lower bound"
     caption = (
         f"The share of each {what}'s test rows whose prediction set holds the truth, the least first; bars are exact "
         f"95 % intervals (Clopper and Pearson), the dashed line is the level. Beside it, the mean {size}."

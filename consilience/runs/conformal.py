@@ -28,6 +28,7 @@ from consilience.method import Method
 from consilience.predictive import Predictive
 from consilience.privacy.discrete import Simulated
 from consilience.runs.result import Result
+from consilience.scoring.times import grid_of, with_baseline
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -53,7 +54,8 @@ def conformal(
         level: The share of rows that the sets shall cover.
         kind: `class`, `pooled`, `quantile` or `own`; if None, `class` where every class has rows enough, else
             `pooled`.
-        score: `hinge`, `aps` or `raps` for classes, `residual` or `quantile` for numbers; the first of them if None.
+        score: `hinge`, `aps` or `raps` for classes, `residual` or `quantile` for numbers, `time` for times to an event;
+            the first of them if None.
         grid: How many edges scores are counted on.
         noise: The variance of the Gaussian noise in every cell of the summed counts, whose cost in level is accounted
             for.
@@ -107,9 +109,9 @@ def calibrate(
     check_calibration(kind or "pooled", level, sites.classes is not None, noise)
     if kind is None:
         kind = choose_kind(level, _class_counts(sites))
-    found = score_from(score, sites.classes is not None)
+    found = score_from(score, sites.kind)
     plan = Calibration(kind, level, found, found.edges(grid, sites.classes), class_names(sites), seed, noise)
-    models = _models(method, task, state, len(sites))
+    models = _models(method, task, state, sites)
     scores = [_scores(plan, models[k], rows, k) for k, rows in enumerate(sites.conformal)]
     if kind == "own":
         return own_guarantee(plan, scores, sites.names)
@@ -142,7 +144,7 @@ def assess(method: Method, task: Task, state: Tree, sites: Sites, guarantee: Gua
         The guarantee with its coverage over all rows, by site and by class, the worst first; widths are in the
         target's unit.
     """
-    models = _models(method, task, state, len(sites))
+    models = _models(method, task, state, sites)
     inside = []
     sizes = []
     for k, rows in enumerate(sites.test):
@@ -230,12 +232,17 @@ def _class_counts(sites: Sites) -> list[int] | None:
     return counts
 
 
-def _models(method: Method, task: Task, state: Tree, sites: int) -> Sequence[Predictive]:
-    """The model of each site: its own where it has one."""
-    personal = method.personal(task, state)
-    if personal is not None:
-        return personal
-    return [method.predictive(task, state)] * sites
+def _models(method: Method, task: Task, state: Tree, sites: Sites) -> Sequence[Predictive]:
+    """The model of each site: its own where it has one; of times, on the baseline of all training rows."""
+    models = method.personal(task, state)
+    if models is None:
+        models = [method.predictive(task, state)] * len(sites)
+    grid = grid_of(task, sites)
+    if grid is None:
+        return models
+    with torch.no_grad():
+        on_baseline = {model: with_baseline(model, sites.train, grid) for model in dict.fromkeys(models)}
+    return [on_baseline[model] for model in models]
 
 
 def _scores(plan: Calibration, model: Predictive, rows: Data, site: int) -> Tensor:

@@ -28,7 +28,7 @@ from consilience.engines.soundness import draw_probes
 from consilience.errors import InputError, unknown_name
 from consilience.findings.frames import to_frame, to_html
 from consilience.formats.blueprint import blueprint
-from consilience.guarantees.sets import Guarantee, prediction_intervals, prediction_sets
+from consilience.guarantees.sets import Guarantee, lower_bounds, prediction_intervals, prediction_sets
 from consilience.key import Key
 from consilience.method import Method, name
 from consilience.outcomes.counts import Counts
@@ -81,8 +81,8 @@ class Prediction(NamedTuple):
         epistemic: The uncertainty from not knowing the weights.
         disagreement: The part of it between sites.
         sets: Whether each class is in the prediction set, [N, C]; None for a regression, or where no level is asked.
-        low: The lower end of the prediction interval in the target's units; None likewise.
-        high: Its upper end.
+        low: The lower end of the prediction interval in the target's units, or a time's lower bound; None likewise.
+        high: Its upper end; None also for times, which have none.
         survival: The chance of no event by each time, [N, T]; for times to an event only, whose `mean` and `var` are
             those of the log-hazard.
         times: The times, [T].
@@ -188,7 +188,10 @@ class Result:
             on = recall_baseline(p, self.report)
             assert isinstance(on, Survival)
             parts = (u.aleatoric, u.epistemic, u.disagreement)
-            return Prediction(None, p.risk, p.var, *parts, survival=on.curves, times=on.times[0])
+            low = None
+            if guarantee is not None:
+                low = lower_bounds(on, guarantee, site)
+            return Prediction(None, p.risk, p.var, *parts, low=low, survival=on.curves, times=on.times[0])
         if isinstance(p, Counts):
             return Prediction(None, p.mean, p.total, u.aleatoric, u.epistemic, u.disagreement)
         scale, shift = self.sites.target_scale, self.sites.target_shift

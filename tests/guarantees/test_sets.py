@@ -169,12 +169,15 @@ def test_several_numbers_a_row_are_refused() -> None:
 
 
 def test_a_score_is_for_its_kind_of_predictions() -> None:
-    assert score_from("raps:0.2:3", True) == Score("raps", 0.2, 3)
-    assert str(score_from("raps:0.2:3", True)) == "raps:0.2:3"
-    for text, is_classification in (("residual", True), ("aps", False), ("raps:x", True), ("aps:1", True)):
+    assert score_from("raps:0.2:3", "classification") == Score("raps", 0.2, 3)
+    assert str(score_from("raps:0.2:3", "classification")) == "raps:0.2:3"
+    wrong = {"residual": "classification", "aps": "regression", "raps:x": "classification", "aps:1": "classification"}
+    for text, kind in wrong.items():
         with pytest.raises(InputError):
-            score_from(text, is_classification)
-    with pytest.raises(InputError, match="for classes and numbers"):
+            score_from(text, kind)
+    with pytest.raises(InputError, match="this predicts counts"):
+        score_from(None, "counts")
+    with pytest.raises(InputError, match="for classes, numbers and times"):
         row_scores(
             Score("hinge"), Normal(torch.zeros(1), torch.ones(1), torch.ones(1)), torch.zeros(1), torch.zeros(1), 0.9
         )

@@ -11,7 +11,7 @@ import consilience as co
 EFFECTS = np.array([0.5, -0.3, 0.0])
 
 
-def survival_sites(n: int = 240, sites: int = 4, seed: int = 0, test: float = 0.3) -> co.Sites:
+def survival_sites(n: int = 240, sites: int = 4, seed: int = 0, test: float = 0.3, conformal: float = 0.0) -> co.Sites:
     """Times with many ties, a baseline that differs from site to site, and about half of the rows censored."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 3))
@@ -20,7 +20,7 @@ def survival_sites(n: int = 240, sites: int = 4, seed: int = 0, test: float = 0.
     censored = rng.integers(1, 60, size=n)
     y = np.stack([np.minimum(time, censored), time <= censored], 1).astype(float)
     data = co.from_arrays(x, y, site, outcome="survival", standardise=False)
-    return data.split(co.splits.natural(), calibration=0, test=test, seed=seed)
+    return data.split(co.splits.natural(), calibration=0, test=test, seed=seed, conformal=conformal)
 
 
 def count_sites(n: int = 240, sites: int = 4, exposed: bool = True, seed: int = 0) -> co.Sites:
