@@ -32,7 +32,8 @@ case, size, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 import consilience.cli
 import consilience as co
 from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Column, Target
+from consilience.agreement.columns import Column
+from consilience.agreement.target import Target
 from consilience.agreement.rehearsal import rehearse
 def invoke(*words):
     sys.argv = ["consilience", *words]

@@ -38,6 +38,9 @@ class Bounds(NamedTuple):
         noise: The variance of an observation; 0 where it is learned.
         narrowest: The smallest variance that rows need not explain (`Method.narrowest`); None where there is none.
         statistics: Names of running statistics, which are no weights.
+        outcome: `counts` or `survival`, where that is predicted.
+        exposures: The shortest and the longest exposure of a count.
+        output: The largest log-rate or log-hazard in size, where the weights are known that replies are about.
     """
 
     prior_var: float
@@ -51,6 +54,9 @@ class Bounds(NamedTuple):
     noise: float = 0.0
     narrowest: float | None = None
     statistics: tuple[str, ...] = ()
+    outcome: str = ""
+    exposures: tuple[float, float] = (1.0, 1.0)
+    output: float = LARGEST
 
     @property
     def layers(self) -> int:
@@ -66,13 +72,29 @@ class Bounds(NamedTuple):
         Returns:
             √(‖θ₀‖² + 2vn·ℓ) + √(vP), ℓ the most that training can take off a row's loss.
         """
-        loss = math.log(max(self.classes, 2))
-        if not self.classes:
-            loss = 0.5 * self.target * self.target / (self.noise or 1.0)
-            if not self.noise:
-                loss += 0.5 * LOG_NOISE
+        loss = self._row_loss(rows)
         mode = math.hypot(self.start, math.sqrt(2 * self.prior_var * rows * loss))
         return mode + math.sqrt(self.prior_var * self.parameters)
+
+    def _row_loss(self, rows: int) -> float:
+        """ℓ: for times, the logarithm of how many are at risk; for counts, half the deviance of a rate of 1."""
+        if self.classes:
+            return math.log(max(self.classes, 2))
+        if self.outcome == "survival":
+            return math.log(max(rows, 2))
+        if self.outcome == "counts":
+            shortest, longest = self.exposures
+            most = max(self.target, 1.0)
+            return longest + most * max(0.0, math.log(most / shortest))
+        loss = 0.5 * self.target * self.target / (self.noise or 1.0)
+        if not self.noise:
+            loss += 0.5 * LOG_NOISE
+        return loss
+
+    @property
+    def rate(self) -> float:
+        """The largest expected count; that guessed from a row's own count where no weights are known."""
+        return max(self.target + 1.0, self.exposures[1] * math.exp(min(self.output, LARGEST)))
 
     def norm(self, rows: int) -> float:
         """Bound the norm of weights, with slack.
@@ -106,10 +128,15 @@ class Bounds(NamedTuple):
             noise: The variance of an observation, as agreed or learned.
 
         Returns:
-            2 ‖(x, 1)‖² for classes, as ‖p − y‖² ≤ 2 and 1 − Σp² < 1; ‖(x, 1)‖²/σ² for numbers, times the gain.
+            2 ‖(x, 1)‖² for classes, as ‖p − y‖² ≤ 2 and 1 − Σp² < 1; ‖(x, 1)‖²/σ² for numbers; ‖(x, 1)‖² for times, a
+            variance over those at risk; ‖(x, 1)‖² times the largest count at a mode of counts; times the gain.
         """
         by_output = 2.0
-        if not self.classes:
+        if self.outcome == "survival":
+            by_output = 1.0
+        elif self.outcome == "counts":
+            by_output = max(1.0, self.target)
+        elif not self.classes:
             by_output = max(1.0, self.target * self.target / noise) / noise
         return by_output * self.reach * self.reach * gain
 
@@ -125,7 +152,10 @@ class Bounds(NamedTuple):
             P/v + n times what a row adds, with a margin; or what an inference's own narrowest variances add up to.
         """
         by_row = self.row_curvature(min(gain, self.gain(rows)), noise)
-        explained = MARGIN * (self.parameters / self.prior_var + rows * by_row)
+        pull = 0.0
+        if self.outcome == "counts":  # at a mode the rates add up to the counts, and what the prior pulls on a constant
+            pull = self.plain_norm(rows) / self.prior_var * self.reach * self.reach
+        explained = MARGIN * (self.parameters / self.prior_var + rows * by_row + pull)
         if self.narrowest is None:
             return explained
         return max(explained, SLACK * self.parameters / self.narrowest)
@@ -147,8 +177,14 @@ class Bounds(NamedTuple):
             rows: How many rows stand behind the weights.
 
         Returns:
-            The largest output of weights within their bound, doubled; for numbers, its squared distance to a target.
+            The largest output of weights within their bound, doubled; for numbers, its squared distance to a target;
+            for counts and times, what an output of the known weights gives.
         """
+        if self.outcome == "survival":
+            return math.log(max(rows, 2)) + 2 * self.output
+        if self.outcome == "counts":
+            count = self.target + 1.0
+            return self.rate + count * (self.output + abs(math.log(self.exposures[0])) + math.log(count))
         output = 2 * self.norm(rows) * self.reach * math.sqrt(self.gain(rows)) + math.log(max(self.classes, 2))
         if self.classes:
             return output
@@ -173,6 +209,26 @@ class Bounds(NamedTuple):
             rows: How many rows are summed over.
 
         Returns:
-            n ‖(x, 1)‖ times the largest target, with a margin.
+            n ‖(x, 1)‖ times the largest target, with a margin; of a count, times its largest rate.
         """
-        return MARGIN * rows * self.reach * max(1.0, self.target)
+        largest = max(1.0, self.target)
+        if self.outcome == "survival":
+            largest = 2.0  # a row and the mean of those at risk
+        elif self.outcome == "counts":
+            largest = self.rate * (1 + math.log(self.rate) + abs(math.log(self.exposures[0])))  # in a first round
+        return MARGIN * rows * self.reach * largest
+
+    def curvature(self, rows: int) -> float:
+        """Bound the numbers of a Hessian of a linear model's loss.
+
+        Args:
+            rows: How many rows are summed over.
+
+        Returns:
+            A quarter of a Gram matrix for classes, as p (1 − p) ≤ ¼; for times a variance; for counts by their rate.
+        """
+        if self.outcome == "survival":
+            return self.gram(rows)
+        if self.outcome == "counts":
+            return self.gram(rows) * self.rate
+        return self.gram(rows) / 4

@@ -22,6 +22,7 @@ from consilience.admission.plausible import (
     implausible_precision,
     implausible_rows,
     implausible_weights,
+    known_at,
 )
 from consilience.errors import InputError
 from consilience.parties import Received, Reply
@@ -124,6 +125,19 @@ class Gate(NamedTuple):
         if not rows:
             return self
         return self._replace(rules=self.rules._replace(largest_site=min(rows, self.rules.largest_site)))
+
+    def answering(self, message: Tree) -> Gate:
+        """Hold replies to what can come of the weights in a message.
+
+        Args:
+            message: What is answered.
+
+        Returns:
+            The gate for replies to it.
+        """
+        if self.rules.bounds is None:
+            return self
+        return self._replace(rules=self.rules._replace(bounds=known_at(self.rules.bounds, message)))
 
     def admit(self, client: int, arrival: Arrival, read: Callable[[], Tree]) -> Received:
         """Let a reply in.

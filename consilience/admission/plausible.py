@@ -52,6 +52,27 @@ def implausible_weights(send: Tree, bounds: Bounds, rows: int) -> str | None:
     return None
 
 
+def known_at(bounds: Bounds, message: Tree) -> Bounds:
+    """Bound the outputs of a model whose weights a message holds: replies are about rates and hazards at these.
+
+    Args:
+        bounds: What an honest site's numbers cannot exceed.
+        message: What is answered.
+
+    Returns:
+        The bounds with the largest output; as they are where the message holds no weights, or nothing depends on it.
+    """
+    if not bounds.outcome:
+        return bounds
+    sizes = []
+    for weights, batch in _weights_in(message):
+        own = {name: leaf for name, leaf in weights.items() if name not in bounds.statistics}
+        sizes.append(_largest_norm(own, batch) * bounds.reach * math.sqrt(_gain(own.values())))
+    if not sizes:
+        return bounds
+    return bounds._replace(output=max(sizes))
+
+
 def _weights_in(send: Tree) -> Iterator[tuple[Params, int]]:
     """Every set of weights in a value, and how many dimensions count the sets."""
     for node in nodes_of(send):
@@ -240,7 +261,7 @@ def _others(value: Tree, bounds: Bounds, rows: int, path: str = "") -> Iterator[
         case Derivatives(loss, gradient, curvature) if isinstance(loss, Tensor):
             yield rows * bounds.score(rows), f"{path}.loss".removeprefix("."), loss
             yield bounds.gradient_sum(rows), f"{path}.gradient".removeprefix("."), gradient
-            yield bounds.gram(rows) / 4, f"{path}.curvature".removeprefix("."), curvature  # p (1 − p) ≤ ¼
+            yield bounds.curvature(rows), f"{path}.curvature".removeprefix("."), curvature
         case Logits(values):
             yield bounds.score(rows), f"{path}.values".removeprefix("."), values
         case Tensor():

@@ -152,7 +152,7 @@ def _limits(value: Tree, bounds: Bounds, rows: int) -> Iterator[tuple[float, Ten
         case Derivatives(loss) if isinstance(loss, Tensor):
             yield rows * bounds.score(rows), loss
             yield bounds.gradient_sum(rows), value.gradient
-            yield bounds.gram(rows) / 4, value.curvature
+            yield bounds.curvature(rows), value.curvature
         case Logits(values):
             yield bounds.score(rows), values
         case Tensor():

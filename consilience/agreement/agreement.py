@@ -12,10 +12,11 @@ from typing import Any
 
 from torch import nn
 
-from consilience.agreement.columns import Column, Target
+from consilience.agreement.columns import Column
 from consilience.agreement.guarantees import check_guarantees
 from consilience.agreement.promise import bounded_if_private, check_promise, promise_of, promise_settings
 from consilience.agreement.secure import check_secure
+from consilience.agreement.target import Target
 from consilience.agreement.toml import check_column, convert
 from consilience.errors import InputError, unknown_name
 from consilience.formats.blueprint import MOST_DRAWS
@@ -29,7 +30,7 @@ from consilience.prior import Isotropic
 from consilience.privacy.mechanisms import Privacy
 from consilience.privacy.rules import OUTCOMES, DisclosureRules
 from consilience.promises import for_rounds
-from consilience.task import Task, classification, regression
+from consilience.task import Task, classification, counts, regression, survival
 from consilience.version import __version__
 
 FORMAT = 2
@@ -158,6 +159,7 @@ class Agreement:
         values = dataclasses.asdict(self)
         unused = [f.name for f in dataclasses.fields(self) if f.metadata and values[f.name] == f.default]
         fields = {name: value for name, value in values.items() if name not in unused}
+        fields["target"] = self.target.fields
         if self.format == 1:
             return {name: value for name, value in fields.items() if name not in FORMAT_1}
         return fields
@@ -175,10 +177,8 @@ class Agreement:
 
     @property
     def kind(self) -> str:
-        """The kind of problem: `classification` or `regression`."""
-        if self.target.classes:
-            return "classification"
-        return "regression"
+        """The kind of problem: `classification`, `regression`, `counts` or `survival`."""
+        return self.target.kind
 
     @property
     def parameters(self) -> int:
@@ -201,6 +201,7 @@ class Agreement:
             self.few_outcomes,
             self.fewest_sites,
             self.hand_out == "ensemble",
+            self.target.counts_events,
         )
 
     def build_method(self) -> Method:
@@ -250,9 +251,17 @@ class Agreement:
         """
         network = model(self.model, len(self.feature_names), len(self.target.classes) or None, self.build_feature_map())
         prior = Isotropic(self.prior_var)
-        if self.target.classes:
-            return replace(classification(network, prior), draws=self.draws)
-        return replace(regression(network, self.noise or None, prior), draws=self.draws)
+        target = self.target
+        match target.kind:
+            case "classification":
+                task = classification(network, prior)
+            case "survival":
+                task = survival(network, prior, target.times, target.horizon)
+            case "counts":
+                task = counts(network, prior)
+            case _:
+                task = regression(network, self.noise or None, prior)
+        return replace(task, draws=self.draws)
 
     @property
     def key(self) -> Key:
@@ -296,7 +305,8 @@ class Agreement:
         check_guarantees(self)
         if self.secure:
             check_secure(self, method)
-        columns = (*self.columns, self.target.as_column())
+        self.target.check()
+        columns = (*self.columns, *self.target.as_columns())
         names = [column.name for column in columns]
         if len(set(names)) != len(names) or len(names) < 2:
             raise InputError("The study needs at least one column beside the target, and each column a different name.")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from consilience.data.cells import Cell, Cells, Mask, is_empty, number, read_tab
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.privacy.disclosure import Span
+
+if TYPE_CHECKING:
+    from consilience.agreement.target import Target
 
 EXAMPLES = 3  # of bad values in a sentence
 
@@ -143,48 +146,6 @@ class Column:
         return torch.cat([scaled, torch.from_numpy(gaps).double().unsqueeze(1)], 1)
 
 
-@dataclass(frozen=True)
-class Target:
-    """What is predicted: one of several classes, or a number.
-
-    Attributes:
-        name: Its name in a table.
-        classes: The classes; none where a number is predicted.
-        unit: Of a number.
-        range: Plausible numbers, in this unit.
-        centre: The network predicts (value − centre) / spread.
-        spread: See `centre`.
-    """
-
-    name: str
-    classes: tuple[str, ...] = ()
-    unit: str = ""
-    range: tuple[float, float] = (0.0, 1.0)
-    centre: float = 0.0
-    spread: float = 1.0
-
-    def as_column(self) -> Column:
-        """Describe it as a column of a table."""
-        kind = "number"
-        if self.classes:
-            kind = "category"
-        return Column(self.name, kind, self.unit, self.range, self.centre, self.spread, self.classes)
-
-    def values(self, cells: Sequence[Cell]) -> Tensor:
-        """Turn cells into classes or scaled numbers.
-
-        Args:
-            cells: Cells of this column that are sound.
-
-        Returns:
-            [N].
-        """
-        features = self.as_column().features(cells)
-        if self.classes:
-            return features.argmax(1)
-        return features.squeeze(1).float()
-
-
 class Inspection(NamedTuple):
     """A table held against the agreement.
 
@@ -239,7 +200,7 @@ def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimi
     """
     agreed = list(columns)
     if target is not None:
-        agreed.append(target.as_column())
+        agreed += target.as_columns()
     table = read_table(path, delimiter, fewest=1).spelt_as(column.name for column in agreed)
     cells = table.columns
     problems = []
@@ -252,6 +213,8 @@ def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimi
         missing[column.name] = int(column.gaps(cells[column.name]).sum())
     names = {column.name for column in agreed}
     extra = tuple(name for name in cells if name not in names)
+    if target is not None and not problems:
+        problems += target.doubts(cells)
     classes = _count_classes(target, cells)
     return Inspection(path.name, len(table), missing, classes, extra, tuple(problems), cells, table.blank)
 
@@ -400,7 +363,7 @@ def labelled_rows(columns: Sequence[Column], target: Target, inspection: Inspect
     Raises:
         InputError: Something is wrong with the table.
     """
-    return Data.of(features(columns, inspection), target.values(inspection.cells[target.name]))
+    return Data.of(features(columns, inspection), target.values(inspection.cells))
 
 
 def sums(columns: Sequence[Column], target: Target, inspection: Inspection, smallest: int) -> Tensor:
@@ -420,7 +383,7 @@ def sums(columns: Sequence[Column], target: Target, inspection: Inspection, smal
     """
     inspection.sound()
     return torch.stack(
-        [_sum(column, inspection.cells[column.name], smallest) for column in (*columns, target.as_column())]
+        [_sum(column, inspection.cells[column.name], smallest) for column in (*columns, target.as_scaled())]
     )
 
 

@@ -41,17 +41,26 @@ def server_of(agreement: Agreement, clients: int, inputs: Tensor | None = None) 
     return server_view(agreement.key, clients, inputs)
 
 
-def draw_rows(count: int, features: Sequence[int], classes: int) -> Data:
+def draw_rows(count: int, features: Sequence[int], classes: int, outcome: str = "", paired: bool = False) -> Data:
     """Invent rows from their shape alone.
 
     Args:
         count: How many rows.
         features: The shape of one row's features.
         classes: How many classes there are; 0 where numbers are predicted.
+        outcome: `counts` or `survival`, where that is what is predicted.
+        paired: Whether counts have an exposure beside them.
     """
     y = Key(1).normal((count,))
     if classes:
         y = torch.arange(count) % classes
+    number = torch.arange(count, dtype=torch.float32)
+    if outcome == "counts":
+        y = number % 5
+        if paired:
+            y = torch.stack([y, 1 + number % 3], 1)
+    if outcome == "survival":
+        y = torch.stack([1 + number % 11, (number % 3 > 0).float()], 1)
     return Data.of(Key(0).normal((count, *features)), y)
 
 
@@ -61,7 +70,10 @@ def invent_rows(agreement: Agreement) -> Data:
     Args:
         agreement: The study's agreement.
     """
-    return draw_rows(INVENTED, (len(agreement.feature_names),), len(agreement.target.classes))
+    target = agreement.target
+    outcome = target.kind * target.counts_events
+    features = (len(agreement.feature_names),)
+    return draw_rows(INVENTED, features, len(target.classes), outcome, bool(target.exposure))
 
 
 def probe_rows(agreement: Agreement) -> Tensor:
@@ -230,9 +242,9 @@ class Rehearsal:
             count: How many rows.
         """
         classes = 0
-        if not self.row.y.is_floating_point():
+        if not self.row.y.is_floating_point() and not task.outcome:
             classes = task.classes(self.row.x)
-        rows = draw_rows(count, self.row.x.shape[1:], classes)
+        rows = draw_rows(count, self.row.x.shape[1:], classes, task.outcome, self.row.y.ndim > 1)
         return Data(*(leaf.to(like) for leaf, like in zip(rows, self.row, strict=True)))
 
 

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from consilience.agreement.agreement import FORMAT_1, Agreement
-from consilience.agreement.columns import Column, Target
+from consilience.agreement.columns import Column
 from consilience.agreement.members import SITES, Study
+from consilience.agreement.target import Target, lay_times
 from consilience.data.cells import Cells, Numbers, is_missing, number, read_table
 from consilience.data.columns import MOST_CLASSES
+from consilience.data.targets import read_outcome
 from consilience.errors import InputError, unknown_name
 
 FEW = 5  # different whole numbers that look like categories, and odd texts that a column of numbers may have
@@ -31,7 +34,7 @@ server = {server}  # the coordinator's public key
 seed = {seed}  # decides every random number
 scaling = {scaling}  # agreed: by the constants below; sums: the constants come from `site sums` and `study scale`
 
-[target]  # classes = ["no", "yes"], or a number with unit, range, centre and spread
+[target]  # {target_kind}
 {target}
 
 # type: number or category. range: what is plausible; anything outside is refused with examples. The model sees
@@ -89,8 +92,17 @@ def agreement_text(a: Agreement, sends: str) -> str:
         absent = tuple(FORMAT_1)
     lines = AGREEMENT.splitlines(keepends=True)
     template = "".join(line for line in lines if not line.startswith(absent))
-    text = template.format(**words, target=target, columns=columns, sends=sends, method_name=a.method)
+    words |= {"target": target, "target_kind": TARGET_KINDS[a.kind], "columns": columns}
+    text = template.format(**words, sends=sends, method_name=a.method)
     return _with_options(text, a)
+
+
+TARGET_KINDS = {  # the comment beside [target]
+    "classification": 'classes = ["no", "yes"], or a number with unit, range, centre and spread',
+    "regression": 'classes = ["no", "yes"], or a number with unit, range, centre and spread',
+    "counts": "counts of one unit of exposure, where an exposure is named",
+    "survival": "times until event = 1, or until nobody looked any longer; curves are given at times, risks at horizon",
+}
 
 
 def _with_options(text: str, a: Agreement) -> str:
@@ -177,17 +189,25 @@ def _column_fields(c: Column) -> dict[str, Any]:
 def _target_fields(t: Target) -> dict[str, Any]:
     if t.classes:
         return {"name": t.name, "classes": t.classes}
-    return {"name": t.name, "unit": t.unit, "range": t.range, "centre": t.centre, "spread": t.spread}
+    if t.kind == "regression":
+        return {"name": t.name, "unit": t.unit, "range": t.range, "centre": t.centre, "spread": t.spread}
+    return {name: value for name, value in t.fields.items() if name not in ("classes", "centre", "spread")}
 
 
-def propose_columns(path: Path, target: str) -> tuple[Target, tuple[Column, ...]]:
+def propose_columns(
+    path: Path, target: str, event: str = "", horizon: float | None = None, counts: bool = False, exposure: str = ""
+) -> tuple[Target, tuple[Column, ...]]:
     """Describe columns as an example table suggests them: to be checked by people who know.
 
     Ranges are rounded outwards. A few odd texts among numbers are taken to mean missing.
 
     Args:
         path: The table, a CSV file.
-        target: The column to be predicted.
+        target: The column to be predicted; that of times, where there is an event.
+        event: The column that says whether the event was seen; none if empty.
+        horizon: The time at which risks are shown; the middle of the grid that is proposed if None.
+        counts: Whether the target's numbers are counts.
+        exposure: The column of the counts' exposure; none if empty.
 
     Returns:
         What is predicted, and the other columns.
@@ -196,11 +216,28 @@ def propose_columns(path: Path, target: str) -> tuple[Target, tuple[Column, ...]
         InputError: There is no such column, or one holds texts that could name single rows.
     """
     table = read_table(path, fewest=1)
-    if target not in table.columns:
-        raise unknown_name("column", target, table.columns)
-    columns = {name: _propose(name, cells, name == target) for name, cells in table.columns.items()}
-    c = columns.pop(target)
-    return Target(target, c.levels, "", c.range, c.centre, c.spread), tuple(columns.values())
+    for name in (target, event, exposure):
+        if name and name not in table.columns:
+            raise unknown_name("column", name, table.columns)
+    own = {target, event, exposure}
+    columns = tuple(_propose(name, cells, False) for name, cells in table.columns.items() if name not in own)
+    if not event and not counts:
+        c = _propose(target, table.columns[target], True)
+        return Target(target, c.levels, "", c.range, c.centre, c.spread), columns
+    if event:
+        y = read_outcome(dict(table.columns), (target, event), "survival")
+        times, at = lay_times(y[y[:, 1] > 0, 0].tolist(), horizon)
+        return Target(target, range=_from_zero(y[:, 0]), event=event, times=times, horizon=at), columns
+    y = read_outcome(dict(table.columns), (target, exposure or None), "counts").reshape(len(table), -1)
+    if not exposure:
+        return Target(target, range=_from_zero(y[:, 0]), counts=True), columns
+    ranges = (_from_zero(y[:, 0]), _from_zero(y[:, 1]))
+    return Target(target, range=ranges[0], counts=True, exposure=exposure, exposure_range=ranges[1]), columns
+
+
+def _from_zero(values: Tensor) -> tuple[float, float]:
+    """From 0 to beyond the largest number, rounded outwards."""
+    return 0.0, _outwards(float(values.min()), float(values.max()))[1]
 
 
 def _propose(name: str, cells: Cells, is_target: bool) -> Column:

@@ -8,11 +8,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from consilience.agreement.columns import Column, Target
+from consilience.agreement.columns import Column
+from consilience.agreement.target import Target
 from consilience.errors import InputError, unknown_name
 
 WAYS = ("refuse", "mark", "centre")  # with missing values
 TOML_TYPES = {"str": str, "float": float, "int": int, "bool": bool, "tuple[str, ...]": tuple}  # by annotation
+NUMBERS = ("tuple[float, float]", "tuple[float, ...]")  # annotations of lists of numbers
 LARGEST = 2**63  # whole numbers from here on are counts or seeds of nothing
 
 
@@ -67,10 +69,12 @@ def _convert_field(field: dataclasses.Field[Any], value: Any) -> Any:
         value = float(value)
     if field.type == "int" and type(value) is int and abs(value) >= LARGEST:
         raise ValueError(f"'{field.name}', a number of {len(hex(value))} digits,")
-    if field.name == "range":
-        if not isinstance(value, tuple) or len(value) != 2 or not all(type(end) in (int, float) for end in value):
-            raise ValueError(f"'range = {value!r}'")
-        value = (float(value[0]), float(value[1]))
+    if field.type in NUMBERS:
+        pair = field.type == "tuple[float, float]"
+        sound = isinstance(value, tuple) and all(type(end) in (int, float) for end in value)
+        if not sound or (pair and len(value) != 2):
+            raise ValueError(f"'{field.name} = {value!r}'")
+        value = tuple(float(end) for end in value)
     expected = TOML_TYPES.get(str(field.type))
     if expected is not None and type(value) is not expected:
         raise ValueError(f"'{field.name} = {value!r}'")

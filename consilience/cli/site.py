@@ -285,11 +285,15 @@ def statistics(
     memory: Memory_ = None,
     ledger: Ledger_ = None,
 ) -> None:
-    """Write sums of log-scores over the rows set aside, for `study choose` at the coordinator. No row leaves."""
+    """Write sums of log-scores over the rows set aside, for `study choose` at the coordinator. No row leaves.
+
+    In a study of times to an event: sums of events and of those at risk, for the baseline of survival curves.
+    """
     from consilience.agreement.members import read
+    from consilience.study.baseline import sums_file
     from consilience.study.model import read_model
     from consilience.study.recall import recall
-    from consilience.study.rows import rows_of
+    from consilience.study.rows import rows_of, training_rows
     from consilience.study.site import statistics as sum_scores
     from consilience.study.spending import charge
 
@@ -308,9 +312,13 @@ def statistics(
     if pooled.is_personal:
         pooled = at_home(pooled, study, kept_model(study.agreement, member.name, memory))
     check_unchanged(recalled)
-    choose = recalled.rows.choose
-    sums = sum_scores(study, member, signing_key, choose, pooled.method, pooled.state, pooled.checksum)
-    charge(ledger or Path(f"{member.name}.ledger"), study.agreement, signing_key, choose, "statistics")
+    used = recalled.rows.choose
+    if study.agreement.target.event:
+        used = training_rows(study.agreement, recalled.rows.train).data
+        sums = sums_file(study, member, signing_key, used, pooled)
+    else:
+        sums = sum_scores(study, member, signing_key, used, pooled.method, pooled.state, pooled.checksum)
+    charge(ledger or Path(f"{member.name}.ledger"), study.agreement, signing_key, used, "statistics")
     write_files(out_ or Path(f"{member.name}.statistics"), sums, "For the coordinator")
 
 

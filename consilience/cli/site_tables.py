@@ -26,7 +26,10 @@ def show_table(agreement: Agreement, inspection: Inspection) -> None:
     smallest = agreement.smallest
     say(f"{inspection.path}: {show_count(inspection.rows, smallest)} rows", "bold")
     table = columns(("column", "type", "unit", "plausible", "missing"), right=("missing",))
-    for column in agreement.columns:
+    listed = agreement.columns
+    if agreement.target.counts_events:
+        listed = (*listed, *agreement.target.as_columns())
+    for column in listed:
         plausible = ", ".join(column.levels) or f"{column.range[0]:g} to {column.range[1]:g}"
         missing = show_count(inspection.missing.get(column.name, 0), smallest)
         table.add_row(column.name, column.type, column.unit, plausible, missing)
@@ -34,6 +37,11 @@ def show_table(agreement: Agreement, inspection: Inspection) -> None:
     counts = show_parts(list(inspection.classes.values()), smallest)
     for label, count in zip(inspection.classes, counts, strict=True):
         say(f"{agreement.target.name} = {label}: {count} rows")
+    event = agreement.target.event
+    if event and not inspection.problems:
+        seen = int((inspection.cells[event].numbers() == 1).sum())
+        counts = show_parts([seen, inspection.rows - seen], smallest)
+        say(f"'{event}' was seen in {counts[0]} rows, and not in {counts[1]}, as far as they were followed.")
     if inspection.extra:
         say(f"Not in the study and never read: {', '.join(inspection.extra)}.")
     for problem in inspection.problems:

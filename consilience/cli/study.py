@@ -49,6 +49,12 @@ def _show_agreement(agreement: Agreement) -> None:
     kind = f"a number ({target.unit})"
     if target.classes:
         kind = f"one of {', '.join(target.classes)}"
+    elif target.event:
+        kind = f"the time until '{target.event}' is 1, with risks at {target.horizon:g}"
+    elif target.exposure:
+        kind = f"a count of one unit of '{target.exposure}'"
+    elif target.counts:
+        kind = "a count"
     say(f"{agreement.name}   {agreement.hash}", "bold")
     columns_ = f"{len(agreement.columns)} columns ({len(agreement.feature_names)} features)"
     say(f"Predicts '{target.name}', {kind}, from {columns_}.")
@@ -205,7 +211,10 @@ def pool(
 def choose(
     study_file: Study_, model: Model_, files: Files_, out_: StudyOut_ = None, key: Key_ = None, inputs: Inputs_ = None
 ) -> None:
-    """Choose the pooling parameter, where the method has one, and a temperature by the sites' statistics."""
+    """Choose the pooling parameter, where the method has one, and a temperature by the sites' statistics.
+
+    In a study of times to an event, find the baseline of survival curves and the Kaplan–Meier curve of all sites.
+    """
     from consilience.agreement.members import read
     from consilience.study.account import kept_account
     from consilience.study.coordinator import choose as choose_values
@@ -275,7 +284,9 @@ def describe(facts: Facts, account: Mapping[str, Any]) -> None:
     if facts.rows:
         sites += f", {facts.rows:,} rows"
     say(f"Pooled from {sites}.")
-    if facts.statistics_from:
+    if facts.statistics_from and account["task"] == "survival":
+        say(f"Baseline hazard from sums of {', '.join(facts.statistics_from)}.")
+    elif facts.statistics_from:
         values = f"temperature {facts.temperature:.2f}"
         if facts.knob:
             symbol = account.get("knob_symbol") or facts.knob

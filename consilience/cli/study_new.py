@@ -11,11 +11,12 @@ import typer
 from consilience.console.app import study_app
 from consilience.console.groups import PrivacyOptions, with_groups
 from consilience.console.handed import say, write_files
-from consilience.console.options import Seed_, Set_, features_like
-from consilience.errors import InputError
+from consilience.console.options import Event_, Exposure_, Horizon_, Seed_, Set_, Time_, features_like
+from consilience.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from consilience.agreement.columns import Column, Target
+    from consilience.agreement.columns import Column
+    from consilience.agreement.target import Target
 
 
 @study_app.command()
@@ -28,8 +29,13 @@ def new(
         typer.Option(help="A table to propose columns from: categories are copied into the study, rows are not."),
     ] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict, with --like.")] = None,
-    time: Annotated[str | None, typer.Option(hidden=True)] = None,
-    event: Annotated[str | None, typer.Option(hidden=True)] = None,
+    task: Annotated[
+        str | None, typer.Option(help="counts, if the target counts events; else found by looking.")
+    ] = None,
+    time: Time_ = None,
+    event: Event_ = None,
+    exposure: Exposure_ = None,
+    horizon: Horizon_ = None,
     dictionary: Annotated[
         Path | None,
         typer.Option("--columns", help="Alternatively, a TOML file with the tables [target] and [columns]."),
@@ -77,17 +83,16 @@ def new(
     from consilience.formats.signature import new_key, public
     from consilience.study.proposal import proposal
 
-    if time is not None or event is not None:
-        raise InputError(
-            "A study agrees on classes and numbers, not on times to an event: learn those with `consilience run --time "
-            "… --event …`, and draw one curve for several sites with `consilience kaplan-meier`."
-        )
     path = folder / f"{name}.toml"
     if path.exists():
         raise InputError(f"{path} already exists: choose another name, or delete it if nobody has signed it.")
-    if (like is None) != (target is None):
-        raise InputError("Give --like TABLE and --target COLUMN together, or neither for an example to fill in.")
-    target_column, columns_ = _propose(like, target, dictionary)
+    wanted = _wanted(target, task, time, event, exposure, horizon)
+    if (like is None) != (wanted is None):
+        raise InputError(
+            "Give --like TABLE together with --target COLUMN, or with --time and --event, or neither for an example to "
+            "fill in."
+        )
+    target_column, columns_ = _propose(like, wanted, dictionary)
     draft = proposal(
         name,
         "",
@@ -127,9 +132,9 @@ def new(
             "columns in their place, or start from a table with --like TABLE --target COLUMN.",
             "yellow",
         )
-    if like and target:
+    if like:
         say("Columns, types and ranges are guesses from one table: correct them before anybody signs.")
-        _say_doubts(like, target)
+        _say_doubts(like, target_column.name)
     needed = f"every site needs {draft.fewest_rows:,} training rows"
     say(f"The model has {draft.parameters:,} parameters: {needed}, or agree on another rows_per_parameter.")
     command = f"`consilience site join {path.name} NAME TABLE`"
@@ -167,7 +172,41 @@ def _privacy(privacy: PrivacyOptions, patient: str | None) -> dict[str, Any]:
     return {**fields, "patient": patient, "choose": 0.0, "test": 0.0}
 
 
-def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> tuple[Target, tuple[Column, ...]]:
+def _wanted(
+    target: str | None,
+    task: str | None,
+    time: str | None,
+    event: str | None,
+    exposure: str | None,
+    horizon: float | None,
+) -> dict[str, Any] | None:
+    """What is to be proposed from a table, by the names of `propose_columns`; None where nothing is asked for."""
+    if task not in (None, "counts"):
+        raise unknown_name("task", str(task), ["counts"])
+    if time is None and event is None:
+        if horizon is not None:
+            raise InputError("--horizon is for times to an event: give --time and --event too.")
+        if exposure is not None and task != "counts":
+            raise InputError("--exposure is for counts: give --task counts too.")
+        if target is None:
+            if task is not None:
+                raise InputError(
+                    "--task counts needs to know which column counts: give --like TABLE and --target COLUMN."
+                )
+            return None
+        return {"target": target, "counts": task == "counts", "exposure": exposure or ""}
+    if time is None or event is None:
+        raise InputError("Survival needs both columns: --time, and --event, which says whether it was seen.")
+    if target is not None or task is not None or exposure is not None:
+        raise InputError(
+            "--time and --event are what a survival model predicts: leave --target, --task and --exposure."
+        )
+    return {"target": time, "event": event, "horizon": horizon}
+
+
+def _propose(
+    like: Path | None, wanted: dict[str, Any] | None, dictionary: Path | None
+) -> tuple[Target, tuple[Column, ...]]:
     """Read the columns from a dictionary, guess them from a table, or take an example to fill in."""
     from consilience.agreement.text import propose_columns
     from consilience.agreement.toml import read_columns
@@ -175,8 +214,8 @@ def _propose(like: Path | None, target: str | None, dictionary: Path | None) -> 
 
     if dictionary is not None:
         return read_columns(dictionary)
-    if like and target:
-        return propose_columns(like, target)
+    if like and wanted:
+        return propose_columns(like, **wanted)
     return EXAMPLE
 
 

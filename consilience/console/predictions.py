@@ -19,15 +19,20 @@ from consilience.errors import InputError, unknown_name
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from consilience.agreement.columns import Column, Target
+    from consilience.agreement.columns import Column
+    from consilience.agreement.target import Target
     from consilience.data.cells import Cells
     from consilience.guarantees.sets import Guarantee
     from consilience.outcomes.counts import Counts
+    from consilience.outcomes.survival import Survival
     from consilience.predictive import Categorical, Distribution, Normal
-    from consilience.runs.result import Prediction
     from consilience.study.model import Model
 
 Z95 = 1.959964
+RELATIVE = (
+    "This model predicts how hazards compare, not chances of no event: sites run `consilience site statistics`, and "
+    "the coordinator `consilience study choose`, for a baseline."
+)
 TIMES = 10  # at most, at which chances of no event are written
 
 
@@ -62,13 +67,15 @@ def predict_with_run(
     folder: Path, table: Path, id_: str | None, abstain: float | None, level: float | None
 ) -> tuple[Rows, Predicted]:
     """Predict with the model in a run's folder, which knows how its tables were read."""
-    from consilience.agreement.columns import Target
+    from consilience.agreement.target import Target
     from consilience.console.prediction_sets import write_intervals, write_sets
     from consilience.data.cells import read_table
     from consilience.guarantees.sets import Guarantee
     from consilience.outcomes.counts import Counts
+    from consilience.outcomes.survival import Survival
     from consilience.predictive import Categorical, Normal
     from consilience.runs.run import load
+    from consilience.scoring.times import recall_baseline
 
     result = load(folder)
     _check_abstain(abstain, bool(result.sites.classes))
@@ -82,7 +89,11 @@ def predict_with_run(
     if made.probs is not None:
         predictions = _predict(Categorical(made.probs.log()), target, abstain)
     elif made.survival is not None:
-        predictions = _time_predictions(made, abstain)
+        assert made.mean is not None and made.var is not None
+        nothing = made.mean.new_zeros(len(made.mean), 0)
+        curves = recall_baseline(Survival(made.mean, made.var, nothing, nothing), result.report)
+        assert isinstance(curves, Survival)
+        predictions = _time_predictions(curves, (result.report.get("predicted") or {}).get("horizon"), abstain)
     elif result.sites.outcome == "counts":
         assert made.mean is not None and made.var is not None
         predictions = _count_predictions(Counts(made.mean, made.var - made.mean), abstain)
@@ -116,6 +127,8 @@ def predict_with_model(
     p = pooled(rows.x)
     check_finite(p)
     predictions = _predict(p, pooled.agreement.target, abstain)
+    if pooled.agreement.target.event and pooled.baseline is None:
+        say(RELATIVE, "yellow")
     if guarantee is not None:
         predictions = _with_sets(predictions, *set_columns(pooled, guarantee, rows.x))
     return rows, Predicted(predictions, parts, guarantee)
@@ -190,11 +203,17 @@ def _check_blank(table: Path, blank: int | None) -> None:
 
 
 def _predict(p: Distribution, target: Target, abstain: float | None) -> Predictions:
+    from consilience.outcomes.counts import Counts
+    from consilience.outcomes.survival import Survival
     from consilience.predictive import Categorical, Normal
 
     if isinstance(p, Categorical):
         return _class_predictions(p, target, abstain)
-    assert isinstance(p, Normal)  # studies predict classes and numbers
+    if isinstance(p, Counts):
+        return _count_predictions(p, abstain)
+    if isinstance(p, Survival):
+        return _time_predictions(p, target.horizon, abstain)
+    assert isinstance(p, Normal)
     return _number_predictions(p, target, abstain)
 
 
@@ -227,16 +246,16 @@ def _count_predictions(p: Counts, widest: float | None) -> Predictions:
     return Predictions(["mean", "low95", "high95"], rows, [row[0] for row in rows], (~(high - low <= widest)).tolist())
 
 
-def _time_predictions(made: Prediction, widest: float | None) -> Predictions:
-    """Log-hazards with 95 % intervals, and chances of no event by some times."""
-    assert made.mean is not None and made.var is not None and made.survival is not None and made.times is not None
+def _time_predictions(p: Survival, horizon: float | None, widest: float | None) -> Predictions:
+    """Log-hazards with 95 % intervals, and chances of no event by some times, where there is a baseline."""
     if widest is None:
         widest = math.inf
-    reach = Z95 * made.var.sqrt()
-    every = max(1, -(-len(made.times) // TIMES))
-    chances = made.survival[:, every - 1 :: every]
-    head = ["log-hazard", "low95", "high95", *(f"S({time:g})" for time in made.times[every - 1 :: every].tolist())]
-    ends = zip(made.mean, made.mean - reach, made.mean + reach, chances, strict=True)
+    reach = Z95 * p.var.sqrt()
+    times = p.times[0].tolist()
+    every = max(1, -(-len(times) // TIMES))
+    shown = [i for i, time in enumerate(times) if (i + 1) % every == 0 or time == horizon]
+    head = ["log-hazard", "low95", "high95", *(f"S({times[i]:g})" for i in shown)]
+    ends = zip(p.risk, p.risk - reach, p.risk + reach, p.curves[:, shown], strict=True)
     rows = [[f"{v:.6g}" for v in (*row[:3], *row[3].tolist())] for row in ends]
     return Predictions(head, rows, [row[0] for row in rows], (~(2 * reach <= widest)).tolist())
 

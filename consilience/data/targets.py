@@ -43,6 +43,22 @@ def check_outcome(what: str, y: Tensor, outcome: str) -> None:
         raise InputError(f"{what} have a time below 0, or an event at time 0: count time from entry and leave it out.")
 
 
+def pair_up(first: Tensor, second: Tensor) -> Tensor:
+    """Put two columns of numbers beside each other, in single precision where nothing is lost.
+
+    Args:
+        first: Counts or times [N].
+        second: Exposures or events [N].
+
+    Returns:
+        Targets [N, 2].
+    """
+    y = torch.stack([first.double(), second.double()], 1)
+    if bool((y.float().double() == y).all()):
+        return y.float()
+    return y
+
+
 def read_outcome(columns: dict[str, Cells], names: tuple[str, str | None], outcome: str) -> Tensor:
     """Read targets of one or two columns.
 
@@ -64,8 +80,6 @@ def read_outcome(columns: dict[str, Cells], names: tuple[str, str | None], outco
             parts.append(values)
     y = parts[0]
     if len(parts) == 2:
-        y = torch.stack([part.double() for part in parts], 1)
-        if bool((y.float().double() == y).all()):
-            y = y.float()
+        y = pair_up(*parts)
     check_outcome(" and ".join(f"'{name}'" for name in names if name is not None), y, outcome)
     return y

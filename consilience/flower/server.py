@@ -332,7 +332,7 @@ def _header(study: Study, method: Method, task: Task, participation: Participati
         "device": "cpu",
         "model": agreement.network,
         "parameters": sum(p.numel() for p in task.weights(task.like).values()),
-        "task": "classification" if agreement.target.classes else "regression",
+        "task": agreement.kind,
         "classes": len(agreement.target.classes) or None,
         "class_names": list(agreement.target.classes) or None,
         "settings": describe(method),

@@ -47,6 +47,7 @@ from consilience.privacy.rules import SMALLEST_CELL, SUBTRACTION, by_rule
 from consilience.tree import Tree
 
 T = TypeVar("T")
+SHORTEST = 1e-6  # exposure that counts, of the longest agreed on
 
 
 def group_answers(answers: Iterable[tuple[Arrival, str, T]]) -> list[tuple[Arrival, list[T]]]:
@@ -92,8 +93,12 @@ def bounds_of(agreement: Agreement) -> Bounds:
     sizes = [_largest_features(column) for column in agreement.columns]
     target = agreement.target.as_column()
     largest_target = 0.0
+    exposures = (1.0, 1.0)
     if not agreement.target.classes:
         largest_target = max(_scaled(target, value) for value in target.range)
+    if agreement.target.exposure:
+        low, high = agreement.target.exposure_range
+        exposures = (max(low, SHORTEST * high), high)
     longest = math.hypot(*(size for column in sizes for size in column))
     feature_map = agreement.build_feature_map()
     if agreement.privacy is not None:
@@ -112,6 +117,8 @@ def bounds_of(agreement: Agreement) -> Bounds:
         noise=agreement.noise,
         narrowest=agreement.build_method().narrowest,
         statistics=task.statistics,
+        outcome=task.outcome,
+        exposures=exposures,
     )
 
 
@@ -149,7 +156,7 @@ def gate_of(agreement: Agreement, message: Tree = None, round: int = 1, inputs: 
     gate = Gate(rules_of(agreement), form, round, asked)
     if message is None:
         return gate
-    return gate._replace(doubt=partial(method.doubt, task, message))
+    return gate.answering(message)._replace(doubt=partial(method.doubt, task, message))
 
 
 def begins_alone(agreement: Agreement, round: int) -> bool:

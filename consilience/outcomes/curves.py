@@ -152,7 +152,7 @@ def merge(times: Tensor, sums: TimeSums, smallest: int, hazards: bool = False) -
         nothing = torch.zeros(0, dtype=torch.float64)
         return nothing, TimeSums(nothing, nothing, nothing, sums.rows)
     starts = [0, *(end + 1 for end in ends[:-1])]
-    widths = times.double().diff(prepend=torch.zeros(1, dtype=torch.float64))
+    widths = _widths(times)
     pairs = [slice(a, b + 1) for a, b in zip(starts, ends, strict=True)]
     at_risk = []
     for part in pairs:
@@ -180,10 +180,57 @@ def protect(sums: TimeSums, times: Tensor, smallest: int) -> TimeSums:
     Raises:
         InputError: The site has too few rows to take part.
     """
-    events, censored = sums.events.clone(), sums.censored.clone()
-    longer = float(sums.rows - events.sum() - censored.sum())
-    if 0 < longer < smallest:
-        censored[-1] += longer
+    events, censored = sums.events.clone(), _with_longer(sums, smallest)
+    widths = _widths(times)
+    at_risk = sums.at_risk.clone()
+    for part in safe_parts(sums, times, smallest):
+        if part.stop - part.start > 1:
+            share = widths[part] / widths[part].sum()
+            left = sums.rows - events[: part.start].sum() - censored[: part.start].sum()
+            events[part] = share * events[part].sum()
+            censored[part] = share * censored[part].sum()
+            gone = events[part] + censored[part]
+            at_risk[part] = left - gone.cumsum(0) + gone - censored[part] / 2
+    return TimeSums(events, censored, at_risk, sums.rows)
+
+
+def protect_hazards(at_risk: Tensor, sums: TimeSums, times: Tensor, smallest: int) -> Tensor:
+    """Average the hazards at risk over steps that `protect` makes one, so that no step shows one person's hazard.
+
+    Args:
+        at_risk: Hazards at risk in each step [T].
+        sums: The same site's sums, with rows at risk.
+        times: The grid [T].
+        smallest: As for `protect`.
+
+    Returns:
+        Hazards at risk [T].
+
+    Raises:
+        InputError: The site has too few rows to take part.
+    """
+    widths = _widths(times)
+    averaged = at_risk.clone()
+    for part in safe_parts(sums, times, smallest):
+        averaged[part] = (widths[part] * at_risk[part]).sum() / widths[part].sum()
+    return averaged
+
+
+def safe_parts(sums: TimeSums, times: Tensor, smallest: int) -> list[slice]:
+    """Cut a grid into parts in each of which a site has no event or enough, and no censored row or enough.
+
+    Args:
+        sums: A site's sums on the grid.
+        times: The grid [T].
+        smallest: How many are enough.
+
+    Returns:
+        The parts, in order; what is left over at the end has joined the last.
+
+    Raises:
+        InputError: The site has too few rows to take part.
+    """
+    events, censored = sums.events, _with_longer(sums, smallest)
     ends: list[int] = []
     start = 0
     for i in range(len(times)):
@@ -201,20 +248,21 @@ def protect(sums: TimeSums, times: Tensor, smallest: int) -> TimeSums:
         if _is_safe(events[start:], smallest) and _is_safe(censored[start:], smallest):
             ends.append(len(times) - 1)
             start = len(times)
-    widths = times.double().diff(prepend=torch.zeros(1, dtype=torch.float64))
-    at_risk = sums.at_risk.clone()
-    start = 0
-    for end in ends:
-        part = slice(start, end + 1)
-        if end > start:
-            share = widths[part] / widths[part].sum()
-            left = sums.rows - events[:start].sum() - censored[:start].sum()
-            events[part] = share * events[part].sum()
-            censored[part] = share * censored[part].sum()
-            gone = events[part] + censored[part]
-            at_risk[part] = left - gone.cumsum(0) + gone - censored[part] / 2
-        start = end + 1
-    return TimeSums(events, censored, at_risk, sums.rows)
+    starts = [0, *(end + 1 for end in ends[:-1])]
+    return [slice(first, end + 1) for first, end in zip(starts, ends, strict=True)]
+
+
+def _with_longer(sums: TimeSums, smallest: int) -> Tensor:
+    """Censored rows in each step; few that are seen for longer than the grid count as censored at its end."""
+    censored = sums.censored.clone()
+    longer = float(sums.rows - sums.events.sum() - censored.sum())
+    if 0 < longer < smallest:
+        censored[-1] += longer
+    return censored
+
+
+def _widths(times: Tensor) -> Tensor:
+    return times.double().diff(prepend=torch.zeros(1, dtype=torch.float64))
 
 
 def _is_safe(counts: Tensor, smallest: int) -> bool:
@@ -242,7 +290,24 @@ def curve(times: Tensor, parts: Sequence[TimeSums], smallest: int = SMALLEST) ->
             f"A pooled curve of {len(parts)} sites would show each of them what the others sent: bring together at "
             f"least {FEWEST_SITES}."
         )
-    grid, sums = merge(times, add_times(parts), smallest)
+    return curve_of(times, add_times(parts), smallest)
+
+
+def curve_of(times: Tensor, totals: TimeSums, smallest: int = SMALLEST) -> Curve:
+    """Draw Kaplan and Meier's curve of sums that were added up.
+
+    Args:
+        times: The agreed grid [T].
+        totals: The sums of all rows.
+        smallest: The smallest number of events, and of rows at risk, to show; steps with fewer are one.
+
+    Returns:
+        The curve.
+
+    Raises:
+        InputError: There are too few events for a step.
+    """
+    grid, sums = merge(times, totals, smallest)
     shown = int(((sums.at_risk >= smallest).cumprod(0)).sum())
     grid = grid[:shown]
     sums = TimeSums(sums.events[:shown], sums.censored[:shown], sums.at_risk[:shown], sums.rows)

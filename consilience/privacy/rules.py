@@ -57,6 +57,7 @@ class DisclosureRules:
         outcomes: What becomes of classes that fewer rows are of: warn, or refuse.
         fewest_sites: The fewest sites whose replies are pooled, and by which two models differ.
         named: Whether what each site sent is handed out by name, so that there is nothing to subtract.
+        events: Whether counts or times to an event are predicted.
     """
 
     smallest: int = 10
@@ -65,6 +66,7 @@ class DisclosureRules:
     outcomes: str = "warn"
     fewest_sites: int = 3
     named: bool = False
+    events: bool = False
 
     def listed(self) -> list[Rule]:
         """List the rules in words.
@@ -81,7 +83,9 @@ class DisclosureRules:
         if self.rows_per_parameter:
             per = f"{self.rows_per_parameter:g} training rows for each parameter of the model"
             rules.append(Rule(ROWS_PER_PARAMETER, f"A site needs {per}."))
-        if self.outcomes == "refuse":
+        if self.events:
+            rules.append(Rule(OUTCOME_LEVELS, f"A site with fewer than {few} rows that have an event does not fit."))
+        elif self.outcomes == "refuse":
             rules.append(Rule(OUTCOME_LEVELS, f"A site with 1 to {few - 1} rows of a class does not fit."))
         else:
             rules.append(Rule(OUTCOME_LEVELS, f"A site with 1 to {few - 1} rows of a class is warned before it sends."))
@@ -162,6 +166,23 @@ class DisclosureRules:
             "common."
             for label in few
         ]
+
+    def check_events(self, events: int, what: str) -> None:
+        """Refuse a model of events that few rows have: what is sent would be about these alone.
+
+        Args:
+            events: How many rows have one.
+            what: What they have, for the sentence.
+
+        Raises:
+            InputError: There are fewer than `smallest`.
+        """
+        if events < self.smallest:
+            sentence = (
+                f"Fewer than {self.smallest} training rows have {what}, and a reply would tell what they have in "
+                "common: take part with more rows, or agree on a smaller count."
+            )
+            raise InputError(by_rule(OUTCOME_LEVELS, sentence))
 
     def check_sites(self, count: int, what: str, remedy: str = "") -> None:
         """Refuse to add up what few sites sent.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from markupsafe import Markup
 
 from consilience.findings.numbers import temperature
@@ -23,7 +24,9 @@ from consilience.findings.wording import (
     score,
     temperature_name,
 )
+from consilience.outcomes.curves import Curve
 from consilience.plots import by_site
+from consilience.plots.survival_curve import draw_curve
 from consilience.report.forest import effects_pictures
 from consilience.report.page import (
     Facts,
@@ -48,6 +51,9 @@ HAND_OUTS = {
     "student": "a single student model",
     "ensemble": "every site's posterior, by name",
 }
+
+
+KINDS = {"counts": "a count", "survival": "the time to an event"}
 
 
 def study_page(account: Json) -> str:
@@ -119,6 +125,8 @@ def _facts(run: RunReport) -> Facts:
     kind = str(account.get("unit") or "a number")
     if run.class_names:
         kind = ", ".join(run.class_names)
+    elif account.get("task") in KINDS:
+        kind = KINDS[account["task"]]
     return known_fields(
         ("Predicts", f"{account['target']} ({kind})"),
         ("From", count(len(account.get("columns") or {}), "column")),
@@ -176,6 +184,8 @@ def _notes() -> list[str]:
 
 def _pictures(run: RunReport) -> list[Picture]:
     pictures = effects_pictures(run.content.get("effects"))
+    if run.content.get("kaplan_meier"):
+        pictures.append(_curve(run))
     if any(site.scores.value("nll") is not None for site in run.per_site):
         pictures.append(_site_scores(run))
     names = [site.name for site in run.per_site]
@@ -206,6 +216,23 @@ def _site_scores(run: RunReport) -> Picture:
     rows = [[site.name, count(site.test), score("nll", site.scores.value("nll"))] for site in sites]
     drawing = Markup(by_site.site_scores(sites, run.scores, ["nll"], weakest))
     return Picture("Scores by site", drawing, caption, ["Site", "Rows set aside", metric("nll").name], rows)
+
+
+def _curve(run: RunReport) -> Picture:
+    """Kaplan and Meier's curve of all sites' training rows."""
+    fields = run.content["kaplan_meier"]
+    curve = Curve(*(torch.tensor(fields[name], dtype=torch.float64) for name in Curve._fields))
+    caption = (
+        "The share of all sites' training rows without an event, from sums on the agreed times; "
+        f"steps with fewer than {run.smallest_count} events are one. The band is a 95 % interval."
+    )
+    rows = [
+        [number(t), percent(s), f"{percent(low)} to {percent(high)}", count(round(at_risk))]
+        for t, s, low, high, at_risk, _ in zip(*(leaf.tolist() for leaf in curve), strict=True)
+    ]
+    drawing = Markup(draw_curve(curve, str(run.content["unit"] or run.content["target"])))
+    heads = ["Time", "Without an event", "95 % interval", "At risk"]
+    return Picture("Kaplan–Meier curve", drawing, caption, heads, rows)
 
 
 def _training_rows(run: RunReport) -> Picture:

@@ -21,9 +21,10 @@ from consilience.engines.ledger import Ledger
 from consilience.findings.wording import percent
 from consilience.formats.settings import describe
 from consilience.method import Method
+from consilience.outcomes.curves import Curve
 from consilience.parties import Received
 from consilience.runs.provenance import citation, today, versions
-from consilience.study.choice import TEMPERATURES
+from consilience.scoring.choice import TEMPERATURES
 from consilience.study.model import Facts, is_unnamed
 from consilience.tree import Tree
 from consilience.version import __version__
@@ -251,14 +252,7 @@ def chosen_account(
         Values by the names of the report.
     """
     target = study.agreement.target
-    report = account(study, facts, warnings=warnings)
-    if known is not None:
-        report["per_site"] = known["per_site"]
-        report["ledger"] = known["ledger"]
-        if known.get("effects"):
-            report["effects"] = known["effects"]
-        influence = {site["site"]: site["influence"] for site in known["per_site"] if "influence" in site}
-        report["warnings"] += influence_warnings(study.agreement, influence)
+    report = _from_known(study, account(study, facts, warnings=warnings), known)
     unit = 0.0  # from the scaled target to its own unit
     if not target.classes:
         unit = math.log(target.spread)
@@ -283,6 +277,39 @@ def chosen_account(
     if len(judgements) > 1:
         worst = max(nll, key=lambda name: nll[name])
         report["worst_site"] = {"site": worst, "nll": nll[worst]}
+    return report
+
+
+def baseline_account(
+    study: Study, facts: Facts, known: Mapping[str, Any] | None, curve: Curve, warnings: Sequence[str]
+) -> dict[str, Any]:
+    """Say what a report says of a survival model that has its baseline.
+
+    Args:
+        study: The study.
+        facts: What the model says about itself.
+        known: The account of the model when it was pooled.
+        curve: Kaplan and Meier's curve of all training rows.
+        warnings: What to warn of.
+
+    Returns:
+        Values by the names of the report.
+    """
+    report = _from_known(study, account(study, facts, warnings=warnings), known)
+    report["kaplan_meier"] = {name: leaf.tolist() for name, leaf in curve._asdict().items()}
+    return report
+
+
+def _from_known(study: Study, report: dict[str, Any], known: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The report with what was written down when the model was pooled."""
+    if known is None:
+        return report
+    report["per_site"] = known["per_site"]
+    report["ledger"] = known["ledger"]
+    if known.get("effects"):
+        report["effects"] = known["effects"]
+    influence = {site["site"]: site["influence"] for site in known["per_site"] if "influence" in site}
+    report["warnings"] += influence_warnings(study.agreement, influence)
     return report
 
 

@@ -32,8 +32,9 @@ from consilience.key import Stream
 from consilience.method import Method, Needs
 from consilience.parties import Received, Server
 from consilience.pooling.distil import distil_pool
-from consilience.study.account import account, bytes_crossed, chosen_account, influence_warnings
-from consilience.study.choice import choose_value, knob_of, without_student
+from consilience.scoring.choice import choose_value, knob_of, without_student
+from consilience.study.account import account, baseline_account, bytes_crossed, chosen_account, influence_warnings
+from consilience.study.baseline import find_baseline
 from consilience.study.effects import pooled_effects
 from consilience.study.model import Facts, Model, model_file, select_hand_out
 from consilience.study.statistics import judge, read_statistics
@@ -341,6 +342,8 @@ def _read_state(study: Study, path: Path) -> _Before:
 def _notes(study: Study, rows: Mapping[str, int], names: Sequence[str], rounds: int) -> tuple[str, ...]:
     """Whose replies a model lacks, and whose it still holds."""
     notes = ["The temperature is 1: no site's statistics have chosen it yet."]
+    if study.agreement.target.event:
+        notes = ["It predicts how hazards compare: no site's sums have given a baseline for survival curves yet."]
     if study.agreement.privacy is not None:
         notes = [privacy_note(describe_promise(study.agreement))]
     active = [site.name for site in study.active]
@@ -390,6 +393,8 @@ def choose(
     gone = [name for name in model.facts.sites if name not in {site.name for site in study.active}]
     if gone:
         raise InputError(f"This model holds {', '.join(gone)}, who left the study: pool anew, from the first round.")
+    if agreement.target.event:
+        return _choose_baseline(study, model, paths, key, known)
     knob = knob_of(model.method, model.state)
     statistics, refused = read_statistics(study, model, knob, paths)
     if not statistics:
@@ -408,6 +413,21 @@ def choose(
     judgements = [judge(s, knob, value, temperature) for s in statistics]
     report = chosen_account(study, facts, known, judgements, knob.symbol, left_out(refused))
     return ChosenFiles(model_file(Model(agreement, facts, method, state), key), facts, tuple(refused), report)
+
+
+def _choose_baseline(
+    study: Study, model: Model, paths: Sequence[Path], key: Ed25519PrivateKey, known: dict[str, Any] | None
+) -> ChosenFiles:
+    """The model with a baseline of the sites' sums; curves are not tempered, so that nothing else is chosen."""
+    found = find_baseline(study, model, paths)
+    notes = ["One baseline hazard of all sites, by Breslow: at a site whose hazard is another, risks are off by it."]
+    missing = [name for name in model.facts.sites if name not in found.sites]
+    if missing:
+        notes.append(f"The baseline is without sums of {', '.join(missing)}.")
+    facts = model.facts._replace(statistics_from=found.sites, notes=tuple(notes))
+    report = baseline_account(study, facts, known, found.curve, left_out(found.refused))
+    finished = Model(study.agreement, facts, model.method, model.state, baseline=found.baseline)
+    return ChosenFiles(model_file(finished, key), facts, found.refused, report)
 
 
 def _train_student(agreement: Agreement, method: Method, state: Any, inputs: Tensor | None) -> Tree:

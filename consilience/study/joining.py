@@ -132,7 +132,7 @@ def with_scaling(agreement: Agreement, paths: Sequence[Path]) -> tuple[Agreement
         raise InputError(
             'This study\'s constants are agreed in advance (scaling = "agreed"): nothing has to be computed.'
         )
-    columns = (*agreement.columns, agreement.target.as_column())
+    columns = (*agreement.columns, agreement.target.as_scaled())
     total = torch.zeros(len(columns), 3, dtype=torch.float64)
     senders: list[Sender] = []
     for path in paths:
@@ -168,7 +168,7 @@ def scale_by(agreement: Agreement, total: Tensor) -> Agreement:
     Returns:
         The agreement with the constants.
     """
-    columns = (*agreement.columns, agreement.target.as_column())
+    columns = (*agreement.columns, agreement.target.as_scaled())
     *scaled, last = (_scale(column, *row) for column, row in zip(columns, total.tolist(), strict=True))
     target = dataclasses.replace(agreement.target, centre=last.centre, spread=last.spread)
     scaling = dataclasses.replace(agreement, columns=tuple(scaled), target=target)

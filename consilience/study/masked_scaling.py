@@ -139,7 +139,7 @@ def masked_sums_file(study: Study, name: str, sums: Tensor, key: Ed25519PrivateK
     """
     draft = draft_study(study)
     member = draft.member(name)
-    columns = (*study.agreement.columns, study.agreement.target.as_column())
+    columns = (*study.agreement.columns, study.agreement.target.as_scaled())
     places = to_places(columns, sums)
     masked = mask_table(
         MaskBook(book, draft, member, key), SCALING, str(sums.tolist()), places, int(float(sums[:, 0].max()))
@@ -162,7 +162,7 @@ def with_masked_scaling(study: Study, paths: Sequence[Path]) -> tuple[Agreement,
         InputError: A file is missing or cannot be used, or no tables can have such sums.
     """
     draft = draft_study(study)
-    columns = (*study.agreement.columns, study.agreement.target.as_column())
+    columns = (*study.agreement.columns, study.agreement.target.as_scaled())
     envelopes, refused = from_sites(draft, paths, "sums")
     try:
         like = torch.zeros(len(columns), 3, dtype=torch.float64)

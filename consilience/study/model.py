@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from consilience.key import Key
 from consilience.method import Method, Pooled, name
 from consilience.methods import METHODS
 from consilience.metrics.uncertainty import decompose
+from consilience.outcomes.survival import Survival
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Distribution, Normal, finite_rows, tempered
 from consilience.tree import Tree
@@ -64,6 +66,18 @@ class Facts(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+class Baseline(NamedTuple):
+    """The cumulative baseline hazard of a survival model, common to all sites.
+
+    Attributes:
+        times: The agreed times.
+        hazard: The cumulative hazard at each.
+    """
+
+    times: tuple[float, ...]
+    hazard: tuple[float, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Model:
     """A pooled model: predicts features as the agreement encodes them.
@@ -75,6 +89,7 @@ class Model:
         state: What it predicts with.
         checksum: Hash of the file it was read from.
         guarantee: The thresholds of its prediction sets; None where it has none.
+        baseline: The baseline of its survival curves; None where it predicts no times, or relative risks alone.
     """
 
     agreement: Agreement
@@ -83,6 +98,7 @@ class Model:
     state: Tree
     checksum: str = ""
     guarantee: Guarantee | None = None
+    baseline: Baseline | None = None
 
     def __call__(self, x: Tensor) -> Distribution:
         """Predict.
@@ -98,6 +114,9 @@ class Model:
             scale = self.agreement.target.spread
             shift = self.agreement.target.centre
             return Normal(p.mean * scale + shift, p.var * scale**2, p.noise * scale**2)
+        if isinstance(p, Survival) and self.baseline is not None:
+            times, hazard = (torch.tensor(part, dtype=torch.float64) for part in self.baseline)
+            return p.on(times, hazard)
         return p
 
     def on_network_scale(self, x: Tensor) -> Distribution:
@@ -179,6 +198,8 @@ def model_file(model: Model, key: Ed25519PrivateKey) -> bytes:
     }
     if model.guarantee is not None:
         about["guarantee"] = model.guarantee.to_json()
+    if model.baseline is not None:
+        about["baseline"] = model.baseline._asdict()
     header = Header("model", agreement.hash, agreement.name, "server", model.facts.rounds, about)
     return seal({"state": model.state}, header, key)
 
@@ -205,6 +226,9 @@ def read_model(path: Path, study: Study | None = None) -> Model:
         guarantee = None
         if "guarantee" in about:
             guarantee = Guarantee.from_json(about["guarantee"])
+        known = None
+        if "baseline" in about:
+            known = _read_baseline(agreement, about["baseline"])
         settings = {str(setting): _number(value) for setting, value in about["settings"].items()}
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise InputError(f"{path} is not a model that this version of consilience wrote.") from error
@@ -218,9 +242,18 @@ def read_model(path: Path, study: Study | None = None) -> Model:
     with refuse_damage(f"{path} does not hold what a model holds: ask for it again."):
         method = _method_of(agreement, facts, settings)
         state = envelope.value(types_of(method))["state"]
-        model = Model(agreement, facts, method, state, envelope.checksum, guarantee)
+        model = Model(agreement, facts, method, state, envelope.checksum, guarantee, known)
         check_predictions(model, f"{path} is not used")
     return model
+
+
+def _read_baseline(agreement: Agreement, value: Any) -> Baseline:
+    """A baseline on the agreed times, which never falls."""
+    hazard = tuple(float(number) for number in value["hazard"])
+    rising = all(b >= a for a, b in itertools.pairwise((0.0, *hazard)))
+    if tuple(value["times"]) != agreement.target.times or len(hazard) != len(agreement.target.times) or not rising:
+        raise ValueError("a baseline")
+    return Baseline(agreement.target.times, hazard)
 
 
 def check_predictions(model: Model, what: str) -> None:

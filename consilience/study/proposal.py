@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Column, Target
+from consilience.agreement.columns import Column
 from consilience.agreement.rehearsal import would_leave
+from consilience.agreement.target import Target
 from consilience.errors import InputError, unknown_name
 from consilience.handover.summing import masked_bytes
 from consilience.method import Method, usual_rounds
@@ -67,7 +68,7 @@ def proposal(
         InputError: The method or model is unknown, or cannot serve such a study.
     """
     linear = model in (None, Agreement.model)
-    method = method or _usual_method(linear, bool(target.classes))
+    method = method or _usual_method(linear, target)
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     if linear and target.classes and method == defaults.LINEAR_STUDY:
@@ -88,6 +89,8 @@ def proposal(
         secure=secure,
         **(privacy or {}),
     )
+    if target.event:
+        draft = dataclasses.replace(draft, choose=0.0)  # curves are not tempered: nothing is chosen by rows set aside
     draft.check()
     kinds, largest = would_leave(draft)
     if secure:
@@ -96,9 +99,11 @@ def proposal(
     return dataclasses.replace(draft, leaves=kinds, most_bytes=most)
 
 
-def _usual_method(linear: bool, classes: bool) -> str:
+def _usual_method(linear: bool, target: Target) -> str:
     """The name of the method unless asked otherwise; by whether the model is linear, and what it predicts."""
-    if linear and classes:
+    if target.counts_events:
+        return defaults.EVENTS
+    if linear and target.classes:
         return defaults.LINEAR_STUDY
     if linear:
         return defaults.LINEAR_NUMBERS

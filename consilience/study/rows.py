@@ -102,7 +102,7 @@ def patient_weights(column: str, inspection: Inspection) -> Tensor:
 
 
 def parts(agreement: Agreement, number: int, data: Data) -> Parts:
-    """Give rows their roles, drawn by the seed within each class.
+    """Give rows their roles, drawn by the seed within each class, or among rows with and without an event.
 
     Args:
         agreement: The study's agreement.
@@ -119,9 +119,7 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
     if agreement.privacy is not None:
         return _check_left(agreement, _by_content(agreement, data))
     roles = torch.zeros(len(data.y), dtype=torch.int64)
-    groups = torch.zeros_like(roles)
-    if agreement.target.classes:
-        groups = data.y
+    groups = agreement.target.groups(data.y)
     for label in sorted(set(groups.tolist())):
         rows = (groups == label).nonzero().flatten()
         order = rows[key.fold(label).permutation(len(rows))]
@@ -208,7 +206,28 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
     if len(left.y) < len(data.y):
         notes.append(f"Of {len(data.y):,} rows to train on, {len(left.y):,} are used.")
     classes = {label: int((left.y == code).sum()) for code, label in enumerate(agreement.target.classes)}
+    check_events(agreement, left)
     return Training(left, (*notes, *agreement.disclosure.check_outcomes(classes)))
+
+
+def check_events(agreement: Agreement, data: Data) -> None:
+    """Refuse counts and times with few events: sums over these few rows would be what is sent.
+
+    Args:
+        agreement: The study's agreement.
+        data: The rows to train on.
+
+    Raises:
+        InputError: Fewer rows have an event, or a count above 0, than the smallest count.
+    """
+    if not agreement.target.counts_events:
+        return
+    seen = data.y.reshape(len(data.y), -1)[:, 0]
+    what = f"a count of '{agreement.target.name}' above 0"
+    if agreement.target.event:
+        seen = data.y[:, 1]
+        what = f"the event '{agreement.target.event}'"
+    agreement.disclosure.check_events(int((seen > 0).sum()), what)
 
 
 def _warning(findings: Sequence[Finding]) -> str:

@@ -34,7 +34,7 @@ from consilience.privacy.entropy import secret_draws
 from consilience.privacy.rows import holds_rows
 from consilience.privacy.rules import SMALLEST_CELL, by_rule
 from consilience.promises import privacy_statement
-from consilience.study.choice import knob_of, log_scores
+from consilience.scoring.choice import knob_of, log_scores
 from consilience.study.rows import Parts, Training, fingerprint, training_rows
 from consilience.tree import Tree
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from consilience.admission.gate import Rules, refuse_errors
+from consilience.admission.plausible import known_at
 from consilience.admission.steps import COARSEST
 from consilience.agreement.members import Study
 from consilience.errors import InputError
@@ -21,8 +22,8 @@ from consilience.handover.masked_round import read_told, sort_files
 from consilience.handover.masking import statistics_of
 from consilience.handover.summing import add_tables
 from consilience.method import Knob
+from consilience.scoring.choice import TEMPERATURES, score_at
 from consilience.study.account import Judgement
-from consilience.study.choice import TEMPERATURES, score_at
 from consilience.study.model import Model
 
 
@@ -89,11 +90,13 @@ def _admit(study: Study, model: Model, knob: Knob, envelope: Envelope) -> Statis
     value = envelope.value(TYPES)
     admit(value, {"log_scores": _empty_table(knob), "count": torch.tensor(0)}, envelope.path)
     statistics = Statistics(envelope.header.sender, int(value["count"]), value["log_scores"])
-    _check_table(study, statistics, rules, envelope.path)
+    _check_table(study, model, statistics, rules, envelope.path)
     return statistics
 
 
-def _check_table(study: Study, statistics: Statistics, rules: Rules, where: str, rounding: float = 0.0) -> None:
+def _check_table(
+    study: Study, model: Model, statistics: Statistics, rules: Rules, where: str, rounding: float = 0.0
+) -> None:
     """Refuse a table that cannot be one of summed log-scores."""
     agreement = study.agreement
     table = statistics.table
@@ -103,10 +106,12 @@ def _check_table(study: Study, statistics: Statistics, rules: Rules, where: str,
             f"{where} is not used: it speaks for {rows:,} rows, and its site may for {rules.largest_site:,}."
         )
     positive = bool((table > rounding).any())
-    if rows < agreement.smallest or (positive and agreement.target.classes):
+    discrete = bool(agreement.target.classes) or agreement.target.counts
+    if rows < agreement.smallest or (positive and discrete):
         raise InputError(f"{where} cannot be a sum of log-probabilities over enough rows: not used.")
     assert rules.bounds is not None
-    lowest = rows * rules.bounds.score(rules.largest_site) / min(TEMPERATURES)
+    bounds = known_at(rules.bounds, model.state)
+    lowest = rows * bounds.score(rules.largest_site) / min(TEMPERATURES)
     if float(table.abs().max()) > lowest:
         raise InputError(f"{where} is not used: its log-scores are larger than the study's model can give.")
 
@@ -122,7 +127,7 @@ def _read_masked(study: Study, model: Model, knob: Knob, paths: Sequence[Path]) 
     statistics = Statistics("all sites together", summed.rows, summed.table, summed.names)
     most = sum(study.member(name).rows for name in summed.names)
     rules = rules_of(study.agreement, most)
-    _check_table(study, statistics, rules, "The sum of the statistics", COARSEST * len(summed.names))
+    _check_table(study, model, statistics, rules, "The sum of the statistics", COARSEST * len(summed.names))
     return [statistics], [*refused, *others, *summed.refused]
 
 

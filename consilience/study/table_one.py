@@ -32,7 +32,7 @@ def agreed_variables(agreement: Agreement) -> list[Variable]:
     Returns:
         The columns; the range of a number gives the bins of its quartiles.
     """
-    columns = (*agreement.columns, agreement.target.as_column())
+    columns = (*agreement.columns, *agreement.target.as_columns())
     return [Variable(column.name, column.levels, column.unit, *column.range) for column in columns]
 
 
@@ -50,7 +50,7 @@ def site_summary(agreement: Agreement, inspection: Inspection) -> Summary:
         InputError: The table does not fit the agreement, or has too few rows.
     """
     inspection.sound()
-    columns = (*agreement.columns, agreement.target.as_column())
+    columns = (*agreement.columns, *agreement.target.as_columns())
     values = [_values(column, inspection) for column in columns]
     return summarise(agreed_variables(agreement), values, agreement.smallest)
 

@@ -21,7 +21,7 @@ from consilience.key import Key
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.predictive import tempered
 from consilience.prior import Isotropic
-from consilience.study.choice import choose_value, knob_of, log_scores
+from consilience.scoring.choice import choose_value, knob_of, log_scores
 
 HERE = Path(__file__).parent
 DICTIONARY = HERE.parent.parent / "examples" / "hospitals" / "columns.toml"

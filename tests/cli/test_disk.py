@@ -15,8 +15,9 @@ import torch
 from places import SHORT, Place
 from tiny import Invoke
 
-from consilience.agreement.columns import Column, Target
+from consilience.agreement.columns import Column
 from consilience.agreement.members import read
+from consilience.agreement.target import Target
 from consilience.agreement.text import study_text
 from consilience.console.predictions import Predictions, Rows, write_csv
 from consilience.formats.signature import new_key, read_key

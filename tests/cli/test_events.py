@@ -77,7 +77,18 @@ def test_methods_are_compared_on_times(invoke: Invoke, tables: str) -> None:
         (["run", "mixture", *SURVIVAL], "use one of gaussian_product, glm"),
         (["run", "gaussian_product", *SURVIVAL], "inference.mode=Newton"),
         (["run", "glm", *SURVIVAL, "--engine", "vectorised"], "use sequential"),
-        (["study", "new", "s", "--like", "sites/east.csv", *SURVIVAL], "not on times to an event"),
+        (["study", "new", "s", "--like", "sites/east.csv", "--time", "days"], "both columns"),
+        (["study", "new", "s", "--like", "sites/east.csv", *SURVIVAL, "--target", "age"], "leave --target"),
+        (["study", "new", "s", "--like", "sites/east.csv", "--target", "age", "--horizon", "9"], "--horizon is for"),
+        (
+            ["study", "new", "s", "--like", "sites/east.csv", "--target", "age", "--exposure", "days"],
+            "--task counts too",
+        ),
+        (["study", "new", "s", "--task", "counts"], "which column counts"),
+        (["study", "new", "s", *SURVIVAL], "Give --like TABLE"),
+        (["study", "new", "s", "--like", "sites/east.csv", *SURVIVAL, "--method", "fedavg"], "cannot serve a survival"),
+        (["study", "new", "s", "--like", "sites/east.csv", *SURVIVAL, "--level", "0.9"], "for classes and numbers"),
+        (["study", "new", "s", "--like", "sites/east.csv", *SURVIVAL, "--horizon", "0"], "not a time"),
     ],
 )
 def test_mistakes_end_with_one_sentence(invoke: Invoke, tables: str, words: list[str], sentence: str) -> None:
@@ -131,3 +142,59 @@ def test_a_file_of_impossible_sums_is_refused(invoke: Invoke, tables: str, tmp_p
     code, _, error = invoke("kaplan-meier", "sums/*.json")
 
     assert code == 2 and "no counts of its rows" in " ".join(error.split())
+
+
+SITES = ("east", "north", "south")
+
+
+def study_by_commands(invoke: Invoke, folder: Path, *words: str) -> None:
+    """A study of one round, from its proposal to a pooled model; every site's files lie in its own folder."""
+    assert invoke("study", "new", "trial", "--like", "sites/east.csv", "--rounds", "1", *words)[0] == 0
+    for name in SITES:
+        joined = invoke("site", "join", "trial.toml", name, f"sites/{name}.csv", "-o", f"{name}.join")
+        assert joined[0] == 0
+    assert invoke("study", "add", "trial.toml", *(f"{name}.join" for name in SITES))[0] == 0
+    for name in SITES:
+        fitted = invoke("site", "fit", "trial.toml", f"sites/{name}.csv", "--key", f"{name}.key")
+        assert fitted[0] == 0, fitted
+    assert invoke("study", "pool", "trial.toml", *(f"{name}.reply" for name in SITES))[0] == 0
+
+
+def head_of(path: Path) -> list[str]:
+    return path.read_text().splitlines()[0].split(",")
+
+
+def test_a_study_of_times_by_commands(invoke: Invoke, tables: str, tmp_path: Path) -> None:
+    study_by_commands(invoke, tmp_path, *SURVIVAL, "--horizon", "365")
+
+    _, shown, _ = invoke("study", "show", "trial.toml")
+    assert "the time until 'died' is 1, with risks at 365" in " ".join(shown.split())
+    assert "fewer than 10 rows that have an event" in " ".join(shown.split())
+    _, printed, _ = invoke("predict", "trial.model", "sites/west.csv", "-o", "relative.csv")
+    assert "how hazards compare" in " ".join(printed.split())
+    assert head_of(tmp_path / "relative.csv")[1:4] == ["log-hazard", "low95", "high95"]
+    for name in SITES:
+        words = ("trial.toml", "trial.model", f"sites/{name}.csv", "--key", f"{name}.key")
+        assert invoke("site", "statistics", *words)[0] == 0
+    code, printed, _ = invoke("study", "choose", "trial.toml", "trial.model", *(f"{n}.statistics" for n in SITES))
+    assert code == 0 and "Baseline hazard from sums of east, north, south" in " ".join(printed.split())
+    report = (tmp_path / "trial-chosen.html").read_text()
+    assert "Kaplan–Meier curve" in report and "hazard ratio" in report
+    assert invoke("predict", "trial-chosen.model", "sites/west.csv", "-o", "curves.csv")[0] == 0
+    assert "S(365)" in head_of(tmp_path / "curves.csv")
+    _, printed, _ = invoke(
+        "site", "evaluate", "trial-chosen.model", "sites/west.csv", "--study", "trial.toml", "--key", "east.key"
+    )
+    assert "concordance" in printed and "ibs" in printed
+
+
+@pytest.mark.slow
+def test_a_study_of_counts_by_commands(invoke: Invoke, tables: str, tmp_path: Path) -> None:
+    study_by_commands(invoke, tmp_path, "--target", "visits", "--task", "counts", "--exposure", "days")
+
+    assert invoke("predict", "trial.model", "sites/west.csv", "-o", "counts.csv")[0] == 0
+    assert head_of(tmp_path / "counts.csv")[1:4] == ["mean", "low95", "high95"]
+    _, printed, _ = invoke(
+        "site", "evaluate", "trial.model", "sites/east.csv", "--study", "trial.toml", "--key", "east.key"
+    )
+    assert "deviance" in printed

@@ -12,7 +12,7 @@ import statsmodels.api as sm
 from studies import NAMES, rows, study, table
 from typer.testing import CliRunner
 
-from consilience.agreement.columns import Target
+from consilience.agreement.target import Target
 from consilience.agreement.text import study_text
 from consilience.cli import app
 from consilience.effects.effects import Effects, from_json

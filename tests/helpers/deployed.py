@@ -16,8 +16,9 @@ import studies
 import torch
 from sklearn.datasets import load_digits
 
-from consilience.agreement.columns import Column, Target
+from consilience.agreement.columns import Column
 from consilience.agreement.members import Study
+from consilience.agreement.target import Target
 from consilience.agreement.text import study_text
 from consilience.engines import Sequential, Turn
 from consilience.flower.certificates import new_certificates, new_node_key

@@ -12,8 +12,8 @@ import torch
 
 from consilience.admission.gate import Arrival, Gate
 from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Target
 from consilience.agreement.rehearsal import would_leave
+from consilience.agreement.target import Target
 from consilience.data.sites import Data
 from consilience.engines import Sequential, Turn
 from consilience.handover.admission import gate_of

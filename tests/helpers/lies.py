@@ -10,7 +10,7 @@ from doors import Lie
 
 from consilience import tree
 from consilience.admission import gate
-from consilience.agreement.columns import Target
+from consilience.agreement.target import Target
 from consilience.posterior import Dense, Point
 
 BASES: dict[str, dict[str, Any]] = {

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from consilience.agreement.agreement import Agreement
-from consilience.agreement.columns import Column, Target
+from consilience.agreement.columns import Column
 from consilience.agreement.members import Study, signed_words
 from consilience.agreement.rehearsal import would_leave
+from consilience.agreement.target import Target
 from consilience.agreement.text import agreement_text
 from consilience.formats.signature import new_key, public, read_key, sign
 from consilience.privacy.masks import derive_key, public_half

@@ -17,8 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 import consilience as co
 from consilience.admission.form import form_of
 from consilience.agreement import rehearsal
-from consilience.agreement.columns import Column, Target, inspect, labelled_rows
+from consilience.agreement.columns import Column, inspect, labelled_rows
 from consilience.agreement.rehearsal import rehearsal_of, rehearse, would_leave
+from consilience.agreement.target import Target
 from consilience.data import cells
 from consilience.data.tables import from_csv
 from consilience.engines.soundness import PROBES

@@ -18,6 +18,7 @@ from consilience.agreement.columns import Column, features, inspect, labelled_ro
 from consilience.agreement.members import Study, read, signed_words
 from consilience.agreement.names import check_name
 from consilience.agreement.rehearsal import rehearse, would_leave
+from consilience.agreement.target import Target
 from consilience.agreement.text import propose_columns, study_text
 from consilience.agreement.toml import read_columns
 from consilience.data.cells import Cell
@@ -299,7 +300,7 @@ def test_what_a_reply_must_look_like(tmp_path: Path) -> None:
 
 def test_the_hash_covers_every_field(tmp_path: Path) -> None:
     made = studies.agreement(tmp_path)
-    other = {str: "x", int: 77, float: 0.123, tuple: ("x",)}
+    other = {str: "x", int: 77, float: 0.123, tuple: ("x",), Target: Target("x")}
 
     for field in dataclasses.fields(made):
         value = getattr(made, field.name)

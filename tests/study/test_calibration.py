@@ -14,9 +14,9 @@ import torch
 from rounds import pooled_model, replies, rows, server_key
 
 from consilience.agreement.agreement import from_toml
-from consilience.agreement.columns import Target
 from consilience.agreement.guarantees import calibration_of
 from consilience.agreement.members import Study
+from consilience.agreement.target import Target
 from consilience.agreement.text import agreement_text
 from consilience.errors import InputError
 from consilience.formats.codec import TYPES

@@ -14,9 +14,9 @@ import studies
 import torch
 from rounds import pooled_model, replies, rows, server_key
 
-from consilience.agreement.columns import Target
 from consilience.agreement.guarantees import calibration_of, describe_counts
 from consilience.agreement.members import Study
+from consilience.agreement.target import Target
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.formats.codec import TYPES

@@ -14,8 +14,9 @@ import torch
 
 import consilience as co
 from consilience.agreement.agreement import from_fields
-from consilience.agreement.columns import Column, Target
+from consilience.agreement.columns import Column
 from consilience.agreement.members import read
+from consilience.agreement.target import Target
 from consilience.agreement.text import study_text
 from consilience.errors import InputError
 from consilience.handover.admission import bounds_of

@@ -24,7 +24,7 @@ from consilience.handover.files import collect
 from consilience.key import Key
 from consilience.methods.beta import BETAS
 from consilience.posterior import Point, Samples
-from consilience.study.choice import TEMPERATURES, log_scores
+from consilience.scoring.choice import TEMPERATURES, log_scores
 from consilience.study.coordinator import choose, pool
 from consilience.study.model import Model, read_model, select_hand_out
 from consilience.study.recall import recall

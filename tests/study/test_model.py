@@ -22,7 +22,7 @@ from consilience.handover.files import collect
 from consilience.key import Key
 from consilience.parties import Received
 from consilience.posterior import Point, Samples
-from consilience.study.choice import TEMPERATURES
+from consilience.scoring.choice import TEMPERATURES
 from consilience.study.coordinator import choose, pool, write_model
 from consilience.study.model import Facts, Model, model_file, read_model, select_hand_out, unnamed_mixture
 
