@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a program loads a name when 
         task,
         training,
     )
+    from consilience.comparison.folds import cross_conformal
     from consilience.comparison.running import compare
     from consilience.comparison.tuning import tune
     from consilience.data import Sites, from_arrays, from_csv
@@ -89,12 +90,14 @@ __all__ = [
     "FederatedClassifier", "FederatedRegressor", "GaussianProduct", "Hierarchical", "InputError", "Laplace",
     "LocalOnly", "MeanField", "Method", "Mime", "MimeLite", "Mixture", "OneShotFL", "Participation", "Result",
     "Sampler", "Scaffold", "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification",
-    "compare", "conformal", "counts", "data", "datasets", "engines", "from_arrays", "from_csv", "guarantees",
-    "inference", "key", "load", "method", "methods", "metrics", "models", "outcomes", "parties", "pooling", "posterior",
-    "predictive", "prior", "regression", "run", "runs", "splits", "survival", "table_one", "task", "training", "tune",
+    "compare", "conformal", "counts", "cross_conformal", "data", "datasets", "engines", "from_arrays", "from_csv",
+    "guarantees", "inference", "key", "load", "method", "methods", "metrics", "models", "outcomes", "parties",
+    "pooling", "posterior", "predictive", "prior", "regression", "run", "runs", "splits", "survival", "table_one",
+    "task", "training", "tune",
 ]  # fmt: skip
 
 _HOMES = {  # where each name is; those that are not here are rooms and files of the package
+    "comparison.folds": ("cross_conformal",),
     "comparison.running": ("compare",),
     "comparison.tuning": ("tune",),
     "data": ("Sites", "from_arrays", "from_csv"),

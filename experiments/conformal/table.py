@@ -4,6 +4,7 @@ A column is data/what, where 'what' is one of
 
     methods         every row of the table on one split: sets of each kind by two scores, with and without noise
     left-out        natural sites: calibrated without one of them, tried on that one, in turn
+    folds           exact pooling: rows set aside beside five folds, in which every row trains
 
 A fifth or more of each site's training rows calibrates and trains nobody. Seeds draw the split, the rows set aside,
 the start and, where there is no official test part, the test rows. Settings are the package's defaults; networks of
@@ -47,6 +48,7 @@ KINDS = ("class", "pooled", "quantile", "own")
 SCORES = ("hinge", "aps")
 PRIVATE_GRID = 30  # edges, with and without noise
 NOISE = sigma_of(1.0, 1e-5) ** 2  # of adding or removing a row, ε = 1
+FOLDS = 5
 NEWCOMERS = 500  # mixtures of classes, Dirichlet(0.1), that a new site might have
 SLOW = ("coreset", "dosfl")  # minutes a run
 BOUNDS = ("server_only", "local_only")
@@ -66,11 +68,16 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         names = [method for method in FEW if method not in TOO_LARGE.get(name, ())]
     if what == "left-out":
         names = list(LEFT_OUT)
+    if what == "folds":
+        return score_folds(name, seed, data_dir)
     for method in names:
         if what == "left-out":
             values |= score_newcomers(name, method, seed, data_dir)
-        else:
+            continue
+        try:
             values |= score_method(name, method, seed, data_dir)
+        except co.InputError:  # hierarchical: too many features for a matrix of all weights
+            print(f"{column} {seed}: without {method}", flush=True)
     return values
 
 
@@ -198,6 +205,28 @@ def equal_sizes(result: Result) -> dict[str, float | None]:
     return values
 
 
+# Folds
+
+
+def score_folds(name: str, seed: int, data_dir: str | None) -> Values:
+    """Exact pooling: sets by rows set aside, and by folds of all rows, on the same test rows."""
+    aside = train(name, "exact", seed, data_dir)
+    recipe = dataclasses.replace(recipe_of(name, "exact", seed, data_dir), conformal=0.0)
+    method, task, sites = recipe.build()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folded = co.cross_conformal(method, task, sites, LEVEL, FOLDS, seed=seed, engine=ENGINE)
+    rows = sites.all_test
+    sets = folded.predict(rows.x)
+    assert isinstance(sets, Tensor)
+    inside = sets.gather(1, rows.y.unsqueeze(1)).double()
+    found = {"coverage": float(inside.mean()), "size": float(sets.double().sum(1).mean())}
+    return {
+        "rows set aside": sets_of(aside, "pooled", "hinge"),
+        f"{FOLDS} folds": {**found, "promised": folded.guarantee.promised},
+    }
+
+
 # A hospital that took no part
 
 
@@ -236,12 +265,15 @@ def without_each(name: str, method: str, seed: int, data_dir: str | None) -> Ite
 PLAN: tuple[tuple[str, range], ...] = (  # columns and their seeds, what decides most first
     ("heart_disease/methods", range(10)),
     ("heart_disease/left-out", range(10)),
-    ("digits/methods", range(1)),
-    ("fashion_mnist/methods", range(3)),
-    ("mnist/methods", range(3)),
-    ("digits/methods", range(1, 5)),
-    ("femnist/methods", range(3)),
-    ("digits/methods", range(5, 10)),
+    ("heart_disease/folds", range(10)),
+    ("fashion_mnist/methods", range(1)),
+    ("mnist/methods", range(1)),
+    ("digits/methods", range(2)),
+    ("femnist/methods", range(1)),
+    ("fashion_mnist/methods", range(1, 3)),
+    ("mnist/methods", range(1, 3)),
+    ("digits/methods", range(2, 8)),
+    ("femnist/methods", range(1, 3)),
 )
 
 EXPERIMENT = Experiment(
