@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,11 +28,6 @@ def write(folder: Path) -> None:
     """Write what is generated, touching only what has changed, so that a second build has little to do."""
     texts = {f"methods/{name}.md": method_page(name) for name in METHODS}
     texts["methods/index.md"] = method_index()
-    texts["parts/situations.md"] = situations()
-    texts["parts/regression.md"] = numbers()
-    texts["parts/traffic.md"] = traffic()
-    texts["parts/sends.md"] = sends()
-    texts["parts/threats.md"] = threats()
     texts |= copies(folder.parent)
     texts |= api.write()
     for name, text in texts.items():
@@ -295,9 +290,29 @@ def traffic() -> str:
     return "\n".join(rows) + "\n"
 
 
+TABLES: dict[str, Callable[[], str]] = {
+    "situations": situations,
+    "regression": numbers,
+    "traffic": traffic,
+    "sends": sends,
+    "threats": threats,
+}
+
+
+def fill(text: str) -> str:
+    """A page with its tables as they are now: each stands between two comments that name it."""
+
+    def table(block: re.Match[str]) -> str:
+        return f"{block[1]}\n\n{TABLES[block[2]]()}\n{block[3]}"
+
+    return re.sub(r"(<!-- table: (\w+), [^>]*-->)\n.*?(<!-- end of \2 -->)", table, text, flags=re.DOTALL)
+
+
 if __name__ == "__main__":  # python docs/pages.py: bring what is made from the code up to date
     readme = RESULTS.parent / "README.md"
     readme.write_text(
         re.sub(r"\| method \|.*?\n\n", lambda _: method_table("") + "\n\n", readme.read_text(), flags=re.DOTALL)
     )
     FILE.write_text(json.dumps(listing(), ensure_ascii=False, indent=1) + "\n")
+    for page in Path(__file__).parent.glob("*.md"):
+        page.write_text(fill(page.read_text()))

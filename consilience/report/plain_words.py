@@ -96,7 +96,7 @@ def _left(run: RunReport) -> list[str]:
             span = human_bytes(sizes[0])
             if human_bytes(sizes[-1]) != span:
                 span = f"{span} to {human_bytes(sizes[-1])}"
-            sentences.append(f"That is {span} of numbers a site in a round. “Communication” below lists each site.")
+            sentences.append(f"That is {span} of numbers per site and round; “Communication” below lists each site.")
     if run.rows.get("set aside"):
         sentences.append(
             "Each site also sent sums of scores over rows it had set aside, by which the model was chosen."
@@ -155,7 +155,7 @@ def _signed(run: RunReport) -> list[str]:
     sentences = [f"The agreement was signed by {enumerate_words(listed)}."]
     coordinator = run.content.get("coordinator")
     if coordinator:
-        sentences.append(f"The model is signed by the coordinator (key {str(coordinator)[:KEY_DIGITS]}).")
+        sentences.append(f"The model is signed by the coordinator (key {_digits(coordinator)}).")
     sentences.append("A key is an organisation's only if somebody there has confirmed these digits.")
     return sentences
 
@@ -167,4 +167,9 @@ def _signer(signer: Json) -> str:
     left = ""
     if signer.get("left"):
         left = ", which has left since"
-    return f"{signer['site']}{rows} (key {str(signer['key'])[:KEY_DIGITS]}){left}"
+    return f"{signer['site']}{rows} (key {_digits(signer['key'])}){left}"
+
+
+def _digits(key: object) -> str:
+    """The first digits of a public key, without the name of its kind."""
+    return str(key).rpartition(":")[2][:KEY_DIGITS]

@@ -31,3 +31,21 @@ for (const heading of document.querySelectorAll("th[data-column]")) {
   button.addEventListener("click", () => sort(heading.closest("table"), heading, Number(heading.dataset.column)));
   heading.append(button);
 }
+// A table that is wider than its place says so, for as long as something is hidden to its right.
+const MORE = "More columns to the right: scroll →";
+function mark(box) {
+  const hidden = box.scrollWidth - box.clientWidth - box.scrollLeft;
+  box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);
+  let note = box.previousElementSibling?.classList.contains("more") ? box.previousElementSibling : null;
+  if (!note && box.scrollWidth > box.clientWidth + 1) {
+    note = document.createElement("p");
+    note.className = "more";
+    note.textContent = MORE;
+    box.before(note);
+  }
+  if (note) note.style.visibility = hidden > 1 ? "visible" : "hidden";
+}
+for (const box of document.querySelectorAll(".scroll")) {
+  box.addEventListener("scroll", () => mark(box), { passive: true });
+  new ResizeObserver(() => mark(box)).observe(box);
+}

@@ -132,6 +132,16 @@ class TableOne:
                     rows.append([f"{name}: {level}", *cells])
         return rows
 
+    def __str__(self) -> str:
+        """The table for people, in aligned columns."""
+        rows = [["", OVERALL, *self.sites], *self.lines()]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = []
+        for row in rows:
+            cells = [text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)]
+            lines.append("  ".join([row[0].ljust(widths[0]), *cells]).rstrip())
+        return "\n".join(lines)
+
     def _count(self, entry: Entry) -> str:
         if entry.value is None:
             return "withheld"

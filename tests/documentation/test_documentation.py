@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tiny import Invoke, hospitals
+from tiny import Invoke, copy_tracked, hospitals
 
 ROOT = Path(__file__).parents[2]
 COPIES = {"changes.md", "contributing.md"}  # generated from files at the root
@@ -44,8 +44,9 @@ def blocks(page: Path) -> Iterator[Block]:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder with three hospitals' files, where a page may write and import."""
+    """A folder with three hospitals' files and the tables of a fresh clone, where a page may write and import."""
     hospitals(tmp_path / "hospitals")
+    copy_tracked("examples/clinics", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
@@ -147,7 +148,21 @@ def test_the_threat_model_asks_every_method_whether_it_is_a_sum(pages: types.Mod
     for name, kind in federated.items():
         assert kind.sends in table[name]
         assert ("the sum" in table[name]) == (kind().summation() is not None), name
-    assert "```{include} parts/threats.md" in (ROOT / "docs" / "threat-model.md").read_text()
+
+
+@pytest.mark.parametrize("page", sorted(path.stem for path in (ROOT / "docs").glob("*.md")))
+def test_tables_in_pages_are_those_of_the_results(pages: types.ModuleType, page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+
+    assert pages.fill(text) == text, "run: python docs/pages.py"
+    assert "{include} parts/" not in text  # a table can be read without building the page
+
+
+def test_the_page_of_choices_has_its_tables(pages: types.ModuleType) -> None:
+    page = (ROOT / "docs" / "choose.md").read_text()
+
+    for name in ("situations", "regression", "traffic"):
+        assert pages.TABLES[name]() in page
 
 
 def test_readme_lists_the_methods_there_are(pages: types.ModuleType) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,3 +104,14 @@ def hospitals(folder: Path) -> None:
         ill = torch.rand(60, generator=g) < torch.sigmoid((age - 50) / 6 + 2 * dose - 1)
         lines = [f"{a:.1f},{d:.3f},{'yes' if i else 'no'}" for a, d, i in zip(age, dose, ill, strict=True)]
         (folder / f"{name}.csv").write_text("\n".join(["age,dose,disease", *lines]) + "\n")
+
+
+def copy_tracked(under: str, folder: Path) -> None:
+    """Copy what a fresh clone has under a path of this repository: the files that git knows, or all without git."""
+    root = Path(__file__).parents[2]
+    listed = subprocess.run(["git", "ls-files", under], cwd=root, capture_output=True, text=True, check=False)
+    files = [root / line for line in listed.stdout.splitlines()]
+    for file in files or [path for path in (root / under).rglob("*") if path.is_file()]:
+        copy = folder / file.relative_to(root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copy)
