@@ -73,10 +73,6 @@ def check_guarantees(agreement: Agreement) -> None:
         raise InputError(
             f"cells = {agreement.cells} merges counts without noise, and these have noise: write cells = 0."
         )
-    if agreement.level and agreement.target.counts_events:
-        raise InputError(
-            f"A study agrees on prediction sets for classes and numbers, not for {agreement.kind}: leave level at 0."
-        )
     if agreement.level:
         calibration_of(agreement)
 

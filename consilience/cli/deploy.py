@@ -146,6 +146,11 @@ def _calibrate(
     study = read(study_file)
     if not describe_counts(study.agreement):
         return
+    if study.agreement.kind == "survival":
+        say(
+            "Lower bounds of times need a baseline: `site statistics`, `study choose`, then `site calibrate`, by files."
+        )
+        return
     asked = ask_counts(study, grid, model.read_bytes(), model.parent, wait, deadline)
     for sentence in asked.lost:
         say(sentence, "yellow")

@@ -46,18 +46,19 @@ def show_coverage(pooled: Model, guarantee: Guarantee, rows: Data) -> None:
 
     inside, sizes = contains(pooled.on_network_scale(rows.x), rows.y, guarantee)
     target = pooled.agreement.target
-    if not target.classes:
+    if pooled.agreement.kind == "regression":
         sizes = sizes * target.spread
     covered = measure(inside, sizes)
     low, high = (percent(end) for end in covered.interval)
-    size = write_size(covered.size, not target.classes)
+    size = write_size(covered.size, not target.classes, guarantee.score)
     share = f"{percent(covered.coverage, 1)} of {covered.rows:,} rows ({low} to {high})"
     say(f"Prediction sets for {percent(guarantee.level)} hold {share}, {size} on average.")
 
 
 def set_columns(pooled: Model, guarantee: Guarantee, x: Tensor) -> tuple[list[str], list[list[str]]]:
-    """Write prediction sets as further columns of a table: the classes of a set, or the ends of an interval."""
-    from consilience.guarantees.sets import prediction_intervals, prediction_sets
+    """Write prediction sets as further columns of a table: classes, the ends of an interval, or a lower bound."""
+    from consilience.guarantees.sets import lower_bounds, prediction_intervals, prediction_sets
+    from consilience.outcomes.survival import Survival
     from consilience.predictive import Categorical, Normal
 
     site = None
@@ -67,7 +68,9 @@ def set_columns(pooled: Model, guarantee: Guarantee, x: Tensor) -> tuple[list[st
     p = pooled.on_network_scale(x)
     if isinstance(p, Categorical):
         return write_sets(guarantee.level, target.classes, prediction_sets(p, guarantee, site))
-    assert isinstance(p, Normal)  # no study predicts counts or times
+    if isinstance(p, Survival):
+        return write_bounds(guarantee.level, lower_bounds(p, guarantee, site))
+    assert isinstance(p, Normal)  # counts have no sets
     low, high = (end * target.spread + target.centre for end in prediction_intervals(p, guarantee, site))
     return write_intervals(guarantee.level, low, high)
 
@@ -83,3 +86,8 @@ def write_intervals(level: float, low: Tensor, high: Tensor) -> tuple[list[str],
     rows = [[f"{a:.6g}", f"{b:.6g}"] for a, b in zip(low.tolist(), high.tolist(), strict=True)]
     percent = f"{100 * level:g}"
     return [f"set_low{percent}", f"set_high{percent}"], rows
+
+
+def write_bounds(level: float, low: Tensor) -> tuple[list[str], list[list[str]]]:
+    """Write lower bounds of times as a column."""
+    return [f"set_low{100 * level:g}"], [[f"{bound:.6g}"] for bound in low.tolist()]

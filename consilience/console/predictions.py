@@ -68,7 +68,7 @@ def predict_with_run(
 ) -> tuple[Rows, Predicted]:
     """Predict with the model in a run's folder, which knows how its tables were read."""
     from consilience.agreement.target import Target
-    from consilience.console.prediction_sets import write_intervals, write_sets
+    from consilience.console.prediction_sets import write_bounds, write_intervals, write_sets
     from consilience.data.cells import read_table
     from consilience.guarantees.sets import Guarantee
     from consilience.outcomes.counts import Counts
@@ -106,8 +106,10 @@ def predict_with_run(
         predictions = _with_sets(predictions, *write_sets(level, result.class_names, made.sets))
     elif made.low is not None and made.high is not None:
         predictions = _with_sets(predictions, *write_intervals(level, made.low, made.high))
+    elif made.low is not None:
+        predictions = _with_sets(predictions, *write_bounds(level, made.low))
     else:
-        raise InputError("Prediction sets are for classes and numbers: leave --set out.")
+        raise InputError("Prediction sets are for classes, numbers and times: leave --set out.")
     return rows, Predicted(predictions, parts, Guarantee.from_json(result.report["guarantee"]))
 
 

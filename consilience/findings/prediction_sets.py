@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from consilience.findings.numbers import count, number, percent
 from consilience.findings.wording import Json
 from consilience.guarantees.measured import Covered
+from consilience.guarantees.scores import FOR_TIMES
 
 KIND_NAMES = {
     "class": "by class",
@@ -51,7 +52,7 @@ class SetsReport:
     @property
     def is_of_times(self) -> bool:
         """Whether the sets are lower bounds of times to an event."""
-        return self.score == "time"
+        return self.score in FOR_TIMES
 
 
 def read_sets(value: Json | None) -> SetsReport | None:
@@ -119,26 +120,26 @@ def sets_sentence(sets: SetsReport, is_regression: bool) -> str:
     covered = sets.overall
     low, high = (percent(end) for end in covered.interval)
     text += f": {percent(covered.coverage, 1)} of test rows covered ({low} to {high})"
-    size = write_size(covered.size, is_regression)
-    if sets.is_of_times:
-        size = f"a lower bound of {number(covered.size)}"
-    text += f", {size} on average"
+    text += f", {write_size(covered.size, is_regression, sets.score)} on average"
     if len(sets.by_site) > 1:
         worst = sets.by_site[0]
         text += f"; least at site {worst.name}, {percent(worst.coverage, 1)}"
     return f"{text}."
 
 
-def write_size(size: float, is_regression: bool) -> str:
+def write_size(size: float, is_regression: bool, score: str = "") -> str:
     """Write the size of sets.
 
     Args:
-        size: The mean number of classes, or width.
+        size: The mean number of classes, width or lower bound.
         is_regression: Whether the sets are intervals.
+        score: What the thresholds are of, which tells lower bounds of times.
 
     Returns:
-        As '1.24 classes', 'a width of 3.1', or that sets have no bounds.
+        As '1.24 classes', 'a width of 3.1', 'a lower bound of 90', or that sets have no bounds.
     """
+    if score in FOR_TIMES:
+        return f"a lower bound of {number(size)}"
     if math.isinf(size):
         return "intervals without bounds"
     if is_regression:

@@ -126,6 +126,11 @@ def count(
             f"Only {len(rows.y)} rows are set aside to calibrate and no count below {agreement.smallest} may be shown: "
             "this site sends no counts."
         )
+    if agreement.kind == "survival" and model.baseline is None:
+        raise InputError(
+            "Lower bounds of times need survival curves, and this model has no baseline: first `site statistics` at "
+            "the sites and `study choose` at the coordinator."
+        )
     scores = score_rows(model, plan, member.number, rows)
     about: dict[str, Any] = {"model": model.checksum, "kind": plan.kind}
     if agreement.format > 1:

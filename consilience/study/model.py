@@ -114,9 +114,6 @@ class Model:
             scale = self.agreement.target.spread
             shift = self.agreement.target.centre
             return Normal(p.mean * scale + shift, p.var * scale**2, p.noise * scale**2)
-        if isinstance(p, Survival) and self.baseline is not None:
-            times, hazard = (torch.tensor(part, dtype=torch.float64) for part in self.baseline)
-            return p.on(times, hazard)
         return p
 
     def on_network_scale(self, x: Tensor) -> Distribution:
@@ -126,12 +123,16 @@ class Model:
             x: Features as the network sees them.
 
         Returns:
-            The distribution of the target as it was trained on.
+            The distribution of the target as it was trained on; of times, on the baseline if there is one.
         """
         task = self.agreement.build_task()
         predictive = self.method.predictive(task, self.state)
         with torch.no_grad(), using_threads(threads_for(task)):
-            return tempered(predictive(x), self.facts.temperature)
+            p = tempered(predictive(x), self.facts.temperature)
+        if isinstance(p, Survival) and self.baseline is not None:
+            times, hazard = (torch.tensor(part, dtype=torch.float64) for part in self.baseline)
+            return p.on(times, hazard)
+        return p
 
     @property
     def is_personal(self) -> bool:

@@ -87,7 +87,10 @@ def test_methods_are_compared_on_times(invoke: Invoke, tables: str) -> None:
         (["study", "new", "s", "--task", "counts"], "which column counts"),
         (["study", "new", "s", *SURVIVAL], "Give --like TABLE"),
         (["study", "new", "s", "--like", "sites/east.csv", *SURVIVAL, "--method", "fedavg"], "cannot serve a survival"),
-        (["study", "new", "s", "--like", "sites/east.csv", *SURVIVAL, "--level", "0.9"], "for classes and numbers"),
+        (
+            ["study", "new", "s", "--like", "sites/east.csv", *SURVIVAL, "--level", "0.9", "--guarantee", "class"],
+            "needs classes",
+        ),
         (["study", "new", "s", "--like", "sites/east.csv", *SURVIVAL, "--horizon", "0"], "not a time"),
     ],
 )

@@ -27,9 +27,11 @@ from consilience.errors import InputError
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import open_envelope, seal
 from consilience.formats.signature import read_key
+from consilience.guarantees.sets import lower_bounds
 from consilience.outcomes.curves import baseline, sum_times
 from consilience.outcomes.survival import Survival
 from consilience.posterior import Dense
+from consilience.study.calibration import calibrate, count
 from consilience.study.coordinator import choose
 from consilience.study.effects import model_effects
 from consilience.study.model import Model, read_model, select_hand_out
@@ -277,7 +279,6 @@ def test_targets_that_cannot_be_are_refused(change: dict[str, Any], sentence: st
     ("changes", "sentence"),
     [
         ({"method": "mixture"}, "cannot serve a survival study"),
-        ({"level": 0.9, "calibrate": 0.2}, "sets for classes and numbers"),
         ({"epsilon": 1.0, "delta": 1e-6}, "glm"),
     ],
 )
@@ -317,3 +318,31 @@ def test_the_hash_covers_what_is_agreed_of_events(name: str) -> None:
     hashes = {Agreement("new", "key", target, event_studies.COLUMNS).hash for target in (TIMES, changed)}
 
     assert len(hashes) == 2
+
+
+def test_times_have_lower_bounds_once_there_is_a_baseline(tmp_path: Path) -> None:
+    """A row that was not set aside trains; the bound covers what was seen of the rows that calibrated it."""
+    study = make_study(tmp_path, TIMES, level=0.8, calibrate=0.3, test=0.0, cells=1)
+    path = play(study, tmp_path)
+    own = read_parts(study, tmp_path)
+    with pytest.raises(InputError, match="first `site statistics`"):
+        count(study, study.member("north"), read_key(tmp_path / "north.key"), own["north"].calibrate, read_model(path))
+    chosen = choose(study, read_model(path, study), sum_files(study, tmp_path, path), server_key(tmp_path))
+    path.write_bytes(chosen.model)
+    model = read_model(path, study)
+    files = []
+    for name, parts in own.items():
+        files.append(tmp_path / f"{name}.calibration")
+        key = read_key(tmp_path / f"{name}.key")
+        files[-1].write_bytes(count(study, study.member(name), key, parts.calibrate, model).file)
+    path.write_bytes(calibrate(study, model, files, server_key(tmp_path)).model)
+
+    guarantee = read_model(path, study).guarantee
+    assert guarantee is not None and guarantee.kind == "pooled" and guarantee.score == "time"
+    x = torch.cat([parts.calibrate.x for parts in own.values()])
+    y = torch.cat([parts.calibrate.y for parts in own.values()])
+    bound = lower_bounds(read_model(path).on_network_scale(x), guarantee)
+    assert {*bound.tolist()} <= {0.0, *TIMES.times}
+    assert float((y[:, 0].double() >= bound).double().mean()) >= 0.8
+    with pytest.raises(InputError, match="this predicts counts"):
+        make_study(tmp_path, COUNTS, level=0.8, calibrate=0.3).agreement.check()
