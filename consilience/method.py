@@ -178,6 +178,7 @@ class Method(ABC):
         tempers: False where the calibration rows were trained on.
         common: There is a model for all sites, which a newcomer gets; False where each site has only its own.
         private: Takes a setting `privacy`, with which all that clients send is differentially private.
+        private_rounds: How many rounds it has then, no more and no less; 0: as many as usual, or fewer.
     """
 
     name: ClassVar[str] = ""
@@ -203,6 +204,7 @@ class Method(ABC):
     tempers: ClassVar[bool] = True
     common: ClassVar[bool] = True
     private: ClassVar[bool] = False
+    private_rounds: ClassVar[int] = 0
 
     @abstractmethod
     def local(self, task: Task, message: Any, client: Client) -> Reply:
@@ -572,15 +574,19 @@ def moves_statistics(method: Method) -> bool:
     )
 
 
-def usual_rounds(method: Method | type[Method]) -> int:
+def usual_rounds(method: Method | type[Method], private: bool = False) -> int:
     """Tell how many rounds a method runs for unless asked otherwise.
 
     Args:
         method: The method, or its class.
+        private: Whether its private form is meant; a method with the setting `privacy` has it in any case.
 
     Returns:
         The number of rounds.
     """
+    private = private or getattr(method, "privacy", None) is not None
+    if private and method.private_rounds:
+        return method.private_rounds
     if method.one_shot:
         return 1
     return method.usual_rounds

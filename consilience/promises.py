@@ -71,19 +71,25 @@ def for_rounds(method: M, rounds: int) -> M:
 
 
 def check_releases(method: Method, rounds: int) -> None:
-    """Refuse rounds that nothing is left for: a private method spends its budget in its usual ones.
+    """Refuse rounds that nothing is left for, or that leave most of it: a private method spends it in its usual ones.
 
     Args:
         method: The method with its settings.
         rounds: How many.
 
     Raises:
-        InputError: There are more than the budget is for.
+        InputError: There are more than the budget is for, or fewer than it must be spent in.
     """
-    if rounds > usual_rounds(method):
+    usual = usual_rounds(method, private=True)
+    if rounds > usual:
         raise InputError(
-            f"The privacy of {name(method)} is spent in {usual_rounds(method)} round(s), and {rounds} would release "
-            f"more: use rounds={usual_rounds(method)}."
+            f"The privacy of {name(method)} is spent in {usual} round(s), and {rounds} would release more: use "
+            f"rounds={usual}."
+        )
+    if method.private_rounds and rounds < usual:
+        raise InputError(
+            f"The privacy of {name(method)} is spent in {usual} rounds, most of it in the last, and there are "
+            f"{rounds}: use rounds={usual}."
         )
 
 

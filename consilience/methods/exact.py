@@ -226,15 +226,27 @@ def check_private_problem(
         InputError: Features are not clipped, or a setting means nothing under noise.
     """
     privacy.check(server.clients)
-    if not is_bounded(task.model):
-        raise InputError(
-            "The features are not clipped, and a row of any length could be recognised under any noise: put "
-            "`Bounded` under the last layer, as epsilon does in `run` and in studies."
-        )
+    check_bounded(task)
     if not isinstance(head, (Ridge, OneHot, type(None))) or share is not None or wire != "float64":
         raise InputError(
             "Under noise the head is Ridge or OneHot, the prior's weight is estimated and sums are whole multiples of "
             "a step: leave head, share and wire as they are."
+        )
+
+
+def check_bounded(task: Task) -> None:
+    """Refuse features that no noise could hide.
+
+    Args:
+        task: The statistical problem.
+
+    Raises:
+        InputError: The features are not clipped.
+    """
+    if not is_bounded(task.model):
+        raise InputError(
+            "The features are not clipped, and a row of any length could be recognised under any noise: put "
+            "`Bounded` under the last layer, as epsilon does in `run` and in studies."
         )
 
 

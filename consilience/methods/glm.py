@@ -17,7 +17,7 @@ from consilience.errors import InputError
 from consilience.key import Key
 from consilience.likelihood import LOG_NOISE, GaussianNoise, Softmax
 from consilience.method import Method
-from consilience.methods.exact import classes_of, warn_of_few_rows
+from consilience.methods.exact import check_bounded, classes_of, warn_of_few_rows
 from consilience.models.features import feature_map, last_layer
 from consilience.models.remembered import remember
 from consilience.outcomes.cox import Cox
@@ -42,14 +42,54 @@ from consilience.pooling.derivatives import (
     with_gauge,
 )
 from consilience.pooling.event_sums import begin_search, differentiate_counts, differentiate_times
+from consilience.pooling.noisy_derivatives import (
+    as_weights,
+    contrast_prior,
+    contrasts,
+    fit_curve,
+    fit_line,
+    gram_of,
+    read_derivatives,
+    scale_of,
+    sum_derivatives,
+)
 from consilience.pooling.summands import Summation, Total
 from consilience.pooling.sums import Sums, add, check_memory, doubt, in_parts, summarise
 from consilience.posterior import Dense, Point, Posterior, Samples, centre, draw, members
 from consilience.predictive import Distribution, Predictive
+from consilience.prior import WIDE
+from consilience.privacy.discrete import Source
+from consilience.privacy.mechanisms import Privacy, Released, add_released
+from consilience.settings import added
 from consilience.task import Task
 from consilience.tree import Params
 
 PAIRS = 32  # of draws from a Gaussian, behind a prediction
+PRIVATE_ROUNDS = 4
+LAST = 0.7  # the share of μ² that the last round of a private run takes; the others share the rest
+PRIVATE_WEIGHTS = 100  # that a private run learns at most: noise on their Hessian drowns more
+
+
+class Last(NamedTuple):
+    """What the last round of a private run asks about.
+
+    Attributes:
+        point: θ.
+    """
+
+    point: Point
+
+
+class Located(NamedTuple):
+    """How far a private run has come.
+
+    Attributes:
+        gram: Σ aaᵀ of the bounded features, as far as it is known [K, K].
+        rounds: How many releases there were.
+    """
+
+    gram: Tensor
+    rounds: Tensor
 
 
 class GLMState(NamedTuple):
@@ -62,8 +102,8 @@ class GLMState(NamedTuple):
     """
 
     posterior: Posterior
-    asked: Point | tuple[()] = ()
-    search: Search | tuple[()] = ()
+    asked: Point | Last | tuple[()] = ()
+    search: Search | Located | tuple[()] = ()
 
 
 @dataclass(frozen=True)
@@ -80,11 +120,15 @@ class GLM(Method):
     6   it fell: θ ← θ − H⁻¹∇U; of many weights, H ≈ Σ (diag(p) − ppᵀ)/n ⊗ Σ φφᵀ, refined by earlier gradients
     7   p(θ | D) ≈ N(θ, H⁻¹)
 
+    With `privacy`, classes alone: four rounds of 4 on bounded rows, with noise; the posterior of the last one knows of
+    it, and predictions are averaged over it: private.md.
+
     Attributes:
         largest: The most weights of which Hessians are sent.
         tolerance: Of ‖∇U‖ relative to that at 0, where the search ends; later rounds send nothing and change nothing.
         average: Average the classes' probabilities over the posterior, which is too wide where rows are few for their
             weights; False: the mode predicts.
+        privacy: Differential privacy of all that is sent, on bounded features; None: none.
     """
 
     name: ClassVar[str] = "glm"
@@ -94,11 +138,14 @@ class GLM(Method):
     everyone: ClassVar[bool] = True
     sums: ClassVar[bool] = True
     heads: ClassVar[bool] = True
-    carries: ClassVar[tuple[type, ...]] = (Sums, Derivatives, Search)
+    carries: ClassVar[tuple[type, ...]] = (Sums, Derivatives, Search, Released, Last, Located)
+    private: ClassVar[bool] = True
+    private_rounds: ClassVar[int] = PRIVATE_ROUNDS
 
     largest: int = 1500
     tolerance: float = 1e-8
     average: bool = False
+    privacy: Privacy | None = added(None)
 
     def init(self, task: Task, server: Server) -> GLMState:
         layer = last_layer(task.model)
@@ -107,13 +154,17 @@ class GLM(Method):
         if task.outcome and not self.has_hessian(task):
             raise InputError(f"glm learns {task.outcome} with at most largest={self.largest} weights: use fewer.")
         check_memory(layer.in_features, classes_of(task) or 1, False)
+        if self.privacy is not None:
+            check_private_classes(task, self.privacy, server)
         return GLMState(task.init(server.key))
 
-    def broadcast(self, state: GLMState) -> Point | tuple[()]:
+    def broadcast(self, state: GLMState) -> Point | Last | tuple[()]:
         return state.asked
 
-    def local(self, task: Task, message: Point | tuple[()], client: Client) -> Reply:
+    def local(self, task: Task, message: Point | Last | tuple[()], client: Client) -> Reply:
         data = client.data
+        if self.privacy is not None:
+            return release_derivatives(task, self.privacy, message, data)
         if isinstance(client.memory, tuple):
             return Reply(first_sums(task, data), data.size, keep=data.size)  # 1
         if not isinstance(message, Point):
@@ -121,8 +172,19 @@ class GLM(Method):
         sent = differentiate_at(task, data, pack(message.params), self.has_hessian(task))  # 4
         return Reply(sent, data.size, client.memory)
 
+    def spends(self, round: int) -> float:
+        return part_of(round == PRIVATE_ROUNDS)
+
+    def protect(self, reply: Reply, source: Source) -> Reply:
+        if self.privacy is None:
+            return reply
+        part = part_of(reply.send.values.ndim == 2)
+        return reply._replace(send=self.privacy.add_noise(reply.send, source, part))
+
     def aggregate(self, task: Task, state: GLMState, replies: Sequence[Received], server: Server) -> GLMState:
         prior, _ = priors_of(task)
+        if self.privacy is not None:
+            return aggregate_private(task, self.privacy, state, replies)
         if isinstance(replies[0].payload, Sums):
             warn_of_few_rows(replies)
             totals = add(payloads(replies))
@@ -141,17 +203,21 @@ class GLM(Method):
         return GLMState(posterior, Point(unpack(search.next, layer_of(task))), search)
 
     def predictive(self, task: Task, state: GLMState) -> Predictive:
-        if classes_of(task) is None or self.average:
+        if classes_of(task) is None or self.average or self.privacy is not None:
             return predict_on_features(task, state.posterior)
         return predict_on_features(task, centre(state.posterior, task.like))
 
     def diagnose(self, task: Task, state: GLMState, x: Tensor) -> dict[str, Any]:
+        if self.privacy is not None:
+            return {}
         distance = 0.0
         if isinstance(state.search, Search):
             distance = state.search.distance
         return {"relative_gradient": distance, "converged": distance <= self.tolerance}
 
-    def doubt(self, task: Task, message: Point | tuple[()], send: Sums | Derivatives) -> str | None:
+    def doubt(self, task: Task, message: Point | Last | tuple[()], send: Any) -> str | None:
+        if self.privacy is not None:
+            return None  # noise may make sums what no rows have
         if isinstance(send, Sums):
             return doubt(send)
         return doubt_derivatives(send)
@@ -201,6 +267,124 @@ def differentiate_at(task: Task, data: Data, weights: Tensor, hessian: bool) -> 
     if isinstance(task.likelihood, Cox):
         return differentiate_times(features, data, weights)
     return differentiate(features, data, weights, hessian)
+
+
+def check_private_classes(task: Task, privacy: Privacy, server: Server) -> None:
+    """Refuse what has no private form.
+
+    Args:
+        task: The statistical problem.
+        privacy: The setting.
+        server: What the server sees.
+
+    Raises:
+        InputError: Rows have no bound, or noise would leave nothing of so many weights.
+    """
+    privacy.check(server.clients)
+    check_bounded(task)
+    classes = classes_of(task)
+    if classes is None and task.outcome:
+        raise InputError(
+            f"glm has no private form for {task.outcome}: nothing bounds what one row changes, as a rate has no "
+            "largest value. Cut the outcome into classes, or study it without epsilon."
+        )
+    if classes is None:
+        raise InputError("Under noise, numbers are learned by `exact`: its one message holds all that glm would ask.")
+    prior, _ = priors_of(task)
+    count = (classes - 1) * prior.mean.shape[1]
+    if count > PRIVATE_WEIGHTS:
+        raise InputError(
+            f"glm learns at most {PRIVATE_WEIGHTS} weights under noise, and these are {count}: use fewer columns "
+            "(features=identity), or exact_tuned, whose sums do not grow with the square of the classes."
+        )
+    if float(prior.precision.min()) <= 1 / WIDE:
+        raise InputError("Under noise a flat prior leaves weights that nothing is known about: take a Gaussian one.")
+
+
+def release_derivatives(task: Task, privacy: Privacy, message: Point | Last | tuple[()], data: Data) -> Reply:
+    """Add up a client's bounded rows at the point that is asked about.
+
+    Args:
+        task: The statistical problem.
+        privacy: The setting.
+        message: The point; () for 0. The last one is answered in two dimensions, which tells its share of the budget.
+        data: The client's rows.
+
+    Returns:
+        Sums without noise yet, which cannot be sent.
+    """
+    sums = sum_derivatives(feature_map(task.model), data, point_of(task, message), privacy)
+    if isinstance(message, Last):
+        sums = sums._replace(values=sums.values.unsqueeze(0))
+    return Reply(sums, 0 * data.size)  # how many rows there are is not said without noise
+
+
+def aggregate_private(task: Task, privacy: Privacy, state: GLMState, replies: Sequence[Received]) -> GLMState:
+    """Fit a posterior to noisy derivatives, and go to its mean.
+
+    Args:
+        task: The statistical problem.
+        privacy: The setting.
+        state: The state before the round.
+        replies: The clients' releases.
+
+    Returns:
+        The state after it.
+    """
+    total = add_released(payloads(replies))
+    privacy.check_shares(total)
+    prior, _ = priors_of(task)
+    classes, width = prior.mean.shape
+    scale = scale_of(width, width > last_layer(task.model).in_features, privacy)
+    known = contrast_prior(prior, scale)
+    point = (contrasts(classes).mT @ (point_of(task, state.asked) / scale)).flatten()
+    last = isinstance(state.asked, Last)
+    seen = read_derivatives(total, point, classes, privacy, part_of(last))
+    if isinstance(state.search, Located):
+        located = state.search._replace(rounds=state.search.rounds + 1)
+    else:
+        located = Located(gram_of(seen, classes), torch.ones(()))
+    if last:
+        fitted = fit_curve(seen, known, located.gram, classes, scale)
+        return GLMState(laplace(*as_weights(fitted, prior, scale), layer_of(task)), (), located)
+    mean, precision = as_weights(fit_line(seen, known), prior, scale)
+    posterior = laplace(mean, precision, layer_of(task))
+    asked = Point(unpack(mean, layer_of(task)))
+    if int(located.rounds) == PRIVATE_ROUNDS - 1:
+        return GLMState(posterior, Last(asked), located)
+    return GLMState(posterior, asked, located)
+
+
+def part_of(last: bool) -> float:
+    """Tell which share of μ² a round of a private run takes.
+
+    Args:
+        last: Whether it is the last one.
+
+    Returns:
+        The share.
+    """
+    if last:
+        return LAST
+    return (1 - LAST) / (PRIVATE_ROUNDS - 1)
+
+
+def point_of(task: Task, message: Point | Last | tuple[()]) -> Tensor:
+    """Read the point that a round of a private run asks about.
+
+    Args:
+        task: The statistical problem.
+        message: What the server sent.
+
+    Returns:
+        θ [C, K]; 0 in the first round.
+    """
+    if isinstance(message, Last):
+        message = message.point
+    if isinstance(message, Point):
+        return pack(message.params)
+    prior, _ = priors_of(task)
+    return torch.zeros_like(prior.mean)
 
 
 def layer_of(task: Task) -> Params:

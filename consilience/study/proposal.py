@@ -81,7 +81,7 @@ def proposal(
         model=model or Agreement.model,
         method=method,
         settings=settings,
-        rounds=rounds or usual_rounds(METHODS[method]),
+        rounds=rounds or usual_rounds(METHODS[method], private=bool(privacy)),
         seed=seed,
         scaling=scaling,
         hand_out=hand_out or usual_hand_out(METHODS[method]),

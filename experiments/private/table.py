@@ -1,20 +1,29 @@
 """One round with differential privacy: exact pooling against ε, for both places of the noise and many sites.
 
-A column is data/map/part, where the map is a feature map ('conv:512', 'identity') and the part is
+A column is data/map/bound/part. The map is a feature map ('conv:512', 'identity'), the bound one of `BOUNDS`, and the
+part is
 
     test        scored on test rows, trained on all others
-    validation  scored on a sixth of the training rows, trained on the rest: other seeds choose D by it
+    validation  scored on a sixth of the training rows, trained on the rest, with other seeds than those of the tables
 
-Sums do not depend on the split, so that rows are summed once; noise is added as often as there are sites. A row is
-'ε, noise, sites'. 'exact' is one message; 'tuned' spends a tenth of μ² on a second one that chooses a temperature.
-Seeds draw the filters, the noise and, where there is no official test part, the test rows. All noise is simulated.
+Validation rows choose, before any test row is looked at: first the bound, one for a data set, by the mean NLL of all
+its private cells; then D, for each cell. Only columns with the chosen bound are run on test rows.
+
+Sums do not depend on the split, so that rows are summed once. Noise at each of K sites is drawn at once with K times
+the variance: the total of K draws has the same law up to 10⁻¹⁰ (`consilience.privacy.mechanisms`). A row is 'ε, noise,
+sites'. 'exact' is one message; 'tuned' spends a tenth of μ² on a second one that chooses a temperature. Seeds draw the
+filters, the noise and, where there is no official test part, the test rows. All noise is simulated.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import torch
@@ -26,8 +35,9 @@ from consilience.data import Data
 from consilience.key import Key
 from consilience.methods.exact_tuned import SCORES
 from consilience.metrics.scores import scores
-from consilience.models.bounded import usual_bound
-from consilience.models.features import features, width_of
+from consilience.models.bounded import Bounded
+from consilience.models.convolutions import GRID
+from consilience.models.features import features
 from consilience.pooling.heads import OneHot, fit
 from consilience.pooling.noisy import (
     LOG_TEMPERATURES,
@@ -40,8 +50,9 @@ from consilience.pooling.noisy import (
 )
 from consilience.pooling.sums import summarise
 from consilience.predictive import Distribution, tempered
-from consilience.privacy.discrete import Simulated
-from consilience.privacy.mechanisms import Clipped, Privacy, Released, add_released
+from consilience.privacy.discrete import Simulated, discrete_gaussian
+from consilience.privacy.fixed_point import decode, encode
+from consilience.privacy.mechanisms import MOST, STEP, Clipped, Privacy, Released
 
 EPSILONS = (0.3, 1.0, 3.0, 8.0)
 DELTAS = {"heart_disease": 1e-4, "digits": 1e-4}  # below 1/n: 740 and 1 437 training rows
@@ -52,6 +63,14 @@ CENTRES = {"age": (54, 10), "trestbps": (130, 20), "chol": (240, 50), "thalach":
 CENTRES |= {"ca": (0.5, 1)}  # round numbers that nobody computed from these rows; all other columns are 0 or 1
 
 
+BOUNDS: dict[str, Callable[[int], Bounded]] = {
+    "centred": lambda width: Bounded(0.0, GRID**2),  # each row without its mean in each cell, all at length 1
+    "unit": lambda width: Bounded(0.0),  # all rows at length 1
+    "root": lambda width: Bounded(math.sqrt(width)),  # at most √D, the usual length of D scaled columns
+    "half": lambda width: Bounded(math.sqrt(width) / 2),
+}
+
+
 class Rows(NamedTuple):
     train: Data
     test: Data
@@ -60,7 +79,7 @@ class Rows(NamedTuple):
 
 @lru_cache(maxsize=1)
 def load_features(name: str, kind: str, seed: int, data_dir: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
-    """ψ and labels of training and test rows, with agreed constants alone."""
+    """Features and labels of training and test rows, with agreed constants alone, not bounded yet."""
     rows = datasets.load(name, data_dir)
     x, y, x_test, y_test = rows.x, rows.y, rows.x_test, rows.y_test
     if rows.feature_names and name == "heart_disease":
@@ -69,23 +88,22 @@ def load_features(name: str, kind: str, seed: int, data_dir: str | None) -> tupl
     map_ = features(kind, rows.features)
     if kind != "identity":
         map_ = features(f"{kind}:{seed}", rows.features)
-    bound = usual_bound(map_, width_of(map_, rows.features))
     if x_test is None or y_test is None:
         order = Key(seed).permutation(len(x))
         held = len(x) // 5
         x_test, y_test, x, y = x[order[:held]], y[order[:held]], x[order[held:]], y[order[held:]]
     with torch.no_grad():
-        psi, psi_test = bound(map_(x.float())), bound(map_(x_test.float()))
-    return psi, y, psi_test, y_test, int(y.max()) + 1
+        return map_(x.float()), y, map_(x_test.float()), y_test, int(y.max()) + 1
 
 
-def load_rows(name: str, kind: str, part: str, seed: int, data_dir: str | None) -> Rows:
-    psi, y, psi_test, y_test, classes = load_features(name, kind, seed, data_dir)
+def load_rows(name: str, kind: str, bound: str, part: str, seed: int, data_dir: str | None) -> Rows:
+    phi, y, phi_test, y_test, classes = load_features(name, kind, seed, data_dir)
     if part == "validation":
-        order = Key(seed).fold(1).permutation(len(psi))
-        held, rest = order[: len(psi) // 6], order[len(psi) // 6 :]
-        psi, y, psi_test, y_test = psi[rest], y[rest], psi[held], y[held]
-    return Rows(Data.of(psi, y), Data.of(psi_test, y_test), classes)
+        order = Key(seed).fold(1).permutation(len(phi))
+        held, rest = order[: len(phi) // 6], order[len(phi) // 6 :]
+        phi, y, phi_test, y_test = phi[rest], y[rest], phi[held], y[held]
+    shorten = BOUNDS[bound](phi.shape[1])
+    return Rows(Data.of(shorten(phi), y), Data.of(shorten(phi_test), y_test), classes)
 
 
 def measure(p: Distribution, y: Tensor) -> dict[str, float | None]:
@@ -95,9 +113,11 @@ def measure(p: Distribution, y: Tensor) -> dict[str, float | None]:
 
 def release(sums: Clipped, privacy: Privacy, sites: int, key: Key, part: float = 1.0) -> Released:
     """What as many sites release together, whoever holds which rows."""
-    nothing = Clipped(torch.zeros_like(sums.values))
-    first = privacy.add_noise(sums, Simulated(key.fold(0)), part)
-    return add_released([first, *(privacy.add_noise(nothing, Simulated(key.fold(k)), part) for k in range(1, sites))])
+    values = sums.values.reshape(-1)
+    sigma = math.sqrt(sites) * privacy.deviation(len(values), part) / STEP
+    noise = discrete_gaussian(len(values), sigma, Simulated(key))
+    total = decode(encode(values, STEP, MOST) + noise, STEP).reshape(sums.values.shape)
+    return Released(total, torch.tensor(float(sites)))
 
 
 def itself(x: Tensor) -> Tensor:
@@ -106,8 +126,8 @@ def itself(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
-    name, kind, part = column.split("/")
-    rows = load_rows(name, kind, part, seed, data_dir)
+    name, kind, bound, part = column.split("/")
+    rows = load_rows(name, kind, bound, part, seed, data_dir)
     width, classes = int(rows.train.x.shape[1]), rows.classes
     plain = fit(OneHot(), summarise(itself, rows.train, classes))
     values: Values = {"no noise": measure(OneHot().predict(plain, rows.test.x), rows.test.y)}
@@ -134,29 +154,57 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     return values
 
 
-WIDTHS = {"digits": (64, 128), "mnist": (128, 512), "fashion_mnist": (128, 512), "cifar10": (128, 512)}
-CHOOSING = (100,)  # seeds whose validation rows choose D
-LARGE = ("fashion_mnist", "mnist", "cifar10")
+class Choice(NamedTuple):
+    """What validation rows choose among for a data set, and on which seeds.
+
+    Attributes:
+        maps: Feature maps.
+        bounds: How features are bounded.
+        choosing: Seeds whose validation rows choose.
+        seeds: Those of the table.
+    """
+
+    maps: tuple[str, ...]
+    bounds: tuple[str, ...]
+    choosing: tuple[int, ...]
+    seeds: tuple[int, ...]
 
 
-def columns(name: str, part: str, seeds: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
-    return [(f"{name}/conv:{width}/{part}", seeds) for width in WIDTHS[name]]
+IMAGES = ("conv:128", "conv:512"), ("centred", "unit")
+CHOICES = {
+    "heart_disease": Choice(("identity",), ("root", "half", "unit"), tuple(range(100, 110)), tuple(range(10))),
+    "digits": Choice(("conv:64", "conv:128"), ("centred", "unit"), tuple(range(100, 105)), tuple(range(10))),
+    "mnist": Choice(*IMAGES, (100,), (0, 1, 2)),
+    "fashion_mnist": Choice(*IMAGES, (100,), (0, 1, 2)),
+    "cifar10": Choice(*IMAGES, (100,), (0,)),
+}
 
 
-PLAN = (
-    ("heart_disease/identity/test", (0, 1, 2, 3, 4)),
-    *(column for name in LARGE[:2] for column in columns(name, "validation", CHOOSING)),
-    *(column for name in LARGE[:2] for column in columns(name, "test", (0,))),
-    *columns("digits", "validation", CHOOSING),
-    *columns("digits", "test", (0, 1, 2)),
-    *columns("cifar10", "validation", CHOOSING),
-    *columns("cifar10", "test", (0,)),
-    *(column for seed in (1, 2) for name in LARGE for column in columns(name, "test", (seed,))),
-)
+def validation_columns(name: str) -> list[str]:
+    choice = CHOICES[name]
+    return [f"{name}/{kind}/{bound}/validation" for kind in choice.maps for bound in choice.bounds]
+
+
+def chosen_bound(name: str, values: Callable[[str, int], Values]) -> str:
+    """The bound with the lowest mean NLL over all private cells, maps and seeds of the validation rows."""
+
+    def mean_nll(bound: str) -> float:
+        columns = [column for column in validation_columns(name) if column.split("/")[2] == bound]
+        trials = [values(column, seed) for column in columns for seed in CHOICES[name].choosing]
+        return fmean(float(cell["nll"] or 0) for rows in trials for row, cell in rows.items() if row != "no noise")
+
+    return min(CHOICES[name].bounds, key=mean_nll)
+
 
 EXPERIMENT = Experiment(
     title="Exact pooling with differential privacy: NLL",
-    columns=tuple(sorted({column for column, _ in PLAN})),
+    columns=tuple(
+        f"{name}/{kind}/{bound}/{part}"
+        for name, choice in CHOICES.items()
+        for kind in choice.maps
+        for bound in choice.bounds
+        for part in ("validation", "test")
+    ),
     trial=trial,
     score="nll",
     digits=3,
@@ -164,5 +212,22 @@ EXPERIMENT = Experiment(
 )
 
 
+def saved_values(folder: Path, column: str, seed: int) -> Values:
+    """The values of a trial that was run."""
+    place = folder / "trials" / "full" / column.replace(":", "-").replace("/", "-")
+    values: Values = json.loads((place / f"seed-{seed}.json").read_text())["values"]
+    return values
+
+
+def main(folder: Path, data_dir: str, names: list[str]) -> None:
+    """Choose on validation rows, then run what was chosen on test rows."""
+    for name in names:
+        choice = CHOICES[name]
+        run_plan(EXPERIMENT, [(column, choice.choosing) for column in validation_columns(name)], folder, data_dir)
+        bound = chosen_bound(name, lambda column, seed: saved_values(folder, column, seed))
+        print(name, "bound:", bound, flush=True)
+        run_plan(EXPERIMENT, [(f"{name}/{kind}/{bound}/test", choice.seeds) for kind in choice.maps], folder, data_dir)
+
+
 if __name__ == "__main__":
-    run_plan(EXPERIMENT, PLAN, Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:] or list(CHOICES))

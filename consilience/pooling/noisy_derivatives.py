@@ -1,0 +1,464 @@
+"""Gradients and Hessians of a softmax over bounded rows, released with noise, and a posterior that knows about it.
+
+**What is released.** Features ψ with ‖ψ‖ ≤ 1 and the constant κ make a = (κ, ψ)/√(1 + κ²), so that ‖a‖ ≤ 1 (without a
+bias, a = ψ). Weights are t = Qᵀθ [C−1, K] with orthonormal contrasts Q [C, C−1] of the classes: what all classes share
+changes no probability p. With y the label's mark and S = diag(p) − ppᵀ, a row's part of the released vector at t is
+
+    v = (Qᵀ(p − y)⊗a/√2,  2√g·svec(QᵀSQ⊗aaᵀ)),   g = 2/3 for two classes, 1/4 for more
+
+*No v is longer than 1.* Q keeps lengths, since p − y and S have no part along 1, and svec those of matrices, so that
+‖v‖² ≤ ‖p − y‖²/2 + 4g‖S‖² with Frobenius' norm. Let s = ‖p‖², x = 1 − s and r = 1 − p of the label's class.
+
+  * ‖p − y‖² = s + 2r − 1 ≤ s + 1, so that 1 − ‖p − y‖²/2 ≥ x/2.
+  * ‖S‖² = s − 2Σp³ + s² ≤ s − Σp³ = Σp·p(1 − p) ≤ 1/4, as s² ≤ Σp·Σp³ (Cauchy and Schwarz); and ‖S‖ ≤ tr S = x.
+  * g = 1/4: 4g‖S‖² ≤ min(1/4, x²) ≤ x/2, at x ≤ ½ by the second and beyond it by the first.
+  * Two classes: ‖p − y‖² = 2r² and ‖S‖² = 4r²(1 − r)², so that with g = 2/3 it is to be shown that
+    (32/3)·r²(1 − r) ≤ 1 + r. The difference is largest where 2r − 3r² = 3/32, at r = 0.616, and below 0 there.
+
+A row with a large residual has little curvature: the Hessian costs the gradient nothing. A row that is added or removed
+changes Σ v by one v: the sensitivity is 1. `tests/pooling/test_noisy_derivatives.py` attacks this with neighbours.
+
+**What the posterior knows.** The server sees ĝ = g + e and A = H + E at t₀, e of variance ρ², E symmetric of variance
+τ² (twice that on its diagonal). With the truth at t, w = t − t₀, and g = F(t) + u, where u is the rows' own score,
+
+    ĝ − F(t) ~ N(0, H(t) + ρ²I + τ²(‖w‖²I + wwᵀ)),   F(t) = Σ (p(t₀) − p(t))⊗a = −Hw + …
+
+Rounds before the last find t₀: they take F = −Hw with eigenvalues of A shrunk as `noisy` does, which makes the
+posterior Gaussian, and go to its mean. The last round has most of the budget and alone decides the posterior. There F
+bends: noise makes the posterior so wide that a Gaussian around a mode covers too little. What F and H do beyond first
+order is that of `ROWS` Gaussian rows with the moments of the Gram matrix, which the first round's Hessian holds (at
+t = 0, S is known):
+
+    F(t) = −Hw + (F̃(t) + H̃(t₀)w),   H(t) = H + (1 − r/3)(H̃(t) − H̃(t₀)),   log-determinant times 1 − r
+
+where r, the mean of H over H plus noise, is how much of ĝ − F(t) is u: its third cumulant, the change of H, is that of
+an exponential family, and takes so much away from both (Edgeworth's expansion to first order). With no noise, r = 1,
+this is the likelihood of the rows to third order, and with much noise the Gaussian above.
+
+The posterior, with the task's prior, is drawn from by elliptical slice sampling around the Gaussian one (Murray, Adams
+and MacKay 2010; Nishihara, Murray and Adams 2014), with draws that are always the same. Its moments are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from consilience.data.sites import Data
+from consilience.errors import InputError
+from consilience.key import Key
+from consilience.models.softmax import log_softmax
+from consilience.pooling.derivatives import Quadratic
+from consilience.pooling.noisy import shorten, shrink_eigenvalues
+from consilience.pooling.sums import in_chunks, square_matrix, targets
+from consilience.privacy.mechanisms import Clipped, Privacy, Released
+
+TWO_CLASSES = 2 / 3  # g
+MORE_CLASSES = 1 / 4
+ROWS = 400  # that stand for the features' distribution
+STEPS = 40  # of the Gaussian posterior's fixed point
+WARM_UP = 100  # draws that are thrown away
+DRAWS = 800
+WIDER = 1.5  # than the Gaussian posterior's variance, around which slices are taken
+TRIES = 40  # of a point on a slice, at most
+Map = Callable[[Tensor], Tensor]
+
+
+class NoisyDerivatives(NamedTuple):
+    """Totals at a point, with the variance of their noise.
+
+    Attributes:
+        point: t₀ [P], one contrast's K weights after another.
+        gradient: ĝ [P].
+        hessian: A [P, P].
+        gradient_var: ρ².
+        hessian_var: τ², of what is off the diagonal.
+    """
+
+    point: Tensor
+    gradient: Tensor
+    hessian: Tensor
+    gradient_var: Tensor
+    hessian_var: Tensor
+
+
+class Normal(NamedTuple):
+    """A Gaussian over t.
+
+    Attributes:
+        mean: [P].
+        precision: [P, P].
+    """
+
+    mean: Tensor
+    precision: Tensor
+
+
+def contrasts(classes: int) -> Tensor:
+    """Make Q.
+
+    Args:
+        classes: C.
+
+    Returns:
+        Orthonormal columns that add up to 0 each [C, C − 1].
+    """
+    columns = torch.zeros(classes, classes - 1, dtype=torch.float64)
+    for j in range(1, classes):
+        columns[:j, j - 1] = 1.0
+        columns[j, j - 1] = -j
+    contrast: Tensor = columns / columns.norm(dim=0)
+    return contrast
+
+
+def scale_of(width: int, bias: bool, privacy: Privacy) -> Tensor:
+    """Find what (1, ψ) is multiplied with to make a.
+
+    Args:
+        width: K.
+        bias: Whether the first of them is the constant.
+        privacy: The setting.
+
+    Returns:
+        [K].
+    """
+    scale = torch.ones(width, dtype=torch.float64)
+    if bias:
+        scale[0] = privacy.constant
+        scale = scale / math.sqrt(1 + privacy.constant**2)
+    return scale
+
+
+def weight_of(classes: int) -> float:
+    """Return 2√g, what Hessians are multiplied with."""
+    if classes == 2:
+        return 2 * math.sqrt(TWO_CLASSES)
+    return 2 * math.sqrt(MORE_CLASSES)
+
+
+def length_of(weights: int) -> int:
+    """Count the numbers of a release about P weights."""
+    return weights + weights * (weights + 1) // 2
+
+
+def sum_derivatives(features: Map, data: Data, weights: Tensor, privacy: Privacy) -> Clipped:
+    """Add up a client's rows, each bounded, as the numbers that are released once there is noise on them.
+
+    Args:
+        features: From rows to ψ, without a leading 1.
+        data: The rows; padding has weight 0, and no weight counts for more than 1.
+        weights: θ [C, K] of (1, ψ), or of ψ where there is no bias.
+        privacy: The setting.
+
+    Returns:
+        Σ v [d].
+    """
+    classes, width = weights.shape
+    q = contrasts(classes)
+    count = (classes - 1) * width
+    gradient = torch.zeros(count, dtype=torch.float64)
+    hessian = torch.zeros(count, count, dtype=torch.float64)
+    for part in in_chunks(data):
+        psi = shorten(features(part.x))
+        bias = psi.shape[1] < width
+        if bias:
+            psi = torch.cat([torch.ones_like(psi[:, :1]), psi], 1)
+        p = log_softmax(psi @ weights.double().mT).exp()
+        rows = psi * scale_of(width, bias, privacy)
+        w = part.w.double().clamp(0, 1).unsqueeze(1)
+        residual = w * ((p - targets(part.y, classes)) @ q)
+        gradient = gradient + (residual.mT @ rows).flatten()
+        hessian = hessian + curvature(rows, w * p, p, q)
+    above = _above(count)
+    rows_, columns = torch.triu_indices(count, count)
+    triangle = weight_of(classes) * above * hessian[rows_, columns]
+    return Clipped(torch.cat([gradient / math.sqrt(2), triangle]))
+
+
+def curvature(rows: Tensor, weighted: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """Add up QᵀSQ⊗aaᵀ.
+
+    Args:
+        rows: a [N, K].
+        weighted: Probabilities, each row's times its weight [N, C].
+        p: Probabilities [N, C].
+        q: Q.
+
+    Returns:
+        The sum [P, P].
+    """
+    count = q.shape[1] * rows.shape[1]
+    blocks = []
+    for j in range(q.shape[1]):
+        for k in range(q.shape[1]):
+            own = weighted @ (q[:, j] * q[:, k]) - (weighted @ q[:, j]) * (p @ q[:, k])
+            blocks.append((rows * own.unsqueeze(1)).mT @ rows)
+    shape = (q.shape[1], q.shape[1], rows.shape[1], rows.shape[1])
+    return torch.stack(blocks).reshape(shape).permute(0, 2, 1, 3).reshape(count, count)
+
+
+def read_derivatives(total: Released, point: Tensor, classes: int, privacy: Privacy, part: float) -> NoisyDerivatives:
+    """Take apart what sites released, added up.
+
+    Args:
+        total: The sum over sites.
+        point: t₀ [P].
+        classes: C.
+        privacy: The setting.
+        part: The share of μ² that the release took.
+
+    Returns:
+        The totals, and how much noise is on them.
+
+    Raises:
+        InputError: There are not as many numbers as that makes.
+    """
+    count = len(point)
+    numbers = length_of(count)
+    values = total.values.double().flatten()
+    if len(values) != numbers:
+        raise InputError(f"The release has {len(values)} numbers and {numbers} are agreed.")
+    variance = total.shares.double() * privacy.deviation(numbers, part) ** 2
+    hessian = square_matrix(values[count:] / _above(count) / weight_of(classes), count)
+    gradient = math.sqrt(2) * values[:count]
+    return NoisyDerivatives(point, gradient, hessian, 2 * variance, variance / (2 * weight_of(classes) ** 2))
+
+
+def _above(count: int) -> Tensor:
+    """√2 above the diagonal of a triangle and 1 on it, row by row."""
+    rows, columns = torch.triu_indices(count, count)
+    return torch.where(rows == columns, 1.0, math.sqrt(2)).double()
+
+
+def contrast_prior(prior: Quadratic, scale: Tensor) -> Normal:
+    """Write a prior over θ as one over t.
+
+    Args:
+        prior: Means and precisions above 0 [C, K].
+        scale: From θ to its weights of a [K].
+
+    Returns:
+        The prior over t.
+    """
+    q = contrasts(len(prior.mean))
+    mean = q.mT @ (prior.mean / scale)
+    var = 1 / (prior.precision * scale**2)
+    blocks = torch.einsum("cj,ck,ca->jka", q, q, var)
+    width = len(scale)
+    covariance = torch.diag_embed(blocks).permute(0, 2, 1, 3).reshape(mean.numel(), mean.numel())
+    assert covariance.shape[0] == q.shape[1] * width
+    return Normal(mean.flatten(), torch.linalg.inv(covariance))
+
+
+def as_weights(fitted: Normal, prior: Quadratic, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Write a Gaussian over t as one over θ; along what all classes share, the prior is all that is known.
+
+    Args:
+        fitted: The Gaussian.
+        prior: The prior over θ.
+        scale: From θ to its weights of a [K].
+
+    Returns:
+        The mean [C, K], and the precision over the weights of one class after another.
+    """
+    classes, width = prior.mean.shape
+    q = contrasts(classes)
+    mean = q @ fitted.mean.reshape(classes - 1, width) * scale + prior.mean.mean(0)
+    change = torch.kron(q.mT.contiguous(), torch.diag(1 / scale))
+    shared = torch.full((classes, classes), 1 / classes, dtype=torch.float64)
+    together = torch.kron(shared, torch.diag(1 / (1 / prior.precision).mean(0)))
+    return mean, change.mT @ fitted.precision @ change + together
+
+
+def fit_line(seen: NoisyDerivatives, prior: Normal) -> Normal:
+    """Find the Gaussian posterior for F = −Hw.
+
+    Args:
+        seen: A release.
+        prior: The prior.
+
+    Returns:
+        The posterior.
+    """
+    values, basis = torch.linalg.eigh(seen.hessian)
+    known = shrink_eigenvalues(values, seen.hessian_var)
+    score = -basis.mT @ seen.gradient
+    begun = prior.mean - seen.point
+    precision, step = prior.precision, begun
+    for _ in range(STEPS):
+        spread = (basis.mT @ torch.linalg.inv(precision) @ basis).diagonal()
+        square = spread + (basis.mT @ step) ** 2
+        noise = known + seen.gradient_var + seen.hessian_var * (square.sum() + square)
+        precision = (basis * (known**2 / noise)) @ basis.mT + prior.precision
+        step = torch.linalg.solve(precision, basis @ (known / noise * score) + prior.precision @ begun)
+    return Normal(seen.point + step, precision)
+
+
+def gram_of(seen: NoisyDerivatives, classes: int) -> Tensor:
+    """Estimate Σ aaᵀ from the release at t = 0, where QᵀSQ = I/C.
+
+    Args:
+        seen: The first release.
+        classes: C.
+
+    Returns:
+        A positive semi-definite matrix [K, K].
+    """
+    width = len(seen.point) // (classes - 1)
+    blocks = seen.hessian.reshape(classes - 1, width, classes - 1, width)
+    mean = torch.stack([blocks[j, :, j, :] for j in range(classes - 1)]).mean(0)
+    values, basis = torch.linalg.eigh(classes * mean)
+    known = shrink_eigenvalues(values, seen.hessian_var * classes**2 / (classes - 1))
+    gram: Tensor = (basis * known) @ basis.mT
+    return gram
+
+
+class Population:
+    """Gaussian rows with the moments of a Gram matrix, each counted so often that they are as many as the rows are.
+
+    Args:
+        gram: Σ aaᵀ [K, K].
+        classes: C.
+        scale: From θ to its weights of a [K].
+    """
+
+    def __init__(self, gram: Tensor, classes: int, scale: Tensor) -> None:
+        self.q = contrasts(classes)
+        bias = int(bool(scale[0] < 1))
+        if bias:
+            size = (gram[0, 0] / scale[0] ** 2).clamp(min=1)
+        else:
+            size = gram.trace().clamp(min=1)  # of rows as long as 1
+        mean = torch.zeros(len(gram) - bias, dtype=torch.float64)
+        if bias:
+            mean = gram[0, 1:] / scale[0] / size
+        values, basis = torch.linalg.eigh(gram[bias:, bias:] / size - torch.outer(mean, mean))
+        half = Key(0).normal((ROWS // 2, len(mean)), mean)
+        drawn = mean + (torch.cat([half, -half]) * values.clamp(min=0).sqrt()) @ basis.mT
+        longest = float(scale[-1])
+        drawn = drawn / (drawn.norm(dim=1, keepdim=True) / longest).clamp(min=1)
+        constant = scale[:bias].expand(ROWS, bias)
+        self.rows = torch.cat([constant, drawn], 1)
+        self.count = size / ROWS
+
+    def differentiate(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        """Add up p⊗a and the Hessian.
+
+        Args:
+            point: t [P].
+
+        Returns:
+            Σ Qᵀp⊗a [P], and H̃ [P, P].
+        """
+        t = point.reshape(self.q.shape[1], -1)
+        p = torch.softmax(self.rows @ t.mT @ self.q.mT, 1)
+        means = ((p @ self.q).mT @ self.rows).flatten()
+        return self.count * means, self.count * curvature(self.rows, p, p, self.q)
+
+
+class Target:
+    """The log-density of t, given the last release.
+
+    Args:
+        seen: The release.
+        prior: The prior.
+        population: Rows that stand for the features' distribution.
+    """
+
+    def __init__(self, seen: NoisyDerivatives, prior: Normal, population: Population) -> None:
+        values, basis = torch.linalg.eigh(seen.hessian)
+        self.hessian = (basis * shrink_eigenvalues(values, seen.hessian_var)) @ basis.mT
+        self.seen, self.prior, self.population = seen, prior, population
+        self.means, self.curvature = population.differentiate(seen.point)
+        self.identity = torch.eye(len(values), dtype=torch.float64)
+        whole = self.hessian + seen.gradient_var * self.identity
+        self.own = float(torch.linalg.solve(whole, self.hessian).trace()) / len(values)  # r
+
+    def __call__(self, point: Tensor) -> float:
+        """Evaluate it.
+
+        Args:
+            point: t [P].
+
+        Returns:
+            The logarithm, up to a constant.
+        """
+        step = point - self.seen.point
+        means, curvature_ = self.population.differentiate(point)
+        expected = self.means - means + (self.curvature - self.hessian) @ step
+        noise = self.seen.gradient_var + self.seen.hessian_var * (step @ step)
+        known = noise * self.identity + self.seen.hessian_var * torch.outer(step, step)
+        hessian = self.hessian + (1 - self.own / 3) * (curvature_ - self.curvature)
+        factor, failed = torch.linalg.cholesky_ex(hessian + known)
+        if int(failed):
+            values, basis = torch.linalg.eigh(hessian)
+            factor = torch.linalg.cholesky((basis * values.clamp(min=0)) @ basis.mT + known)
+        error = (self.seen.gradient - expected).unsqueeze(1)
+        scaled = torch.linalg.solve_triangular(factor, error, upper=False)
+        away = point - self.prior.mean
+        fit = (1 - self.own) * factor.diagonal().log().sum() + 0.5 * scaled.square().sum()
+        return float(-fit - 0.5 * away @ self.prior.precision @ away)
+
+
+def fit_curve(seen: NoisyDerivatives, prior: Normal, gram: Tensor, classes: int, scale: Tensor) -> Normal:
+    """Find the mean and covariance of the posterior after the last round.
+
+    Args:
+        seen: The last release.
+        prior: The prior.
+        gram: Σ aaᵀ, as far as it is known.
+        classes: C.
+        scale: From θ to its weights of a [K].
+
+    Returns:
+        The Gaussian with these moments.
+    """
+    line = fit_line(seen, prior)
+    target = Target(seen, prior, Population(gram, classes, scale))
+    drawn = draw_slices(target, line._replace(precision=line.precision / WIDER))
+    away = drawn - drawn.mean(0)
+    return Normal(drawn.mean(0), torch.linalg.inv(away.mT @ away / (len(away) - 1)))
+
+
+def draw_slices(target: Callable[[Tensor], float], around: Normal) -> Tensor:
+    """Draw from a density by elliptical slice sampling; the same numbers every time.
+
+    Args:
+        target: Its logarithm.
+        around: A Gaussian near it, which decides how fast it goes and not where.
+
+    Returns:
+        Draws [S, P].
+    """
+    factor = torch.linalg.cholesky(torch.linalg.inv(around.precision))
+    count = WARM_UP + DRAWS
+    directions = Key(1).normal((count, len(around.mean)), around.mean) @ factor.mT
+    coins = Key(2).uniform(count * (TRIES + 2), around.mean).reshape(count, TRIES + 2).tolist()
+
+    def ratio(away: Tensor) -> float:
+        return target(around.mean + away) + 0.5 * float(away @ around.precision @ away)
+
+    away = torch.zeros_like(around.mean)
+    height = ratio(away)
+    drawn = []
+    for direction, (level, first, *others) in zip(directions, coins, strict=True):
+        least = height + math.log(level + 1e-300)
+        angle = 2 * math.pi * first
+        low, high = angle - 2 * math.pi, angle
+        for coin in others:
+            tried = away * math.cos(angle) + direction * math.sin(angle)
+            found = ratio(tried)
+            if found > least:
+                away, height = tried, found
+                break
+            if angle < 0:
+                low = angle
+            else:
+                high = angle
+            angle = low + (high - low) * coin
+        drawn.append(around.mean + away)
+    return torch.stack(drawn[WARM_UP:])
