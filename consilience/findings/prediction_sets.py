@@ -35,6 +35,7 @@ class SetsReport:
         by_site: The same by site, the least covered first.
         by_class: The same by class.
         refused: Why there are no sets; empty where there are.
+        leaves: What left the sites of a study for it, in words.
     """
 
     level: float
@@ -48,6 +49,7 @@ class SetsReport:
     by_site: Sequence[Covered]
     by_class: Sequence[Covered]
     refused: str = ""
+    leaves: str = ""
 
     @property
     def is_of_times(self) -> bool:
@@ -82,6 +84,7 @@ def read_sets(value: Json | None) -> SetsReport | None:
         overall=overall,
         by_site=[_read_covered(entry) for entry in value.get("by_site") or []],
         by_class=[_read_covered(entry) for entry in value.get("by_class") or []],
+        leaves=str(value.get("leaves") or ""),
     )
 
 

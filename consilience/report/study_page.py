@@ -146,7 +146,8 @@ def _sets(run: RunReport) -> str:
     if run.sets is None:
         return ""
     promise = f"{sets_title(run.sets)}. {run.sets.promise}"
-    return f"{promise} This holds on average over calibration rows, if {run.sets.assumption}."
+    holds = f"{promise} This holds on average over calibration rows, if {run.sets.assumption}."
+    return f"{holds} {run.sets.leaves}".strip()
 
 
 def _chosen(run: RunReport) -> str:

@@ -86,6 +86,7 @@ def test_masked_counts_go_from_folder_to_folder(place: Place) -> None:
     assert "At least 80 % of rows that come from the sites" in said
     report = json.loads((place.root / "server" / "sepsis-calibrated.json").read_text())
     assert report["guarantee"]["rows"] == [72] and "masked" in report["guarantee"]["leaves"]
+    assert "1,001 counts of scores" in (place.root / "server" / "sepsis-calibrated.html").read_text()
     ledger = json.loads((place.root / "west" / "west.ledger").read_text())
     assert [entry["what"][:6] for entry in ledger["releases"]] == ["reply", "counts"]
 

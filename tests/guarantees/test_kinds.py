@@ -105,10 +105,11 @@ def test_each_class_is_covered_by_its_beta_however_the_sites_mix_classes(sizes: 
     assert np.mean(marginal) < 0.88
 
 
-def test_own_rows_cover_by_their_beta() -> None:
-    found = [own_guarantee(plan("own"), uniform_scores(UNBALANCED, i), site_names(UNBALANCED)) for i in range(REPEATS)]
+@pytest.mark.parametrize("sizes", [BALANCED, UNBALANCED])
+def test_own_rows_cover_by_their_beta(sizes: tuple[int, ...]) -> None:
+    found = [own_guarantee(plan("own"), uniform_scores(sizes, i), site_names(sizes)) for i in range(REPEATS)]
 
-    for k, n in enumerate(UNBALANCED):
+    for k, n in enumerate(sizes):
         r = rank(0.9, n)
         thresholds = [guarantee.thresholds[k] for guarantee in found]
         assert stats.kstest(thresholds, stats.beta(r, n - r + 1).cdf).pvalue > 0.01
