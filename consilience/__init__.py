@@ -80,6 +80,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a program loads a name when 
     from consilience.runs.estimator import FederatedClassifier, FederatedRegressor
     from consilience.runs.result import Result
     from consilience.runs.run import Compute, load, run
+    from consilience.summaries.situation import recommend
     from consilience.summaries.table import table_one
     from consilience.task import Task, classification, counts, regression, survival
 
@@ -92,8 +93,8 @@ __all__ = [
     "Sampler", "Scaffold", "ServerOnly", "Sites", "Task", "VariationalAveraging", "__version__", "classification",
     "compare", "conformal", "counts", "cross_conformal", "data", "datasets", "engines", "from_arrays", "from_csv",
     "guarantees", "inference", "key", "load", "method", "methods", "metrics", "models", "outcomes", "parties",
-    "pooling", "posterior", "predictive", "prior", "regression", "run", "runs", "splits", "survival", "table_one",
-    "task", "training", "tune",
+    "pooling", "posterior", "predictive", "prior", "recommend", "regression", "run", "runs", "splits", "survival",
+    "table_one", "task", "training", "tune",
 ]  # fmt: skip
 
 _HOMES = {  # where each name is; those that are not here are rooms and files of the package
@@ -136,6 +137,7 @@ _HOMES = {  # where each name is; those that are not here are rooms and files of
     "runs.estimator": ("FederatedClassifier", "FederatedRegressor"),
     "runs.result": ("Result",),
     "runs.run": ("Compute", "load", "run"),
+    "summaries.situation": ("recommend",),
     "summaries.table": ("table_one",),
     "task": ("Task", "classification", "counts", "regression", "survival"),
 }

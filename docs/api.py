@@ -55,7 +55,7 @@ ROOMS = {
     "agreement": Room("Agreement", "What the sites of a study agree on, as values and as text, and what it entails."),
     "handover": Room("Hand-over", "Files of a study, what is admitted of them, masks and sums."),
     "study": Room("Study", "A study between real sites: what a site hands over, what is admitted, what is pooled."),
-    "flower": Room("Flower", "Simulated and deployed rounds over Flower; needs `consilience[flower]`."),
+    "flower": Room("Flower", "Simulated and deployed rounds over Flower; needs `consilience[site]`."),
     "comparison": Room("Comparison", "Methods side by side: tables, tuning, reproductions and the demo."),
     "report": Room("Report", "Pages that need nothing but a browser, and the words they use."),
     "console": Room("Console", "What commands share: options, the screen, files that are handed over."),

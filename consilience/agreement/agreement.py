@@ -23,7 +23,8 @@ from consilience.formats.blueprint import MOST_DRAWS
 from consilience.formats.settings import check_settings, configure
 from consilience.key import Key
 from consilience.method import Method
-from consilience.methods import METHODS, defaults
+from consilience.methods import METHODS
+from consilience.methods.rules import USUAL_STUDY
 from consilience.models import MODELS, model
 from consilience.models.features import FOR_IMAGES, features
 from consilience.prior import Isotropic
@@ -114,8 +115,8 @@ class Agreement:
     prior_var: float = 1.0
     noise: float = 0.0
     draws: int = 100
-    method: str = defaults.LINEAR_STUDY
-    settings: tuple[str, ...] = defaults.LINEAR_STUDY_SETTINGS
+    method: str = USUAL_STUDY.method
+    settings: tuple[str, ...] = USUAL_STUDY.settings
     rounds: int = 1
     seed: int = 0
     scaling: str = "agreed"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+from contextlib import AbstractContextManager
+from functools import partial
+from logging import Logger
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,21 +15,28 @@ from consilience.cli.study import describe, record, write_report
 from consilience.console.app import site_app, study_app
 from consilience.console.handed import say, server_key, site_identity, write_files
 from consilience.console.screen import progress
+from consilience.console.serving import Config_, LogFormat_, LogLevel_, Terminated, ending_cleanly, start_log
 from consilience.console.study_options import AcceptDifference_, Inputs_, Key_, OneClass_, Replace_, Study_, Table_
 from consilience.disk.locks import lock_folder
+from consilience.disk.pulse import Pulse
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from flwr.serverapp import Grid
+    from torch import Tensor
 
     from consilience.agreement.members import Study
+    from consilience.data.sites import Data
     from consilience.flower.certificates import Certificates
     from consilience.flower.server import Deployed
 
 Insecure_ = Annotated[
     bool, typer.Option("--insecure", help="No encryption and no keys: for trials on this machine only.")
 ]
+START = 600.0  # seconds that a server may take to start, and to pool, without saying anything of itself
+INTERRUPTED = 130  # exit codes of processes that did not come to their end, as shells have them
+TERMINATED = 143
 Certs_ = Annotated[Path, typer.Option("--certs", help="The folder with ca.crt, server.pem, server.key and node keys.")]
 
 
@@ -35,7 +45,7 @@ def needs_flower() -> None:
     try:
         import flwr  # noqa: F401
     except ImportError as error:
-        raise InputError("A deployed study needs Flower: run `pip install 'consilience[flower]'`.") from error
+        raise InputError("A deployed study needs Flower: run `pip install 'consilience[site]'`.") from error
 
 
 @study_app.command()
@@ -94,48 +104,96 @@ def serve_study(
     deadline: Annotated[float, typer.Option(help="Seconds a round may take; a crash shows after 70.")] = 3600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue after the last complete round.")] = False,
     accept_difference: AcceptDifference_ = False,
+    config: Config_ = None,
+    log_level: LogLevel_ = "info",
+    log_format: LogFormat_ = "text",
 ) -> None:
     """Run the study's rounds with connected sites, and write the model."""
     needs_flower()
+    from consilience.flower.server import rounds
+
+    log = start_log("coordinator", log_level, log_format)
+    target = folder or study_file.with_suffix(".run")
+    pulse = Pulse(target, "coordinator")
+    try:
+        with ending_cleanly(log):
+            study, signing_key = _begin_study(study_file, key, accept_difference)
+            certificates, node_keys = _server_credentials(study, host, certs_, insecure)
+            rows = _own_rows(study, calibration, inputs)
+            address = (study.agreement, target / "flower", host, port, certificates, node_keys)
+            with (
+                lock_folder(target, private=True),
+                pulse.ending(),
+                progress(True),
+                _connect(pulse, *address, log.info, name) as grid,
+            ):
+                result = rounds(
+                    study,
+                    signing_key,
+                    grid,
+                    target,
+                    calibration=rows[0],
+                    inputs=rows[1],
+                    min_replies=min_replies,
+                    wait=wait,
+                    deadline=deadline,
+                    resume=resume,
+                    on_look=partial(pulse.beat, "working with the sites", START),
+                )
+                model = target / "study.model"
+                _write_result(study_file, model, signing_key, result, rows[0] is not None, accept_difference, log)
+                _calibrate(study_file, model, signing_key, grid, wait, deadline, log)
+    except KeyboardInterrupt as stop:
+        log.warning(f"Stopped. What was saved in {target} is whole: continue with --resume.")
+        code = INTERRUPTED
+        if isinstance(stop, Terminated):
+            code = TERMINATED
+        raise typer.Exit(code) from None
+
+
+def _begin_study(study_file: Path, key: Path | None, accept_difference: bool) -> tuple[Study, Ed25519PrivateKey]:
+    """Read a study whose rounds may begin, and the coordinator's key."""
     from consilience.agreement.members import read
-    from consilience.flower.server import connect, rounds
     from consilience.handover.admission import check_release
-    from consilience.study.coordinator import inputs_from, own_key
-    from consilience.study.rows import rows_of
+    from consilience.study.coordinator import own_key
 
     study = read(study_file)
     signing_key = server_key(study_file, key)
-    target = folder or study_file.with_suffix(".run")
     own_key(study.agreement, signing_key)
     if not study.active:
         raise InputError("No site has joined this study yet: `consilience site join`, then `consilience study add`.")
     names = [site.name for site in study.active]
     check_release(study, names, names, accept_difference)  # before anybody trains
-    certificates, node_keys = _server_credentials(study, host, certs_, insecure)
+    return study, signing_key
+
+
+def _own_rows(study: Study, calibration: Path | None, inputs: Path | None) -> tuple[Data | None, Tensor | None]:
+    """Read the coordinator's own rows, with labels and without."""
+    from consilience.study.coordinator import inputs_from
+    from consilience.study.rows import rows_of
+
     labelled = None
     if calibration:
         labelled, _ = rows_of(study.agreement, calibration, True)
-    address = (study.agreement, target / "flower", host, port, certificates, node_keys)
-    with lock_folder(target, private=True), progress(True), connect(*address, say, name) as grid:
-        result = rounds(
-            study,
-            signing_key,
-            grid,
-            target,
-            calibration=labelled,
-            inputs=inputs_from(study.agreement, inputs),
-            min_replies=min_replies,
-            wait=wait,
-            deadline=deadline,
-            resume=resume,
-        )
-        model = target / "study.model"
-        _write_result(study_file, model, signing_key, result, labelled is not None, accept_difference)
-        _calibrate(study_file, model, signing_key, grid, wait, deadline)
+    return labelled, inputs_from(study.agreement, inputs)
+
+
+def _connect(pulse: Pulse, *address: Any) -> AbstractContextManager[Grid]:
+    """Start Flower, having said that this may take a while."""
+    from consilience.flower.server import connect
+
+    pulse.beat("starting", START)
+    return connect(*address)
 
 
 def _calibrate(
-    study_file: Path, model: Path, signing_key: Ed25519PrivateKey, grid: Grid, wait: float, deadline: float
+    study_file: Path,
+    model: Path,
+    signing_key: Ed25519PrivateKey,
+    grid: Grid,
+    wait: float,
+    deadline: float,
+    log: Logger,
 ) -> None:
     """Ask the sites for counts and calibrate prediction sets, where they were agreed on and counts leave the sites."""
     from consilience.agreement.guarantees import describe_counts
@@ -153,7 +211,7 @@ def _calibrate(
         return
     asked = ask_counts(study, grid, model.read_bytes(), model.parent, wait, deadline)
     for sentence in asked.lost:
-        say(sentence, "yellow")
+        log.warning(sentence)
     write_calibrated(study_file, model, asked.paths, signing_key, model.with_name("study-calibrated.model"))
 
 
@@ -181,6 +239,7 @@ def _write_result(
     result: Deployed,
     has_labels: bool,
     accept_difference: bool,
+    log: Logger,
 ) -> None:
     """Write the model of all rounds and its report, record it in the study, and say which replies were lost."""
     from consilience.agreement.members import read
@@ -224,7 +283,7 @@ def _write_result(
     describe(facts, report)
     write_report(path, report)
     for warning in (*losses, *remarks):
-        say(warning, "yellow")
+        log.warning(warning)
 
 
 @site_app.command("nodekey")
@@ -251,6 +310,9 @@ def serve_site(
     one_class: OneClass_ = False,
     replace: Replace_ = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.")] = 600.0,
+    config: Config_ = None,
+    log_level: LogLevel_ = "info",
+    log_format: LogFormat_ = "text",
 ) -> None:
     """Answer the server's messages with this site's own code until Ctrl-C; every message is logged."""
     needs_flower()
@@ -260,26 +322,31 @@ def serve_site(
 
     study = read(study_file)
     member, signing_key = site_identity(study, key)
-    node_key = node_key or Path(f"{member.name}.node")
-    credentials = _site_credentials(member.name, server, authority, node_key, insecure)
+    log = start_log(member.name, log_level, log_format)
     target = folder or Path(f"{member.name}.site")
+    pulse = Pulse(target, member.name)
     try:
-        with lock_folder(target, private=True):
-            book = book_path(study, member)
-            ledger = Path(f"{member.name}.ledger")
-            site = site_of(study, member, signing_key, table, target, one_class, say, replace, book, ledger)
-            serve(
-                site,
-                study.agreement,
-                server,
-                target,
-                authority=credentials[0],
-                node_key=credentials[1],
-                patience=wait,
-                say=say,
-            )
+        with ending_cleanly(log):
+            own_key_file = node_key or Path(f"{member.name}.node")
+            credentials = _site_credentials(member.name, server, authority, own_key_file, insecure)
+            with lock_folder(target, private=True), pulse.ending():
+                book = book_path(study, member)
+                ledger = Path(f"{member.name}.ledger")
+                site = site_of(study, member, signing_key, table, target, one_class, log.info, replace, book, ledger)
+                serve(
+                    site,
+                    study.agreement,
+                    server,
+                    target,
+                    authority=credentials[0],
+                    node_key=credentials[1],
+                    patience=wait,
+                    say=log.info,
+                    warn=log.warning,
+                    beat=pulse.beat,
+                )
     except KeyboardInterrupt:
-        say(f"Stopped. All messages are logged in {target / 'messages.jsonl'}.")
+        log.info(f"Stopped. All messages are logged in {target / 'messages.jsonl'}.")
 
 
 def _site_credentials(

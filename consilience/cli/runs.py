@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from consilience.console.app import app
+from consilience.console.applies import check_applies
 from consilience.console.given import given_options
 from consilience.console.groups import (
     CohortOptions,
@@ -29,7 +30,7 @@ from consilience.console.options import (
     Split_,
     methods_like,
 )
-from consilience.console.screen import out, print_report, progress, say_features
+from consilience.console.screen import out, print_report, progress, say_features, say_files
 from consilience.disk.locks import lock_folder
 from consilience.errors import refuse_damage
 
@@ -47,7 +48,7 @@ def run(
         str | None,
         typer.Argument(
             autocompletion=methods_like,
-            help="The method; see `consilience methods`. Without one, what docs/choose.md advises for these data.",
+            help="The method; see `consilience methods`. Without one, what `consilience recommend` says.",
         ),
     ] = None,
     *,
@@ -80,15 +81,17 @@ def run(
     from consilience.runs.recipe import run_folder
     from consilience.runs.store import Store
 
-    private = privacy.settings()
     if resume is not None:
         plan = resume_plan(resume, given_options(ctx))
     else:
+        check_applies(ctx)
+        private = privacy.settings()
         if level is not None and not conformal:
             conformal = ASIDE
         roles = {"split": split, "seed": seed, "validation": validation, "conformal": conformal}
         recipe = rows.recipe(method=method or "", settings=tuple(settings or ()), **roles)
-        recipe = choose(recipe, network.model, network.features, private)
+        recipe = choose(recipe, network.model, network.features, private, rounds == 1)
+        say_files(recipe, not as_json)
         say_features(recipe, network.model, network.features, not as_json)
         options = {
             "out": out_ or run_folder(recipe.method.rpartition(":")[2], rows.data),

@@ -23,7 +23,7 @@ from consilience.cli.site_tables import (
     show_training,
 )
 from consilience.console.app import site_app
-from consilience.console.handed import at_home, columns, own_number, say, site_identity, write_files
+from consilience.console.handed import at_home, columns, own_number, say, say_table, site_identity, write_files
 from consilience.console.screen import out, progress
 from consilience.console.study_options import (
     Key_,
@@ -66,6 +66,8 @@ def join(
     study = read(study_file)
     consistent(study.agreement)
     committed = _commitment(study.agreement, name, table, rows)
+    if table is not None:
+        say_table(table)
     key = site_key(name)
     text = join_text(study.agreement, name, key, committed)
     write_files(out_ or Path(f"{name}.join"), text, "For the coordinator", shared=True)
@@ -218,6 +220,7 @@ def fit(
     study = read(study_file)
     member, signing_key = site_identity(study, key)
     data, _ = rows_of(study.agreement, table, one_class)
+    say_table(table)
     path = out_ or Path(f"{member.name}.reply")
     memory_path = memory or Path(f"{member.name}.memory")
     with lock_file(memory_path):

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from consilience.console.app import study_app
+from consilience.console.applies import check_applies
 from consilience.console.groups import PrivacyOptions, with_groups
-from consilience.console.handed import say, write_files
+from consilience.console.handed import say, say_table, write_files
 from consilience.console.options import Event_, Exposure_, Horizon_, Seed_, Set_, Time_, features_like
 from consilience.errors import InputError, unknown_name
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 @study_app.command()
 @with_groups
 def new(
+    ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="The study's name; its file will be NAME.toml.")],
     *,
     like: Annotated[
@@ -87,6 +89,7 @@ def new(
     if path.exists():
         raise InputError(f"{path} already exists: choose another name, or delete it if nobody has signed it.")
     wanted = _wanted(target, task, time, event, exposure, horizon)
+    check_applies(ctx)
     if (like is None) != (wanted is None):
         raise InputError(
             "Give --like TABLE together with --target COLUMN, or with --time and --event, or neither for an example to "
@@ -133,6 +136,7 @@ def new(
             "yellow",
         )
     if like:
+        say_table(like)
         say("Columns, types and ranges are guesses from one table: correct them before anybody signs.")
         _say_doubts(like, target_column.name)
     needed = f"every site needs {draft.fewest_rows:,} training rows"
@@ -158,8 +162,6 @@ def _privacy(privacy: PrivacyOptions, patient: str | None) -> dict[str, Any]:
     if privacy.unit == "patient":
         privacy = dataclasses.replace(privacy, unit=None)
     if not privacy.settings():
-        if patient is not None:
-            raise InputError("--patient belongs to --epsilon: give it too.")
         return {}
     fields = {
         "epsilon": privacy.epsilon,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from consilience.console.app import app
+from consilience.console.applies import check_applies
 from consilience.console.groups import (
     CohortOptions,
     ComputeOptions,
@@ -17,13 +18,14 @@ from consilience.console.groups import (
     with_groups,
 )
 from consilience.console.options import DataDir_, Rounds_, Seeds_, Set_, Split_
-from consilience.console.screen import live, out, print_report, progress, say_features, stoppable
+from consilience.console.screen import live, out, print_report, progress, say_features, say_files, stoppable
 from consilience.disk.locks import lock_folder
 
 
 @app.command(short_help="Compare methods on the same splits and seeds.")
 @with_groups
 def compare(
+    ctx: typer.Context,
     words: Annotated[
         list[str] | None,
         typer.Argument(metavar="METHOD…", help="Methods, with settings in brackets, as 'fedavg[rounds=10]'."),
@@ -61,6 +63,7 @@ def compare(
     from consilience.runs.recipe import run_folder
     from consilience.runs.store import Store
 
+    check_applies(ctx)
     plan = Plan(
         tuple(words or ()),
         rows.recipe(validation=validation),
@@ -75,6 +78,7 @@ def compare(
         participation=cohort.cohort(),
     )
     plan = plan.choose_network(network.model, network.features).protect(privacy.settings())
+    say_files(plan.recipe, not as_json)
     say_features(plan.recipe, network.model, network.features, not as_json)
     plan.check()
     store = Store(out_ or run_folder("compare", rows.data))
@@ -89,6 +93,7 @@ def compare(
 @app.command(short_help="Choose a method's settings on validation rows.")
 @with_groups
 def tune(
+    ctx: typer.Context,
     method: Annotated[str, typer.Argument(help="The method; settings in brackets are fixed.")],
     *,
     rows: DataOptions,
@@ -115,6 +120,7 @@ def tune(
     from consilience.report.table import trial_table
     from consilience.runs.recipe import run_folder
 
+    check_applies(ctx)
     search = Search(
         method,
         rows.recipe(split=split, validation=validation),
@@ -128,6 +134,7 @@ def tune(
         common=tuple(common or ()),
     )
     search = search.choose_network(network.model, network.features)
+    say_files(search.recipe, not as_json)
     say_features(search.recipe, network.model, network.features, not as_json)
     folder = out_ or run_folder("tune", rows.data)
 

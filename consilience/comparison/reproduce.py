@@ -64,7 +64,7 @@ class Experiment:
 
 
 def folder() -> Path:
-    """Find where the experiments lie: in the working folder, or beside the package in a clone.
+    """Find where the experiments lie: in the working folder, beside the package in a clone, or inside it.
 
     Returns:
         The folder.
@@ -72,10 +72,11 @@ def folder() -> Path:
     Raises:
         InputError: There is none.
     """
-    for parent in (Path.cwd(), Path(__file__).parents[2]):
-        if (parent / "experiments").is_dir():
+    package = Path(__file__).parents[1]
+    for parent in (Path.cwd(), package.parent, package):  # a wheel has them inside the package
+        if any((parent / "experiments").glob("*/*.py")):
             return parent / "experiments"
-    raise InputError("There is no experiments/ folder here: run this inside a clone of the project.")
+    raise InputError("There are no experiments here: run this inside a clone, or install the package from its wheel.")
 
 
 def names() -> list[str]:

@@ -82,11 +82,9 @@ def privacy_settings(
         Texts as `--set` takes them; none without ε.
 
     Raises:
-        InputError: The other options are given without ε, or mean nothing here.
+        InputError: The unit means nothing here.
     """
     if epsilon is None:
-        if any(option is not None for option in (delta, unit, noise, honest)):
-            raise InputError("--delta, --unit, --noise and --honest belong to --epsilon: give it too.")
         return ()
     if unit not in (None, "row"):
         raise InputError(

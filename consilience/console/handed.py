@@ -139,6 +139,13 @@ def columns(names: Iterable[str], right: Iterable[str] = ()) -> Listing:
     return table
 
 
+def say_table(path: Path) -> None:
+    """Say how a table is written."""
+    from consilience.data.inspection import describe_files, summarise_files
+
+    say(f"Read as {summarise_files(describe_files([path]))}")
+
+
 def say(text: str, style: str = "") -> None:
     """Print a line as it stands."""
     out.print(plain(text), style=style or None, soft_wrap=True, markup=False, highlight=False)

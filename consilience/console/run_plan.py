@@ -36,7 +36,9 @@ class RunPlan(NamedTuple):
     method: Method | None = None  # as an earlier start made it; None: as the recipe does, with today's defaults
 
 
-def choose(recipe: Recipe, model: str | None, features: str | None, private: Sequence[str]) -> Recipe:
+def choose(
+    recipe: Recipe, model: str | None, features: str | None, private: Sequence[str], one_round: bool = False
+) -> Recipe:
     """Choose the method and the network where nobody named them, and protect them where that is asked for.
 
     Args:
@@ -44,6 +46,7 @@ def choose(recipe: Recipe, model: str | None, features: str | None, private: Seq
         model: The network, or None.
         features: The feature map, or None.
         private: Settings of a method's `privacy`; none: nothing is asked for.
+        one_round: Whether there is one round only.
 
     Returns:
         The recipe, with everything chosen.
@@ -52,9 +55,9 @@ def choose(recipe: Recipe, model: str | None, features: str | None, private: Seq
         InputError: The method, its settings or the data cannot be used, or it has no private form.
     """
     if not recipe.method and model is None:
-        recipe = recipe.choose_all(features)
+        recipe = recipe.choose_all(features, bool(private), one_round)
     elif not recipe.method:
-        recipe = recipe.choose_network(model, features, ()).choose_method()
+        recipe = recipe.choose_network(model, features, ()).choose_method(bool(private), one_round)
     else:
         recipe = recipe.choose_network(model, features, [recipe.build_method()])
     if private:
@@ -76,6 +79,9 @@ def execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
     }
     if is_tables(recipe.data):
         about["tables"] = hash_tables(recipe.data)
+    dialects = recipe.describe_files()
+    if dialects:
+        about["dialects"] = dialects
     if options["level"] is not None:
         about["level"] = options["level"]
     bounds: dict[str, Any] = {}

@@ -67,6 +67,15 @@ def say_features(recipe: Recipe, model: str | None, features: str | None, visibl
     out.print(chosen, soft_wrap=True, markup=False)
 
 
+def say_files(recipe: Recipe, visible: bool) -> None:
+    """Say how CSV files are written, in one line."""
+    from consilience.data.inspection import summarise_files
+
+    words = recipe.describe_files()
+    if visible and words:
+        out.print(plain(f"Read as {summarise_files(words)}"), soft_wrap=True, markup=False, highlight=False)
+
+
 @contextmanager
 def progress(visible: bool) -> Iterator[None]:
     """Show a bar; nothing when nobody is looking."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import codecs
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from consilience.data.cells import Cells, is_missing, read_table
-from consilience.data.dialect import Dialect
+from consilience.data.dialect import LINES, Dialect, sniff
 from consilience.data.doubts import doubts_of, is_date, is_id, look_alike, sentinels
 from consilience.data.reading import Reading
 from consilience.data.tables import stack
@@ -85,6 +88,55 @@ def look(paths: Sequence[Path], target: str | None = None, reading: Reading | No
         columns.append(_see(name, respelt, gaps, missing, doubts, is_id(name, respelt, site) and name != target))
     rows = {table.name: len(table) for table in tables}
     return Found(rows, {table.name: table.dialect for table in tables}, tuple(columns))
+
+
+def describe_files(paths: Sequence[Path], reading: Reading | None = None) -> dict[str, str]:
+    """Say how each file is written, as far as its first lines tell.
+
+    Args:
+        paths: The files.
+        reading: How they are read; as usual if None.
+
+    Returns:
+        For each file's name, delimiter, decimal mark, encoding and what means missing, in words.
+    """
+    return {path.name: _describe_file(path, reading or Reading()) for path in paths}
+
+
+def summarise_files(words: Mapping[str, str]) -> str:
+    """Say in one line how files are written; those that are written alike are named together.
+
+    Args:
+        words: What `describe_files` says.
+    """
+    alike: dict[str, list[str]] = {}
+    for name, text in words.items():
+        alike.setdefault(text, []).append(name)
+    if len(alike) == 1 and len(words) > 1:
+        return f"All {len(words)} files: {next(iter(alike))}."
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in alike.items()) + "."
+
+
+def _describe_file(path: Path, reading: Reading) -> str:
+    """One file's dialect, encoding and marks of missing cells."""
+    seen = sniff(path)
+    dialect = Dialect(reading.delimiter or seen.delimiter, reading.decimal or seen.decimal)
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        rows = list(csv.reader(islice(file, LINES), delimiter=dialect.delimiter))
+    texts = {cell.strip() for row in rows[1:] for cell in row}
+    marks = sorted(text for text in texts if is_missing(text) or text in reading.unknown)
+    with path.open("rb") as binary:
+        marked = binary.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+    words = [str(dialect)]
+    if dialect.decimal == ".":
+        words.append("decimal points")
+    if marked:
+        words.append("UTF-8 with a byte-order mark")
+    else:
+        words.append("UTF-8")
+    if marks:
+        words.append(f"missing: {' '.join(mark or 'empty' for mark in marks)}")
+    return ", ".join(words)
 
 
 def _see(

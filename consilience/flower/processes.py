@@ -96,7 +96,7 @@ def find_program(program: str) -> str:
         return str(beside)
     path = shutil.which(program)
     if path is None:
-        raise InputError(f"There is no '{program}': `pip install 'consilience[flower]'`.")
+        raise InputError(f"There is no '{program}': `pip install 'consilience[site]'`.")
     return path
 
 

@@ -43,6 +43,7 @@ class Roster:
         strangers: Node → why it is not asked.
         passing: Strangers who may be well or wanted later.
         missing: Sites that did not come or went away; they are not waited for again until they are back.
+        on_look: Called at every look at who is there, so that others see that this process works.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Roster:
         self.verify = verify
         self.wait = wait
         self.pause = pause
+        self.on_look: Callable[[], None] = lambda: None
         self.nodes: dict[int, int] = {}
         self.strangers: dict[int, str] = {}
         self.passing: set[int] = set()
@@ -103,6 +105,7 @@ class Roster:
 
     def look(self) -> None:
         """Look once who is there, and ask who is new; nobody is waited for."""
+        self.on_look()
         present = _presence(self.grid)
         self._since = {node: since for node, since in self._since.items() if present.get(node) == since}
         self._asked = {number: node for number, node in self._asked.items() if node in self._since}

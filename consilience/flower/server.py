@@ -191,6 +191,7 @@ def rounds(
     wait: float = 600.0,
     deadline: float = 3600.0,
     resume: bool = False,
+    on_look: Callable[[], None] = lambda: None,
 ) -> Deployed:
     """Run the study's rounds over a grid, by the same loop as everything else.
 
@@ -207,6 +208,7 @@ def rounds(
         wait: Seconds until the sites asked must be there.
         deadline: Seconds a round may take.
         resume: Whether to go on from the last whole round in `out`.
+        on_look: Called at every look at who is there.
 
     Returns:
         What came of them.
@@ -236,6 +238,7 @@ def rounds(
     fingerprint = _fingerprint(study, server)
     checkpoint = _saved(store, method, fingerprint) or new_checkpoint(method.init(task, server), fingerprint)
     engine = _engine(study, key, grid, wait, deadline)
+    engine.roster.on_look = on_look
     masking = Masking(study, method, task, inputs, MESSAGE)
     reveal = None
     if agreement.secure:

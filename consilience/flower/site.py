@@ -50,6 +50,8 @@ from consilience.study.site import check_commitment, first_message
 from consilience.tree import Tree
 
 PAUSE = 3.0  # seconds between two attempts to connect
+SILENT = 90.0  # seconds that a site which only waits may say nothing of itself
+LONGEST = 24 * 3600.0  # seconds that an answer may take
 
 
 def site_of(
@@ -169,6 +171,8 @@ def serve(
     patience: float = 60.0,
     say: Callable[[str], None] = print,
     until: Callable[[], bool] = lambda: False,
+    warn: Callable[[str], None] | None = None,
+    beat: Callable[[str, float], None] = lambda state, promise: None,
 ) -> None:
     """Answer the server's messages until interrupted.
 
@@ -184,13 +188,17 @@ def serve(
         patience: Seconds until the server must be there and know this site's key, and until a message must have come.
         say: Is given a sentence for people.
         until: Tells when to stop.
+        warn: Is given a sentence for people where something went wrong; `say` if None.
+        beat: Is told what the site does, and within how many seconds it is told again.
 
     Raises:
         InputError: The server cannot be reached or trusted, or does not know this site's key.
     """
+    warn = warn or say
+    make_folder(folder, private=True)
+    beat("looking for the server", patience + SILENT)
     reach(server, authority, patience)
     end = time.monotonic() + patience  # until then, the server may still be learning the sites' keys
-    make_folder(folder, private=True)
     pinned = pin(agreement)
     respond = responder(site, folder, say)
     torch.set_num_threads(threads_for(site.task))
@@ -200,16 +208,17 @@ def serve(
         words = _supernode_words(server, runtime.address, folder / "runtime.secret", authority, node_key)
         child = Child("flower-supernode", words, folder / "supernode.log", folder / "flower")
         try:
-            for token in tasks(runtime, TaskType.CLIENT_APP, _while(child, until)):
+            for token in tasks(runtime, TaskType.CLIENT_APP, _while(child, until, beat)):
+                beat("answering", LONGEST)
                 answer(runtime, token, pinned, respond, say, patience)
         except Exception as error:  # the server went away, or the SuperNode: without an answer it would wait for ever
-            say(f"A message could not be answered: {type(error).__name__}: {error}")
+            warn(f"A message could not be answered: {type(error).__name__}: {error}")
         finally:
             child.stop()
         if until():
             return
         if not _is_unknown(child):
-            say("The connection was lost; trying again.")
+            warn("The connection was lost; trying again.")
             end = time.monotonic() + patience
         elif time.monotonic() > end:
             raise InputError(
@@ -217,8 +226,8 @@ def serve(
                 "certificates and start again."
             )
         else:
-            say("The server does not know this site's key yet; trying again.")
-        _reach_again(server, authority, until)
+            warn("The server does not know this site's key yet; trying again.")
+        _reach_again(server, authority, _beating(until, beat, "looking for the server"))
 
 
 def _reach_again(server: str, authority: Path | None, until: Callable[[], bool]) -> None:
@@ -253,8 +262,19 @@ def _is_unknown(child: Child) -> bool:
     return "activate SuperNode" in last_words or "code: 2004" in last_words
 
 
-def _while(child: Child, until: Callable[[], bool]) -> Callable[[], bool]:
-    return lambda: child.alive() and not until()
+def _while(child: Child, until: Callable[[], bool], beat: Callable[[str, float], None]) -> Callable[[], bool]:
+    end = _beating(until, beat, "waiting for messages")
+    return lambda: child.alive() and not end()
+
+
+def _beating(until: Callable[[], bool], beat: Callable[[str, float], None], state: str) -> Callable[[], bool]:
+    """The question when to stop, with a beat each time it is asked."""
+
+    def ask() -> bool:
+        beat(state, SILENT)
+        return until()
+
+    return ask
 
 
 def responder(site: Site, folder: Path, say: Callable[[str], None]) -> Callable[[Message, Context], Message]:

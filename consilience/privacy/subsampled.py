@@ -25,9 +25,7 @@ def _library() -> tuple[ModuleType, ModuleType]:
         import dp_accounting
         from dp_accounting import pld
     except ImportError as error:
-        raise InputError(
-            'Private training needs an accountant: install it with `pip install "consilience[privacy]"`.'
-        ) from error
+        raise InputError("Private training needs an accountant: run `pip install 'consilience[privacy]'`.") from error
     return dp_accounting, pld
 
 

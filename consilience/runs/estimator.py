@@ -17,11 +17,12 @@ from consilience.data.arrays import from_arrays
 from consilience.data.sites import Sites
 from consilience.engines import threads_for, using_threads
 from consilience.errors import InputError
+from consilience.formats.settings import configure
 from consilience.guarantees.kinds import KINDS
 from consilience.guarantees.sets import Guarantee, prediction_intervals, prediction_sets
 from consilience.method import Method, name
-from consilience.methods import defaults
 from consilience.methods import method as method_from_name
+from consilience.methods.rules import advise
 from consilience.models.features import on_features, usual_features, width_of
 from consilience.models.mlp import linear, mlp
 from consilience.predictive import Categorical, Distribution, Normal, check_finite
@@ -30,6 +31,7 @@ from consilience.runs.features import features_from
 from consilience.runs.result import Result
 from consilience.runs.run import run
 from consilience.splits.labels import natural
+from consilience.summaries.situation import situation_of
 from consilience.task import Task, classification, regression
 
 HIDDEN = (100, 100)  # widths of a network's hidden layers
@@ -68,7 +70,7 @@ class _Federated(BaseEstimator):
         self.random_state = random_state
         self.conformal = conformal
 
-    def _fit(self, x: Array, y: Array, groups: Any, classes: int, usual: Method) -> Result:
+    def _fit(self, x: Array, y: Array, groups: Any, classes: int) -> Result:
         """Every row trains at its site, but for those the server asks for; scikit-learn's users hold out their own."""
         site = np.zeros(len(x), dtype=int)
         if groups is not None:
@@ -82,7 +84,7 @@ class _Federated(BaseEstimator):
             seed = int(check_random_state(seed).randint(2**31 - 1))
         roles: dict[str, Any] = {"calibration": self.calibration, "inputs": self.inputs, "conformal": self.conformal}
         sites = data.split(natural(), **roles, seed=seed)
-        method = self._method(usual)
+        method = self._method(sites)
         task = self._task(sites, method)
         result = run(method, task, sites, rounds=self.rounds, seed=seed, engine=self.engine, scored=False)
         self.guarantees_ = {}
@@ -102,18 +104,22 @@ class _Federated(BaseEstimator):
             raise InputError(known)
         return known
 
-    def _is_free(self) -> bool:
-        """Whether nobody chose a network."""
-        return self.model is None and self.hidden is None
-
-    def _method(self, usual: Method) -> Method:
-        """The method that was asked for, which must have one model for all sites."""
-        method = self.method or usual
+    def _method(self, sites: Sites) -> Method:
+        """The method that was asked for, or what the rules advise; it must have one model for all sites."""
+        method = self.method or self._advised(sites)
         if isinstance(method, str):
             method = method_from_name(method)
         if not method.common:
             raise InputError(f"{name(method)} has a model for each site and none for all: choose a method that pools.")
         return method
+
+    def _advised(self, sites: Sites) -> Method:
+        """What the rules advise for these rows and the network that was chosen, if one was."""
+        network = "other"
+        if self.model is None and self.hidden is None:
+            network = "none"
+        advice = advise(situation_of(sites, place="estimator", network=network, one_round=self.rounds == 1))
+        return configure(method_from_name(advice.method), advice.settings)
 
     def _task(self, sites: Sites, method: Method) -> Task:
         network = self._network(sites, method)
@@ -158,8 +164,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):
         (60, 2)
 
     Args:
-        method: How the sites learn together, an object or a name; if None, exact pooling on fixed features,
-            tuned by the sites, or evidence pooling where a network is chosen.
+        method: How the sites learn together, an object or a name; if None, what
+            `consilience recommend` advises for one model of all sites.
         hidden: The widths of the network's hidden layers; if None, two of 100 where the method needs a network.
         model: A network of your own, in place of `hidden`.
         features: Fixed features under the network: a name, as `fourier`, a run's folder, or any network, whose weights
@@ -197,7 +203,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(f"y holds one class, {self.classes_[0]}: give rows of at least two classes.")
-        self.result_ = self._fit(x, codes, groups, len(self.classes_), defaults.classifier(self._is_free()))
+        self.result_ = self._fit(x, codes, groups, len(self.classes_))
         return self
 
     def predict_proba(self, X: Any) -> Array:
@@ -249,8 +255,8 @@ class FederatedRegressor(RegressorMixin, _Federated):
     """A regressor whose rows lie at sites: `fit(X, y, groups=site)`.
 
     Args:
-        method: How the sites learn together, an object or a name; if None, exact pooling on fixed features, or
-            the mixture where a network is chosen.
+        method: How the sites learn together, an object or a name; if None, what
+            `consilience recommend` advises for one model of all sites.
         hidden: The widths of the network's hidden layers; if None, two of 100 where the method needs a network.
         model: A network of your own, in place of `hidden`.
         features: Fixed features under the network: a name, as `fourier`, a run's folder, or any network, whose weights
@@ -282,7 +288,7 @@ class FederatedRegressor(RegressorMixin, _Federated):
             InputError: The method has no model for all sites.
         """
         x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
-        self.result_ = self._fit(x, y.astype(np.float64), groups, 0, defaults.regressor(self._is_free()))
+        self.result_ = self._fit(x, y.astype(np.float64), groups, 0)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:

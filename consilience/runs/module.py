@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,10 +109,14 @@ def export_module(result: Result, path: str | Path) -> Path:
         torch.export.save(program, path)
         return path
     try:
-        import onnxscript  # type: ignore[import-not-found]  # noqa: F401
+        import onnxscript  # noqa: F401
     except ImportError as error:
-        raise InputError("ONNX files need onnx and onnxscript: run `pip install onnx onnxscript`.") from error
-    written: Any = torch.onnx.export(program, dynamo=True)
+        raise InputError("ONNX files need onnx and onnxscript: run `pip install 'consilience[onnx]'`.") from error
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it says at length what is not installed
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        names: dict[str, Any] = {"input_names": ["rows"], "output_names": ["prediction"]}
+        written: Any = torch.onnx.export(program, dynamo=True, verbose=False, **names)
     written.save(str(path))
     return path
 

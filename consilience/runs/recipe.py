@@ -10,18 +10,21 @@ from typing import Any, NamedTuple
 
 from consilience import datasets
 from consilience.data.inputs import inputs_from
+from consilience.data.inspection import describe_files
 from consilience.data.reading import reading_from
 from consilience.data.sites import Sites
-from consilience.data.tables import is_tables, read_sites
+from consilience.data.tables import is_tables, list_files, read_sites
 from consilience.errors import InputError
 from consilience.formats.settings import configure
 from consilience.formats.typed import restore_fields
 from consilience.method import Method
-from consilience.methods import defaults, method
+from consilience.methods import method
+from consilience.methods.rules import Advice, advise
 from consilience.models import model
 from consilience.models.features import bound_features, usual_features
 from consilience.runs.features import features_from
 from consilience.splits.text import parse
+from consilience.summaries.situation import situation_of
 from consilience.task import Task, classification, counts, regression, survival
 
 OUTCOME = (
@@ -52,7 +55,7 @@ class Recipe:
     """A run in words.
 
     Attributes:
-        method: The method's name.
+        method: The method's name; empty where it is yet to be chosen.
         data: A data set's name, or a pattern of CSV files, one a site.
         target: The column to predict, for CSV files.
         sites: How many; 5, or as many as the data name, if None.
@@ -78,7 +81,7 @@ class Recipe:
         bounded: Whether features are no longer than 1, as differential privacy asks for.
     """
 
-    method: str = defaults.RUN
+    method: str = ""
     data: str = "digits"
     target: str | None = None
     sites: int | None = None
@@ -106,38 +109,56 @@ class Recipe:
         return Ingredients(self.build_method(), *self.build_problem())
 
     def build_method(self) -> Method:
-        """Build the method with its settings."""
+        """Build the method with its settings.
+
+        Raises:
+            InputError: No method is named yet, or it has no such setting.
+        """
+        if not self.method:
+            raise InputError("No method is named: name one, or let `choose_method` or `choose_all` choose it.")
         return configure(method(self.method), self.settings)
 
-    def choose_method(self) -> Recipe:
+    def choose_method(self, private: bool = False, one_round: bool = False) -> Recipe:
         """Choose the method for these data and this network, where nobody named one.
+
+        Args:
+            private: Whether differential privacy is asked for.
+            one_round: Whether there is one round only.
 
         Returns:
             The recipe with the method; its own settings come after the advised ones.
         """
         task, sites = self.build_problem()
-        if sites.outcome:
-            return dataclasses.replace(self, method=defaults.EVENTS)
+        network = "other"
+        if self.model == "linear":
+            network = self.model
         weights = sum(leaf.numel() for leaf in task.like.values())
-        is_table = is_tables(self.data)
-        name, settings = defaults.for_run(sites.classes is not None, self.model == "linear", weights, is_table)
-        return dataclasses.replace(self, method=name, settings=(*settings, *self.settings))
+        asked = situation_of(sites, network=network, weights=weights, private=private, one_round=one_round)
+        return self._with(advise(asked))
 
-    def choose_all(self, features: str | None) -> Recipe:
+    def choose_all(self, features: str | None, private: bool = False, one_round: bool = False) -> Recipe:
         """Choose method, features and network, where nobody named a method or a network.
 
         Args:
             features: The feature map; what is usual for the rows if None.
+            private: Whether differential privacy is asked for.
+            one_round: Whether there is one round only.
 
         Returns:
-            The recipe with all three.
+            The recipe with all three: what `consilience recommend` says.
         """
-        sites = self.build_sites()
-        name = defaults.EVENTS
-        if not sites.outcome:
-            name = defaults.for_free_run(sites.classes is not None)
-        recipe = dataclasses.replace(self, method=name)
-        return recipe.choose_network(None, features, [recipe.build_method()])
+        asked = situation_of(self.build_sites(), private=private, one_round=one_round)
+        if features is not None:
+            asked = dataclasses.replace(asked, weights=None)  # those on the features are another number
+        advice = advise(asked)
+        recipe = self._with(advice)
+        if features is not None:
+            return recipe.choose_network(None, features, [recipe.build_method()])
+        return recipe.choose_network(advice.model, advice.features, [recipe.build_method()])
+
+    def _with(self, advice: Advice) -> Recipe:
+        """This recipe with a method that was advised."""
+        return dataclasses.replace(self, method=advice.method, settings=(*advice.settings, *self.settings))
 
     def choose_network(self, model: str | None, features: str | None, methods: Iterable[Method]) -> Recipe:
         """Choose the feature map and the network on it, where nobody named them.
@@ -182,6 +203,12 @@ class Recipe:
         """Whether times to an event are predicted; no file is read."""
         facts = datasets.FACTS.get(self.data)
         return self.time is not None or (facts is not None and facts.outcome == "survival")
+
+    def describe_files(self) -> dict[str, str]:
+        """Say how each of the files is written; nothing for data sets."""
+        if self.data in datasets.DATASETS or not is_tables(self.data):
+            return {}
+        return describe_files(list_files(self.data), reading_from(self.reading))
 
     @property
     def network(self) -> str:

@@ -14,8 +14,10 @@ from consilience.agreement.target import Target
 from consilience.errors import InputError, unknown_name
 from consilience.handover.summing import masked_bytes
 from consilience.method import Method, usual_rounds
-from consilience.methods import METHODS, defaults
+from consilience.methods import METHODS
+from consilience.methods.rules import USUAL_STUDY, Situation, advise
 from consilience.study.model import NEEDS_NAMES
+from consilience.summaries.situation import KINDS
 
 EXAMPLE = (  # to be filled in by people
     Target("disease", ("no", "yes")),
@@ -67,12 +69,14 @@ def proposal(
     Raises:
         InputError: The method or model is unknown, or cannot serve such a study.
     """
-    linear = model in (None, Agreement.model)
-    method = method or _usual_method(linear, target)
-    if method not in METHODS:
+    if method is None:
+        advice = advise(_situation(model, target, secure, bool(privacy)))
+        method = advice.method
+        settings = (*advice.settings, *settings)
+    elif method not in METHODS:
         raise unknown_name("method", method, METHODS)
-    if linear and target.classes and method == defaults.LINEAR_STUDY:
-        settings = (*defaults.LINEAR_STUDY_SETTINGS, *settings)
+    elif target.classes and (method, model or Agreement.model) == (USUAL_STUDY.method, Agreement.model):
+        settings = (*USUAL_STUDY.settings, *settings)
     draft = Agreement(
         name,
         server,
@@ -99,15 +103,13 @@ def proposal(
     return dataclasses.replace(draft, leaves=kinds, most_bytes=most)
 
 
-def _usual_method(linear: bool, target: Target) -> str:
-    """The name of the method unless asked otherwise; by whether the model is linear, and what it predicts."""
-    if target.counts_events:
-        return defaults.EVENTS
-    if linear and target.classes:
-        return defaults.LINEAR_STUDY
-    if linear:
-        return defaults.LINEAR_NUMBERS
-    return defaults.STUDY
+def _situation(model: str | None, target: Target, secure: bool, private: bool) -> Situation:
+    """What is known where a study's method is to be chosen: nobody has seen a row yet."""
+    network = "linear"
+    if model not in (None, Agreement.model):
+        network = "other"
+    kind = KINDS.get(target.kind, target.kind)
+    return Situation(kind=kind, place="study", network=network, secure=secure, private=private)
 
 
 def usual_hand_out(method: type[Method]) -> str:

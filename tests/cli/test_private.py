@@ -28,7 +28,7 @@ def test_a_private_run_says_so_and_can_be_continued(invoke: Invoke, tmp_path: Pa
     [(("run", "fedavg", "--epsilon", "3"), "fedavg has no private form"),
      (("compare", "exact", "fedavg", "--epsilon", "3"), "fedavg has no private form"),
      (("run", "exact", "--epsilon", "0"), "epsilon=0"),
-     (("run", "exact", "--delta", "1e-5"), "belong to --epsilon"),
+     (("run", "exact", "--delta", "1e-5"), "belongs to --epsilon"),
      (("run", "exact", "--epsilon", "1", "--unit", "patient"), "do not say whose"),
      ((*RUN, "--delta", "0.1"), "delta=0.1"),
      ((*RUN, "--delta", "1e-4", "--rounds", "3"), "spent in 2"),

@@ -17,7 +17,6 @@ from consilience.comparison.running import compare_plan
 from consilience.data.sites import Data, Sites
 from consilience.findings.run_findings import read_run
 from consilience.findings.warnings import doubts
-from consilience.methods import METHODS, defaults
 from consilience.report.run_page import comparison_page, run_page
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import Store
@@ -121,24 +120,6 @@ def test_a_comparison_has_its_lines_to_beat_and_warns_of_rows_below_them(tmp_pat
     warned = [text.partition(": an NLL")[0] for text in value["warnings"] if "classes' frequencies" in text]
     assert warned == worse and worse
     assert compare_plan(plan, tmp_path).to_json()["baselines"] == value["baselines"]
-
-
-@pytest.mark.parametrize(
-    ("classes", "linear", "table", "advised"),
-    [
-        (True, False, False, "evidence"),
-        (True, False, True, "evidence_tuned"),
-        (True, True, True, "gaussian_product"),
-        (False, True, True, "exact"),
-        (False, False, False, "mixture"),
-    ],
-)
-def test_without_a_method_a_run_takes_what_the_choosing_page_advises(
-    classes: bool, linear: bool, table: bool, advised: str
-) -> None:
-    name, _ = defaults.for_run(classes, linear, 100, table)
-    assert name == advised
-    assert METHODS[name].needs.value == "nothing"
 
 
 def test_a_run_on_the_command_line_needs_no_method(tmp_path: Path, invoke: Invoke) -> None:

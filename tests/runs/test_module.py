@@ -89,10 +89,26 @@ def test_a_model_is_written_for_torch(tmp_path: Path, invoke: Invoke) -> None:
         export_module(made, tmp_path / "model.bin")
 
 
+def test_a_model_is_written_for_onnx_by_command(tmp_path: Path, invoke: Invoke) -> None:
+    pytest.importorskip("onnxscript", reason="needs pip install 'consilience[onnx]'")
+    runtime = pytest.importorskip("onnxruntime", reason="needs pip install onnxruntime")
+    made = result("fedavg")
+    made.save(tmp_path / "r")
+    x = torch.randn(4, 2, dtype=torch.float64)
+
+    code, shown, err = invoke("export", "r", "--to", "onnx")
+
+    assert code == 0 and "Model: r/model.onnx" in shown and err == ""
+    session = runtime.InferenceSession(str(tmp_path / "r" / "model.onnx"))
+    (found,) = session.run(["prediction"], {"rows": x.numpy()})
+    expected = made.predict(x).probs
+    assert expected is not None and torch.allclose(torch.from_numpy(found), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["mixture", "evidence", "exact"])
 def test_onnx_predicts_the_same(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("onnxscript")
-    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript", reason="needs pip install 'consilience[onnx]'")
+    runtime = pytest.importorskip("onnxruntime", reason="needs pip install onnxruntime")
     made = result(name)
     x = torch.randn(9, 2, dtype=torch.float64)
 

@@ -1,0 +1,170 @@
+"""Which method is advised where nobody names one: rules.toml, the one table behind every default."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from consilience.errors import InputError
+
+KINDS = ("classes", "numbers", "counts", "survival")
+PLACES = ("run", "estimator", "study")
+NETWORKS = ("none", "linear", "other")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known where a method is to be chosen.
+
+    Attributes:
+        kind: What is predicted: classes, numbers, counts or survival.
+        place: Who asks: a run, an estimator of scikit-learn's kind, which has one model for all sites, or a study.
+        network: The network that somebody named: none, linear or other.
+        images: Whether rows are images rather than columns.
+        natural: Whether the sites are those of the data, and not made by a split.
+        differ: Whether the sites differ in what is predicted, beyond chance.
+        columns_differ: Whether the sites differ in their columns.
+        thin: Whether a site has fewer rows than the advised model has features.
+        sites: How many there are; None where nobody knows, and then no limit on it holds.
+        rows: Training rows of all sites, likewise.
+        weights: Weights of a linear model on the columns, or of the network that was named, likewise.
+        secure: Whether replies shall be masked.
+        private: Whether differential privacy is asked for.
+        one_round: Whether the sites can answer once only.
+        effects: Whether coefficients with intervals are asked for.
+    """
+
+    kind: str = KINDS[0]
+    place: str = PLACES[0]
+    network: str = NETWORKS[0]
+    images: bool = False
+    natural: bool = False
+    differ: bool = False
+    columns_differ: bool = False
+    thin: bool = False
+    sites: int | None = None
+    rows: int | None = None
+    weights: int | None = None
+    secure: bool = False
+    private: bool = False
+    one_round: bool = False
+    effects: bool = False
+
+
+class Advice(NamedTuple):
+    """A method for a situation.
+
+    Attributes:
+        method: Its name.
+        settings: Its settings, as `field=value`.
+        features: The feature map under the network; what is usual for the method if None.
+        model: The network; what is usual if None.
+        why: The reason in plain words.
+        figure: What was measured.
+        page: Where that is written.
+        cautions: What to know besides.
+    """
+
+    method: str
+    settings: tuple[str, ...] = ()
+    features: str | None = None
+    model: str | None = None
+    why: str = ""
+    figure: str = ""
+    page: str = ""
+    cautions: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The advice in a few lines."""
+        lines = [self.words, f"Why: {self.why}.", f"Measured: {self.figure} ({self.page})."]
+        return "\n".join([*lines, *self.cautions])
+
+    @property
+    def words(self) -> str:
+        """The method, its settings, features and network as the command line takes them."""
+        words = [self.method]
+        if self.model is not None:
+            words.append(f"--model {self.model}")
+        if self.features is not None:
+            words.append(f"--features {self.features}")
+        words += [f"--set {setting}" for setting in self.settings]
+        return " ".join(words)
+
+
+@cache
+def table() -> dict[str, list[dict[str, Any]]]:
+    """Read rules.toml: its `rules` and `cautions`, in order."""
+    return tomllib.loads(Path(__file__).with_name("rules.toml").read_text(encoding="utf-8"))
+
+
+def advise(situation: Situation) -> Advice:
+    """Choose the method for a situation: the first rule that fits.
+
+    Args:
+        situation: What is known.
+
+    Returns:
+        The method with its reason.
+
+    Raises:
+        InputError: Nothing here serves such a situation; the message says what to do.
+    """
+    rule = next(rule for rule in table()["rules"] if fits(rule["when"], situation))
+    if "refuse" in rule:
+        raise InputError(rule["refuse"])
+    return Advice(
+        rule["method"],
+        tuple(rule.get("settings", ())),
+        rule.get("features"),
+        rule.get("model"),
+        rule["why"],
+        rule["figure"],
+        rule["page"],
+    )
+
+
+def cautions(situation: Situation) -> tuple[str, ...]:
+    """List what to know in a situation, whatever is advised.
+
+    Args:
+        situation: What is known.
+
+    Returns:
+        A sentence each.
+    """
+    return tuple(caution["say"] for caution in table()["cautions"] if fits(caution["when"], situation))
+
+
+def fits(conditions: Mapping[str, Any], situation: Situation) -> bool:
+    """Tell whether a rule's conditions all hold.
+
+    Args:
+        conditions: What must hold, by the names of a situation's fields.
+        situation: What is known.
+
+    Returns:
+        Whether they hold.
+    """
+    return all(_holds(name, wanted, situation) for name, wanted in conditions.items())
+
+
+def _holds(name: str, wanted: Any, situation: Situation) -> bool:
+    limit, _, field = name.partition("_")
+    if limit not in ("most", "fewest"):
+        known = getattr(situation, name)
+        if isinstance(wanted, list):
+            return known in wanted
+        return bool(known == wanted)
+    number = getattr(situation, field)
+    if number is None:
+        return False
+    if limit == "most":
+        return bool(number <= wanted)
+    return bool(number >= wanted)
+
+
+USUAL_STUDY = advise(Situation(place="study", network="linear"))  # what an agreement says where nobody chose

@@ -1,0 +1,167 @@
+"""The one table of advice: every figure stands on its page, and every default comes from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import consilience as co
+from consilience.agreement.columns import Column
+from consilience.agreement.target import Target
+from consilience.data.sites import Sites
+from consilience.errors import InputError
+from consilience.formats.settings import configure
+from consilience.methods import METHODS, method
+from consilience.methods.rules import KINDS, NETWORKS, PLACES, USUAL_STUDY, Situation, advise, fits, table
+from consilience.models import FEATURES, MODELS
+from consilience.runs.recipe import Recipe
+from consilience.study.proposal import proposal
+from consilience.summaries.situation import shift_of, situation_of
+
+ROOT = Path(__file__).parents[2]
+RULES = table()["rules"]
+NUMBER = re.compile(r"\d[\d.e-]*\d|\d")
+WISHES = ("secure", "private", "one_round", "effects")
+FIELDS = {field.name for field in dataclasses.fields(Situation)}
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if "method" in rule], ids=lambda rule: rule["figure"][:60])
+def test_every_figure_is_on_its_page(rule: dict[str, Any]) -> None:
+    page = words((ROOT / rule["page"]).read_text())
+    for quote in rule["quotes"]:
+        assert words(quote) in page, f"{rule['page']} no longer says: {quote}"
+    quoted = NUMBER.findall(" ".join(rule["quotes"]))
+    for number in NUMBER.findall(rule["figure"]):
+        assert number in quoted, f"{number} stands in no quote"
+    assert NUMBER.search(rule["figure"]) or "six digits" in rule["figure"] or "two" in rule["figure"]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["when"]))
+def test_rules_speak_of_what_exists(rule: dict[str, Any]) -> None:
+    for name in rule["when"]:
+        assert re.sub("^(most|fewest)_", "", name) in FIELDS, name
+    if "refuse" in rule:
+        assert rule["refuse"].endswith(".") and "method" not in rule
+        return
+    configure(method(rule["method"]), tuple(rule.get("settings", ())))
+    assert rule.get("model") in (None, *MODELS)
+    assert (rule.get("features") or "none:").split(":")[0] in ("none", *FEATURES)
+    assert METHODS[rule["method"]].needs.value == "nothing"
+
+
+def every_situation() -> list[Situation]:
+    plain = itertools.product(KINDS, PLACES, NETWORKS, *[(False, True)] * (3 + len(WISHES)), (None, 500, 50_000))
+    made = []
+    for kind, place, network, images, natural, differ, *wishes, rows in plain:
+        asked = dict(zip(WISHES, wishes, strict=True))
+        sizes = {"sites": 4, "rows": rows, "weights": rows}
+        made.append(Situation(kind, place, network, images, natural, differ, **asked, **sizes))
+    return made
+
+
+def test_every_situation_has_an_answer_that_keeps_what_was_asked_for() -> None:
+    """A method that is a sum where masks are asked for, private under ε, of one round, and made for the kind."""
+    kinds = {"classes": "classification", "numbers": "regression"}
+    taken = set()
+    for situation in every_situation():
+        rule = next(i for i, rule in enumerate(RULES) if fits(rule["when"], situation))
+        taken.add(rule)
+        if "refuse" in RULES[rule]:
+            continue
+        chosen = METHODS[advise(situation).method]
+        assert kinds.get(situation.kind, situation.kind) in chosen.tasks, situation
+        assert chosen.sums or not situation.secure, situation
+        assert chosen.private or not situation.private, situation
+        assert chosen.common or situation.place == "run", situation
+        once = chosen.one_shot or chosen.usual_rounds == 1 or (situation.kind == "numbers" and situation.effects)
+        assert once or not situation.one_round or situation.secure, situation
+    assert taken == set(range(len(RULES))), "a rule that is never taken"
+
+
+def test_a_run_takes_what_is_recommended() -> None:
+    for data, features in (("moons", None), ("sine", None), ("digits", "conv:16")):
+        recipe = Recipe(data=data, sites=3)
+        chosen = recipe.choose_all(features)
+        advice = co.recommend(recipe.build_sites())
+        assert (chosen.method, chosen.settings) == (advice.method, advice.settings)
+        assert chosen.features == (features or advice.features)
+    for data, network, expected in (
+        ("moons", "mlp", "evidence_tuned"),
+        ("sine", "mlp", "mixture"),
+        ("digits", "mlp", "evidence"),
+    ):
+        recipe = Recipe(data=data, sites=3, model=network).choose_method()
+        assert recipe.method == expected == advise(situation_of(recipe.build_sites(), network="other")).method
+
+
+def test_a_study_proposes_what_is_recommended() -> None:
+    columns = (Column("age", "number", "years", (18.0, 110.0), 60.0, 15.0),)
+    ill = Target("ill", ("no", "yes"))
+    draft = proposal("trial", "", ill, columns)
+    assert (draft.method, draft.settings) == (USUAL_STUDY.method, USUAL_STUDY.settings)
+    masked = proposal("trial", "", ill, columns, model="mlp", secure=True)
+    assert masked.method == advise(Situation(place="study", network="other", secure=True)).method
+    private = proposal("trial", "", ill, columns, privacy={"epsilon": 3.0, "delta": 1e-5})
+    assert private.method == advise(Situation(place="study", network="linear", private=True)).method
+
+
+def test_an_estimator_takes_what_is_recommended_for_one_model() -> None:
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    model = co.FederatedClassifier(hidden=(4,), rounds=1).fit(x, x[:, 0] > 0, groups=np.arange(60) % 3)
+    asked = Situation(place="estimator", network="other", one_round=True)
+    assert type(model.result_.method) is METHODS[advise(asked).method]
+
+
+def unequal(shares: tuple[float, ...]) -> Sites:
+    """Three sites of 100 rows with these shares of ones, and a column that is the site's number."""
+    y = torch.cat([(torch.arange(100) < 100 * share).long() for share in shares])
+    site = torch.arange(300) // 100
+    x = torch.stack([torch.randn(300), site + 0.1 * torch.randn(300)], 1)
+    none = {"x_test": x[:0], "y_test": y[:0], "site_test": site[:0]}
+    return co.from_arrays(x, y, site, **none).split(co.splits.natural(), calibration=0)
+
+
+def test_shift_is_what_scipy_says_of_the_table() -> None:
+    sites = unequal((0.1, 0.5, 0.9))
+    shift = shift_of(sites)
+    counts = np.array([[90, 10], [50, 50], [10, 90]])  # as it was made
+    assert shift.outcome == pytest.approx(stats.contingency.association(counts, "cramer"), abs=1e-9)
+    assert shift.chance == pytest.approx(stats.chi2_contingency(counts, correction=False).pvalue)
+    groups = [data.x[:, 1].double().numpy() for data in sites.train]
+    f = stats.f_oneway(*groups).statistic
+    share = 2 * f / (2 * f + 297)  # η² from F with 2 and 297 degrees of freedom
+    assert shift.columns[1] == pytest.approx(share, abs=1e-6) and shift.column == "column 2"
+    assert co.recommend(sites).method == "hierarchical"
+    assert not shift_of(unequal((0.5, 0.5, 0.5))).matters
+    assert co.recommend(unequal((0.5, 0.5, 0.5))).method == "exact_tuned"
+
+
+def test_what_nothing_serves_is_refused_with_a_way_out() -> None:
+    sites = unequal((0.5, 0.5, 0.5))
+    with pytest.raises(InputError, match="leave one of the two out"):
+        co.recommend(sites, effects=True, epsilon=1.0)
+
+
+def test_recommend_on_the_command_line(invoke: Any, tmp_path: Path) -> None:
+    code, shown, _ = invoke("recommend", "--data", "moons", "--sites", "3", "--one-round")
+    assert code == 0
+    assert "Take exact" in shown and "docs/exact.md" in shown and "--sites 3" in shown
+    command = shown.strip().splitlines()[-1]
+    assert command.startswith("consilience run exact ")
+    code, shown, _ = invoke("recommend", "--data", "moons", "--json")
+    assert code == 0 and json.loads(shown)["method"] == "exact_tuned"
+    code, _, error = invoke("recommend", "--data", "moons", "--effects", "--epsilon", "1")
+    assert code == 2 and "leave one of the two out" in error
