@@ -68,6 +68,7 @@ def _has_not(*names: str) -> Callable[[Mapping[str, Any]], bool]:
     return lambda options: all(options.get(name) in (None, False, 0.0) for name in names)
 
 
+BOTH = "{flag}: survival needs both columns, --time, and --event, which says whether it was seen."
 TABLE = (
     Belongs(
         ("target", "task", "time", "event", "exposure", *READING),
@@ -76,8 +77,8 @@ TABLE = (
     ),
     Belongs(("test",), _cuts_test_rows, "{flag}: {data} comes with test rows of its own: leave it out."),
     Belongs(("data_dir",), _needs_folder, "{flag} is where data sets are kept, and {data} are files: leave it out."),
-    Belongs(("event",), _has("time"), "{flag} belongs to --time: give both for times to an event."),
-    Belongs(("time",), _has("event"), "{flag} belongs to --event: give both for times to an event."),
+    Belongs(("event",), _has("time"), BOTH),
+    Belongs(("time",), _has("event"), BOTH),
     Belongs(("target", "task", "exposure"), _has_not("time"), "{flag}: --time and --event are what is predicted then."),
     Belongs(
         ("exposure",), lambda options: options.get("task") == "counts", "{flag} is for counts: give --task counts too."

@@ -14,6 +14,8 @@ import typer
 import yaml
 
 from consilience import cli
+from consilience.comparison import reproduce
+from consilience.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 CONTAINERS = ROOT / "examples" / "containers"
@@ -129,3 +131,37 @@ def test_lines_that_install_agree() -> None:
             assert re.match(r"-c constraints\.txt -e (\.|\"\.\[[a-z,]+\]\")", line), f"{file}: {line}"
         else:
             assert re.split(r"[\s,:).]", line)[0] in {*OTHERS, "consilience"}, f"{file}: {line}"
+
+
+def test_links_of_the_wheels_page_are_absolute_and_lead_somewhere() -> None:
+    """README.md as the build rewrites it: every relative link becomes an address of a file that exists here."""
+    hook = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["metadata"]["hooks"]
+    text = (ROOT / "README.md").read_text()
+    for change in hook["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(change["pattern"], change["replacement"], text)
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    ours = [link for link in links if "consilience-fl/consilience/" in link]
+    assert len(ours) > 20
+    for link in links:
+        assert link.startswith(("https://", "#")), link
+    for link in ours:
+        path = re.sub(r"https://[^/]+/consilience-fl/consilience/(blob/)?main/", "", link).partition("#")[0]
+        assert (ROOT / path).exists(), link
+
+
+def test_experiments_are_found_inside_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a wheel puts them; `include` and `sources` of the build name the same places."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert build["sources"] == {"experiments": "consilience/experiments"}
+    endings = {Path(pattern).suffix for pattern in build["include"] if pattern.startswith("/experiments")}
+    needed = {path.suffix for path in (ROOT / "experiments").glob("*/*") if path.is_file()} - {".md"}
+    assert needed <= endings
+    package = tmp_path / "site-packages" / "consilience"
+    (package / "experiments" / "paper").mkdir(parents=True)
+    (package / "experiments" / "paper" / "table.py").write_text("EXPERIMENT = 1\n")
+    monkeypatch.setattr(reproduce, "__file__", str(package / "comparison" / "reproduce.py"))
+    monkeypatch.chdir(tmp_path)
+    assert reproduce.names() == ["paper/table"]
+    (package / "experiments" / "paper" / "table.py").unlink()
+    with pytest.raises(InputError, match="no experiments here"):
+        reproduce.names()
