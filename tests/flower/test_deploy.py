@@ -267,10 +267,10 @@ def test_a_served_model_names_everyone_who_sent_something(
     monkeypatch.chdir(tmp_path)
     words = ("--key", "server.key", "--insecure", "--min-replies", "1", "--deadline", "0.2")
 
-    code, said, _ = invoke("study", "serve", "study.toml", *words)
+    code, said, logged = invoke("study", "serve", "study.toml", *words)
 
     told = json.loads((tmp_path / "study.run" / "study.json").read_text())
     assert code == 0 and "Pooled from north, south, west." in said
-    assert "Without a reply of north in round 2." in said and "went on without north" in said
+    assert "Without a reply of north in round 2." in said and "went on without north" in logged
     assert [(s["site"], s["train"]) for s in told["per_site"]] == [("north", None), ("south", 42), ("west", 42)]
     assert [model.sites for model in read(tmp_path / "study.toml").models] == [studies.NAMES]
