@@ -43,9 +43,8 @@ def _cuts_test_rows(options: Mapping[str, Any]) -> bool:
     return _reads_files(options) or load(options["data"], options["data_dir"]).x_test is None
 
 
-def _predicts_plainly(options: Mapping[str, Any]) -> bool:
-    """Whether classes or numbers are predicted, as far as the options tell."""
-    return options.get("time") is None and options.get("task") != "counts"
+def _counts_nothing(options: Mapping[str, Any]) -> bool:
+    return options.get("task") != "counts"
 
 
 def _predicts_times(options: Mapping[str, Any]) -> bool:
@@ -68,7 +67,7 @@ def _has_not(*names: str) -> Callable[[Mapping[str, Any]], bool]:
     return lambda options: all(options.get(name) in (None, False, 0.0) for name in names)
 
 
-BOTH = "{flag}: survival needs both columns, --time, and --event, which says whether it was seen."
+BOTH = "{flag}: survival needs both columns, --time, and --event, which says whether it was seen: give both."
 TABLE = (
     Belongs(
         ("target", "task", "time", "event", "exposure", *READING),
@@ -83,9 +82,7 @@ TABLE = (
     Belongs(
         ("exposure",), lambda options: options.get("task") == "counts", "{flag} is for counts: give --task counts too."
     ),
-    Belongs(
-        ("level", "conformal"), _predicts_plainly, "{flag}: prediction sets are for classes and numbers: leave it out."
-    ),
+    Belongs(("level", "conformal"), _counts_nothing, "{flag}: there are no prediction sets of counts: leave it out."),
     Belongs(("horizon",), _predicts_times, "{flag} is for times to an event: give --time and --event too."),
     Belongs(
         ("delta", "unit", "noise", "honest", "patient"), _has("epsilon"), "{flag} belongs to --epsilon: give it too."

@@ -143,7 +143,7 @@ def say_table(path: Path) -> None:
     """Say how a table is written."""
     from consilience.data.inspection import describe_files, summarise_files
 
-    say(f"Read as {summarise_files(describe_files([path]))}")
+    say(f"Read {summarise_files(describe_files([path]))}")
 
 
 def say(text: str, style: str = "") -> None:

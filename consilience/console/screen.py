@@ -73,7 +73,7 @@ def say_files(recipe: Recipe, visible: bool) -> None:
 
     words = recipe.describe_files()
     if visible and words:
-        out.print(plain(f"Read as {summarise_files(words)}"), soft_wrap=True, markup=False, highlight=False)
+        out.print(plain(f"Read {summarise_files(words)}"), soft_wrap=True, markup=False, highlight=False)
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def summarise_files(words: Mapping[str, str]) -> str:
     for name, text in words.items():
         alike.setdefault(text, []).append(name)
     if len(alike) == 1 and len(words) > 1:
-        return f"All {len(words)} files: {next(iter(alike))}."
+        return f"{len(words)} files: {next(iter(alike))}."
     return "; ".join(f"{', '.join(names)}: {text}" for text, names in alike.items()) + "."
 
 

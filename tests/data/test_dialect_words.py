@@ -38,7 +38,7 @@ def test_each_file_is_described(tables: Path) -> None:
         "c.csv": "tabs between cells, decimal points, UTF-8, missing: ? NA",
     }
     assert summarise_files(words).count(";") == 2  # one line, a part for each file
-    assert summarise_files({"x": "same", "y": "same"}) == "All 2 files: same."
+    assert summarise_files({"x": "same", "y": "same"}) == "2 files: same."
     forced = describe_files([tables / "a.csv"], Reading(unknown=("31",)))
     assert forced["a.csv"].endswith("missing: 31")
 
@@ -47,10 +47,10 @@ def test_run_says_it_and_remembers(tables: Path, invoke: Invoke, tmp_path: Path)
     words = ("--data", "h", "--target", "ill", "--missing", "mean", "--calibration", "0")
     code, shown, error = invoke("run", "glm", *words, "--no-bounds", "--rounds", "1", "--out", "r")
     assert code == 0, error
-    assert "Read as a.csv: commas between cells, decimal points, UTF-8; b.csv: semicolons" in shown
+    assert "Read a.csv: commas between cells, decimal points, UTF-8; b.csv: semicolons" in shown
     kept = json.loads((tmp_path / "r" / "run.json").read_text())["dialects"]
     assert kept == describe_files(sorted(tables.iterdir()))
     code, shown, _ = invoke("recommend", *words[:-2])
-    assert code == 0 and "Read as a.csv: commas" in shown
+    assert code == 0 and "Read a.csv: commas" in shown
     code, shown, _ = invoke("study", "new", "trial", "--like", "h/b.csv", "--target", "ill")
-    assert code == 0 and "Read as b.csv: semicolons between cells, decimal commas" in shown
+    assert code == 0 and "Read b.csv: semicolons between cells, decimal commas" in shown
