@@ -41,8 +41,9 @@ def features() -> None:
     out.print(feature_table())
 
 
-datasets = typer.Typer(invoke_without_command=True, help="List the data sets, or fetch one.")
-app.add_typer(datasets, name="datasets")
+DATASETS = "List the data sets, or fetch one."
+datasets = typer.Typer(invoke_without_command=True, help=DATASETS)
+app.add_typer(datasets, name="datasets", short_help=DATASETS)
 
 
 @datasets.callback()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 ASIDE = 0.2  # of a site's rows, where a level is asked for and nobody says how many rows it may cost
 
 
-@app.command()
+@app.command(short_help="Run one method and write a report.")
 @with_groups
 def run(
     ctx: typer.Context,

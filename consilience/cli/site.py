@@ -334,6 +334,9 @@ def evaluate(
     ] = None,
     key: Key_ = None,
     memory: Memory_ = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page with calibration and scores; it stays here, too.")
+    ] = None,
 ) -> None:
     """Evaluate a returned model on rows it has not seen: its scores and its calibration. The results stay here.
 
@@ -356,6 +359,11 @@ def evaluate(
         from consilience.console.prediction_sets import show_coverage
 
         show_coverage(pooled, pooled.guarantee, data)
+    if report is not None:
+        from consilience.agreement.evaluation import evaluation_report
+        from consilience.report.run_page import run_page
+
+        write_files(report, run_page(evaluation_report(pooled.agreement, p, y, table.stem)), "Report, for this site")
 
 
 @site_app.command()

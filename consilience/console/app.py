@@ -48,8 +48,10 @@ def options(
     """Bayesian federated learning: private sites, one round, one calibrated model."""
 
 
-study_app = typer.Typer(no_args_is_help=True, help="Coordinate a study: agree, collect files, pool.")
-app.add_typer(study_app, name="study")
+STUDY = "Coordinate a study: agree, collect files, pool."
+study_app = typer.Typer(no_args_is_help=True, help=STUDY)
+app.add_typer(study_app, name="study", short_help=STUDY)  # what is named short is never cut in a narrow terminal
 
-site_app = typer.Typer(no_args_is_help=True, help="Take part in a study; your rows never leave.")
-app.add_typer(site_app, name="site")
+SITE = "Take part in a study; your rows never leave."
+site_app = typer.Typer(no_args_is_help=True, help=SITE)
+app.add_typer(site_app, name="site", short_help=SITE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from statistics import stdev
 
@@ -64,7 +65,8 @@ def run_table(run: Json) -> RenderableType:
         columns.append((f"Tempered\n{factor}", report.tempered))
     for _, name, scores in report.scored_bounds:
         columns.append((name, Scores(scores.metrics)))  # their intervals are in the report
-    grid = Fitting(*(_run_grid(report, columns[:n]) for n in (len(columns), 2, 1)))
+    grids = [_run_grid(report, columns), *(_run_grid(report, columns[:n], narrow=True) for n in (len(columns), 2, 1))]
+    grid = Fitting(*grids)
     notes = Text("\n".join(_run_notes(report)), "dim")
     return Padding(Group(Text(report.title, "bold"), Text(sentence(report)), Text(), grid, Text(), notes), (1, 0))
 
@@ -125,17 +127,23 @@ def _plain_table() -> Table:
     return Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False, padding=(0, 0, 0, 1))
 
 
-def _run_grid(run: RunReport, columns: Sequence[tuple[str, Scores]]) -> Table:
-    """Scores down, these columns across."""
+def _run_grid(run: RunReport, columns: Sequence[tuple[str, Scores]], narrow: bool = False) -> Table:
+    """Scores down, these columns across; where it is to be narrow, headings are broken into lines."""
     keys = [key for key in order(run.scores.metrics) if key in IN_TERMINAL]
     styles = {key: _style(key, run.test_rows) for key in keys}
     cells = [[_cell(key, scores, styles[key]) for key in keys] for _, scores in columns]
     table = _plain_table()
-    table.add_column("Score", no_wrap=True)
+    names = [metric(key).name for key in keys]
+    table.add_column("Score", min_width=max([len(name) for name in names] + [5]))
     for (name, _), column in zip(columns, cells, strict=True):
         lines = [line for text in column for line in text.plain.split("\n")]
         widest = max([len(line) for line in lines] + [1])
-        table.add_column(Text(name), justify="right", min_width=widest)  # headings wrap, numbers do not
+        heading = name
+        if narrow:
+            words = [textwrap.wrap(line, widest, break_long_words=False) for line in name.split("\n")]
+            heading = "\n".join(line for wrapped in words for line in wrapped)
+        width = max([len(line) for line in heading.split("\n")] + [widest])
+        table.add_column(Text(heading), justify="right", min_width=width)  # so that its least width is its width
     for key, *row in zip(keys, *cells, strict=True):
         table.add_row(Text(metric(key).name, styles[key]), *row)
     return table

@@ -40,7 +40,8 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
     sums = [f"{name}.statistics" for name in studies.NAMES]
     chosen = place.at("server", "study", "choose", "sepsis.toml", "sepsis.model", *sums, "-o", "final.model")
     place.everybody("final.model")
-    judged = place.at("west", "site", "evaluate", "final.model", "data.csv", "--study", "sepsis.toml")
+    words = ("final.model", "data.csv", "--study", "sepsis.toml", "--report", "west.html")
+    judged = place.at("west", "site", "evaluate", *words)
     unchecked = place.at("west", "site", "evaluate", "final.model", "data.csv")
     place.at("west", "predict", "final.model", "data.csv", "--abstain", "0.7", "-o", "p.csv")
 
@@ -52,6 +53,8 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
     assert "Chosen by statistics of north, south, west: " in chosen
     assert "24 test rows" in judged and "calibration_slope" in judged
     assert "give --study to check" in unchecked and "give --study to check" not in judged
+    page = (place.root / "west" / "west.html").read_text()
+    assert "they stay here" in page and "Calibration slope" in page and "Provenance" in page
     with (place.root / "west" / "p.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["row"]) for row in rows] == list(range(1, 121))

@@ -37,6 +37,8 @@ def test_help_fits_a_screen_and_has_examples() -> None:
     assert any("consilience run evidence --data" in line for line in shown)
     commands = [line for line in shown if line.startswith("  ") and not line.startswith("   ")]
     assert not any(line.endswith("...") for line in commands)  # every command is told in full
+    narrow = consilience("--help", COLUMNS="50").splitlines()[1:]
+    assert not any(line.endswith("...") for line in narrow)
 
 
 def test_a_pipe_gets_a_row_on_a_line() -> None:

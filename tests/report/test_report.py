@@ -256,3 +256,18 @@ def test_the_acceptance_of_hmc_is_told_where_it_sampled() -> None:
     run["settings"] = {"type": "CoresetFL", "downstream": {"type": "HMC", "rate": 0.01}}
     assert "HMC acceptance rate" in run_page(run) and "78\u00a0% of proposals" in run_page(run)
     assert "HMC acceptance rate" not in run_page({**run, "diagnostics": {}})
+
+
+@pytest.mark.parametrize("width", range(40, 131, 6))
+def test_no_column_of_a_run_is_cut_by_the_edge_of_the_terminal(width: int) -> None:
+    run = classification()
+    alone = run["bounds"]["local_only"]
+    run["bounds"]["local_only"] = {**alone, "own_rows": alone}  # two columns with long headings
+
+    shown = text(run_table(run), width)
+
+    assert "…" not in shown
+    headings, _, rows = shown.partition("───")
+    assert ("Centra" in headings) == ("Centralised" in headings)
+    (accuracy,) = [line for line in rows.splitlines() if line.startswith("Accuracy")]
+    assert accuracy.count(" %") == len(re.findall(r"\d+\.\d", accuracy))  # every number with its unit
