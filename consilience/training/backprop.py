@@ -1,12 +1,13 @@
 """The gradient of a plain multilayer perceptron by the chain rule, written out: about half the time autograd takes.
 
-Anything else goes the general way. Under vmap and outside it the same products are taken; outside, they are written
-into memory that stays.
+Anything else goes the general way. Under vmap and outside it the same products are taken, and written into memory that
+stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +18,8 @@ from consilience.data.sites import Data
 from consilience.likelihood import Likelihood
 from consilience.models.plain import Perceptron, perceptron
 from consilience.task import Task, mean_nll
+from consilience.training.stacked import in_one_vmap, stacked_gradient, threshold_backward
 from consilience.tree import Params
-
-threshold_backward: Any = (
-    torch.ops.aten.threshold_backward.default
-)  # ReLU's gradient where a layer's input is above 0, at once
 
 
 def perceptron_gradient(task: Task, like: Params) -> Callable[[Tensor, Data], Tensor] | None:
@@ -32,8 +30,8 @@ def perceptron_gradient(task: Task, like: Params) -> Callable[[Tensor, Data], Te
         like: names and shapes of the weights
 
     Returns:
-        A function of the flat weights and a batch, whose value is flat too; outside vmap it writes into the same vector
-        at every call. None for other networks.
+        A function of the flat weights and a batch, whose value is flat too and may be overwritten by the next call.
+        None for other networks.
     """
     net = perceptron(task.model)
     if net is None:
@@ -42,6 +40,8 @@ def perceptron_gradient(task: Task, like: Params) -> Callable[[Tensor, Data], Te
     extra = [name for name in like if name not in names]  # the likelihood's own weights
     if names + extra != list(like):
         return None
+    if in_one_vmap():
+        return stacked_gradient(net, partial(outcome_gradient, task.likelihood), extra, like)
     if tree.under_vmap():
         return _pure_gradient(net, task.likelihood, extra, like)
     return _overwriting_gradient(net, task.likelihood, extra, like)
@@ -50,7 +50,7 @@ def perceptron_gradient(task: Task, like: Params) -> Callable[[Tensor, Data], Te
 def _pure_gradient(
     net: Perceptron, likelihood: Likelihood, extra: list[str], like: Params
 ) -> Callable[[Tensor, Data], Tensor]:
-    """A new vector at every call, as a vmap needs it."""
+    """A new vector at every call, as a vmap within another transformation needs it."""
     weights = net.weights
 
     def gradient_at(vector: Tensor, batch: Data) -> Tensor:

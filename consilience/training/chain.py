@@ -27,6 +27,7 @@ from consilience.training.augmentation import Augment
 from consilience.training.gradient import pass_of, statistics_in
 from consilience.training.guard import find_explosion
 from consilience.training.kernels import At, Kernel
+from consilience.training.stacked import take_rows
 from consilience.tree import Tree
 
 SMALL = 2**17  # numbers: half a megabyte
@@ -222,9 +223,9 @@ def batches(data: Data, order: Tensor, batch: int) -> Iterator[Data]:
     parts: list[Iterable[Tensor]] = []
     for leaf in data:
         if leaf.numel() <= SMALL:
-            parts.append(leaf.index_select(0, order).split(batch))
+            parts.append(take_rows(leaf, order).split(batch))
         else:
-            parts.append(map(leaf.index_select, repeat(0), order.split(batch)))
+            parts.append(map(take_rows, repeat(leaf), order.split(batch)))
     for leaves in zip(*parts, strict=True):
         yield Data(*leaves)
 

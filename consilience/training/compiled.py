@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
+from consilience.training.stacked import rebatch, unbatch
+
 Function: TypeAlias = Callable[..., Tensor]
 
 WORTH = 200_000  # steps that repay compiling: it takes a minute on two cores and saves 0.3 ms a step of five clients
-_functorch: Any = torch._C._functorch
 _cache: WeakKeyDictionary[nn.Module, dict[Any, Function]] = WeakKeyDictionary()  # an entry dies with its network
 
 
@@ -54,8 +55,7 @@ def compile_step(model: nn.Module, about: Any, f: Function) -> Function:
     known = _cache.setdefault(model, {})
 
     def run_batched(*tensors: Tensor) -> Tensor:
-        level = _functorch.peek_interpreter_stack().level()
-        plain, dims = zip(*(_unbatch(tensor) for tensor in tensors), strict=True)
+        plain, dims = zip(*(unbatch(tensor) for tensor in tensors), strict=True)
         with temporarily_pop_interpreter_stack():
             batched = torch.func.vmap(f, in_dims=dims)
             if (about, dims) not in known:
@@ -69,14 +69,6 @@ def compile_step(model: nn.Module, about: Any, f: Function) -> Function:
                 )
                 known[about, dims] = batched
                 values = batched(*plain)
-        result: Tensor = _functorch._add_batch_dim(values, 0, level)
-        return result
+        return rebatch(values)
 
     return run_batched
-
-
-def _unbatch(tensor: Tensor) -> tuple[Tensor, int | None]:
-    """A tensor as it is below the vmap, and which of its dimensions the vmap has taken; None: none."""
-    if not _functorch.is_batchedtensor(tensor):
-        return tensor, None
-    return _functorch.get_unwrapped(tensor), _functorch.maybe_get_bdim(tensor)

@@ -18,7 +18,8 @@ from consilience import tree
 from consilience.data.sites import Data
 from consilience.models.plain_cnn import Passed, PlainCNN, Stage, channels_last, plain_cnn
 from consilience.task import Task
-from consilience.training.backprop import outcome_gradient, threshold_backward, views_of, write_extra, write_linear
+from consilience.training.backprop import outcome_gradient, views_of, write_extra, write_linear
+from consilience.training.stacked import threshold_backward
 from consilience.tree import Params
 
 pool_backward: Any = torch.ops.aten.max_pool2d_with_indices_backward.default

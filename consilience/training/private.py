@@ -21,8 +21,9 @@ from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.models.plain import Perceptron, perceptron
 from consilience.task import Task
-from consilience.training.backprop import outcome_gradient, threshold_backward
+from consilience.training.backprop import outcome_gradient
 from consilience.training.gradient import check_exact
+from consilience.training.stacked import threshold_backward
 from consilience.tree import Params
 
 NUMBERS = 2**24  # in the gradients of single rows that are held at a time

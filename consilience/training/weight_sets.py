@@ -57,6 +57,6 @@ def gradients_of(task: Task, like: Params, size: Tensor) -> Callable[[Tensor, Da
     def gradient(vector: Tensor, rows: Data) -> Tensor:
         if not cache:
             cache.append(gradient_of(task, like, size))
-        return cache[0](vector, rows)
+        return cache[0](vector, rows).clone()  # the next call may overwrite it
 
     return lambda vectors, rows: map_weights(task, lambda vector: gradient(vector, rows), vectors)
