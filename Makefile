@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-flower bench bench-flower docs lint clean
+.PHONY: demo test test-slow test-flower bench bench-peers bench-flower docs lint clean
 .DEFAULT_GOAL := demo
 
 .venv/.ready: pyproject.toml constraints.txt
@@ -25,7 +25,10 @@ test-flower: .venv/.ready ## Flower for real: Ray, TLS, processes that die; need
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m flower
 
 bench: .venv/.ready     ## ratios in one run; ends with build/bench.json and the tables of docs/speed.md
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks --page
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks --resume --page
+
+bench-peers: .venv/.ready ## FedJAX and pfl beside us, quiet and under load; each in an environment of its own, build/peers
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks floor loaded --peers --resume --page --out build/bench-peers.json
 
 bench-flower: .venv/.ready ## FedAvg here, on Flower's simulation and in a plain Flower app; ends with build/bench-flower.json
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[flower]"

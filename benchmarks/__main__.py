@@ -6,6 +6,9 @@ import argparse
 import json
 import os
 import platform
+import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,11 +17,26 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import coresets, engines, ensemble, floor, growth, merging, private, protocols, squares, sums
+import consilience as co
+from benchmarks import (
+    convolutions,
+    coresets,
+    engines,
+    ensemble,
+    floor,
+    growth,
+    loaded,
+    merging,
+    private,
+    protocols,
+    squares,
+    sums,
+)
 from benchmarks.timing import machine
 
 PARTS: dict[str, ModuleType] = {
-    **{"protocols": protocols, "floor": floor, "engines": engines, "growth": growth},
+    **{"protocols": protocols, "floor": floor, "loaded": loaded, "convolutions": convolutions},
+    **{"engines": engines, "growth": growth},
     **{"squares": squares, "merging": merging, "ensemble": ensemble, "coresets": coresets},
     **{"sums": sums, "private": private},
 }
@@ -40,17 +58,23 @@ def screen_table(title: str, rows: list[list[str]]) -> Table:
 
 def sections(results: dict[str, Any]) -> dict[str, str]:
     """Title → table and what it was measured under, for every part that was."""
-    facts = results["machine"]
-    about = (
-        f"{facts['cores']} cores, {facts['threads']} thread(s), load before {facts['load_before']:.1f}, torch "
-        f"{results['torch']}, scale {results['scale']:g}; medians of {results['repeats']} alternating runs."
-    )
     table = {}
     for name, part in results["parts"].items():
-        rows = PARTS[name].table(part)
+        rows = PARTS[name].table(part["results"])
         rule = ["---"] + ["---:"] * (len(rows[0]) - 1)
-        table[PARTS[name].TITLE] = "\n".join([*(f"| {' | '.join(r)} |" for r in [rows[0], rule, *rows[1:]]), "", about])
+        lines = [f"| {' | '.join(row)} |" for row in [rows[0], rule, *rows[1:]]]
+        table[PARTS[name].TITLE] = "\n".join([*lines, "", about(part["facts"])])
     return table
+
+
+def about(facts: dict[str, Any]) -> str:
+    """What a part was measured under, in a sentence."""
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    return (
+        f"{facts['cores']} cores, {facts['threads']} thread(s), load {facts['load_before']:.1f} before and "
+        f"{facts['load_after']:.1f} after, {versions}, scale {facts['scale']:g}, {facts['repeats']} alternating runs, "
+        f"{facts['seconds']:.0f} s in all."
+    )
 
 
 def write_page(page: Path, results: dict[str, Any]) -> None:
@@ -76,27 +100,70 @@ def main() -> None:
     words.add_argument("--most", type=float, default=600, help="seconds after which `squares` gives a case up")
     words.add_argument("--data-dir", default=os.environ.get("CONSILIENCE_DATA"), help="drawn rows without it")
     words.add_argument("--out", type=Path, default=Path("build/bench.json"))
+    words.add_argument("--resume", action="store_true", help="keep the parts that an interrupted run has measured")
     words.add_argument("--page", action="store_true", help=f"write the tables into {PAGE}")
     options = words.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         words.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     torch.set_num_threads(options.threads)
     screen = Console(width=140)
-    results: dict[str, Any] = {
-        **{"scale": options.scale, "repeats": options.repeats, "torch": torch.__version__, "machine": machine()},
-        **{"python": platform.python_version(), "parts": {}},
-    }
-    for name in options.parts or PARTS:
-        results["parts"][name] = PARTS[name].measure(options)
-        screen.print(screen_table(PARTS[name].TITLE, PARTS[name].table(results["parts"][name])))
+    wanted = options.parts or list(PARTS)
+    results: dict[str, Any] = {"parts": {}}
+    if options.resume:
+        results["parts"] = parts_done(options, wanted)
+    failed = []
+    for name in wanted:
+        if name in results["parts"]:
+            screen.print(f"{name}: measured already, in {options.out}")
+            continue
+        try:
+            results["parts"][name] = measure_part(name, options)
+        except Exception:  # the other parts are worth having all the same
+            screen.print_exception()
+            failed.append(name)
+            continue
+        screen.print(screen_table(PARTS[name].TITLE, PARTS[name].table(results["parts"][name]["results"])))
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")  # what is done stays done
-    if options.page:
-        write_page(PAGE, results)
+        if options.page:
+            write_page(PAGE, results)
     written = f"JSON: {options.out}"
     if options.page:
         written += f"; tables: {PAGE}"
     screen.print(written)
+    if failed:
+        sys.exit(f"These parts failed: {', '.join(failed)}; run the same with --resume when they are mended.")
+
+
+def conditions(options: argparse.Namespace) -> dict[str, Any]:
+    """What a part must have in common with another to stand beside it."""
+    versions = {"consilience": co.__version__, "torch": torch.__version__, "Python": platform.python_version()}
+    asked = {"scale": options.scale, "repeats": options.repeats, "peers": options.peers}
+    return {"versions": versions, "threads": options.threads, **asked}
+
+
+def measure_part(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """A part's results, and what they were measured under."""
+    facts = {**conditions(options), **machine()}
+    begin = time.perf_counter()
+    results = PARTS[name].measure(options)
+    facts |= {"load_after": os.getloadavg()[0], "seconds": time.perf_counter() - begin}
+    return {"facts": facts, "results": results}
+
+
+def parts_done(options: argparse.Namespace, wanted: Sequence[str]) -> dict[str, Any]:
+    """The parts that an interrupted run has measured under the same conditions; none of a run that has ended."""
+    if not options.out.exists():
+        return {}
+    asked = conditions(options)
+    done = {}
+    for name, part in json.loads(options.out.read_text())["parts"].items():
+        facts = part.get("facts", {})
+        if name in PARTS and all(facts.get(key) == value for key, value in asked.items()):
+            done[name] = part
+    if set(wanted) <= set(done):
+        return {}
+    return done
 
 
 if __name__ == "__main__":

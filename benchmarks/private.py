@@ -5,7 +5,6 @@ Processor time on one thread: a Poisson batch of 100 of 2000 rows on average, cl
 
 from __future__ import annotations
 
-import time
 from argparse import Namespace
 from collections.abc import Callable
 from statistics import median
@@ -16,6 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import consilience as co
+from benchmarks.timing import processor_seconds
 from consilience.data import Data
 from consilience.inference import DPSGD
 from consilience.key import Key
@@ -76,12 +76,6 @@ def with_opacus(network: nn.Module, data: Data) -> Callable[[], None] | None:
             optimiser.step()
 
     return work
-
-
-def processor_seconds(work: Callable[[], None]) -> float:
-    begin = time.process_time()
-    work()
-    return time.process_time() - begin
 
 
 def measure(options: Namespace) -> dict[str, Any]:

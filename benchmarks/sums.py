@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +16,7 @@ from torch.nn.functional import cross_entropy
 import consilience as co
 from benchmarks.plain import loader
 from benchmarks.problems import load_rows
+from benchmarks.timing import processor_seconds
 from consilience.data import Data
 from consilience.methods.exact import ExactPooling
 from consilience.models import mlp, model
@@ -62,12 +62,6 @@ def federate(network: nn.Module, sites: co.Sites) -> None:
     """Ten rounds of FedAvg, an epoch each."""
     method = co.FedAvg(co.SGD(epochs=1, batch=BATCH))
     co.run(method, co.classification(network), sites, rounds=ROUNDS, scored=False, engine=ENGINE)
-
-
-def processor_seconds(work: Callable[[], None]) -> float:
-    begin = time.process_time()
-    work()
-    return time.process_time() - begin
 
 
 def measure(options: Namespace) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import protocols
-from benchmarks.__main__ import BEGIN, END, write_page
+from benchmarks.__main__ import BEGIN, END, conditions, parts_done, write_page
 from consilience import datasets
 from consilience.comparison.reproduce import module
 from consilience.metrics.paired import Difference, difference
@@ -87,8 +88,9 @@ def test_a_benchmark_renews_its_own_table_and_leaves_the_others(tmp_path: Path) 
     page.write_text(f"Before.\n\n{BEGIN}\n\n### {protocols.TITLE}\n\nold\n\n### Engines\n\nkept\n\n{END}\n\nAfter.\n")
     scored = {"ours": {"distilled β": 0.5}, "plain": {"distilled β": 0.6}}
     part = {"rows": "real rows", "client_steps": 7, "seconds": {"ours": 1.0, "plain": 6.0}, "ratio": 6.0, "nll": scored}
-    machine = {"cores": 2, "threads": 1, "load_before": 0.1}
-    found = {"machine": machine, "torch": "2", "scale": 0.1, "repeats": 3, "parts": {"protocols": {"wine": part}}}
+    machine = {"cores": 2, "threads": 1, "load_before": 0.1, "load_after": 0.2, "seconds": 9.0}
+    facts = {**machine, "versions": {"torch": "2"}, "scale": 0.1, "repeats": 3}
+    found = {"parts": {"protocols": {"facts": facts, "results": {"wine": part}}}}
 
     write_page(page, found)
     text = page.read_text()
@@ -96,8 +98,19 @@ def test_a_benchmark_renews_its_own_table_and_leaves_the_others(tmp_path: Path) 
     assert "| wine, 7 client steps, real rows | 1.00 | 6.00 | 6.0 | 0.500 | 0.600 |" in text
     assert "old" not in text and "### Engines\n\nkept" in text
     assert text.startswith("Before.") and text.endswith("After.\n")
+    assert "2 cores, 1 thread(s), load 0.1 before and 0.2 after, torch 2, scale 0.1, 3 alternating runs" in text
     write_page(page, found)
     assert page.read_text() == text
+
+
+def test_an_interrupted_benchmark_goes_on_and_a_finished_one_begins_anew(tmp_path: Path) -> None:
+    options = Namespace(out=tmp_path / "bench.json", scale=0.1, repeats=3, peers=False, threads=1)
+    assert parts_done(options, ["floor"]) == {}
+    part = {"facts": conditions(options), "results": {}}
+    other = {"facts": {**part["facts"], "repeats": 2}, "results": {}}
+    options.out.write_text(json.dumps({"parts": {"floor": part, "sums": other, "unknown": part}}))
+    assert parts_done(options, ["floor", "sums"]) == {"floor": part}
+    assert parts_done(options, ["floor"]) == {}
 
 
 def test_the_evidence_intervals_allow_for_rows_that_seeds_share() -> None:
