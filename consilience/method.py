@@ -422,6 +422,26 @@ class Method(ABC):
         narrowest: float | None = getattr(getattr(self, "inference", None), "narrowest", SMALLEST)
         return narrowest
 
+    def imputed(self, marks: str, tables: int) -> Method:
+        """Fill gaps several times at the client, and add the spread between the fits to what it sends.
+
+        Args:
+            marks: Which feature holds a column and which one marks its gaps, as `1:2,4:5`.
+            tables: How many times.
+
+        Returns:
+            The method that does so; bounds take a filled gap for a number.
+
+        Raises:
+            InputError: It sends no Gaussian, which Rubin's rules combine.
+        """
+        if self.bound:
+            return self
+        raise InputError(
+            f"{self.name} sends no Gaussian posterior, and multiple imputation combines Gaussians: choose a method "
+            "that does, or let gaps be filled by means."
+        )
+
     def doubt(self, task: Task, message: Any, send: Any) -> str | None:
         """Say why no client can have sent this, beyond what holds for all methods; the server then does not use it.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from consilience.agreement.columns import Column
+from consilience.agreement.columns import Column, imputed_marks
 from consilience.agreement.guarantees import check_guarantees
 from consilience.agreement.promise import bounded_if_private, check_promise, promise_of, promise_settings
 from consilience.agreement.secure import check_secure
@@ -104,6 +104,7 @@ class Agreement:
         delta: Its δ.
         noise_added: Where: `site`, all of it at each; `once`, shares of it, under secure sums.
         honest_sites: Under `once`, how many sites are relied on to add their share.
+        imputations: How many times a site draws its gaps, where a column says so.
         patient: The column that says whose a row is, where patients with several rows are protected; rows if empty.
     """
 
@@ -152,6 +153,7 @@ class Agreement:
     delta: float = optional(0.0, "privacy", "less than one over the number of rows of all sites")
     noise_added: str = optional("site", "privacy", "where: site, all of it at each; once, a share, under secure sums")
     honest_sites: int = optional(0, "privacy", "sites relied on, under once, to add their share and keep it")
+    imputations: int = optional(20, "rows", "times that a site draws its gaps in columns with missing = impute")
     patient: str = optional("", "privacy", "column that says whose a row is: patients are protected, not single rows")
 
     @property
@@ -215,6 +217,8 @@ class Agreement:
             InputError: A setting is unknown or has a wrong value.
         """
         method = configure(METHODS[self.method](), (*self.settings, *promise_settings(self)))
+        if marks := imputed_marks(self.columns):
+            method = method.imputed(marks, self.imputations)
         return for_rounds(method, self.rounds)
 
     @property
@@ -325,6 +329,8 @@ class Agreement:
             raise InputError(f"draws = {self.draws}: write a number from 1 to {MOST_DRAWS:,}.")
         if not 1 <= self.format <= FORMAT:
             raise InputError(f"format = {self.format}: consilience {__version__} reads 1 to {FORMAT}.")
+        if self.imputations < 2:
+            raise InputError(f"imputations = {self.imputations}: the spread between fits needs two tables or more.")
         if self.most_bytes < 1:
             raise InputError(f"most_bytes = {self.most_bytes}: write the size of the largest reply, in bytes.")
 

@@ -36,8 +36,9 @@ class Column:
         centre: The network sees (value − centre) / spread.
         spread: See `centre`.
         levels: Of a category.
-        missing: `refuse`; `mark`: a number becomes `fill` and is marked, a category is none of its levels; or
-            `centre`: a number becomes `centre`, unmarked, which under scaling by sums is the mean of all sites.
+        missing: `refuse`; `mark`: a number becomes `fill` and is marked, a category is none of its levels; `centre`: a
+            number becomes `centre`, unmarked, which under scaling by sums is the mean of all sites; or `impute`: a
+            number is drawn several times at the site, given the other columns.
         fill: What stands for a missing number, in this unit.
         unknown: Further texts that mean missing, such as 0 or ?.
     """
@@ -58,14 +59,19 @@ class Column:
         """The features it becomes."""
         if self.type == "category":
             return [f"{self.name}={level}" for level in self.levels]
-        if self.missing == "mark":
+        if self.is_marked:
             return [self.name, f"{self.name} missing"]
         return [self.name]
 
     @property
+    def is_marked(self) -> bool:
+        """Whether a feature of its own says where a number is missing."""
+        return self.type == "number" and self.missing in ("mark", "impute")
+
+    @property
     def filling(self) -> float:
         """What stands for a missing number, in this unit."""
-        if self.missing == "centre":
+        if self.missing in ("centre", "impute"):
             return self.centre
         return self.fill
 
@@ -141,7 +147,7 @@ class Column:
             return torch.nn.functional.one_hot(codes, len(self.levels) + 1)[:, :-1].double()
         values = torch.from_numpy(np.where(gaps, self.filling, column.numbers()))
         scaled = ((values - self.centre) / self.spread).unsqueeze(1)
-        if self.missing != "mark":
+        if not self.is_marked:
             return scaled
         return torch.cat([scaled, torch.from_numpy(gaps).double().unsqueeze(1)], 1)
 
@@ -333,8 +339,28 @@ def features(columns: Sequence[Column], inspection: Inspection) -> Tensor:
     return torch.cat([column.features(inspection.cells[column.name]) for column in columns], 1).float()
 
 
+def imputed_marks(columns: Sequence[Column]) -> str:
+    """Say which features are drawn where they are missing, and which mark where that is.
+
+    Args:
+        columns: The agreed columns.
+
+    Returns:
+        Pairs of numbers of features, such as `1:2,4:5`; empty where none is drawn.
+    """
+    pairs = []
+    first = 0
+    for column in columns:
+        if column.missing == "impute":
+            pairs.append(f"{first}:{first + 1}")
+        first += len(column.names)
+    return ",".join(pairs)
+
+
 def spans(columns: Sequence[Column]) -> list[Span]:
     """Say where columns lie among the features, for the guard of rare values.
+
+    Marks of numbers that are drawn are no part of what is learned: few of them tell nothing.
 
     Args:
         columns: The agreed columns.

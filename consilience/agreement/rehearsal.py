@@ -102,11 +102,11 @@ def _probe_column(column: Column, key: Key) -> Tensor:
     place[0] = 0
     place[1] = 1
     values = low + place.double() * (high - low)
-    if column.missing != "mark":
+    if not column.is_marked:
         return ((values - column.centre) / column.spread).float().unsqueeze(1)
     gaps = key.fold(1).permutation(PROBES) % 4 == 3
     gaps[:2] = False
-    values[gaps] = column.fill
+    values[gaps] = column.filling
     scaled = (values - column.centre) / column.spread
     return torch.stack([scaled.float(), gaps.float()], 1)
 

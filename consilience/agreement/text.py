@@ -39,8 +39,8 @@ scaling = {scaling}  # agreed: by the constants below; sums: the constants come 
 
 # type: number or category. range: what is plausible; anything outside is refused with examples. The model sees
 # (value − centre) / spread. missing: refuse, mark (a number becomes `fill` and is marked in a column of its own, a
-# category is none of its levels) or centre (a number becomes `centre`, unmarked). unknown: further texts that mean
-# missing.
+# category is none of its levels), centre (a number becomes `centre`, unmarked) or impute (a number is drawn several
+# times at the site, for methods that send a Gaussian). unknown: further texts that mean missing.
 [columns]
 {columns}
 

@@ -12,7 +12,7 @@ from consilience.agreement.columns import Column
 from consilience.agreement.target import Target
 from consilience.errors import InputError, unknown_name
 
-WAYS = ("refuse", "mark", "centre")  # with missing values
+WAYS = ("refuse", "mark", "centre", "impute")  # with missing values
 TOML_TYPES = {"str": str, "float": float, "int": int, "bool": bool, "tuple[str, ...]": tuple}  # by annotation
 NUMBERS = ("tuple[float, float]", "tuple[float, ...]")  # annotations of lists of numbers
 LARGEST = 2**63  # whole numbers from here on are counts or seeds of nothing
@@ -118,6 +118,8 @@ def check_column(column: Column) -> None:
         raise unknown_name(f"type of column '{name}'", column.type, ["number", "category"])
     if column.missing not in WAYS:
         raise unknown_name(f"way with missing values of '{name}'", column.missing, WAYS)
+    if column.type == "category" and column.missing == "impute":
+        raise InputError(f"Column '{name}' is a category, and draws are for numbers: write missing = \"mark\".")
     if column.type == "category" and len(set(column.levels)) < 2:
         raise InputError(f"Column '{name}' is a category: list at least two different levels.")
     if column.type == "number":

@@ -72,6 +72,7 @@ class Dataset:
         columns: How the columns of a table became features; None where rows came as numbers.
         outcome: `counts` where targets are counts [N], or counts with exposures [N, 2]; `survival` where they are times
             with events, 1 or 0 where the time is censored [N, 2].
+        imputations: How many times gaps are filled by draws at every site, where the method can; 0: by means.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Dataset:
     image: tuple[int, int, int] | None = None
     columns: tuple[Encoding, ...] | None = None
     outcome: str = ""
+    imputations: int = 0
 
     def __post_init__(self) -> None:
         _check_part(self, "", self.x, self.y, self.site)
@@ -204,6 +206,7 @@ class Dataset:
             numbers=numbers,
             columns=self.columns,
             outcome=self.outcome,
+            imputations=self.imputations,
         )
         if aside is not None:
             with_roles = replace(with_roles, conformal=tuple(to_data(rows.take(part)) for part in aside))

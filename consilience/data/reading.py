@@ -12,7 +12,8 @@ from typing import Any
 
 from consilience.errors import InputError, unknown_name
 
-MISSING_WAYS = ("refuse", "mean")
+MISSING_WAYS = ("refuse", "mean", "impute")
+TABLES = 20  # that gaps are filled in for, where nobody says
 TASKS = ("classification", "regression", "counts")
 
 
@@ -23,7 +24,8 @@ class Reading:
     Attributes:
         delimiter: What stands between two cells; found by looking at each file if None.
         decimal: What stands before decimals; found by looking if None.
-        missing: "refuse" to refuse missing cells, "mean" to fill and mark them.
+        missing: "refuse" to refuse missing cells, "mean" to fill and mark them, "impute" or "impute:20" to fill them so
+            many times at every site, by draws.
         unknown: Texts that mean missing, beside empty cells, NA and the like.
         text: Columns to read as categories though they look like numbers.
         drop: Columns to leave out.
@@ -47,14 +49,28 @@ class Reading:
     task: str | None = None
 
     def __post_init__(self) -> None:
-        if self.missing not in MISSING_WAYS:
+        if self.missing.partition(":")[0] not in MISSING_WAYS:
             raise unknown_name("way with missing cells", self.missing, MISSING_WAYS)
+        self._read_tables()
         if self.decimal not in (None, ".", ","):
             raise InputError(f"decimal={self.decimal!r}: numbers have a point or a comma.")
         if self.delimiter is not None and len(self.delimiter) != 1:
             raise InputError(f"delimiter={self.delimiter!r}: one character stands between two cells, such as ';'.")
         if self.task not in (None, *TASKS):
             raise unknown_name("task", str(self.task), TASKS)
+
+    @property
+    def tables(self) -> int:
+        """How many times gaps are filled by draws; 0 where they are not."""
+        return self._read_tables()
+
+    def _read_tables(self) -> int:
+        way, colon, number = self.missing.partition(":")
+        if not colon:
+            return TABLES * (way == "impute")
+        if way != "impute" or not number.isdecimal() or int(number) < 2:
+            raise InputError(f"missing={self.missing!r}: write impute:20 to fill gaps twenty times, two or more.")
+        return int(number)
 
     def categories_of(self, column: str) -> tuple[str, ...] | None:
         """Find a column's categories, where they are known in advance.
@@ -155,8 +171,13 @@ def _interpret(content: Mapping[str, Any]) -> tuple[Reading, str | None]:
     fields["categories"] = tuple(
         (n, tuple(text for text in texts if text not in same.get(n, {}))) for n, texts in levels
     )
-    if any(column.get("missing") == "mark" for column in columns.values()):
+    ways = {column.get("missing") for column in columns.values()}
+    if {"mark", "impute"} <= ways:
+        raise InputError("Some columns say mark and others impute: a run takes one way with all of them; choose one.")
+    if "mark" in ways:
         fields.setdefault("missing", "mean")
+    if "impute" in ways:
+        fields.setdefault("missing", "impute")
     unknown = [text for column in columns.values() for text in column.get("unknown", ())]
     fields["unknown"] = tuple(dict.fromkeys((*fields.get("unknown", Reading.unknown), *unknown)))
     pairs = [(name, s, c) for name, spellings in same.items() for s, c in spellings.items()]

@@ -85,6 +85,7 @@ class Sites:
         conformal: The rows every site sets aside for prediction sets, neither trained nor tuned on; None where none
             are.
         outcome: What targets are that are neither classes nor plain numbers: `counts` or `survival`.
+        imputations: How many times a site fills its gaps by draws; 0: gaps are filled by means.
     """
 
     train: tuple[Data, ...]
@@ -109,6 +110,7 @@ class Sites:
     columns: tuple[Encoding, ...] | None = None
     conformal: tuple[Data, ...] | None = None
     outcome: str = ""
+    imputations: int = 0
 
     def __repr__(self) -> str:
         """What the sites hold, in one line: no row is shown."""

@@ -42,7 +42,7 @@ def from_csv(
     time: str | None = None,
     event: str | None = None,
     exposure: str | None = None,
-    missing: Literal["refuse", "mean"] = "refuse",
+    missing: str = "refuse",
     text: Sequence[str] = (),
     drop: Sequence[str] = (),
     delimiter: str | None = None,
@@ -76,7 +76,8 @@ def from_csv(
         event: The column that says 1 where the event was seen at that time, 0 where nobody looked for longer.
         exposure: For counts, the column of how long, or how many, each row was exposed to risk.
         missing: "refuse" to refuse missing cells; "mean" to fill a gap with the mean of the training rows and mark it
-            in a column of its own.
+            in a column of its own; "impute" or "impute:20" to fill it so many times by draws at the site, for methods
+            that send a Gaussian.
         text: Columns to read as categories though they look like numbers.
         drop: Columns to leave out, such as row numbers.
         delimiter: What stands between two cells; found by looking at each file if None.
@@ -208,6 +209,8 @@ def _read_dataset(paths: Sequence[Path], targets: tuple[str, str | None], outcom
     if class_names is not None:
         classes = len(class_names)
     x, feature_names, gaps = _join(columns)
+    if reading.tables:
+        _check_imputed(columns)
     return Dataset(
         name=targets[0],
         x=x,
@@ -220,7 +223,18 @@ def _read_dataset(paths: Sequence[Path], targets: tuple[str, str | None], outcom
         gaps=gaps,
         columns=tuple(_encoding(column, reading) for column in columns),
         outcome=outcome,
+        imputations=reading.tables * bool(gaps),
     )
+
+
+def _check_imputed(columns: Sequence[Column]) -> None:
+    """Refuse gaps that are not drawn."""
+    for column in columns:
+        if column.categories is not None and bool(column.gaps.any()):
+            raise InputError(
+                f"Column '{column.name}' is a category with gaps, and draws are for numbers: write missing='mean', or "
+                "give its gaps a category of their own."
+            )
 
 
 def _name_targets(

@@ -218,7 +218,10 @@ def design_of(sites: Sites, reference: Mapping[str, str] | None = None) -> Desig
     levels = dict(reference or {})
     compared = levels.pop(sites.name, None)
     names = sites.feature_names or tuple(f"x{i + 1}" for i in range(sites.features))
-    terms, baseline = terms_of(fields_of(names), levels)
+    fields = fields_of(names)
+    if sites.imputations:  # no row that was learned from has a gap, so that its mark has no effect
+        fields = [field._replace(mark=None) for field in fields]
+    terms, baseline = terms_of(fields, levels)
     shift = torch.zeros(sites.features, dtype=torch.float64)
     scale = torch.ones(sites.features, dtype=torch.float64)
     if sites.feature_shift is not None and sites.feature_scale is not None:

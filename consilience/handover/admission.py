@@ -127,9 +127,9 @@ def _largest_features(column: Column) -> tuple[float, ...]:
     if column.type == "category":
         return (1.0,)
     sizes = [_scaled(column, value) for value in column.range]
-    if column.missing != "mark":
+    if not column.is_marked:
         return (max(sizes),)
-    return (max(*sizes, _scaled(column, column.fill)), 1.0)
+    return (max(*sizes, _scaled(column, column.filling)), 1.0)
 
 
 def _scaled(column: Column, value: float) -> float:

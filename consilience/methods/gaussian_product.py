@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from consilience.errors import InputError
-from consilience.inference import Inference, Laplace
+from consilience.inference import Inference, Laplace, MultipleImputation
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.pooling.merging import as_gaussian
@@ -61,6 +61,11 @@ class GaussianProduct(Method):
         if self.cap:
             factors = cap_evidence(factors, prior, self.cap)
         return State(multiply(factors, prior))  # 2
+
+    def imputed(self, marks: str, tables: int) -> GaussianProduct:
+        if isinstance(self.inference, MultipleImputation):
+            return self
+        return replace(self, inference=MultipleImputation(self.inference, marks, tables))
 
     def summation(self) -> Summation | None:
         if self.cap:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 
 from consilience import tree
 from consilience.errors import InputError
-from consilience.inference import Inference, Laplace, Newton
+from consilience.inference import Inference, Laplace, MultipleImputation, Newton
 from consilience.likelihood import LOG_NOISE, GaussianNoise, Softmax
 from consilience.method import Method, keep_fields
 from consilience.methods.exact import classes_of, warn_of_few_rows
@@ -36,6 +36,7 @@ from consilience.pooling.sums import CHUNK, Sums, doubt, summarise
 from consilience.posterior import Dense, Gaussian, Natural, Point, Posterior, centre, natural
 from consilience.predictive import Distribution, Normal, Predictive
 from consilience.prior import Believed
+from consilience.settings import added
 from consilience.task import Task
 from consilience.tree import Params, Tree
 
@@ -85,6 +86,9 @@ class Hierarchical(Method):
             unit for numbers, for one standard deviation of a column.
         tau: √T, where it is not learned: 0 is the product of the clients' posteriors.
         largest: The most weights of which precisions are sent.
+        marks: Which feature holds a column and which one marks its gaps, as `1:2,4:5`, where a client fills its gaps
+            several times (`MultipleImputation`); for classes.
+        tables: How many times.
     """
 
     name: ClassVar[str] = "hierarchical"
@@ -97,6 +101,8 @@ class Hierarchical(Method):
     scale: float = 0.5
     tau: float | None = None
     largest: int = 1500
+    marks: str = added("")
+    tables: int = added(20)
 
     def init(self, task: Task, server: Server) -> HierarchicalState:
         check_problem(self, task)
@@ -113,7 +119,10 @@ class Hierarchical(Method):
             return Reply(sums, client.data.size, keep=sums)
         prior = prior_of(task, message)
         believing = task.with_prior(Believed(natural(prior), task.like, task.prior))
-        posterior = Laplace(self.mode, dense=True)(believing, message, client)  # 1
+        inference: Inference = Laplace(self.mode, dense=True)
+        if self.marks:
+            inference = MultipleImputation(inference, self.marks, self.tables)
+        posterior = inference(believing, message, client)  # 1
         factor = likelihood_of(posterior, prior, task)  # 2
         return Reply(factor, client.data.size, keep=factor)
 
@@ -160,6 +169,9 @@ class Hierarchical(Method):
             return doubt(send)
         return doubt_factor(send)
 
+    def imputed(self, marks: str, tables: int) -> Hierarchical:
+        return replace(self, marks=marks, tables=tables)
+
     def hand_out(self, state: HierarchicalState, ensemble: bool) -> Tree:
         return keep_fields(state, ("posterior", "hierarchy", "log_noise"))
 
@@ -183,6 +195,11 @@ def check_problem(method: Hierarchical, task: Task) -> None:
     if not isinstance(task.likelihood, (Softmax, GaussianNoise)):
         raise InputError(
             "hierarchical learns classes, or numbers with one noise for all rows: use heteroscedastic=False."
+        )
+    if method.marks and classes_of(task) is None:
+        raise InputError(
+            "hierarchical sends sums for numbers, and multiple imputation combines Gaussians: use gaussian_product, or "
+            "let gaps be filled by means."
         )
     weights = sum(leaf.numel() for leaf in layer_of(task).values())
     if weights > method.largest:

@@ -21,6 +21,7 @@ from consilience.engines.soundness import draw_probes
 from consilience.errors import InputError, refuse_damage
 from consilience.formats.blueprint import blueprint, sites_from, task_from
 from consilience.formats.settings import restore
+from consilience.inference.imputed import marks_of
 from consilience.key import Key
 from consilience.method import Method, usual_rounds
 from consilience.parties import Received
@@ -114,6 +115,8 @@ def run(
     if rounds is None:
         rounds = usual_rounds(method)
     method = for_rounds(method, rounds)
+    if sites.imputations:
+        method = method.imputed(marks_of(sites.feature_names or ()), sites.imputations)
     compute = engine if isinstance(engine, Compute) else Compute(engine)
     cohort = part.participation(participation)
     check(method, task, sites, rounds)

@@ -69,6 +69,8 @@ def audit_site(
     Raises:
         InputError: There are too few canaries, or δ is not a probability.
     """
+    if agreement.target.counts_events:
+        raise InputError(f"An audit invents rows of classes and numbers, not of {agreement.kind}: none can be made.")
     count = canaries
     if count is None:
         count = min(max(len(data.y), USUAL[0]), USUAL[1])
@@ -125,7 +127,7 @@ def _far_column(column: Column, count: int, key: Key) -> Tensor:
     ends = torch.tensor(column.range, dtype=torch.float64)
     low, high = (ends - column.centre) / column.spread
     values = torch.where(key.uniform(count) < 0.5, low, high).float().unsqueeze(1)
-    if column.missing != "mark":
+    if not column.is_marked:
         return values
     return torch.cat([values, torch.zeros_like(values)], 1)
 

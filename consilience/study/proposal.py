@@ -69,13 +69,14 @@ def proposal(
     Raises:
         InputError: The method or model is unknown, or cannot serve such a study.
     """
+    has_modes = bool(target.classes) or target.counts_events
     if method is None:
         advice = advise(_situation(model, target, secure, bool(privacy)))
         method = advice.method
         settings = (*advice.settings, *settings)
     elif method not in METHODS:
         raise unknown_name("method", method, METHODS)
-    elif target.classes and (method, model or Agreement.model) == (USUAL_STUDY.method, Agreement.model):
+    elif has_modes and (method, model or Agreement.model) == (USUAL_STUDY.method, Agreement.model):
         settings = (*USUAL_STUDY.settings, *settings)
     draft = Agreement(
         name,

@@ -167,6 +167,7 @@ def head_of(path: Path) -> list[str]:
     return path.read_text().splitlines()[0].split(",")
 
 
+@pytest.mark.slow  # docs/survival.md goes through the same commands in the fast tests
 def test_a_study_of_times_by_commands(invoke: Invoke, tables: str, tmp_path: Path) -> None:
     study_by_commands(invoke, tmp_path, *SURVIVAL, "--horizon", "365")
 
