@@ -29,13 +29,14 @@ RESPLIT = {"digits": 359 / 1000, "heart_disease": 185 / 500}  # test rows / trai
 KINDS = ("class", "pooled", "quantile", "own")
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 SHIFT_OF = "exact_tuned"
+FOLDED = "heart_disease/folds"
 
 Trials = dict[str, dict[str, dict[str, dict[str, float | None]]]]  # column → seed → row → score
 
 
 def collect(folder: Path) -> Trials:
     trials: Trials = {}
-    for column in ("digits/methods", *(f"{name}/methods" for name in list(TITLES)[1:]), "heart_disease/left-out"):
+    for column in (*(f"{name}/methods" for name in TITLES), "heart_disease/left-out", FOLDED):
         files = sorted((folder / "trials" / "full" / column.replace("/", "-")).glob("seed-*.json"))
         seeds = {file.stem.removeprefix("seed-"): json.loads(file.read_text())["values"] for file in files}
         if seeds:
@@ -136,6 +137,19 @@ def noise(trials: Trials) -> str:
     return lines(heading, body)
 
 
+def folds(trials: Trials) -> str:
+    """Rows set aside beside folds, by exact pooling."""
+    body = []
+    for row, promised in (("rows set aside", "0.90"), ("5 folds", mean(trials, FOLDED, "5 folds", "promised"))):
+        cells = [mean(trials, FOLDED, row, score) for score in ("coverage", "size")]
+        body.append([row, promised.partition(" ")[0], *cells])
+    aside, folded = (values(trials, FOLDED, row, "size") for row in ("rows set aside", "5 folds"))
+    d = difference(folded, aside, RESPLIT["heart_disease"])
+    gap = f"{d.mean:+.3f} ({d.low:+.3f} to {d.high:+.3f})".replace("-", "−")
+    table = lines([f"Heart disease ({seeds(trials, FOLDED)} seeds)", "promised", "covered", "size"], body)
+    return f"{table}\n\nSize by folds less size by rows set aside: {gap}."
+
+
 def gaps(trials: Trials) -> str:
     """Differences in size at 95 % of test rows, paired over seeds."""
     body = []
@@ -160,7 +174,8 @@ def page(trials: Trials) -> str:
             parts += [f"### Size of sets, {title}", sizes(trials, name)]
     parts += ["### Paired differences in size", gaps(trials)]
     parts += ["### Four kinds, 90 %", kinds(trials), "### A hospital that took no part, 90 %", left_out(trials)]
-    return "\n\n".join([*parts, "### ε = 1, 90 %", noise(trials)])
+    parts += ["### ε = 1, 90 %", noise(trials)]
+    return "\n\n".join([*parts, "### Folds in place of rows set aside, 90 %", folds(trials)])
 
 
 def main(words: list[str]) -> None:
