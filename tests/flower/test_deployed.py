@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import json
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -224,3 +226,31 @@ def test_two_hundred_megabytes_a_site_pass_and_the_servers_memory_is_bounded(dep
     print(f"payload {payload:,} bytes, server's peak {most:,} bytes, question to answer {times[1] - times[0]:.1f} s")
     assert payload == 2 * count * 17_610 * 4
     assert most < 600e6 + 6 * payload  # torch and the rest hold 450 MB before anything arrives
+
+
+def test_sigterm_ends_both_sides_cleanly_and_health_says_so(deployment: Start) -> None:
+    d = deployment("north", "south", "west", **SCAFFOLD)
+
+    def health(folder: str) -> int:
+        command = [sys.executable, "-m", "consilience.cli", "health", str(d.folder / folder)]
+        return subprocess.run(command, check=False, capture_output=True).returncode
+
+    server = d.server("--log-format", "json")
+    for name in d.names:
+        d.site(name, "--log-format", "json")
+    d.until("north", "Round 1 answered")
+    assert [health("study.run"), health("north.site")] == [0, 0]
+
+    server.send_signal(signal.SIGTERM)
+
+    assert d.finish("server", 120) == 143
+    assert [health("study.run"), health("north.site")] == [1, 0]
+    d.server("--resume", name="again")
+    assert d.finish("again") == 0, d.said("again")
+    assert same(saved(d), d.sequential(d.names, calibration=False))
+    for name in d.names:
+        d.processes[name].send_signal(signal.SIGTERM)
+        assert d.finish(name, 120) == 0
+        assert health(f"{name}.site") == 1
+    lines = [json.loads(line) for line in d.said("north").splitlines() if line.startswith("{")]
+    assert lines[-1]["message"].startswith("Stopped.") and {line["party"] for line in lines} == {"north"}
