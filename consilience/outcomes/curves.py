@@ -17,6 +17,8 @@ from consilience.errors import InputError
 
 FEWEST_SITES = 3  # behind a curve: of two, each could take its own away
 SMALLEST = 5  # events behind a step, where nobody says
+HALF = 0.5  # of a person, who stays at risk where everybody leaves
+PASSES = 20  # of the search for events in proportion to those at risk
 STEPS = 20  # of a grid that nobody chose
 Z95 = 1.959963984540054
 
@@ -166,7 +168,10 @@ def merge(times: Tensor, sums: TimeSums, smallest: int, hazards: bool = False) -
 
 
 def protect(sums: TimeSums, times: Tensor, smallest: int) -> TimeSums:
-    """Spread the counts of steps with few people evenly over neighbouring steps, before a site sends its sums.
+    """Spread the counts of steps with few people over neighbouring steps, before a site sends its sums.
+
+    Steps that are made one show totals alone: over them censored rows end evenly, and events come at a constant hazard
+    of those who are left. Spread evenly, events of a wide last part would come too late, when few are left for them.
 
     Args:
         sums: A site's sums on the grid.
@@ -185,13 +190,22 @@ def protect(sums: TimeSums, times: Tensor, smallest: int) -> TimeSums:
     at_risk = sums.at_risk.clone()
     for part in safe_parts(sums, times, smallest):
         if part.stop - part.start > 1:
-            share = widths[part] / widths[part].sum()
             left = sums.rows - events[: part.start].sum() - censored[: part.start].sum()
-            events[part] = share * events[part].sum()
-            censored[part] = share * censored[part].sum()
+            censored[part] = widths[part] / widths[part].sum() * censored[part].sum()
+            events[part] = _spread_events(widths[part], float(left), float(events[part].sum()), censored[part])
             gone = events[part] + censored[part]
             at_risk[part] = left - gone.cumsum(0) + gone - censored[part] / 2
     return TimeSums(events, censored, at_risk, sums.rows)
+
+
+def _spread_events(widths: Tensor, left: float, events: float, censored: Tensor) -> Tensor:
+    """Events over steps at a constant hazard of those who are left, with these censored rows between them."""
+    spread = events * widths / widths.sum()
+    for _ in range(PASSES):
+        gone = spread + censored
+        at_risk = (left - gone.cumsum(0) + gone / 2).clamp(min=HALF)
+        spread = events * widths * at_risk / (widths * at_risk).sum()
+    return spread
 
 
 def protect_hazards(at_risk: Tensor, sums: TimeSums, times: Tensor, smallest: int) -> Tensor:

@@ -12,7 +12,7 @@ from lifelines import CoxPHFitter, KaplanMeierFitter
 
 from consilience.errors import InputError
 from consilience.outcomes import baseline, curve, even_times, merge, sum_times
-from consilience.outcomes.curves import add_times, protect
+from consilience.outcomes.curves import add_times, protect, safe_parts
 
 
 def test_sums_of_sites_give_the_pooled_curve() -> None:
@@ -103,11 +103,53 @@ def test_what_a_site_sends_shows_nobody_and_keeps_its_totals(seed: int, smallest
 
     for before, after in ((sums.events, sent.events), (sums.censored, sent.censored)):
         assert float(after.sum()) == pytest.approx(float(before.sum()), abs=smallest)  # few beyond the grid may join
-        runs: dict[float, float] = {}
-        for value in after.tolist():
-            runs[round(value, 9)] = runs.get(round(value, 9), 0.0) + value
-        assert all(value == 0 or total >= smallest - 1e-6 for value, total in runs.items())
+        totals = [float(after[part].sum()) for part in safe_parts(sums, grid, smallest)]
+        assert all(total < 1e-9 or total >= smallest - 1e-6 for total in totals)
     assert bool((sent.at_risk <= sent.rows + 1e-9).all()) and bool((sent.at_risk.diff() <= 1e-9).all())
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 6))
+def test_what_leaves_follows_from_totals_alone(seed: int, smallest: int) -> None:
+    """Moving all events and censored rows of a part to its last step changes nothing that is sent of the part."""
+    rng = np.random.default_rng(seed)
+    y = torch.from_numpy(np.stack([rng.integers(1, 25, size=60), rng.integers(2, size=60)], 1).astype(float))
+    grid = torch.arange(2, 22, 2).double()
+    sums = sum_times(y, grid)
+    parts = safe_parts(sums, grid, smallest)
+    events, censored = sums.events.clone(), sums.censored.clone()
+    for part in parts:
+        for counts in (events, censored):
+            total = counts[part].sum()
+            counts[part] = 0
+            counts[part.stop - 1] = total
+
+    moved = protect(sums._replace(events=events, censored=censored), grid, smallest)
+
+    sent = protect(sums, grid, smallest)
+    if safe_parts(sums._replace(events=events, censored=censored), grid, smallest) == parts:
+        torch.testing.assert_close(moved.events, sent.events)
+        torch.testing.assert_close(moved.censored, sent.censored)
+
+
+def test_the_tail_of_a_protected_curve_stays_near_the_exact_one() -> None:
+    """Exponential times at four sites of 60, censored evenly: within 0.05, where an even spread is off by 0.09.
+
+    Over 30 draws of a like kind protection was off by 0.02 to 0.04 from step to step (docs/survival.md).
+    """
+    grid = torch.arange(100, 2001, 100).double()
+    away = torch.zeros(len(grid), dtype=torch.float64)
+    for seed in range(5):
+        parts = []
+        for site in range(4):
+            rng = np.random.default_rng([seed, site])
+            time, seen = np.ceil(rng.exponential(900, 60)), np.ceil(rng.uniform(100, 2000, 60))
+            rows = torch.from_numpy(np.stack([np.minimum(time, seen), time <= seen], 1).astype(float))
+            parts.append(sum_times(rows, grid))
+        curves = [curve(grid, parts, 5), curve(grid, [protect(part, grid, 5) for part in parts], 5)]
+        exact, shown = (np.interp(grid, [0.0, *c.times.tolist()], [1.0, *c.survival.tolist()]) for c in curves)
+        away += torch.from_numpy(shown - exact) / 5
+    assert float(away.abs().max()) < 0.05, away
 
 
 def test_large_sites_send_their_sums_unchanged() -> None:
