@@ -172,12 +172,14 @@ def test_a_study_folds_sorts_and_shows_no_example(browser: Browser, files: dict[
     with Page(browser, files["study"]) as page:
         titles = page.run("[...document.querySelectorAll('h2')].map(t => t.textContent)")
         assert titles == [
+            "In plain words",
             "Warning",
             "Scores",
             "Scores by site",
             "Class counts by site",
             "Influence by site",
             "Communication",
+            "Provenance",
         ]
         page.run("document.querySelectorAll('.figures details details').forEach(d => d.open = true)")
         page.run("document.querySelector('.figures th[data-column=\"2\"] button').click()")
@@ -195,3 +197,33 @@ def test_ours_beside_theirs_sorts_by_distance(browser: Browser, files: dict[str,
         page.run("document.querySelector('.comparison th[data-column=\"4\"] button').click()")
         assert page.run(COLUMN.format(4))[:3] == ["0.0", "+1.1", "+8.9"]
         assert page.complaints() == []
+
+
+def test_a_wide_table_says_that_it_scrolls_until_it_is_at_its_end(browser: Browser, files: dict[str, Path]) -> None:
+    shown = """getComputedStyle(document.querySelector('.comparison .more')).visibility"""
+    with Page(browser, files["comparison"], 390) as page:
+        page.run("new Promise(requestAnimationFrame)")
+        assert page.run("document.querySelector('.comparison .scroll').classList.contains('wide')")
+        assert page.run(shown) == "visible"
+        page.run("document.querySelector('.comparison .scroll').scrollLeft = 100000")
+        page.run("document.querySelector('.comparison .scroll').dispatchEvent(new Event('scroll'))")
+        assert page.run(shown) == "hidden"
+        names = page.run(
+            "[...document.querySelectorAll('.comparison th[scope=row]')].map(e => e.scrollWidth <= e.clientWidth)"
+        )
+        assert all(names)  # names of methods are wrapped, not cut
+
+
+def test_the_first_page_of_a_study_is_in_plain_words(browser: Browser, files: dict[str, Path]) -> None:
+    with Page(browser, files["study"]) as page:
+        questions = page.run("[...document.querySelectorAll('.plain.first dt')].map(e => e.textContent)")
+        assert questions == [
+            "What was done",
+            "What left each site",
+            "What is protected",
+            "What is not protected",
+            "Who signed",
+        ]
+        assert page.run("document.querySelector('.plain details').open")
+        signed = page.run("[...document.querySelectorAll('.plain dd')].at(-1).textContent")
+        assert "north" in signed and "ed25519" not in signed
