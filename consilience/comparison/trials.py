@@ -90,16 +90,14 @@ def paired_difference(values: Cell, reference: Cell, overlap: float, score: str 
     Returns:
         The mean, from three seeds on with its 95 % interval; empty for the reference itself.
     """
-    seeds = [seed for seed in values if seed in reference]
-    a = [values[seed].get(score) for seed in seeds]
-    b = [reference[seed].get(score) for seed in seeds]
-    if not seeds or values == reference:
+    if values == reference:
         return ""
-    known = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
-    if len(known) < len(seeds):
+    pairs = [(values[seed].get(score), reference[seed].get(score)) for seed in values if seed in reference]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if not known:
         return ""
-    d = difference([x for x, _ in known], [y for _, y in known], overlap)
-    if len(seeds) < 3:
+    d = difference([a for a, _ in known], [b for _, b in known], overlap)
+    if len(known) < 3:
         return f"{d.mean:+.3f}".replace("-", "−")
     return f"{d.mean:+.3f} ({d.low:+.3f} to {d.high:+.3f})".replace("-", "−")
 

@@ -100,8 +100,8 @@ def parts_table(trials: Trials) -> str:
             chosen = mean_with_interval(values, "nll_validation", overlap, ".3f")
             tested = mean_with_interval(values, "nll", overlap, ".3f")
             against = paired_difference(values, reference, overlap)
-            body.append([f"{column}: {row}", str(len(values)), chosen, tested, against])
-    return markdown_table(["evidence pooling of …", "seeds", "validation NLL", "test NLL", "less one point's"], body)
+            body.append([f"{column}: {row}", chosen, tested, against])
+    return markdown_table(["evidence pooling of …", "validation NLL", "test NLL", "less one point's"], body)
 
 
 def page(table: Trials, parts: Trials) -> str:

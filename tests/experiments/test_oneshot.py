@@ -1,0 +1,71 @@
+"""The one-shot tables: the page is that of its results, and NIID-Bench's split deals every row once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from consilience.comparison.reproduce import module
+from consilience.comparison.trials import collect_trials, mean_with_interval, paired_difference, replace_between
+from consilience.disk.writing import write_whole
+from consilience.key import Key
+from consilience.splits.split import Rows
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_that_of_its_results() -> None:
+    summary = module("oneshot/summary")
+    stored = [json.loads(file.read_text()) for file in (summary.TABLE, summary.PARTS)]
+
+    assert summary.page(*stored) in (ROOT / "docs/one-shot.md").read_text()
+
+
+def test_niid_benchs_split_deals_every_row_once_and_fills_up_nobody_further() -> None:
+    labels = torch.arange(600) % 10
+    split = module("oneshot/published").Balanced(0.1)
+
+    dealt = split.deal(Rows(torch.zeros(600, 1), labels, None, 10), 5, Key(0))
+
+    assert torch.cat(dealt).sort().values.equal(torch.arange(600))
+    assert min(map(len, dealt)) >= 10
+    assert max(map(len, dealt)) < 600 / 5 + 60  # whoever has a fifth gets no more, and a class has 60 rows
+
+
+def test_stored_trials_join_those_of_a_folder(tmp_path: Path) -> None:
+    results = tmp_path / "table.json"
+    results.write_text(json.dumps({"digits/iid/5": {"3": {"a": {"nll": 0.5}}}}))
+    file = tmp_path / "trials/full/digits-iid-5/seed-2.json"
+    write_whole(file, json.dumps({"values": {"a": {"nll": 0.123456789, "ece": None}}}).encode(), "")
+
+    trials = collect_trials("oneshot/table", tmp_path, results)
+
+    assert trials == {"digits/iid/5": {"2": {"a": {"nll": 0.1234568, "ece": None}}, "3": {"a": {"nll": 0.5}}}}
+    assert list(trials["digits/iid/5"]) == ["2", "3"]
+
+
+def test_intervals_over_seeds_are_students() -> None:
+    """1, 2, 3: mean 2, deviation 1, t(2) = 4.303: ± 4.303/√3 = 2.484; less 0, 1, 1 it is 4/3 ± 1.434."""
+    values = {str(i): {"nll": float(i)} for i in (1, 2, 3)}
+    reference = {"1": {"nll": 0.0}, "2": {"nll": 1.0}, "3": {"nll": 1.0}}
+
+    assert mean_with_interval(values, "nll", 0.0, ".3f") == "2.000 ± 2.484"
+    assert paired_difference(values, reference, 0.0) == "+1.333 (−0.101 to +2.768)"
+    assert paired_difference(values, values, 0.0) == ""
+
+
+def test_a_page_is_renewed_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("above\n<a>\nold\n<b>\nbelow")
+
+    replace_between(page, "<a>", "new", "<b>")
+
+    assert page.read_text() == "above\n<a>\n\nnew\n\n<b>\nbelow"
+
+
+@pytest.mark.parametrize("row", ["exact", "exact_tuned"])
+def test_rows_on_features_of_their_own_are_marked(row: str) -> None:
+    assert module("oneshot/summary").name_of(row).endswith("*")
