@@ -30,6 +30,7 @@ from benchmarks import (
     private,
     protocols,
     squares,
+    start,
     sums,
 )
 from benchmarks.timing import machine
@@ -38,7 +39,7 @@ PARTS: dict[str, ModuleType] = {
     **{"protocols": protocols, "floor": floor, "loaded": loaded, "convolutions": convolutions},
     **{"engines": engines, "growth": growth},
     **{"squares": squares, "merging": merging, "ensemble": ensemble, "coresets": coresets},
-    **{"sums": sums, "private": private},
+    **{"sums": sums, "private": private, "start": start},
 }
 PAGE, BEGIN, END = (
     Path("docs/speed.md"),

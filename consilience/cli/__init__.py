@@ -16,6 +16,7 @@ from consilience.cli import (  # noqa: F401 — they add their commands
     calibrate,
     deploy,
     describe,
+    device,
     effects,
     health,
     lists,

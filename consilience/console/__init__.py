@@ -6,5 +6,5 @@ Nothing here that a command's file imports at its top may load torch: help and m
   together; `given`: what was asked for.
 - `screen`: bars, tables and sentences; `handed`: files that people hand to each other.
 - `listing`: methods and data sets, listed from a file; `catalogue`: the same in full, from the code.
-- `run_plan`, `predictions`: the work of `run` and of `predict`.
+- `run_plan`, `predictions`, `prediction_sets`, `device_check`: the work of `run`, `predict` and `check-device`.
 """

@@ -22,7 +22,7 @@ def device(name: str) -> torch.device:
     """Find a device.
 
     Args:
-        name: Its name: `cpu`, `cuda` or `cuda:0`.
+        name: Its name: `cpu`, `cuda`, `cuda:0` or `mps`.
 
     Returns:
         The device.
@@ -33,7 +33,7 @@ def device(name: str) -> torch.device:
     try:
         place = torch.device(name)
     except RuntimeError as error:
-        raise InputError(f"There is no device called '{name}'; use cpu, cuda or cuda:0.") from error
+        raise InputError(f"There is no device called '{name}'; use cpu, cuda, cuda:0 or mps.") from error
     if (place.index or 0) >= _count(place.type):
         raise InputError(f"This machine has no '{name}' that torch can use; use device='cpu'.")
     return place
@@ -45,6 +45,8 @@ def _count(kind: str) -> int:
         return 1
     if kind == "cuda" and torch.cuda.is_available():
         return torch.cuda.device_count()
+    if kind == "mps" and torch.backends.mps.is_available():
+        return 1
     return 0
 
 

@@ -7,11 +7,11 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
 import consilience as co
+from consilience.console.device_check import shorten as shortened
 from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.models.controlled import control
@@ -47,20 +47,6 @@ def problem_of(name: str, problem: str, dtype: torch.dtype = torch.float32) -> t
     layer = co.models.linear(width, sites.classes)
     network = on_features(features(f"relu:{width}", sites.features), layer).to(dtype)
     return dataclasses.replace(task, model=control(network)), sites
-
-
-def shortened(settings: Any) -> Any:
-    """The same settings with two epochs, one cycle and few samples, wherever those fields stand."""
-    short: dict[str, Any] = {"epochs": 2, "batch": 16, "cycles": 1, "samples": 2, "keep": 2, "burn": 0, "every": 1}
-    short |= {"rows": 4, "trajectories": 2, "steps": 6, "data_steps": 2, "coreset_steps": 2, "updates": 2, "noises": 2}
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            changes[field.name] = shortened(value)
-        elif field.name in short:
-            changes[field.name] = short[field.name]
-    return dataclasses.replace(settings, **changes)
 
 
 def method(name: str) -> co.Method:
