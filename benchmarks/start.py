@@ -56,7 +56,9 @@ def spent(words: list[str], package: str, folder: str) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "PYTHONPATH": package, "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
-    subprocess.run([sys.executable, *words], capture_output=True, check=False, env=environment, cwd=folder)
+    done = subprocess.run([sys.executable, *words], capture_output=True, check=False, env=environment, cwd=folder)
+    if done.returncode != 2 * any("wrong" in word for word in words):
+        raise RuntimeError(f"{words} ended with {done.returncode}: {done.stderr.decode()}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
