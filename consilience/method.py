@@ -17,7 +17,7 @@ from consilience.pooling.resistant import Average
 from consilience.pooling.summands import Mean, Summation
 from consilience.posterior import SMALLEST, Point, Posterior, average
 from consilience.predictive import Distribution, Predictive
-from consilience.privacy.discrete import Source
+from consilience.privacy.entropy import Source
 from consilience.task import Task
 from consilience.training.optimisers import Optimiser
 from consilience.tree import Tree

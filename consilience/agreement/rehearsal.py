@@ -19,7 +19,7 @@ from consilience.key import Key, Stream
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply, Server
 from consilience.payload import nbytes
-from consilience.privacy.discrete import Simulated
+from consilience.privacy.entropy import Simulated
 from consilience.promises import privacy_of
 from consilience.settings import abridge
 from consilience.task import Task

@@ -17,7 +17,7 @@ from consilience.errors import Diverged, Exploded, SiteWarning
 from consilience.key import Key
 from consilience.method import Method
 from consilience.parties import Client, Received, Reply
-from consilience.privacy.discrete import Simulated, Source
+from consilience.privacy.entropy import Source, noise_source
 from consilience.settings import slow_down
 from consilience.task import Task
 from consilience.tree import Tree
@@ -132,8 +132,8 @@ def client_view(method: Method, message: Tree, data: Data, memories: dict[int, T
     return Client(data, memory, turn.key.fold(turn.round).fold(k).tensor, progress)
 
 
-def simulated_noise(client: Client) -> Source:
-    """Make a source of noise that can be repeated, for simulations.
+def source_of(client: Client) -> Source:
+    """Make a source of noise that can be repeated, for simulations; at a real site, one that nobody can repeat.
 
     Args:
         client: The client, whose key it comes from.
@@ -141,12 +141,10 @@ def simulated_noise(client: Client) -> Source:
     Returns:
         The source.
     """
-    return Simulated(client.key.fold(NOISE))
+    return noise_source(client.key.fold(NOISE))
 
 
-def alone(
-    method: Method, task: Task, message: Tree, client: Client, k: int, round: int, noise: Source | None = None
-) -> Reply:
+def alone(method: Method, task: Task, message: Tree, client: Client, k: int, round: int) -> Reply:
     """Compute one client's reply; if training diverges at a rate that nobody chose, again with smaller steps.
 
     Args:
@@ -156,7 +154,6 @@ def alone(
         client: What the client sees.
         k: Its number, for error messages.
         round: The number of the round, from 0.
-        noise: Where noise that protects rows comes from; None: it is simulated.
 
     Returns:
         The reply.
@@ -164,7 +161,7 @@ def alone(
     Raises:
         Diverged: Its numbers are not finite.
     """
-    source = noise or simulated_noise(client)
+    source = source_of(client)
     guarded = dataclasses.replace(task, guarded=True)
     paced = method
     failure: Diverged | None = None

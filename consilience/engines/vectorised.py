@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from consilience import tree
 from consilience.data.sites import Data
-from consilience.engines.exchange import Turn, alone, client_view, excuse, simulated_noise
+from consilience.engines.exchange import Turn, alone, client_view, excuse, source_of
 from consilience.engines.memory import keep_memory
 from consilience.engines.workers import cores, pool_of, small
 from consilience.errors import InputError
@@ -73,7 +73,7 @@ class Vectorised:
                 if together is None:
                     reply = alone(method, task, message, views[k], k, turn.round)  # perhaps with smaller steps
                 else:
-                    reply = method.protect(together, simulated_noise(views[k]))
+                    reply = method.protect(together, source_of(views[k]))
                 self.memories[k] = reply.keep
                 received.append(Received(k, reply.size, reply.send))
         return received

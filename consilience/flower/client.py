@@ -76,6 +76,8 @@ class Site:
         simulated: Whether it hands its memory over, so that a simulation can be resumed.
         first: What the first round begins with, by the site's own account; None where the coordinator begins it.
         mask: Masks a reply to a round, from 1 on, and a question; None where replies are in the open.
+        release: Enters a reply to a round, from 1 on, and a question into the site's ledger before it leaves; with
+            noise it is made once, and the same again after that. None in a simulation.
         count: Makes the file of counts for the prediction sets of a model, which is given as a file; None where none
             are agreed on.
     """
@@ -94,6 +96,7 @@ class Site:
     simulated: bool = False
     first: Tree | None = None
     mask: Callable[[Reply, int, str], Reply] | None = None
+    release: Callable[[int, str, Callable[[], Reply]], Reply] | None = None
     count: Callable[[bytes], bytes] | None = None
 
     @cached_property
@@ -230,11 +233,7 @@ def reply_to(site: Site, content: RecordDict, context: Context) -> RecordDict:
         raise Refused("the request is not put together as ours are.")
     if not site.simulated:
         check_start(site, request["message"], turn.round)
-    reply = _run(site, request, context, turn)
-    if holds_rows(reply.send, site.data):
-        raise Refused("the reply holds rows of this site, which never leave it.")
-    limit_weights(reply.send, site.task)
-    may_leave(reply, site.method, site.rules)
+    reply = _release(site, request, context, turn, question)
     leaving = reply
     if site.mask is not None:
         leaving = site.mask(reply, turn.round + 1, question)
@@ -264,6 +263,38 @@ def check_start(site: Site, message: Tree, t: int) -> None:
         raise Refused(f"the message is not used: {error}") from error
 
 
+def _release(site: Site, request: dict[str, Tree], context: Context, turn: Turn, question: str) -> Reply:
+    """The method's reply, entered into the site's ledger where it has one."""
+    if site.release is None:
+        if privacy_of(site.method) is not None and not site.simulated:
+            raise Refused("the study promises differential privacy, and this site keeps no ledger.")
+        return _checked(site, request, context, turn)
+    return site.release(turn.round + 1, question, lambda: _checked(site, request, context, turn))
+
+
+def _checked(site: Site, request: dict[str, Tree], context: Context, turn: Turn) -> Reply:
+    """A reply that may leave: what may not is not paid for."""
+    reply = _run(site, request, context, turn)
+    check_leaving(site, reply)
+    return reply
+
+
+def check_leaving(site: Site, reply: Reply) -> None:
+    """Refuse to send what the site did not agree to send.
+
+    Args:
+        site: The site.
+        reply: What its method would send.
+
+    Raises:
+        InputError: It stays here.
+    """
+    if holds_rows(reply.send, site.data):
+        raise Refused("the reply holds rows of this site, which never leave it.")
+    limit_weights(reply.send, site.task)
+    may_leave(reply, site.method, site.rules)
+
+
 def _run(site: Site, request: dict[str, Tree], context: Context, turn: Turn) -> Reply:
     """The method's reply, from what the site remembers or, in a simulation, was handed."""
     if site.simulated and "memory" in request:
@@ -271,8 +302,6 @@ def _run(site: Site, request: dict[str, Tree], context: Context, turn: Turn) -> 
     else:
         memories = recall(site, context, turn.round)
     message = request["message"]
-    if privacy_of(site.method) is not None and not site.simulated:
-        raise Refused("the study promises differential privacy, and its ledger is kept by files alone: use `site fit`.")
     client = client_view(site.method, message, site.data, memories, site.number, turn._replace(key=turn.key.tensor))
     with contextlib.ExitStack() as stack:
         if site.study:

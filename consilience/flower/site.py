@@ -47,6 +47,7 @@ from consilience.study.model import read_model
 from consilience.study.recall import check_same, marks_file, marks_path, recall
 from consilience.study.rows import fingerprint, parts, rows_of, training_rows
 from consilience.study.site import check_commitment, first_message
+from consilience.study.spending import release_once
 from consilience.tree import Tree
 
 PAUSE = 3.0  # seconds between two attempts to connect
@@ -78,7 +79,7 @@ def site_of(
         say: Is given a sentence for each rare value that was merged.
         replace: Whether other rows than those of an earlier start are taken.
         book: Its book of masks, in a study that masks; by default in the folder. It outlives folders of single runs.
-        ledger: What it ever released about its rows; by default in the folder. Counts are entered into it.
+        ledger: What it ever released about its rows; by default in the folder. Replies and counts are entered into it.
 
     Raises:
         InputError: The table does not fit the study, is another than before, or leaves too few rows to train on.
@@ -109,8 +110,10 @@ def site_of(
     mask = None
     count = None
     book = book or book_path(study, member, folder)
+    ledger = ledger or folder / f"{member.name}.ledger"
+    if agreement.privacy is not None:
+        agreement.privacy.check(len(study.active), sum(site.rows for site in study.active))
     if describe_counts(agreement):
-        ledger = ledger or folder / f"{member.name}.ledger"
         count = partial(_count, study, member, key, rows.calibrate, folder, book, ledger)
     if agreement.secure:
         masks = MaskBook(book, study, member, key)
@@ -130,6 +133,7 @@ def site_of(
         first=first,
         mask=mask,
         count=count,
+        release=partial(release_once, folder / f"{member.name}.sent", ledger, study, member, key, rows.train),
     )
 
 

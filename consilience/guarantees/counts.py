@@ -11,7 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from consilience.privacy.discrete import Source, discrete_gaussian
+from consilience.privacy.discrete import discrete_gaussian
+from consilience.privacy.entropy import Source
 from consilience.privacy.fixed_point import decode
 from consilience.privacy.mechanisms import STEP
 

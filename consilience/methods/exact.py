@@ -24,7 +24,7 @@ from consilience.pooling.summands import Summation, Total
 from consilience.pooling.sums import Sums, add, check_memory, compress, doubt, in_parts, summarise
 from consilience.posterior import Point
 from consilience.predictive import Distribution, Predictive
-from consilience.privacy.discrete import Source
+from consilience.privacy.entropy import Source
 from consilience.privacy.mechanisms import Privacy, Released, add_released
 from consilience.settings import added
 from consilience.task import Task

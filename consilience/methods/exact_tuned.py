@@ -39,7 +39,7 @@ from consilience.pooling.noisy import LOG_TEMPERATURES, choose_temperature, sum_
 from consilience.pooling.summands import Summation
 from consilience.pooling.sums import Sums, in_chunks
 from consilience.predictive import Predictive, log_prob, tempered
-from consilience.privacy.discrete import Source
+from consilience.privacy.entropy import Source
 from consilience.privacy.mechanisms import Privacy, Released, add_released
 from consilience.settings import added
 from consilience.task import Task

@@ -58,7 +58,7 @@ from consilience.pooling.sums import Sums, add, check_memory, doubt, in_parts, s
 from consilience.posterior import Dense, Point, Posterior, Samples, centre, draw, members
 from consilience.predictive import Distribution, Predictive
 from consilience.prior import WIDE
-from consilience.privacy.discrete import Source
+from consilience.privacy.entropy import Source
 from consilience.privacy.mechanisms import Privacy, Released, add_released
 from consilience.settings import added
 from consilience.task import Task

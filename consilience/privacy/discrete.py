@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import decimal
 import math
-import os
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,87 +25,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from consilience.errors import InputError
-from consilience.key import Key
+from consilience.privacy.entropy import Source
 
 NEAR = 2.0**-45  # of a probability, beyond which rounding cannot decide: exp and its argument err by less than 1e-15
 MORE_BITS = 192  # of a random number, where it can
 DIGITS = 90  # of a probability then
 LARGEST = 2.0**45  # σ, with which numbers and their squares' rounding stay as assumed
-Words = NDArray[np.uint64]
 Whole = NDArray[np.int64]
 Real = NDArray[np.float64]
 Yes = NDArray[np.bool_]
-
-
-class Source(Protocol):
-    """Where random bits come from.
-
-    Attributes:
-        simulated: Whether somebody who knows a run's seed knows them too.
-    """
-
-    simulated: bool
-
-    def words(self, count: int) -> Words:
-        """Draw words of 64 bits.
-
-        Args:
-            count: How many.
-
-        Returns:
-            Uniform numbers [count].
-        """
-
-
-class Entropy:
-    """The operating system's random bits: for noise that protects somebody."""
-
-    simulated = False
-
-    def words(self, count: int) -> Words:
-        """Draw words of 64 bits, as `Source.words` says.
-
-        Args:
-            count: How many.
-
-        Returns:
-            Uniform numbers [count].
-
-        Raises:
-            InputError: The operating system has none to give.
-        """
-        try:
-            content = os.urandom(8 * count)
-        except (OSError, NotImplementedError) as error:
-            raise InputError(
-                f"The operating system gives no random numbers ({error}), and noise from anywhere else can be "
-                "subtracted: nothing is sent; try again on a machine that does."
-            ) from error
-        return np.frombuffer(content, dtype=np.uint64)
-
-
-class Simulated:
-    """Random bits from a run's seed, so that a simulation can be repeated. Whoever knows the seed can subtract them.
-
-    Args:
-        key: What they come from.
-    """
-
-    simulated = True
-
-    def __init__(self, key: Key) -> None:
-        self.generator = np.random.Generator(np.random.Philox(key=int(key.seed) & (2**64 - 1)))
-
-    def words(self, count: int) -> Words:
-        """Draw words of 64 bits, as `Source.words` says.
-
-        Args:
-            count: How many.
-
-        Returns:
-            Uniform numbers [count].
-        """
-        return self.generator.integers(0, 2**64, count, dtype=np.uint64)
 
 
 def discrete_gaussian(count: int, sigma: float, source: Source) -> Tensor:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,6 +21,78 @@ from consilience.errors import InputError
 from consilience.key import Key
 
 _SECRET: ContextVar[bool] = ContextVar("secret", default=False)
+Words = NDArray[np.uint64]
+
+
+class Source(Protocol):
+    """Where random bits come from.
+
+    Attributes:
+        simulated: Whether somebody who knows a run's seed knows them too.
+    """
+
+    simulated: bool
+
+    def words(self, count: int) -> Words:
+        """Draw words of 64 bits.
+
+        Args:
+            count: How many.
+
+        Returns:
+            Uniform numbers [count].
+        """
+
+
+class Entropy:
+    """The operating system's random bits: for noise that protects somebody."""
+
+    simulated = False
+
+    def words(self, count: int) -> Words:
+        """Draw words of 64 bits, as `Source.words` says.
+
+        Args:
+            count: How many.
+
+        Returns:
+            Uniform numbers [count].
+
+        Raises:
+            InputError: The operating system has none to give.
+        """
+        try:
+            content = os.urandom(8 * count)
+        except (OSError, NotImplementedError) as error:
+            raise InputError(
+                f"The operating system gives no random numbers ({error}), and noise from anywhere else can be "
+                "subtracted: nothing is sent; try again on a machine that does."
+            ) from error
+        return np.frombuffer(content, dtype=np.uint64)
+
+
+class Simulated:
+    """Random bits from a run's seed, so that a simulation can be repeated. Whoever knows the seed can subtract them.
+
+    Args:
+        key: What they come from.
+    """
+
+    simulated = True
+
+    def __init__(self, key: Key) -> None:
+        self.generator = np.random.Generator(np.random.Philox(key=int(key.seed) & (2**64 - 1)))
+
+    def words(self, count: int) -> Words:
+        """Draw words of 64 bits, as `Source.words` says.
+
+        Args:
+            count: How many.
+
+        Returns:
+            Uniform numbers [count].
+        """
+        return self.generator.integers(0, 2**64, count, dtype=np.uint64)
 
 
 @contextmanager
@@ -73,14 +146,20 @@ def protecting_normal(key: Key, like: Tensor) -> Tensor:
     return key.normal_like(like)
 
 
+def noise_source(key: Key) -> Source:
+    """Choose where the bits of noise come from.
+
+    Args:
+        key: What they come from in a simulation.
+
+    Returns:
+        The operating system within `secret_draws`, the key elsewhere.
+    """
+    if are_secret():
+        return Entropy()
+    return Simulated(key)
+
+
 def _uniform(n: int) -> NDArray[np.float64]:
     """Multiples of 2⁻⁵³ in [0, 1), from the operating system."""
-    try:
-        content = os.urandom(8 * n)
-    except (OSError, NotImplementedError) as error:
-        raise InputError(
-            f"The operating system gives no random numbers ({error}), and noise from anywhere else can be subtracted: "
-            "nothing is sent; try again on a machine that does."
-        ) from error
-    words = np.frombuffer(content, dtype=np.uint64) >> np.uint64(11)
-    return words.astype(np.float64) * 2.0**-53
+    return (Entropy().words(n) >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -29,7 +29,8 @@ from torch import Tensor
 
 from consilience.errors import InputError, unknown_name
 from consilience.privacy.accountant import check_budget, mu_of
-from consilience.privacy.discrete import Source, discrete_gaussian
+from consilience.privacy.discrete import discrete_gaussian
+from consilience.privacy.entropy import Source
 from consilience.privacy.fixed_point import decode, encode
 
 STEP = 2.0**-20  # of released sums

@@ -26,7 +26,7 @@ from consilience.guarantees.sets import Guarantee, contains
 from consilience.key import Key, Stream
 from consilience.method import Method
 from consilience.predictive import Predictive
-from consilience.privacy.discrete import Simulated
+from consilience.privacy.entropy import Simulated
 from consilience.runs.result import Result
 from consilience.scoring.times import grid_of, with_baseline
 from consilience.task import Task

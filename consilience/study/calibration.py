@@ -35,7 +35,7 @@ from consilience.handover.files import open_file
 from consilience.handover.masking import MaskBook, book_path, counts_of
 from consilience.handover.summing import mask_table
 from consilience.pooling.summands import Cells
-from consilience.privacy.discrete import Entropy
+from consilience.privacy.entropy import Entropy
 from consilience.study.account import account
 from consilience.study.coordinator import ChosenFiles, left_out, own_key
 from consilience.study.model import Model, model_file

@@ -29,7 +29,6 @@ from consilience.method import Method, Needs
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import find_posterior
-from consilience.privacy.discrete import Entropy
 from consilience.privacy.entropy import secret_draws
 from consilience.privacy.rows import holds_rows
 from consilience.privacy.rules import SMALLEST_CELL, by_rule
@@ -304,7 +303,7 @@ def _reply(
     with torch.no_grad(), using_threads(threads_for(task)), secret_draws():
         client = client_view(method, message, data, memories, member.number, turn)
         try:
-            return alone(method, task, message, client, member.number, turn.round, Entropy())
+            return alone(method, task, message, client, member.number, turn.round)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"The message does not fit the study's model: {reason}. Ask for it again.") from error

@@ -5,13 +5,21 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.agreement.agreement import Agreement
+from consilience.agreement.members import Member, Study
 from consilience.data.sites import Data
 from consilience.disk.locks import lock_file
+from consilience.disk.writing import PRIVATE, write_whole
+from consilience.errors import InputError
+from consilience.formats.codec import kept_types_of
+from consilience.formats.envelope import Header, seal
+from consilience.handover.files import open_file
+from consilience.parties import Reply
 from consilience.privacy.budget import Hashes, Release, hash_rows, read_budget, today, write_budget
 
 
@@ -76,6 +84,71 @@ def charge(
             budget = budget.limit(agreement.epsilon, agreement.delta)
         charged = budget.charge(release, repeated)
         write_budget(path, charged)
+
+
+def release_once(
+    path: Path,
+    ledger: Path,
+    study: Study,
+    member: Member,
+    key: Ed25519PrivateKey,
+    data: Data,
+    round: int,
+    question: str,
+    make: Callable[[], Reply],
+) -> Reply:
+    """Make a reply and enter it into the ledger; one with noise is kept, and never drawn again.
+
+    It is kept before it is entered, and entered before it leaves: killed in between, a site hands over what it kept,
+    which is then entered. If what was kept is lost, another draw is another release.
+
+    Args:
+        path: Where replies with noise are kept.
+        ledger: The site's ledger.
+        study: The study.
+        member: This site.
+        key: Its private key.
+        data: The rows that it is made from.
+        round: The round, from 1 on.
+        question: What is answered, as a digest.
+        make: Makes the reply.
+
+    Returns:
+        The reply.
+
+    Raises:
+        InputError: The round was answered to another question, or the budget does not allow it.
+    """
+    agreement = study.agreement
+    if agreement.privacy is None:
+        reply = make()
+        charge(ledger, agreement, key, data, "reply", round)
+        return reply
+    kept = _read_kept(path, study)
+    repeated = str(round) in kept
+    if repeated and kept[str(round)][0] != question:
+        raise InputError(
+            f"This site has answered round {round} to another question, and a second answer with other noise would "
+            "cost twice the privacy budget: let the server ask as it did before."
+        )
+    if not repeated:
+        kept[str(round)] = (question, make())
+        values = {number: (reply.send, reply.size, reply.keep) for number, (_, reply) in kept.items()}
+        questions = {number: asked for number, (asked, _) in kept.items()}
+        header = Header("memory", agreement.hash, agreement.name, member.name, round, {"questions": questions})
+        write_whole(path, seal(values, header, key), "Make room, and let the server ask again.", PRIVATE)
+    charge(ledger, agreement, key, data, "reply", round, mu_of_round(agreement, round), repeated)
+    return kept[str(round)][1]
+
+
+def _read_kept(path: Path, study: Study) -> dict[str, tuple[str, Reply]]:
+    """What was answered with noise, and to which question, by round."""
+    if not path.exists():
+        return {}
+    envelope = open_file(study, path, "memory")
+    by_round = envelope.value(kept_types_of(study.agreement.build_method()))
+    questions = envelope.header.about["questions"]
+    return {number: (questions[number], Reply(*value)) for number, value in by_round.items()}
 
 
 def with_limit(path: Path, epsilon: float | None, delta: float | None) -> None:

@@ -37,7 +37,7 @@ from consilience.pooling.noisy_derivatives import (
     scale_of,
     sum_derivatives,
 )
-from consilience.privacy.discrete import Simulated
+from consilience.privacy.entropy import Simulated
 from consilience.privacy.mechanisms import Privacy, add_released
 
 NINETY = 1.6449

@@ -50,7 +50,8 @@ from consilience.pooling.noisy import (
 )
 from consilience.pooling.sums import summarise
 from consilience.predictive import Distribution, tempered
-from consilience.privacy.discrete import Simulated, discrete_gaussian
+from consilience.privacy.discrete import discrete_gaussian
+from consilience.privacy.entropy import Simulated
 from consilience.privacy.fixed_point import decode, encode
 from consilience.privacy.mechanisms import MOST, STEP, Clipped, Privacy, Released
 

@@ -265,7 +265,7 @@ def test_a_served_model_names_everyone_who_sent_something(
 
     monkeypatch.setattr("consilience.flower.server.connect", connected)
     monkeypatch.chdir(tmp_path)
-    words = ("--key", "server.key", "--insecure", "--min-replies", "1", "--deadline", "0.2")
+    words = ("--key", "server.key", "--insecure", "--min-replies", "1", "--deadline", "2")
 
     code, said, logged = invoke("study", "serve", "study.toml", *words)
 

@@ -28,7 +28,7 @@ from consilience.guarantees.kinds import (
 from consilience.guarantees.scores import Score
 from consilience.guarantees.sets import Guarantee
 from consilience.key import Key
-from consilience.privacy.discrete import Simulated
+from consilience.privacy.entropy import Simulated
 
 BALANCED = (40, 40, 40)
 UNBALANCED = (12, 30, 78)

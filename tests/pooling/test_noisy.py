@@ -27,7 +27,7 @@ from consilience.pooling.noisy import (
 )
 from consilience.pooling.sums import summarise
 from consilience.predictive import Normal
-from consilience.privacy.discrete import Simulated
+from consilience.privacy.entropy import Simulated
 from consilience.privacy.mechanisms import STEP, Clipped, Privacy, Released, add_released
 
 PRIVACY = Privacy(1.0, 1e-5)

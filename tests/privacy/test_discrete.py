@@ -14,7 +14,8 @@ from consilience.errors import InputError
 from consilience.key import Key
 from consilience.privacy import discrete
 from consilience.privacy.accountant import delta_of
-from consilience.privacy.discrete import Entropy, Simulated, discrete_gaussian
+from consilience.privacy.discrete import discrete_gaussian
+from consilience.privacy.entropy import Entropy, Simulated
 
 
 def weights(sigma: float, reach: int) -> np.ndarray:

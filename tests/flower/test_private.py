@@ -1,0 +1,122 @@
+"""A private study over Flower's messages: noise that nobody can repeat, drawn once, and paid for before it leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flower]'")
+
+import loopback
+import studies
+import torch
+from rounds import server_key
+
+from consilience.agreement.members import Study
+from consilience.errors import InputError
+from consilience.flower.client import Site
+from consilience.flower.server import Deployed, rounds
+from consilience.flower.site import site_of
+from consilience.formats.signature import read_key
+from consilience.parties import Reply
+from consilience.privacy.accountant import epsilon_of
+from consilience.privacy.budget import read_budget
+from consilience.privacy.mechanisms import Released
+from consilience.study.spending import release_once
+
+PRIVATE: dict[str, Any] = {"method": "exact", "settings": (), "epsilon": 3.0, "delta": 1e-3}
+
+
+def sites_of(study: Study, folder: Path) -> list[Site]:
+    made = []
+    for member in study.active:
+        table = studies.table(folder / f"{member.name}.csv", studies.rows(member.number))
+        key = read_key(folder / f"{member.name}.key")
+        made.append(site_of(study, member, key, table, folder / f"{member.name}.site"))
+    return made
+
+
+def serve(study: Study, folder: Path, out: str) -> Deployed:
+    grid = loopback.Loopback(sites_of(study, folder))
+    return rounds(study, server_key(folder), grid, folder / out, wait=0.2, deadline=5.0)
+
+
+def test_rounds_are_private_paid_for_and_repeated_not_redrawn(tmp_path: Path) -> None:
+    """Two runs of one study: the second is asked the same, and gets the same bytes at no further cost."""
+    study = studies.study(tmp_path, **PRIVATE)
+
+    first = serve(study, tmp_path, "first")
+    ledger = tmp_path / "north.site" / "north.ledger"
+    budget = read_budget(ledger)
+    second = serve(study, tmp_path, "second")
+
+    assert all(isinstance(reply.payload, Released) and float(reply.size) == 0 for reply in first.replies)
+    assert epsilon_of(1e-3, budget.spent()) == pytest.approx(3.0, rel=1e-6)
+    for a, b in zip(first.replies, second.replies, strict=True):
+        assert torch.equal(a.payload.values, b.payload.values)
+    assert len(read_budget(ledger).releases) == len(budget.releases) == 1
+
+
+def test_noise_is_secret(tmp_path: Path) -> None:
+    """Two sites' folders of one study, rows and seed: nobody can compute the noise from them."""
+    values = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        values.append(serve(studies.study(folder, **PRIVATE), folder, "run").replies[0].payload.values)
+    assert not torch.equal(values[0], values[1])
+
+
+def test_another_question_and_a_lost_reply_are_refused(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, **PRIVATE)
+    member = study.member("north")
+    site = sites_of(study, tmp_path)[member.number]
+    kept, ledger = tmp_path / "n.sent", tmp_path / "n.ledger"
+    where = (kept, ledger, study, member, read_key(tmp_path / "north.key"), site.data, 1)
+    drawn: list[float] = []
+
+    def make() -> Reply:
+        drawn.append(0.0)
+        return Reply(Released(torch.zeros(3), torch.ones(())), torch.zeros(()))
+
+    release_once(*where, "question", make)
+    release_once(*where, "question", make)
+    assert len(drawn) == 1
+    with pytest.raises(InputError, match="other noise would cost twice"):
+        release_once(*where, "another", make)
+    kept.unlink()
+    with pytest.raises(InputError, match="Nothing is sent"):
+        release_once(*where, "question", make)
+
+
+def test_what_the_budget_does_not_allow_does_not_leave_but_is_paid_for_if_kept(tmp_path: Path) -> None:
+    """Killed between keeping and entering, the ledger is charged when the same is asked again."""
+    study = studies.study(tmp_path, **PRIVATE)
+    member = study.member("north")
+    site = sites_of(study, tmp_path)[member.number]
+    kept, ledger = tmp_path / "n.sent", tmp_path / "n.ledger"
+    where = (kept, ledger, study, member, read_key(tmp_path / "north.key"), site.data, 1)
+
+    def make() -> Reply:
+        return Reply(Released(torch.zeros(3), torch.ones(())), torch.zeros(()))
+
+    release_once(*where, "question", make)
+    ledger.unlink()  # as if it had been killed before it was written
+    release_once(*where, "question", make)
+    assert len(read_budget(ledger).releases) == 1
+
+
+def test_a_study_without_noise_is_entered_too(tmp_path: Path) -> None:
+    """A later promise about the same rows would be empty."""
+    study = studies.study(tmp_path, method="exact", settings=())
+    serve(study, tmp_path, "run")
+    ledger = read_budget(tmp_path / "north.site" / "north.ledger")
+    assert [release.mu for release in ledger.releases] == [float("inf")]
+
+
+def test_delta_above_one_over_the_rows_is_refused_before_a_site_waits(tmp_path: Path) -> None:
+    study = studies.study(tmp_path, committed=400, **PRIVATE)
+    with pytest.raises(InputError, match="1,200 rows"):
+        sites_of(study, tmp_path)
