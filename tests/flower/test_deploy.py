@@ -219,7 +219,7 @@ def test_a_site_answers_one_run_of_a_study_and_goes_on_with_a_resumed_one(tmp_pa
         grid = loopback.Loopback([site], lambda k, reply: [] if reply.metadata.group_id == lost else [reply])
         grid.app = responder(site, folder, lambda line: None)  # type: ignore[assignment]
         key = read_key(tmp_path / "server.key")
-        return rounds(study, key, grid, tmp_path / out, wait=0.2, deadline=0.2, resume=resume)
+        return rounds(study, key, grid, tmp_path / out, wait=0.2, deadline=2.0, resume=resume)
 
     with pytest.raises(InputError, match="round 2: no reply within"):
         run("one", lost="2")
