@@ -46,12 +46,10 @@ def mean(trials: Trials, column: str, row: str, score: str) -> float | None:
 
 
 def chosen_map(trials: Trials, data: str, row: str) -> str:
-    """The map with the lowest NLL on validation rows of other seeds; the only one where nothing was to be chosen."""
-    maps = sorted({column.split("/")[1] for column in trials if column.startswith(f"{data}/")})
-    scored = {m: nll for m in maps if (nll := mean(trials, f"{data}/{m}/validation", row, "nll")) is not None}
-    if not scored:
-        return maps[0]
-    return min(scored, key=lambda m: scored[m])
+    """The map, with the bound that was run on test rows, of the lowest NLL on validation rows of other seeds."""
+    tested = [column for column in trials if column.startswith(f"{data}/") and column.endswith("/test")]
+    maps = sorted(column.removeprefix(f"{data}/").removesuffix("/test") for column in tested)
+    return min(maps, key=lambda m: mean(trials, f"{data}/{m}/validation", row, "nll") or 0.0)
 
 
 def cell(trials: Trials, data: str, row: str) -> str:
@@ -61,7 +59,7 @@ def cell(trials: Trials, data: str, row: str) -> str:
     if None in values:
         return "–"
     accuracy, nll, ece = values
-    width = map_.partition(":")[2]
+    width = map_.partition("/")[0].partition(":")[2]
     return f"{accuracy:.1%}; {nll:.3f}; {ece:.3f}" + (f" ({width})" if width else "")
 
 
@@ -88,7 +86,8 @@ def page(trials: Trials) -> str:
         columns = [column for column in trials if column.startswith(f"{data}/") and column.endswith("/test")]
         if columns:
             seeds = min(len(trials[column]) for column in columns)
-            parts += [f"### {title}, {seeds} seed{'s' * (seeds > 1)}", table(trials, data)]
+            bound = columns[0].split("/")[2]
+            parts += [f"### {title}, {seeds} seed{'s' * (seeds > 1)}, bound: {bound}", table(trials, data)]
     return "\n\n".join(parts)
 
 

@@ -67,7 +67,7 @@ CENTRES |= {"ca": (0.5, 1)}  # round numbers that nobody computed from these row
 BOUNDS: dict[str, Callable[[int], Bounded]] = {
     "centred": lambda width: Bounded(0.0, GRID**2),  # each row without its mean in each cell, all at length 1
     "unit": lambda width: Bounded(0.0),  # all rows at length 1
-    "root": lambda width: Bounded(math.sqrt(width)),  # at most √D, the usual length of D scaled columns
+    "full": lambda width: Bounded(math.sqrt(width)),  # at most √D, the usual length of D scaled columns
     "half": lambda width: Bounded(math.sqrt(width) / 2),
 }
 
@@ -173,7 +173,7 @@ class Choice(NamedTuple):
 
 IMAGES = ("conv:128", "conv:512"), ("centred", "unit")
 CHOICES = {
-    "heart_disease": Choice(("identity",), ("root", "half", "unit"), tuple(range(100, 110)), tuple(range(10))),
+    "heart_disease": Choice(("identity",), ("full", "half", "unit"), tuple(range(100, 110)), tuple(range(10))),
     "digits": Choice(("conv:64", "conv:128"), ("centred", "unit"), tuple(range(100, 105)), tuple(range(10))),
     "mnist": Choice(*IMAGES, (100,), (0, 1, 2)),
     "fashion_mnist": Choice(*IMAGES, (100,), (0, 1, 2)),
