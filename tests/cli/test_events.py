@@ -8,7 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tiny import Invoke
+
+import consilience as co
 
 
 @pytest.fixture
@@ -202,3 +205,42 @@ def test_a_study_of_counts_by_commands(invoke: Invoke, tables: str, tmp_path: Pa
         "site", "evaluate", "trial.model", "sites/east.csv", "--study", "trial.toml", "--key", "east.key"
     )
     assert "deviance" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [SURVIVAL, ["--target", "visits", "--task", "counts"]], ids=["times", "counts"])
+def test_a_run_folder_predicts_as_its_module_does(
+    invoke: Invoke, tables: str, tmp_path: Path, words: list[str]
+) -> None:
+    """The command, `Result.predict` and the module are three ways to one mean and one variance."""
+    assert invoke("run", "--data", tables, *words, "--out", "run", "--no-bounds")[0] == 0
+
+    assert invoke("predict", "run", "sites/west.csv", "-o", "rows.csv")[0] == 0
+
+    result = co.load(tmp_path / "run")
+    x = result.read(tmp_path / "sites" / "west.csv").x
+    made = result.predict(x)
+    assert made.mean is not None and made.var is not None
+    module = result.to_module()(x.float()).detach()
+    torch.testing.assert_close(module, torch.stack([made.mean, made.var], 1).float(), rtol=1e-4, atol=1e-5)
+    with (tmp_path / "rows.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    column = "log-hazard" if words is SURVIVAL else "mean"
+    assert [float(line[column]) for line in lines] == pytest.approx(made.mean.tolist(), rel=1e-5, abs=1e-6)
+    if made.survival is not None:
+        shown = [name for name in lines[0] if name.startswith("S(")]
+        assert made.times is not None
+        last = int((made.times - float(shown[-1][2:-1])).abs().argmin())
+        assert [float(line[shown[-1]]) for line in lines] == pytest.approx(made.survival[:, last].tolist(), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_settings_are_tuned_on_times(invoke: Invoke, tables: str, tmp_path: Path) -> None:
+    (tmp_path / "grid.json").write_text('{"tolerance": [1e-2, 1e-8]}')
+
+    code, printed, error = invoke(
+        "tune", "glm", "--data", tables, *SURVIVAL, "--grid", "grid.json", "--budget", "2", "--out", "tuned"
+    )
+
+    assert code == 0, error
+    assert "tolerance" in printed
