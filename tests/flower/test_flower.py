@@ -30,7 +30,7 @@ from consilience.engines import Sequential, Turn
 from consilience.engines import engine as engine_of
 from consilience.errors import InputError
 from consilience.flower import wire
-from consilience.flower.client import Site, answer, recall, remember
+from consilience.flower.client import Site, answer, recall, remember, reply_to
 from consilience.flower.engine import Flower
 from consilience.flower.site import read_kept, write_state
 from consilience.formats.codec import kept_types_of, types_of
@@ -240,7 +240,7 @@ def test_a_site_refuses_what_it_did_not_agree_to(what: str) -> None:
     about, why = REQUESTS[what]
     one, message, context = site()
 
-    reply = answer(one, changed(message, **about), context)
+    reply = answer(one, changed(message, **about), context, reply_to)
 
     assert reply.has_error() and why in reply.error.reason
 
@@ -258,10 +258,10 @@ OUTSIDE: dict[str, dict[str, Any]] = {
 def test_a_site_answers_the_rounds_of_its_study_only(what: str) -> None:
     one, message, context = site(turns=TURNS)
 
-    reply = answer(one, changed(message, **OUTSIDE[what]), context)
+    reply = answer(one, changed(message, **OUTSIDE[what]), context, reply_to)
 
     assert reply.has_error() and "no round of the study" in reply.error.reason
-    assert answer(one, message, context).has_content()
+    assert answer(one, message, context, reply_to).has_content()
 
 
 def test_a_site_answers_a_round_once_or_the_same_question_again() -> None:
@@ -272,31 +272,31 @@ def test_a_site_answers_a_round_once_or_the_same_question_again() -> None:
     other = engine.requests(METHOD, task.init(Key(8)), [1], TURN)[1]
     later = engine.requests(METHOD, task.init(Key(8)), [1], TURNS[1])[1]
 
-    first, again = (answer(one, message, context) for _ in range(2))
+    first, again = (answer(one, message, context, reply_to) for _ in range(2))
     assert wire.digest(first.content) == wire.digest(again.content)
-    assert "start the site with another folder for a second run" in answer(one, other, context).error.reason
-    assert answer(one, later, context).has_content()
-    assert "has answered round 2" in answer(one, message, context).error.reason
+    assert "start the site with another folder for a second run" in answer(one, other, context, reply_to).error.reason
+    assert answer(one, later, context, reply_to).has_content()
+    assert "has answered round 2" in answer(one, message, context, reply_to).error.reason
 
 
 def test_a_site_refuses_kinds_and_sizes_outside_its_study() -> None:
     one, message, context = site(rules=Rules(leaves=("Samples",)))
-    assert "holds a 'Point', which the study does not let leave" in answer(one, message, context).error.reason
+    assert "holds a 'Point', which the study does not let leave" in answer(one, message, context, reply_to).error.reason
 
     one, message, context = site(rules=Rules(most_bytes=100))
-    assert "more than the 100 agreed" in answer(one, message, context).error.reason
+    assert "more than the 100 agreed" in answer(one, message, context, reply_to).error.reason
 
 
 def test_a_site_logs_both_ways_with_size_and_hash() -> None:
     lines: list[dict[str, Any]] = []
     one, message, context = site(log=lines.append)
 
-    reply = answer(one, message, context)
+    reply = answer(one, message, context, reply_to)
 
     assert [line["way"] for line in lines] == ["in", "out"]
     assert [line["bytes"] for line in lines] == [wire.weight(m.content) for m in (message, reply)]
     assert [line["sha256"] for line in lines] == [wire.digest(m.content) for m in (message, reply)]
-    answer(one, changed(message, study="x"), context)
+    answer(one, changed(message, study="x"), context, reply_to)
     assert "another study" in lines[-1]["refused"]
 
 
@@ -314,7 +314,7 @@ def test_an_unexpected_error_at_a_site_is_answered_without_its_text() -> None:
     one, message, context = site()
     broken = one.data._replace(x=one.data.x[:, :1])  # torch's complaint would name shapes, and might name values
 
-    reply = answer(Site(1, "b", METHOD, one.task, broken), message, context)
+    reply = answer(Site(1, "b", METHOD, one.task, broken), message, context, reply_to)
 
     assert reply.error.reason == "RuntimeError; the site's own log says more."
 
@@ -339,7 +339,7 @@ def test_what_a_methods_file_imports_does_not_cross() -> None:
 def test_a_method_that_replies_with_rows_is_refused_at_the_site() -> None:
     one, message, context = site(SendsRows())
 
-    reply = answer(one, message, context)
+    reply = answer(one, message, context, reply_to)
 
     assert reply.error.reason == "a 'Data' may not leave a site."
 
@@ -365,7 +365,10 @@ def test_a_method_that_sends_rows_is_stopped_at_the_site(part: Callable[[Data], 
 
     one, message, context = site(Sends())
 
-    assert answer(one, message, context).error.reason == "the reply holds rows of this site, which never leave it."
+    assert (
+        answer(one, message, context, reply_to).error.reason
+        == "the reply holds rows of this site, which never leave it."
+    )
 
 
 STARTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
@@ -388,8 +391,8 @@ def test_a_site_starts_from_no_message_that_the_method_does_not_send(what: str) 
     good, bad = (engine.requests(METHOD, message, [1], TURN)[1] for message in (start, chosen))
     context = Context(1, 101, {}, RecordDict(), {})
 
-    assert sentence in answer(one, bad, context).error.reason
-    assert answer(one, good, context).has_content()
+    assert sentence in answer(one, bad, context, reply_to).error.reason
+    assert answer(one, good, context, reply_to).has_content()
 
 
 @pytest.mark.parametrize(
@@ -636,7 +639,7 @@ def test_a_request_is_answered_only_as_the_coordinator_signed_it(what: str) -> N
     elif what == "changed on its way":
         content["arrays"] = wire.pack({"message": task.init(Key(8))}, types_of(METHOD))[0]
 
-    reply = answer(one, Message(content, 100, "train", group_id="1"), Context(1, 100, {}, RecordDict(), {}))
+    reply = answer(one, Message(content, 100, "train", group_id="1"), Context(1, 100, {}, RecordDict(), {}), reply_to)
 
     assert reply.has_content() if what == "as signed" else "not signed by" in reply.error.reason
 
