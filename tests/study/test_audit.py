@@ -111,3 +111,10 @@ def test_a_site_is_shown_what_is_promised(tmp_path: Path, monkeypatch: pytest.Mo
     assert result.exit_code == 0, result.output
     assert "Differential privacy: ε = " in result.output
     assert "Not covered: the number of rows of each site" in result.output
+
+
+def test_private_sums_can_be_audited(tmp_path: Path) -> None:
+    """One number more leaves than was summed, the share of noise: the audit looks at sums alone."""
+    agreed = studies.agreement(tmp_path, method="exact", settings=(), epsilon=3.0, delta=1e-3)
+    data, _ = rows_of(agreed, studies.table(tmp_path / "x.csv", studies.rows(0)))
+    assert all(found.bound.epsilon <= 3.0 for found in audit_site(agreed, data, canaries=100, runs=1))
