@@ -281,9 +281,7 @@ def _score_by_sums(site: Site, canaries: Data, sent: Tree, server: Server) -> Te
     background = torch.zeros_like(start)
     if known is not None:
         background = total(site.prepare(known))
-    seen = _flat(sent)[
-        : len(background)
-    ]  # behind the sums stands how many shares of noise there are
+    seen = _flat(sent)[: len(background)]  # behind the sums stands how many shares of noise there are
     return fit_coins(parts, seen - background)
 
 
