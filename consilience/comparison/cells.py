@@ -12,13 +12,15 @@ from consilience.comparison.outcomes import Outcome
 from consilience.data.sites import Sites
 from consilience.errors import InputError
 from consilience.formats.settings import describe
-from consilience.formats.typed import restore_fields
+from consilience.formats.typed import matches, restore_fields
 from consilience.method import group, name
-from consilience.metrics.communication import Curve, curve
+from consilience.metrics.communication import SUMS, Curve, curve
 from consilience.runs.store import FORMAT, Store
 from consilience.task import Task
 
 Json: TypeAlias = dict[str, Any]
+Numbers: TypeAlias = dict[str, float | None]
+Intervals: TypeAlias = dict[str, list[float | None] | None]
 ROLES = ("train", "validation", "test")
 
 
@@ -62,8 +64,8 @@ class Cell:
     method: str
     needs: str
     rounds: int
-    metrics: dict[str, float | None] | None = None
-    intervals: Json | None = None
+    metrics: Numbers | None = None
+    intervals: Intervals | None = None
     tempered: Json | None = None
     reliability: list[Json] | None = None
     seconds: float = 0.0
@@ -73,7 +75,7 @@ class Cell:
     curve: Curve | None = None
     ece_if_calibrated: float | None = None
     worst_site: Json | None = None
-    best: dict[str, float | None] | None = None
+    best: Numbers | None = None
     own_rows: Json | None = None
     models: int | None = None
     newcomer: Json | None = None
@@ -125,7 +127,20 @@ class Cell:
             InputError: A value is of another type.
         """
         known = {f.name for f in dataclasses.fields(Cell)}
-        return restore_fields(Cell, {key: entry for key, entry in value.items() if key in known})
+        cell = restore_fields(Cell, {key: entry for key, entry in value.items() if key in known})
+        sound = {
+            "tempered": _is_scored(cell.tempered),
+            "own_rows": _is_scored(cell.own_rows),
+            "newcomer": _is_scored(cell.newcomer),
+            "reliability": all(_is_bin(entry) for entry in cell.reliability or ()),
+            "curve": all(_is_point(entry) for entry in cell.curve or ()),
+            "calibration": all(_is_site(entry) for entry in cell.calibration or ()),
+            "worst_site": matches(dict[str, str | float | None] | None, cell.worst_site),
+        }
+        for part, whole in sound.items():
+            if not whole:
+                raise InputError(f"The '{part}' of the row {cell.row} is damaged: delete its file to run it again.")
+        return cell
 
     def to_json(self) -> Json:
         """Write the cell as JSON; a failed one leaves out what it does not have."""
@@ -265,6 +280,35 @@ def claim(store: Store, file: str, value: Json, what: str, begun: str) -> None:
         raise InputError(
             f"{store.folder} holds another {what}: repeat it as it was to continue, or choose another folder."
         )
+
+
+def _is_scored(part: Json | None) -> bool:
+    """Whether a part of a cell, if it is there, has scores, and intervals and a temperature of the right kind."""
+    if part is None:
+        return True
+    fields = {"metrics": Numbers, "intervals": Intervals | None, "temperature": float | None}
+    return all(matches(kind, part.get(name)) for name, kind in fields.items()) and (
+        matches(Json | None, part.get("tempered")) and _is_scored(part.get("tempered"))
+    )
+
+
+def _is_site(entry: Json) -> bool:
+    """Whether an entry of the calibration by site has a number of rows, scores and bins."""
+    bins = entry.get("reliability") or []
+    whole = matches(int, entry.get("test")) and matches(list[Json], bins)
+    return whole and _is_scored(entry) and all(_is_bin(one) for one in bins)
+
+
+def _is_point(entry: Json) -> bool:
+    """Whether an entry of a curve has its round, what was sent so far, and numbers."""
+    return all(matches(float, entry.get(name)) for name in ("round", *SUMS)) and matches(Numbers, entry)
+
+
+def _is_bin(entry: Json) -> bool:
+    """Whether an entry of a reliability diagram has the ends of a bin, and numbers."""
+    fields = {"low": float, "high": float, "interval": list[float | None] | None}
+    fields |= dict.fromkeys(("count", "confidence", "accuracy"), float | None)
+    return all(matches(kind, entry.get(name)) for name, kind in fields.items())
 
 
 def _shallow(value: Any) -> Json:

@@ -29,7 +29,7 @@ from consilience.engines import choose_engine
 from consilience.engines.participation import Participation
 from consilience.engines.participation import check as check_participation
 from consilience.engines.participation import participation as as_participation
-from consilience.errors import refuse_damage, unknown_name
+from consilience.errors import InputError, refuse_damage, unknown_name
 from consilience.method import Method
 from consilience.models.remembered import remember_values
 from consilience.progress import track
@@ -291,9 +291,7 @@ def _fill(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Iter
     """
     place = f"cells/{slug(recipe.split or 'default')}/{recipe.seed}"
     files = {r.word: f"{place}/{slug(r.word)}.json" for r in rows}
-    cells = {
-        word: Cell.from_json(store.read_json(file)) for word, file in files.items() if (store.folder / file).exists()
-    }
+    cells = {word: _read_cell(store, file, word) for word, file in files.items() if (store.folder / file).exists()}
     lines: Json = {}
     lines_file = f"baselines/{slug(recipe.split or 'default')}/{recipe.seed}.json"
     if (store.folder / lines_file).exists():
@@ -313,8 +311,16 @@ def _fill(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Iter
     for outcome in outcomes(missing, task, sites, recipe.seed, plan.engine, plan.participation, plan.device):
         file = files[outcome.row.word]
         store.write_checked(file, Cell.from_outcome(outcome).to_json())
-        cells = {**cells, outcome.row.word: Cell.from_json(store.read_json(file))}  # as a resumed comparison sees it
+        cells = {**cells, outcome.row.word: _read_cell(store, file, outcome.row.word)}  # as a resumed comparison does
         yield problem, cells, lines
+
+
+def _read_cell(store: Store, file: str, word: str) -> Cell:
+    """A cell of the folder; not one of another row, whose file was put in its place."""
+    cell = Cell.from_json(store.read_json(file))
+    if cell.row != word:
+        raise InputError(f"{store.folder / file} is of another row: delete it, and the row is run again.")
+    return cell
 
 
 def _check(plan: Plan, rows: Sequence[Row], task: Task, sites: Sites) -> None:

@@ -259,7 +259,7 @@ def _try_point(
         if not (store.folder / file).exists():
             scored = run_trial(r, task, sites, seed, search.engine, search.device)
             store.write_checked(file, {"format": FORMAT, "point": point, "seed": seed, **scored})
-        scores = _read_trial(store, file)
+        scores = _read_trial(store, file, point, seed)
         if not scores.failure and search.score not in scores.metrics:
             raise unknown_name("score for this problem", search.score, scores.metrics)
         values.append(scores.metrics.get(search.score))
@@ -278,9 +278,11 @@ class _Scores(NamedTuple):
     failure: str
 
 
-def _read_trial(store: Store, file: str) -> _Scores:
-    """The scores of a trial in the folder."""
+def _read_trial(store: Store, file: str, point: Point, seed: int) -> _Scores:
+    """The scores of a trial in the folder; not those of another trial, whose file was put in its place."""
     saved = store.read_json(file)
+    if (saved.get("point"), saved.get("seed")) != (json.loads(json.dumps(point)), seed):
+        raise InputError(f"{store.folder / file} is of another trial: delete it, and the trial is run again.")
     with refuse_damage(f"{store.folder / file} is damaged: delete it, and the trial is run again."):
         return restore_fields(_Scores, {name: saved[name] for name in _Scores._fields})
 

@@ -5,7 +5,6 @@ Reports written by older versions lack some keys: what is missing is empty or No
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -13,6 +12,7 @@ from typing import TypeAlias
 from consilience.findings.wording import Json, score
 
 Span: TypeAlias = Sequence[float | None]
+LARGEST = 1e30  # beyond it no axis can be drawn, and no score means anything
 
 
 def finite_ends(interval: Span | None) -> tuple[float, float] | None:
@@ -24,7 +24,7 @@ def finite_ends(interval: Span | None) -> tuple[float, float] | None:
     Returns:
         The ends; None where one is missing or not finite.
     """
-    ends = [float(end) for end in interval or () if end is not None and math.isfinite(end)]
+    ends = [float(end) for end in interval or () if end is not None and abs(end) < LARGEST]
     if len(ends) != 2:
         return None
     return ends[0], ends[1]
@@ -58,7 +58,7 @@ class Scores:
             The score; None where it is missing or not finite.
         """
         x = self.metrics.get(key)
-        if x is None or not math.isfinite(x):
+        if x is None or not abs(x) < LARGEST:
             return None
         return float(x)
 
