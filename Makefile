@@ -15,7 +15,7 @@ demo: .venv/.ready      ## the main job, on data that ships with the package; en
 	$(BIN)/consilience demo --out demo
 
 test: .venv/.ready      ## the fast suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow and not flower"
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not flower"
 
 test-slow: .venv/.ready ## reproductions that take minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow

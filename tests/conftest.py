@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+from functools import cache
 from pathlib import Path
+from typing import Any, TextIO
 
 import pytest
 import torch
@@ -12,6 +15,9 @@ from hypothesis import settings
 from tiny import Invoke
 
 from consilience import cli
+
+pytest_plugins = ["costs"]
+LOOKED_AT = {"report", "experiments", "test_events.py", "test_damaged_cells.py"}  # tests that look at figures
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # a red test stays red; no clock decides
 settings.load_profile("repeatable")
@@ -30,9 +36,48 @@ def no_waiting_for_the_disk(request: pytest.FixtureRequest, monkeypatch: pytest.
         monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
+@cache
+def blank_figure() -> Any:
+    """A figure on which everything is drawn, and that nobody sees: rendering takes most of a report's time."""
+
+    class Blank(sys.modules["consilience.plots.drawing"].Figure):  # type: ignore[misc, name-defined]
+        def savefig(self, out: TextIO, **_: object) -> None:
+            out.write("<svg></svg>")
+
+    return Blank
+
+
+@pytest.fixture(autouse=True)
+def no_rendering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of reports stay blank where nobody looks at them."""
+    drawing = sys.modules.get("consilience.plots.drawing")  # matplotlib is not imported for this alone
+    if drawing is not None and not LOOKED_AT & {request.path.name, *request.path.parts}:
+        monkeypatch.setattr(drawing, "Figure", blank_figure())
+
+
 @pytest.fixture
-def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Invoke:
-    """The command line, run in an empty folder within this process."""
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training takes one step a pass: for tests of everything around it."""
+    module = importlib.import_module("consilience.training.chain")
+    pace = module._pace
+    monkeypatch.setattr(module, "_pace", lambda *words: pace(*words)._replace(steps=1, client_steps=1))
+
+
+@pytest.fixture
+def unhurried() -> None:
+    """Commands train as people's do: for tests in which numbers matter, and for slow ones always."""
+
+
+@pytest.fixture
+def invoke(
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Invoke:
+    """The command line, run in an empty folder within this process; in a hurry, unless asked otherwise."""
+    if request.node.get_closest_marker("slow") is None and "unhurried" not in request.fixturenames:
+        request.getfixturevalue("hurried")
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> tuple[int, str, str]:
