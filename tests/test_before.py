@@ -30,6 +30,7 @@ from tiny import Invoke
 import consilience as co
 from consilience.key import Key
 
+pytestmark = pytest.mark.usefixtures("unhurried")
 BEFORE = Path(__file__).parent / "before"
 EXACT = bool(os.environ.get("CONSILIENCE_EXACT"))
 LOADED = 1e-5  # nothing is trained: one pass through a small network in float32, whose rounding is 6e-8 a number

@@ -275,7 +275,7 @@ class Broadcasts:
             row: Rows for the shapes and types of `x` and `y` alone.
         """
         self.known: list[Broadcast | None] = []
-        self._next = _play_invented(method, task, Rehearsal(row))
+        self._next = _play_invented(abridge(method), task, Rehearsal(row))
 
     def until(self, round: int) -> Iterator[Broadcast | None]:
         """Look at the rounds one by one.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -35,13 +33,11 @@ def test_run_writes_everything_and_says_where(invoke: Invoke, tmp_path: Path) ->
     assert "report.html" in out and "NLL" in out
 
 
-def test_json_has_the_promised_keys(tmp_path: Path) -> None:
-    words = ["run", "beta", "--json", "--no-bounds", "--out", str(tmp_path / "r"), *ONE_SAMPLE]
-    done = subprocess.run(
-        [sys.executable, "-m", "consilience.cli", *words], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
+def test_json_has_the_promised_keys(tmp_path: Path, invoke: Invoke) -> None:
+    code, out, err = invoke("run", "beta", "--json", "--no-bounds", "--out", "r", *ONE_SAMPLE)
 
-    value = json.loads(done.stdout)  # run.json alone on standard output
+    assert code == 0, err
+    value = json.loads(out)  # run.json alone on standard output
 
     keys = "method data split sites rounds seed engine settings metrics intervals per_site worst_site history ledger"
     assert set(keys.split()) | {"seconds", "failures", "versions"} <= set(value)
@@ -50,7 +46,7 @@ def test_json_has_the_promised_keys(tmp_path: Path) -> None:
     assert {"up_bytes", "down_bytes", "up_floats", "down_floats"} <= set(value["ledger"])
     assert value["sites"] == 5 and value["method"] == "beta"
     assert value == Store(tmp_path / "r").read_report()  # without what tells damage
-    assert done.stderr == ""
+    assert err == ""
 
 
 def test_regression_scores(invoke: Invoke) -> None:

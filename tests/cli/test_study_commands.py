@@ -27,6 +27,7 @@ def place(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> Pl
     return Place(tmp_path, invoke, monkeypatch)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_one_round_from_start_to_predictions(place: Place) -> None:
     place.begun(*SHORT, "--method", "beta")
     checked = place.at("north", "site", "check", "sepsis.toml", "data.csv")

@@ -132,7 +132,7 @@ def test_two_workers_find_what_one_does(toy: Path) -> None:
     assert sorted(calls(toy)) == ["a 0 full None", "a 1 full None", "bb 0 full None", "bb 1 full None"]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_trial_that_diverges_costs_no_other(toy: Path, workers: int) -> None:
     (toy / "far.txt").touch()
     found = reproduce("papers/toy", [0, 1, 2], None, toy / "out", None, workers)

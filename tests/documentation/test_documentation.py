@@ -1,7 +1,8 @@
 """Every code block of the documentation runs, and what is generated from elsewhere is up to date.
 
 `python` blocks of a page run one after another; of `console` blocks the lines that begin with `$ consilience`, with ten
-epochs where the page leaves the default; output that a page prints below a command must be in what the command prints.
+epochs where the page leaves the default. The fast suite takes one step an epoch, the slow one all of them. Output that
+a page prints below a command must be in what the command prints.
 A block whose first line is `# not run here: …` tells its reader why. `# file: name.py` writes the block to that file.
 """
 
@@ -69,7 +70,19 @@ WITH_CODE = [p for p in PAGES if any(b.kind in ("python", "console") for b in bl
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: p.stem)
-def test_code_of_a_page_runs(page: Path, elsewhere: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("elsewhere", "hurried")
+def test_code_of_a_page_runs(page: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_page(page, invoke, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: p.stem)
+@pytest.mark.usefixtures("elsewhere")
+def test_code_of_a_page_trains(page: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_page(page, invoke, monkeypatch)
+
+
+def run_page(page: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for block in blocks(page):

@@ -14,6 +14,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 import consilience as co
+from consilience.agreement.rehearsal import Broadcasts
 from consilience.data import Data
 from consilience.flower.client import Site, client_app
 from consilience.flower.engine import Flower
@@ -67,7 +68,12 @@ class Loopback(Grid):
 
 
 def sites_of(method: co.Method, task: co.Task, data: Sequence[Data], **named: object) -> list[Site]:
-    return [Site(k, f"site {k}", method, task, d, **named) for k, d in enumerate(data)]  # type: ignore[arg-type]
+    """Sites that try the method's messages out once for all."""
+    broadcasts = Broadcasts(method, task, data[0])
+    sites = [Site(k, f"site {k}", method, task, d, **named) for k, d in enumerate(data)]  # type: ignore[arg-type]
+    for site in sites:
+        site.__dict__["broadcasts"] = broadcasts
+    return sites
 
 
 def flower(

@@ -39,7 +39,8 @@ def holder(kind: str, path: Path) -> Iterator[subprocess.Popen[str]]:
 
 def race(*rivals: Sequence[Try]) -> list[list[tuple[int, str]]]:
     """Run commands in as many processes as there are rivals, each try of all of them at once → codes and errors."""
-    context = get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["consilience.cli", "consilience.runs.run"])  # once for all races of a process
     barrier = context.Barrier(len(rivals))
     pipes = [context.Pipe(duplex=False) for _ in rivals]
     arguments = zip(rivals, pipes, strict=True)

@@ -65,7 +65,7 @@ def test_side_by_side_is_one_after_another() -> None:
         assert torch.allclose(tree.ravel(a.payload.params), tree.ravel(b.payload.params), atol=1e-6)
 
 
-@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("attempt", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2))])
 def test_groups_of_sites_in_threads_find_their_modes(attempt: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward-mode differentiation is not safe in threads: with it, groups of sites fail or are wrong."""
     monkeypatch.setattr("consilience.engines.vectorised.cores", lambda: 4)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from consilience.predictive import Distribution
 from consilience.runs.provenance import citation
 
 TURN = Turn(0, Key(3))
+Run = Callable[[str, str], co.Result]
 every = pytest.mark.parametrize(("name", "problem"), tiny.CASES)
 
 
@@ -33,7 +36,8 @@ def distance(a: tree.Tree, b: tree.Tree) -> float:
     return max((float(gap.max()) for gap in gaps if gap.numel()), default=0.0)
 
 
-def one_round(name: str, problem: str) -> tuple[co.Method, co.Task, co.Sites, object, list[Received], Server]:
+def play_round(name: str, problem: str) -> tuple[co.Method, co.Task, co.Sites, object, list[Received], Server]:
+    torch.manual_seed(0)
     task, sites = tiny.problem_of(name, problem)
     method = tiny.method(name)
     sites = sites.pooled() if method.pooled else sites
@@ -43,21 +47,59 @@ def one_round(name: str, problem: str) -> tuple[co.Method, co.Task, co.Sites, ob
     return method, task, sites, state, replies, server
 
 
+one_round = cache(play_round)  # for all tests: nothing changes what it was given, which is tested too
+
+
+def count_rounds(name: str) -> int:
+    """How many rounds show that a method goes on from where it was."""
+    if METHODS[name].one_shot:
+        return 1
+    return 2
+
+
+@pytest.fixture(scope="module")
+def scored_run() -> Run:
+    """A case → one round of it, with everything scored."""
+
+    @cache
+    def run(name: str, problem: str) -> co.Result:
+        torch.manual_seed(0)
+        task, sites = tiny.problem_of(name, problem)
+        sites = dataclasses.replace(sites, conformal=sites.test)  # in place of rows set aside
+        return co.run(tiny.method(name), task, sites, rounds=1, seed=4, level=0.5)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A case → all its rounds, one after another, in the folder that the case is named after."""
+    folder = tmp_path_factory.mktemp("whole")
+
+    @cache
+    def run(name: str, problem: str) -> co.Result:
+        torch.manual_seed(0)
+        task, sites = tiny.problem_of(name, problem)
+        out = folder / name / problem
+        return co.run(tiny.method(name), task, sites, rounds=count_rounds(name), engine="sequential", out=out)
+
+    return run
+
+
 def prediction(method: co.Method, task: co.Task, state: object, sites: co.Sites) -> list[Distribution]:
     models = method.personal(task, state) or [method.predictive(task, state)]
     return [model(sites.all_test.x) for model in models]
 
 
 @every
-def test_runs_and_scores(name: str, problem: str) -> None:
-    task, sites = tiny.problem_of(name, problem)
-    sites = dataclasses.replace(sites, conformal=sites.test)  # in place of rows set aside
+def test_runs_and_scores(name: str, problem: str, scored_run: Run) -> None:
+    _, sites = tiny.problem_of(name, problem)
 
-    result = co.run(tiny.method(name), task, sites, rounds=1, seed=4, level=0.5)
+    result = scored_run(name, problem)
 
-    wanted = (
-        {"accuracy", "nll", "brier", "ece"} if problem == "classification" else {"rmse", "nll", "crps", "coverage95"}
-    )
+    wanted = {"rmse", "nll", "crps", "coverage95"}
+    if problem == "classification":
+        wanted = {"accuracy", "nll", "brier", "ece"}
     assert wanted <= set(result.metrics)
     assert all(torch.isfinite(torch.tensor(v)) for v in result.metrics.values())
     assert len(result.report["per_site"]) == len(sites)  # bounds that pool the rows are scored by site too
@@ -79,7 +121,8 @@ def test_changes_nothing_it_was_given(name: str, problem: str) -> None:
 
 @every
 def test_same_key_same_result(name: str, problem: str) -> None:
-    first, second = one_round(name, problem), one_round(name, problem)
+    first = one_round(name, problem)
+    second = play_round(name, problem)
 
     assert distance(first[4], second[4]) == 0
     assert distance(first[0].aggregate(*first[1:2], *first[3:]), second[0].aggregate(*second[1:2], *second[3:])) == 0
@@ -118,16 +161,21 @@ def test_parallel_equals_sequential(name: str, problem: str) -> None:
 
 
 @every
-def test_flower_equals_sequential_to_the_last_bit(name: str, problem: str) -> None:
+def test_flower_equals_sequential_to_the_last_bit(name: str, problem: str, whole_run: Run) -> None:
     pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flower]'")
     import loopback
 
+    alone = whole_run(name, problem)
+    torch.manual_seed(0)
     task, sites = tiny.problem_of(name, problem)
     method = tiny.method(name)
-    rounds = 1 if method.one_shot else 3
 
-    alone = co.run(method, task, sites, rounds=rounds, engine="sequential")
-    over_messages = co.run(method, task, sites, rounds=rounds, engine=lambda data: loopback.flower(method, task, data))
+    over_messages = co.run(
+        *(method, task, sites),
+        rounds=count_rounds(name),
+        engine=lambda data: loopback.flower(method, task, data),
+        scored=False,
+    )
 
     assert distance([r.payload for r in alone.replies], [r.payload for r in over_messages.replies]) == 0
     assert distance(alone.state, over_messages.state) == 0
@@ -139,7 +187,10 @@ def test_engines_agree_in_float64_over_three_rounds(name: str, problem: str) -> 
     method = tiny.method(name)
     rounds = 1 if method.one_shot else 3
 
-    results = [co.run(method, task, sites, rounds=rounds, engine=engine) for engine in ("sequential", "vectorised")]
+    results = [
+        co.run(method, task, sites, rounds=rounds, engine=engine, scored=False)
+        for engine in ("sequential", "vectorised")
+    ]
 
     # A scalar fitted by a search (β, a temperature) is exact to the search's tolerance only, so weights are compared.
     payloads = [[r.payload for r in result.replies] for result in results]
@@ -157,10 +208,8 @@ def test_groups_of_clients_give_the_same(name: str, problem: str) -> None:
 
 
 @every
-def test_ledger_counts_what_was_sent(name: str, problem: str) -> None:
-    task, sites = tiny.problem_of(name, problem)
-
-    result = co.run(tiny.method(name), task, sites, rounds=1)
+def test_ledger_counts_what_was_sent(name: str, problem: str, scored_run: Run) -> None:
+    result = scored_run(name, problem)
 
     message = result.method.broadcast(result.method.init(result.task, result.server))
     assert result.report["ledger"]["up_bytes"] == sum(nbytes(r.payload) for r in result.replies)
@@ -179,18 +228,31 @@ def test_payload_and_state_survive_the_wire(name: str, problem: str) -> None:
 
 
 @every
-def test_stopping_and_going_on_changes_nothing(name: str, problem: str, tmp_path: Path) -> None:
+def test_stopping_and_going_on_changes_nothing(name: str, problem: str, whole_run: Run, tmp_path: Path) -> None:
+    whole = whole_run(name, problem)
+    torch.manual_seed(0)
     task, sites = tiny.problem_of(name, problem)
     method = tiny.method(name)
-    rounds = 1 if method.one_shot else 3
 
-    whole = co.run(method, task, sites, rounds=rounds, out=tmp_path / "whole")
-    co.run(method, task, sites, rounds=1, out=tmp_path / "parts")
-    parts = co.run(method, task, sites, rounds=rounds, out=tmp_path / "parts", resume=True)
+    co.run(method, task, sites, rounds=1, engine="sequential", out=tmp_path)
+    parts = co.run(method, task, sites, rounds=count_rounds(name), engine="sequential", out=tmp_path, resume=True)
 
     assert whole.metrics == parts.metrics
-    files = [tmp_path / part / "state.safetensors" for part in ("whole", "parts")]
-    assert files[0].read_bytes() == files[1].read_bytes()
+    assert whole.store is not None
+    assert (whole.store.folder / "state.safetensors").read_bytes() == (tmp_path / "state.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(("name", "problem"), [(n, p) for n, p in tiny.CASES if n not in ("local_only", "server_only")])
+def test_a_run_predicts_the_same_from_its_path_alone(name: str, problem: str, whole_run: Run) -> None:
+    result = whole_run(name, problem)
+    x = result.sites.all_test.x[:5]
+    assert result.store is not None
+
+    loaded = co.load(result.store.folder)
+
+    for before, after in zip(result.predict(x), loaded.predict(x), strict=True):
+        assert (before is None and after is None) or torch.equal(before, after)
+    assert loaded.metrics == result.metrics
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

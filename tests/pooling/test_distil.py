@@ -180,8 +180,10 @@ def test_ep_mcmc_reaches_the_closed_form_global_posterior() -> None:
 
     draws = 200_000
     method = co.EPMCMC(Exact(), fit=co.posterior.dense_moments, draws=draws)
-    result = co.run(method, task, sites, scored=False)
-    found = dense_moments(result.state.posterior)
+    server = Server(None, None, Key(2), len(sites))
+    state = method.init(task, server)
+    replies = Sequential(sites.train).gather(method, task, method.broadcast(state), range(4), Turn(0, Key(3)))
+    found = dense_moments(method.aggregate(task, state, replies, server).posterior)
 
     # 200 000 draws: standard errors of the mean about 2e-4 and of the covariance below 1e-4.
     torch.testing.assert_close(found.mean, mean, atol=1.5e-3, rtol=0)

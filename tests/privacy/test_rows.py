@@ -64,8 +64,11 @@ def test_a_row_of_many_features_is_found_when_shifted_and_scaled() -> None:
     assert holds_rows(torch.stack([torch.randn(30), 5 - 3 * data.x[7]]), data)
 
 
-@pytest.mark.parametrize(("rows", "features"), [(20, 4), (60, 9), (60, 2), (300, 30)])
-def test_nothing_else_is_taken_for_rows(rows: int, features: int) -> None:
+LARGE = [(300, 30, 1), pytest.param(300, 30, 20, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("rows", "features", "draws"), [(20, 4, 20), (60, 9, 10), (60, 2, 20), *LARGE])
+def test_nothing_else_is_taken_for_rows(rows: int, features: int, draws: int) -> None:
     data = table(rows, features)
     draw = torch.Generator().manual_seed(0)
     shapes = [(rows, features), (100, features), (features,), (rows,), (features, rows), (rows, rows), (2, features)]
@@ -74,7 +77,7 @@ def test_nothing_else_is_taken_for_rows(rows: int, features: int) -> None:
         for values in (torch.zeros(shape), torch.ones(shape), torch.eye(4), torch.arange(rows)):
             assert not holds_rows(values, data), shape
         for scale in (0.01, 1.0, 100.0):
-            for _ in range(20):
+            for _ in range(draws):
                 assert not holds_rows(scale * torch.randn(shape, generator=draw), data), shape
     assert not holds_rows({"mean": data.x.mean(0), "cov": torch.cov(data.x.T)}, data)
 

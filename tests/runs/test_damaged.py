@@ -23,7 +23,7 @@ from consilience.errors import InputError
 
 METHODS = ("fedavg", "beta", "gaussian_product", "scaffold", "fedbe")
 FILES = ("state.safetensors", "state.safetensors", "run.json", "task.json")
-FEW_AND_MANY = [60, pytest.param(3000, marks=pytest.mark.slow)]
+FEW_AND_MANY = [25, pytest.param(3000, marks=pytest.mark.slow)]
 Values = list[torch.Tensor]
 
 
@@ -132,7 +132,7 @@ def test_no_flipped_bit_of_a_state_is_accepted(folders: list[Path]) -> None:
     draw = random.Random(3)
     path = folders[0] / "state.safetensors"
     raw = path.read_bytes()
-    for _ in range(60):
+    for _ in range(30):
         at = draw.randrange(len(raw))
         path.write_bytes(raw[:at] + bytes([raw[at] ^ (1 << draw.randrange(8))]) + raw[at + 1 :])
         with pytest.raises(InputError, match="is damaged"):
@@ -152,7 +152,7 @@ def test_the_state_of_another_run_is_refused(folders: list[Path], tmp_path: Path
         co.load(folder)
 
 
-@pytest.mark.parametrize("trials", [15, pytest.param(800, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("trials", [8, pytest.param(800, marks=pytest.mark.slow)])
 def test_a_damaged_run_is_not_resumed(trials: int, tmp_path: Path) -> None:
     task, sites = tiny.classification()
     method = tiny.method("scaffold")  # its sites remember something
@@ -206,6 +206,7 @@ RUN = ("run", "mixture", "--data", "moons", "--sites", "3", "--model", "linear",
 SHORT = ("--set", "inference.epochs=2", "--set", "inference.cycles=1", "--set", "inference.keep=2")
 
 
+@pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("trials", [4, pytest.param(400, marks=pytest.mark.slow)])
 def test_commands_refuse_a_damaged_folder(trials: int, tmp_path: Path, invoke: Invoke) -> None:
     assert invoke(*RUN, *SHORT)[0] == 0
@@ -228,6 +229,7 @@ def test_commands_refuse_a_damaged_folder(trials: int, tmp_path: Path, invoke: I
             (tmp_path / "run" / other).write_bytes(raw)
 
 
+@pytest.mark.usefixtures("hurried")
 def test_no_module_is_imported_because_a_folder_names_it(
     tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:

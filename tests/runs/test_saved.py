@@ -39,18 +39,6 @@ def test_a_method_comes_back_from_its_description(name: str) -> None:
     assert type(method) is METHODS[name] and describe(method) == described
 
 
-@pytest.mark.parametrize(("name", "problem"), [(n, p) for n, p in tiny.CASES if n not in ("local_only", "server_only")])
-def test_a_run_predicts_the_same_from_its_path_alone(name: str, problem: str, tmp_path: Path) -> None:
-    task, sites = tiny.problem_of(name, problem)
-    x = sites.all_test.x[:5]
-    result = co.run(tiny.method(name), task, sites, rounds=1 if METHODS[name].one_shot else 2, out=tmp_path)
-
-    loaded = co.load(tmp_path)
-
-    assert same(loaded.predict(x), result.predict(x))
-    assert loaded.metrics == result.metrics
-
-
 def test_scales_and_temperature_are_kept(tmp_path: Path) -> None:
     g = torch.Generator().manual_seed(0)
     x = 50 + 20 * torch.randn(120, 2, generator=g)

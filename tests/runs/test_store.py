@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 import tiny
 from safetensors import safe_open
+from tiny import Invoke
 
 import consilience as co
 from consilience.scoring.evaluate import Scorer
 
-RUN = ["scaffold", "--data", "digits", "--sites", "4", "--rounds", "3", "--no-bounds", "--model", "mortal:Net"]
+RUN = ["scaffold", "--data", "moons", "--sites", "3", "--rounds", "3", "--no-bounds", "--model", "mortal:Net"]
+RUN += ["--set", "inference.epochs=2", "--set", "inference.batch=1000"]
 MORTAL = """
 import os, signal
 from torch import nn
@@ -34,18 +36,19 @@ def consilience(folder: Path, *words: str, **environment: str) -> subprocess.Com
     return subprocess.run(command, cwd=folder, env={**os.environ, **environment}, capture_output=True, check=False)
 
 
-def test_a_killed_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_killed_run_ends_with_the_same_bytes(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     (tmp_path / "mortal.py").write_text(MORTAL)
-    assert consilience(tmp_path, "run", *RUN, "--out", "whole").returncode == 0
+    assert invoke("run", *RUN, "--out", "whole")[0] == 0
     died = consilience(tmp_path, "run", *RUN, "--out", "killed", DEADLY=str(killed / "state.safetensors"))
     unfinished = json.loads((killed / "run.json").read_text())
     (killed / "state.safetensors.part").write_bytes(b"half a file")  # what a kill in mid-write leaves behind
 
-    resumed = consilience(tmp_path, "run", "--resume", "killed", "--model", "mortal:Net")
+    code, _, err = invoke("run", "--resume", "killed", "--model", "mortal:Net")
 
     assert died.returncode == -signal.SIGKILL and unfinished["finished"] is False
-    assert resumed.returncode == 0, resumed.stderr
+    assert code == 0, err
     assert (killed / "state.safetensors").read_bytes() == (whole / "state.safetensors").read_bytes()
     assert (killed / "history.csv").read_bytes() == (whole / "history.csv").read_bytes()
     metrics = [json.loads((folder / "run.json").read_text())["metrics"] for folder in (whole, killed)]
