@@ -13,7 +13,10 @@ is in namespaces:
 - `co.method`, `co.parties`, `co.posterior`, `co.predictive`: the vocabulary of a method's file.
 """
 
+import ast
+import functools
 import importlib
+import pathlib
 from typing import TYPE_CHECKING, Any
 
 from consilience.version import __version__
@@ -97,51 +100,16 @@ __all__ = [
     "table_one", "task", "training", "tune",
 ]  # fmt: skip
 
-_HOMES = {  # where each name is; those that are not here are rooms and files of the package
-    "comparison.folds": ("cross_conformal",),
-    "comparison.running": ("compare",),
-    "comparison.tuning": ("tune",),
-    "data": ("Sites", "from_arrays", "from_csv"),
-    "engines.participation": ("Participation",),
-    "errors": ("Diverged", "InputError"),
-    "inference": ("Adam", "CyclicalSGHMC", "Laplace", "MeanField", "SGD", "SGLD", "SWAG", "Sampler"),
-    "inference.hmc": ("HMC",),
-    "method": ("Method",),
-    "methods.bcm": ("BCM",),
-    "methods.beta": ("BetaPredictiveBayes",),
-    "methods.bounds": ("Centralised", "LocalOnly", "ServerOnly"),
-    "methods.coreset": ("CoresetFL",),
-    "methods.dosfl": ("DOSFL",),
-    "methods.ep_mcmc": ("EPMCMC",),
-    "methods.evidence": ("EvidencePooling",),
-    "methods.evidence_logits": ("EvidenceLogits",),
-    "methods.evidence_tuned": ("EvidenceTuned",),
-    "methods.exact": ("ExactPooling",),
-    "methods.exact_tuned": ("ExactTuned",),
-    "methods.fedavg": ("FedAvg",),
-    "methods.fedbe": ("FedBE",),
-    "methods.fedkt": ("FedKT",),
-    "methods.fedopt": ("FedAdam", "FedAvgM", "FedYogi"),
-    "methods.fedpa": ("FedPA",),
-    "methods.fedprox": ("FedProx",),
-    "methods.gaussian_product": ("GaussianProduct",),
-    "methods.glm": ("GLM",),
-    "methods.hierarchical": ("Hierarchical",),
-    "methods.mime": ("Mime", "MimeLite"),
-    "methods.mixture": ("Mixture",),
-    "methods.oneshot": ("OneShotFL",),
-    "methods.pvi": ("PVI",),
-    "methods.scaffold": ("Scaffold",),
-    "methods.variational": ("VariationalAveraging",),
-    "runs.conformal": ("conformal",),
-    "runs.estimator": ("FederatedClassifier", "FederatedRegressor"),
-    "runs.result": ("Result",),
-    "runs.run": ("Compute", "load", "run"),
-    "summaries.situation": ("recommend",),
-    "summaries.table": ("table_one",),
-    "task": ("Task", "classification", "counts", "regression", "survival"),
-}
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+@functools.cache
+def _read_homes() -> dict[str, str]:
+    """Where each name is, from the imports above that only type checkers run, so that it is written once."""
+    homes: dict[str, str] = {}
+    for node in ast.walk(ast.parse(pathlib.Path(__file__).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{__name__}."):
+            homes |= {alias.name: node.module for alias in node.names}
+    return homes
+
 
 if not TYPE_CHECKING:  # a name that is not there shall be a mistake to type checkers
 
@@ -149,8 +117,9 @@ if not TYPE_CHECKING:  # a name that is not there shall be a mistake to type che
         """Load a public name when it is first used: torch alone takes two seconds that `--help` need not wait for."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name in _HOME:
-            value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        home = _read_homes().get(name)
+        if home is not None:
+            value = getattr(importlib.import_module(home), name)
         else:
             value = importlib.import_module(f"{__name__}.{name}")
         globals()[name] = value

@@ -62,7 +62,7 @@ def test_type_checkers_and_programs_see_the_same_names() -> None:
     for node in ast.walk(ast.parse(Path(co.__file__).read_text())):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("consilience"):
             seen |= {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    homes = {name: f"consilience.{home}.{name}" for name, home in co._HOME.items()}
+    homes = {name: f"{home}.{name}" for name, home in co._read_homes().items()}
     rooms = {name: f"consilience.{name}" for name in co.__all__ if name not in homes}
     assert seen == {**homes, **rooms, "__version__": "consilience.version.__version__"}
     assert set(seen) == set(co.__all__)

