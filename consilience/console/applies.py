@@ -58,13 +58,19 @@ def _needs_folder(options: Mapping[str, Any]) -> bool:
     return not _reads_files(options) or isinstance(options.get("inputs"), str)
 
 
+def _is_given(options: Mapping[str, Any], name: str) -> bool:
+    """Whether an option says something; an ε of 0 does, and is refused for what it is."""
+    value = options.get(name)
+    return value is not None and value is not False
+
+
 def _has(*names: str) -> Callable[[Mapping[str, Any]], bool]:
     """Whether other options are given with it."""
-    return lambda options: all(options.get(name) not in (None, False, 0.0) for name in names)
+    return lambda options: all(_is_given(options, name) for name in names)
 
 
 def _has_not(*names: str) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda options: all(options.get(name) in (None, False, 0.0) for name in names)
+    return lambda options: not any(_is_given(options, name) for name in names)
 
 
 BOTH = "{flag}: survival needs both columns, --time, and --event, which says whether it was seen: give both."
@@ -92,7 +98,11 @@ TABLE = (
         lambda options: options.get("noise") == "once",
         "{flag} is for --noise once: give it, or leave both.",
     ),
-    Belongs(("guarantee",), _has("level"), "{flag} is the kind of prediction sets: give --level, as 0.9, too."),
+    Belongs(
+        ("guarantee",),
+        lambda options: bool(options.get("level")),
+        "{flag} is the kind of prediction sets: give --level, as 0.9, too.",
+    ),
     Belongs(("like",), _has_not("dictionary"), "{flag} and --columns both say what the columns are: give one of them."),
 )
 

@@ -38,6 +38,7 @@ REFUSED = {
         "0.9",
     ): "--level: there are no prediction sets",
     ("run", "exact", "--data", "moons", "--noise", "once"): "--noise belongs to --epsilon",
+    ("run", "exact", "--data", "moons", "--epsilon", "0", "--delta", "1e-4"): "epsilon=0 is not a privacy budget",
     ("run", "exact", "--data", "moons", "--epsilon", "1", "--honest", "2"): "--honest is for --noise once",
     ("compare", "exact", "--data", "moons", "--delta", "1e-5"): "--delta belongs to --epsilon",
     ("study", "new", "trial", "--guarantee", "class"): "--guarantee is the kind of prediction sets",
