@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from consilience.agreement.calibration import check_evaluation
 from consilience.agreement.columns import Column, imputed_marks
 from consilience.agreement.guarantees import check_guarantees
 from consilience.agreement.promise import bounded_if_private, check_promise, promise_of, promise_settings
@@ -106,6 +107,7 @@ class Agreement:
         honest_sites: Under `once`, how many sites are relied on to add their share.
         imputations: How many times a site draws its gaps, where a column says so.
         patient: The column that says whose a row is, where patients with several rows are protected; rows if empty.
+        evaluation: Whether a site may send a model's calibration on its test rows, in merged counts.
     """
 
     name: str
@@ -155,6 +157,11 @@ class Agreement:
     honest_sites: int = optional(0, "privacy", "sites relied on, under once, to add their share and keep it")
     imputations: int = optional(20, "rows", "times that a site draws its gaps in columns with missing = impute")
     patient: str = optional("", "privacy", "column that says whose a row is: patients are protected, not single rows")
+    evaluation: bool = optional(
+        False,
+        "leaving",
+        "sites may also send a model's calibration on their test rows: no count below `smallest`",
+    )
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -308,6 +315,7 @@ class Agreement:
         self._check_numbers()
         self._check_disclosure()
         check_guarantees(self)
+        check_evaluation(self)
         if self.secure:
             check_secure(self, method)
         self.target.check()

@@ -18,6 +18,7 @@ from consilience.cli import (  # noqa: F401 — they add their commands
     describe,
     device,
     effects,
+    evaluate,
     health,
     lists,
     look,

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilience.cli.site_rows import check_unchanged, kept_model, remembered, same_rows, unseen_rows
+from consilience.cli.site_rows import check_unchanged, kept_model, remembered, same_rows
 from consilience.cli.site_tables import (
     audit_json,
     brief,
-    calibration_table,
     contents,
-    score_table,
     show_audit,
     show_masks,
     show_rehearsal,
@@ -323,47 +321,6 @@ def statistics(
         sums = sum_scores(study, member, signing_key, used, pooled.method, pooled.state, pooled.checksum)
     charge(ledger or Path(f"{member.name}.ledger"), study.agreement, signing_key, used, "statistics")
     write_files(out_ or Path(f"{member.name}.statistics"), sums, "For the coordinator")
-
-
-@site_app.command()
-def evaluate(
-    model: Model_,
-    table: Table_,
-    study: Annotated[
-        Path | None, typer.Option(help="The study file; with it, only this site's test rows are used.")
-    ] = None,
-    key: Key_ = None,
-    memory: Memory_ = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Write a page with calibration and scores; it stays here, too.")
-    ] = None,
-) -> None:
-    """Evaluate a returned model on rows it has not seen: its scores and its calibration. The results stay here.
-
-    Rows that this site's memory knows as trained on, chosen or calibrated by are left out, whatever order they come
-    in. Where sites have models of their own, it is this site's, made with what `site fit` kept.
-    """
-    from consilience.metrics.scores import intervals, scores
-    from consilience.predictive import Categorical
-
-    pooled, data = unseen_rows(model, table, study, key, memory)
-    target = pooled.agreement.target
-    y = data.y
-    if not target.classes:
-        y = y * target.spread + target.centre
-    p = pooled(data.x)
-    out.print(score_table(scores(p, y), intervals(p, y)))
-    if isinstance(p, Categorical):
-        out.print(calibration_table(p, y, pooled.agreement.smallest))
-    if pooled.guarantee is not None and len(y):
-        from consilience.console.prediction_sets import show_coverage
-
-        show_coverage(pooled, pooled.guarantee, data)
-    if report is not None:
-        from consilience.agreement.evaluation import evaluation_report
-        from consilience.report.run_page import run_page
-
-        write_files(report, run_page(evaluation_report(pooled.agreement, p, y, table.stem)), "Report, for this site")
 
 
 @site_app.command()

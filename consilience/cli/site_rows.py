@@ -74,9 +74,12 @@ def same_rows(agreement: Agreement, number: int, data: Data, recalled: Recalled,
 
 
 def unseen_rows(
-    model: Path, table: Path, study_file: Path | None, key: Path | None, memory: Path | None
+    model: Path, table: Path, study_file: Path | None, key: Path | None, memory: Path | None, leaves: bool = False
 ) -> tuple[Model, Data]:
-    """Read a model and the rows to evaluate it on: none it was trained, chosen or calibrated on, as is known."""
+    """Read a model and the rows to evaluate it on: none it was trained, chosen or calibrated on, as is known.
+
+    Where the results leave the site, the table must be that of `site fit`.
+    """
     from consilience.agreement.members import read
     from consilience.study.model import read_model
     from consilience.study.recall import recall
@@ -108,6 +111,8 @@ def unseen_rows(
         pooled = _own_model(pooled, study, member.name, memory)
         memory = remembered(member.name, memory)
     recalled = recall(pooled.agreement, number, signing_key, memory, data)
+    if leaves:
+        check_unchanged(recalled)
     _say_unseen(recalled, table)
     return pooled, recalled.rows.test
 

@@ -50,6 +50,7 @@ def show_table(agreement: Agreement, inspection: Inspection) -> None:
 
 def show_rehearsal(agreement: Agreement) -> None:
     """Show what would leave, from a rehearsal on invented rows: once, where every round sends the same."""
+    from consilience.agreement.calibration import describe_evaluation
     from consilience.agreement.guarantees import describe_counts
     from consilience.agreement.promise import describe_promise
     from consilience.agreement.rehearsal import rehearse
@@ -70,6 +71,8 @@ def show_rehearsal(agreement: Agreement) -> None:
         contents(value, invented=True)
     if describe_counts(agreement):
         say(describe_counts(agreement))
+    if describe_evaluation(agreement):
+        say(describe_evaluation(agreement))
     if agreement.privacy is not None:
         say(privacy_note(describe_promise(agreement)))
 

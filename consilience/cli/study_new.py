@@ -74,6 +74,9 @@ def new(
     secure: Annotated[
         bool, typer.Option("--secure", help="Sites mask what they send: the coordinator sees the sum alone.")
     ] = False,
+    evaluation: Annotated[
+        bool, typer.Option("--evaluation", help="Sites may send a model's calibration on their test rows.")
+    ] = False,
     privacy: PrivacyOptions,
     patient: Annotated[
         str | None, typer.Option(help="The column that says whose a row is, with --unit patient.")
@@ -122,6 +125,7 @@ def new(
         calibrate=0.2 * bool(level),
         guarantee=guarantee,
         grid=_grid(privacy.epsilon, level),
+        evaluation=evaluation,
     )
     draft.check()
     key = new_key(path.with_suffix(".key"))

@@ -124,6 +124,7 @@ class RunReport:
         bounds: The protocol's bounds, by key.
         baselines: The scores of the lines to beat, by key.
         per_site: Every site with its scores.
+        evaluated: The sites of a study that sent its model's calibration on their test rows, with that.
         weakest_site: The site with the highest NLL; None where there is one site or none.
         ledger: Bytes sent and received; None where nothing was counted.
         history: Scores after every round.
@@ -156,6 +157,7 @@ class RunReport:
     bounds: Mapping[str, Bound]
     baselines: Mapping[str, Scores]
     per_site: Sequence[Site]
+    evaluated: Sequence[Site]
     weakest_site: WeakestSite | None
     ledger: Ledger | None
     history: Sequence[Round]
@@ -230,6 +232,7 @@ def read_run(run: Json) -> RunReport:
         baselines={key: read_scores(baselines[key]) for key in BASELINES if baselines.get(key)},
         bounds={key: read_bound(bounds[key]) for key in BOUNDS if bounds.get(key)},
         per_site=[read_site(site, i) for i, site in enumerate(run.get("per_site") or [])],
+        evaluated=[read_site(site, i) for i, site in enumerate(run.get("evaluation") or [])],
         weakest_site=read_weakest(run.get("worst_site")),
         ledger=read_ledger(run.get("ledger")),
         history=[read_round(entry, i + 1) for i, entry in enumerate(run.get("history") or [])],

@@ -103,7 +103,7 @@ def _left(run: RunReport) -> list[str]:
         )
     if run.sets is not None:
         sentences.append("Each site also sent counts of how unusual the rows it had set aside look to the model.")
-    if any(site.reliability or site.coverage for site in run.per_site):
+    if run.evaluated:
         sentences.append("Sites also sent a table of how well predicted probabilities agree with what was observed.")
     sentences.append("Everybody can see each site's name and the number of rows it signed for.")
     return sentences

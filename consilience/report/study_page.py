@@ -78,7 +78,7 @@ def study_page(account: Json) -> str:
         alerts=[*doubts(run), *run.warnings],
         scores=_scores(run),
         tables=[],
-        notes=_notes(),
+        notes=_notes(run),
         caution="",
         pictures=_pictures(run),
         provenance=provenance(account),
@@ -98,6 +98,8 @@ def _lead(run: RunReport) -> str:
     nll = run.scores.value("nll")
     if nll is None:
         finding = "How well the model predicts is not known here: each site can evaluate it on its own test rows."
+        if run.evaluated:
+            finding = f"Calibration on test rows is known from {count(len(run.evaluated), 'site')}; scores stay there."
         return f"{', '.join(size)}. {finding}"
     finding = f"NLL {number(nll)} on the rows that the sites set aside"
     if run.rows.get("set aside"):
@@ -174,12 +176,15 @@ def _scores(run: RunReport) -> dict[str, Any]:
     return {"columns": [(name, under) for name, under, _ in columns], "rows": rows}
 
 
-def _notes() -> list[str]:
+def _notes(run: RunReport) -> list[str]:
+    stays = "those scores stay there"
+    if run.evaluated:
+        stays = "of that, calibration alone was sent"
     return [
         "Scores are means over the rows that the sites set aside, from the sites' sums of log-probabilities; sums give "
         "no intervals.",
         "The same rows were used to choose the values in the heading, so the score is slightly optimistic.",
-        "Each site evaluates the model on its own test rows with `consilience site evaluate`; those scores stay there.",
+        f"Each site evaluates the model on its own test rows with `consilience site evaluate`; {stays}.",
     ]
 
 
@@ -195,7 +200,7 @@ def _pictures(run: RunReport) -> list[Picture]:
         pictures.append(labels_picture(labels, names, run.class_names, smallest=run.smallest_count))
     elif any(site.train for site in run.per_site):
         pictures.append(_training_rows(run))
-    pictures += calibration_pictures(run.per_site, run.class_names, smallest=run.smallest_count)
+    pictures += calibration_pictures(run.evaluated, run.class_names, smallest=run.smallest_count)
     if any(site.influence is not None for site in run.per_site):
         pictures.append(_influence(run))
     if run.ledger and run.ledger.per_site:

@@ -300,6 +300,31 @@ def baseline_account(
     return report
 
 
+def evaluated_account(
+    study: Study,
+    facts: Facts,
+    known: Mapping[str, Any] | None,
+    evaluated: Sequence[Mapping[str, Any]],
+    warnings: Sequence[str],
+) -> dict[str, Any]:
+    """Say what a report says of a model whose sites sent its calibration on their test rows.
+
+    Args:
+        study: The study.
+        facts: What the model says about itself.
+        known: The account of the model when it was pooled or chosen.
+        evaluated: Each site's calibration, by the names of the report.
+        warnings: What else to warn of.
+
+    Returns:
+        Values by the names of the report.
+    """
+    report = {**(known or account(study, facts))}
+    report["evaluation"] = [dict(site) for site in evaluated]
+    report["warnings"] = list(dict.fromkeys([*(report.get("warnings") or []), *warnings]))
+    return report
+
+
 def _from_known(study: Study, report: dict[str, Any], known: Mapping[str, Any] | None) -> dict[str, Any]:
     """The report with what was written down when the model was pooled."""
     if known is None:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.agreement.agreement import Agreement
@@ -84,6 +85,31 @@ def charge(
             budget = budget.limit(agreement.epsilon, agreement.delta)
         charged = budget.charge(release, repeated)
         write_budget(path, charged)
+
+
+def check_once(path: Path, agreement: Agreement, key: Ed25519PrivateKey, data: Data, what: str) -> None:
+    """Refuse a second release of a kind that a study may have once; the same one can be made again.
+
+    Args:
+        path: The ledger's file.
+        agreement: The study's agreement.
+        key: The site's private key.
+        data: The rows that it is made from.
+        what: What is to be released; its first word is the kind.
+
+    Raises:
+        InputError: Another one of this kind has left in this study.
+    """
+    rows = hash_rows((data.x, data.y), secret_of(key))
+    kind = what.partition(" ")[0]
+    for release in read_budget(path).releases:
+        if release.agreement != agreement.hash or release.what.partition(" ")[0] != kind:
+            continue
+        if release.what != what or not np.array_equal(release.rows, rows):
+            raise InputError(
+                f"This site has sent an {kind} of another model or of other rows in this study ({release.when}), and a "
+                "second would show more of single rows: hand over the first one."
+            )
 
 
 def release_once(

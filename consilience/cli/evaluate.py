@@ -1,0 +1,136 @@
+"""Commands about how well a returned model predicts: `site evaluate`, and `study evaluate` for calibration by site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from consilience.cli.site_rows import unseen_rows
+from consilience.cli.site_tables import calibration_table, score_table
+from consilience.cli.study import warn, write_report
+from consilience.console.app import site_app, study_app
+from consilience.console.handed import say, site_identity, write_files
+from consilience.console.screen import out
+from consilience.console.study_options import Files_, Key_, Ledger_, Memory_, Model_, Study_, Table_
+from consilience.disk.locks import lock_file
+from consilience.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from consilience.data.sites import Data
+    from consilience.predictive import Distribution
+    from consilience.study.model import Model
+
+
+@site_app.command()
+def evaluate(
+    model: Model_,
+    table: Table_,
+    study: Annotated[
+        Path | None, typer.Option(help="The study file; with it, only this site's test rows are used.")
+    ] = None,
+    key: Key_ = None,
+    memory: Memory_ = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page with calibration and scores; it stays here, too.")
+    ] = None,
+    out_: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write calibration alone for `study evaluate`, where the study agreed on it."),
+    ] = None,
+    ledger: Ledger_ = None,
+) -> None:
+    """Evaluate a returned model on rows it has not seen: its scores and its calibration. The results stay here.
+
+    Rows that this site's memory knows as trained on, chosen or calibrated by are left out, whatever order they come
+    in. Where sites have models of their own, it is this site's, made with what `site fit` kept. With --out, counts of
+    calibration are written for the coordinator, once in a study.
+    """
+    from consilience.metrics.scores import intervals, scores
+    from consilience.predictive import Categorical
+
+    _check_options(study, out_, ledger)
+    pooled, data = unseen_rows(model, table, study, key, memory, leaves=out_ is not None)
+    target = pooled.agreement.target
+    y = data.y
+    if not target.classes:
+        y = y * target.spread + target.centre
+    p = pooled(data.x)
+    out.print(score_table(scores(p, y), intervals(p, y)))
+    if isinstance(p, Categorical):
+        out.print(calibration_table(p, y, pooled.agreement.smallest))
+    if pooled.guarantee is not None and len(y):
+        from consilience.console.prediction_sets import show_coverage
+
+        show_coverage(pooled, pooled.guarantee, data)
+    if report is not None:
+        from consilience.agreement.evaluation import evaluation_report
+        from consilience.report.run_page import run_page
+
+        write_files(report, run_page(evaluation_report(pooled.agreement, p, y, table.stem)), "Report, for this site")
+    if study is not None and out_ is not None:
+        _write_evaluation(study, key, pooled, data, p, y, out_, ledger)
+
+
+def _check_options(study_file: Path | None, out_: Path | None, ledger: Path | None) -> None:
+    """Refuse to write for the coordinator what nobody agreed on, before anything is computed."""
+    from consilience.agreement.calibration import check_may_evaluate
+    from consilience.agreement.members import read
+
+    if out_ is None:
+        if ledger is not None:
+            raise InputError("--ledger is where something leaves this site: give --out too.")
+        return
+    if study_file is None:
+        raise InputError("--out writes a file for the coordinator of a study: give --study too.")
+    check_may_evaluate(read(study_file).agreement)
+
+
+def _write_evaluation(
+    study_file: Path,
+    key: Path | None,
+    pooled: Model,
+    data: Data,
+    p: Distribution,
+    y: Tensor,
+    path: Path,
+    ledger: Path | None,
+) -> None:
+    """Write the calibration that leaves, after it is entered into the site's ledger."""
+    from consilience.agreement.calibration import describe_evaluation
+    from consilience.agreement.members import read
+    from consilience.handover.evaluations import evaluation_file
+    from consilience.study.spending import charge, check_once
+
+    study = read(study_file)
+    member, signing_key = site_identity(study, key)
+    content = evaluation_file(study, member, signing_key, pooled.checksum, p, y)
+    what = f"evaluation of {pooled.checksum[:12]}"
+    ledger_path = ledger or Path(f"{member.name}.ledger")
+    entry = (ledger_path, study.agreement, signing_key, data, what)
+    with lock_file(ledger_path):
+        check_once(*entry)
+        charge(*entry)  # first: see `site fit`
+        write_files(path, content, "For the coordinator")
+    say(describe_evaluation(study.agreement))
+
+
+@study_app.command("evaluate")
+def evaluate_study(study_file: Study_, model: Model_, files: Files_) -> None:
+    """Write the model's report with its calibration at every site, by what the sites sent of their test rows."""
+    from consilience.agreement.members import read
+    from consilience.handover.evaluations import read_evaluations
+    from consilience.study.account import evaluated_account, kept_account
+    from consilience.study.coordinator import left_out
+    from consilience.study.model import read_model
+
+    study = read(study_file)
+    pooled = read_model(model, study)
+    evaluated, refused = read_evaluations(study, pooled.checksum, files)
+    warn(refused)
+    known = kept_account(model.with_suffix(".json"), pooled.checksum)
+    write_report(model, evaluated_account(study, pooled.facts, known, evaluated, left_out(refused)))
+    say(f"Calibration by site, from {', '.join(site['site'] for site in evaluated)}.")
