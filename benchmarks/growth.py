@@ -1,5 +1,7 @@
 """More and more clients of 60 rows × 64 features: time per client and peak memory of a whole run of two rounds.
 
+Then a hundred thousand of 20 rows × 20 features, whose replies are folded into sums or averages as they come.
+
 Each size runs in a process of its own, whose peak memory is then its own.
 """
 
@@ -15,14 +17,15 @@ from consilience.data import Data
 
 TITLE = "Growth"
 CLIENTS, ROWS, FEATURES, ROUNDS = (10, 100, 1_000, 10_000), 60, 64, 2
+MANY, FEW_ROWS, FEW_FEATURES = (25_000, 100_000), 20, 20
 MEMORY, RISE = 4.0, 1.1  # GB at 10 000 clients; time per client against 10 clients
 
 
-def sites(clients: int) -> co.Sites:
-    train = tuple(draw_rows(clients, ROWS, (FEATURES,)))
+def sites(clients: int, rows: int = ROWS, features: int = FEATURES) -> co.Sites:
+    train = tuple(draw_rows(clients, rows, (features,)))
     test = tuple(Data(*(leaf[:1] for leaf in part)) for part in train)
     names = tuple(str(k) for k in range(clients))
-    return co.Sites(train, test, None, None, None, 10, FEATURES, "drawn", "iid", names)
+    return co.Sites(train, test, None, None, None, 10, features, "drawn", "iid", names)
 
 
 def alone(clients: int) -> dict[str, float]:
@@ -35,11 +38,32 @@ def alone(clients: int) -> dict[str, float]:
     return {"milliseconds_per_client": 1e3 * took / clients / ROUNDS, "peak_gigabytes": peak() / 1024}
 
 
+def many(clients: int, method: co.Method, rounds: int) -> dict[str, float]:
+    """In this process: one run of many small sites with a linear model."""
+    rows = sites(clients, FEW_ROWS, FEW_FEATURES)
+    task = co.classification(co.models.linear(FEW_FEATURES, 10))
+    took = seconds(lambda: co.run(method, task, rows, rounds=rounds, scored=False, keep_replies="none"))
+    return {"milliseconds_per_client": 1e3 * took / clients / rounds, "peak_gigabytes": peak() / 1024}
+
+
 def measure(options: Namespace) -> dict[str, Any]:
+    share = min(options.scale * 10, 1)
     results = {}
     for clients in CLIENTS:
-        count = max(2, round(clients * min(options.scale * 10, 1)))
+        count = max(2, round(clients * share))
         results[str(count)] = in_a_new_process(alone, count)
+    measured = _with_rise(results)
+    for name, method, rounds in (("exact", co.ExactPooling(), 1), ("FedAvg", co.FedAvg(co.SGD(epochs=1, batch=20)), 2)):
+        results = {}
+        for clients in MANY:
+            count = max(2, round(clients * share))
+            results[f"{count} of {FEW_ROWS} rows, {name}"] = in_a_new_process(many, count, method, rounds)
+        measured |= _with_rise(results)
+    return measured
+
+
+def _with_rise(results: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Figures with the time per client against that of the first size."""
     first = next(iter(results.values()))["milliseconds_per_client"]
     return {k: {**f, "rise": f["milliseconds_per_client"] / first} for k, f in results.items()}
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.errors import InputError
-from consilience.parties import Client, Received, Reply, Server, payloads, weights
+from consilience.parties import Client, Received, Reply, Server, fold, payloads, weights
 from consilience.pooling.resistant import Average
-from consilience.pooling.summands import Mean, Summation
+from consilience.pooling.summands import Mean, Summation, Total, fold_total
 from consilience.posterior import SMALLEST, Point, Posterior, average
 from consilience.predictive import Distribution, Predictive
 from consilience.privacy.entropy import Source
@@ -378,6 +378,24 @@ class Method(ABC):
         if self.averages:
             return Mean()
         return None
+
+    @property
+    def folds(self) -> bool:
+        """Whether replies may become one as they arrive, so that a round of many clients needs little memory."""
+        return self.averages or self.summation() == Total()
+
+    def fold(self, replies: Sequence[Received]) -> list[Received]:
+        """Fold some of a round's replies, where the method `folds`.
+
+        Args:
+            replies: Some that arrived, with what earlier ones were folded into.
+
+        Returns:
+            What `aggregate` makes the same of, to rounding.
+        """
+        if self.averages:
+            return fold(replies)
+        return fold_total(replies)
 
     def protect(self, reply: Reply, source: Source) -> Reply:
         """Add noise to a reply, at the site, before anything else is done with it.

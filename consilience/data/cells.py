@@ -237,14 +237,22 @@ class Cells(Sequence[Cell]):
             parts.append(np.fromiter(map(known.__getitem__, texts), np.int64, len(texts)))
         return np.concatenate(parts)
 
-    def empty(self) -> Mask:
-        """Tell which values are missing, as `is_empty` does [N]."""
+    def empty(self, unknown: Iterable[str] = ()) -> Mask:
+        """Tell which values are missing, as `is_empty` does.
+
+        Args:
+            unknown: Further texts that mean missing.
+
+        Returns:
+            The answers [N].
+        """
+        missing = _SPELLINGS.union(unknown)
         parts = [np.zeros(0, dtype=np.bool_)]
         for block in self.blocks:
             texts = block.texts()
             part = np.zeros(len(texts), dtype=np.bool_)
-            if not _SPELLINGS.isdisjoint(texts):
-                part = np.fromiter(map(_SPELLINGS.__contains__, texts), np.bool_, len(texts))
+            if not missing.isdisjoint(texts):
+                part = np.fromiter(map(missing.__contains__, texts), np.bool_, len(texts))
             parts.append(part)
         return np.concatenate(parts)
 

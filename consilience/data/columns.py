@@ -67,9 +67,7 @@ def read_feature(
     Raises:
         InputError: A cell is missing or not a number where it should not be, or there are too many categories.
     """
-    gaps = cells.empty()
-    if unknown:
-        gaps = gaps | cells.where(lambda text: text in unknown)
+    gaps = cells.empty(unknown)
     if gaps.all():
         raise InputError(f"Column '{name}' is empty at every site: leave it out with drop=[{name!r}] (--drop {name}).")
     if missing == "refuse" and gaps.any():

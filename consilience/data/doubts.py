@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from consilience.data.cells import Cells, is_missing, number
+from consilience.data.cells import Cells, Numbers, is_missing
 
 FEWEST = 20  # rows below which different numbers prove nothing
 SENTINELS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999)
@@ -82,25 +82,27 @@ def _follow(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
     return bool(values.max() - values.min() == len(values) - 1)
 
 
-def sentinels(cells: Cells) -> list[tuple[str, int]]:
+def sentinels(cells: Cells, values: Numbers) -> list[tuple[str, int]]:
     """Find numbers that may stand for missing values: such as -999, and far from all others.
 
     Args:
         cells: The cells of a column.
+        values: Their numbers.
 
     Returns:
         Each as it is written, with the number of its rows.
     """
     found = []
-    candidates = [text for text in cells.distinct() if number(text) in SENTINELS]
-    if not candidates:
+    chosen = np.isin(values, SENTINELS)
+    if not chosen.any():
         return []
-    values = cells.numbers()
-    others = values[~np.isnan(values) & ~np.isin(values, SENTINELS)]
-    if len(np.unique(others)) < 2:
+    others = values[~np.isnan(values) & ~chosen]
+    if not len(others):
         return []
     low, high = float(others.min()), float(others.max())
-    for text in sorted(candidates):
+    if low == high:
+        return []
+    for text in sorted(cells.select(chosen).distinct()):
         value = float(text)
         if max(low - value, value - high) > high - low:
             found.append((text, int((values == value).sum())))
@@ -145,7 +147,8 @@ def doubts_of(name: str, cells: Cells, site: Tensor | None = None, target: bool 
     Yields:
         One doubt after another.
     """
-    for text, rows in sentinels(cells):
+    values = cells.numbers()
+    for text, rows in sentinels(cells, values):
         yield Doubt(
             f"Column '{name}' holds {text} in {rows:,} of {len(cells):,} rows, far from its other values",
             f"if that means missing, pass unknown=['{text}'] and missing='mean' (--unknown={text} --missing mean)",
@@ -155,7 +158,7 @@ def doubts_of(name: str, cells: Cells, site: Tensor | None = None, target: bool 
             f"Column '{name}' has a value of its own in every row, as an id does",
             f"if it is one, leave it out with drop=['{name}'] (--drop {name})",
         )
-    if not np.isnan(cells.numbers()).any():
+    if not np.isnan(values).any():
         return
     kind = "categories"
     if target:

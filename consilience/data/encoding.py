@@ -55,7 +55,7 @@ class Encoding:
         Returns:
             The answers, [N].
         """
-        return cells.where(lambda text: is_missing(text) or text in self.unknown)
+        return cells.empty(self.unknown)
 
     def strange(self, cells: Cells) -> Mask:
         """Tell which values cannot be used: neither numbers nor categories that were trained on.

@@ -82,7 +82,7 @@ def look(paths: Sequence[Path], target: str | None = None, reading: Reading | No
     columns = []
     for name, column in cells.items():
         respelt = column.respelt(dict(reading.same_of(name)))
-        gaps = respelt.where(lambda text: is_missing(text) or text in reading.unknown)
+        gaps = respelt.empty(reading.unknown)
         missing = {names[k]: int(gaps[(site == k).numpy()].sum()) for k in range(len(names))}
         doubts = tuple(str(doubt) for doubt in doubts_of(name, respelt, site, name == target))
         columns.append(_see(name, respelt, gaps, missing, doubts, is_id(name, respelt, site) and name != target))
@@ -150,7 +150,7 @@ def _see(
     """One column as it is understood."""
     known = cells.select(~gaps)
     texts = sorted(known.distinct())
-    unknown = tuple(text for text, _ in sentinels(known))
+    unknown = tuple(text for text, _ in sentinels(known, known.numbers()))
     nothing: tuple[tuple[str, ...], ...] = ()
     if not texts:
         return Seen(name, "empty", "", missing, doubts, (), (), nothing, None)

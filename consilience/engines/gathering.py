@@ -12,7 +12,7 @@ from consilience.engines.participation import Participation
 from consilience.errors import InputError
 from consilience.key import Key, Stream
 from consilience.method import Method
-from consilience.parties import Received, fold
+from consilience.parties import Received
 from consilience.progress import track
 from consilience.task import Task
 from consilience.tree import Tree
@@ -26,7 +26,7 @@ class Gathering:
         engine: Where the clients run.
         taking: Who takes part.
         sizes: Rows of each site.
-        folding: Whether replies become their average as they come.
+        folding: Whether replies become one as they come.
         rounds: How many rounds the run has.
         key: The run's key.
         lost: Who was lost in the last round, and why.
@@ -51,7 +51,7 @@ class Gathering:
             ledger: Where to record what crossed.
 
         Returns:
-            The replies, or their average where they are folded.
+            The replies, or what they are folded into.
 
         Raises:
             InputError: Too few replied.
@@ -67,7 +67,7 @@ class Gathering:
             for reply in portion_replies:
                 ledger.record(round + 1, reply.client, message, reply.payload)
             if self.folding:
-                replies = fold([*replies, *portion_replies])
+                replies = method.fold([*replies, *portion_replies])
             else:
                 replies = portion_replies
         for k in sorted(self.lost):

@@ -116,6 +116,10 @@ class ExactPooling(Method):
         fitted = fit(head, totals, self.share, least_share(self.wire, totals))  # 3
         return ExactState(as_point(head.linear(fitted), fitted, task.like), fitted, totals)
 
+    def fold(self, replies: Sequence[Received]) -> list[Received]:
+        warn_of_few_rows(replies, whole=False)
+        return super().fold(replies)
+
     def predictive(self, task: Task, state: ExactState) -> Predictive:
         if self.privacy is not None:
             return predict_with(task, self.noisy_head(task), state)
@@ -268,16 +272,22 @@ def fit_replies(task: Task, replies: Sequence[Received], privacy: Privacy, part:
     return fit_noisy(read_release(total, layer.in_features, layer.out_features, classes_of(task), privacy, part))
 
 
-def warn_of_few_rows(replies: Sequence[Received]) -> None:
+def warn_of_few_rows(replies: Sequence[Received], whole: bool = True) -> None:
     """Warn of Gram matrices that show single rows.
 
     Args:
         replies: The clients' sums.
+        whole: Whether they are all of a round's, so that it is known how many.
     """
-    few = [reply for reply in replies if 0 < float(reply.size) < reply.payload.features]
+    few = [
+        reply for reply in replies if isinstance(reply.payload, Sums) and 0 < float(reply.size) < reply.payload.features
+    ]
+    who = f"{len(few)} of {len(replies)} sites"
+    if not whole:
+        who = "Some sites"
     if few:
         warnings.warn(
-            f"{len(few)} of {len(replies)} sites have fewer rows than the {few[0].payload.features} sums of a Gram "
+            f"{who} have fewer rows than the {few[0].payload.features} sums of a Gram "
             "matrix's row: it shows their rows' features up to a rotation. Use fewer features, or add sums securely.",
             stacklevel=2,
         )

@@ -19,6 +19,7 @@ from consilience.methods.exact import (
     fit_replies,
     least_share,
     predict_with,
+    warn_of_few_rows,
 )
 from consilience.models.features import feature_map
 from consilience.parties import Client, Received, Reply, Server, payloads
@@ -131,6 +132,10 @@ class ExactTuned(Method):
         fitted = fit(head, state.totals, max(share, least_share(self.wire, state.totals)))
         chosen = torch.tensor([index, share, temperature], dtype=torch.float64)
         return ExactState(as_point(head.linear(fitted), fitted, task.like), fitted, state.totals, chosen)
+
+    def fold(self, replies: Sequence[Received]) -> list[Received]:
+        warn_of_few_rows(replies, whole=False)
+        return super().fold(replies)
 
     def predictive(self, task: Task, state: ExactState) -> Predictive:
         if not len(state.chosen):

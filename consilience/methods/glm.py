@@ -202,6 +202,10 @@ class GLM(Method):
             return GLMState(posterior, (), search)
         return GLMState(posterior, Point(unpack(search.next, layer_of(task))), search)
 
+    def fold(self, replies: Sequence[Received]) -> list[Received]:
+        warn_of_few_rows(replies, whole=False)
+        return super().fold(replies)
+
     def predictive(self, task: Task, state: GLMState) -> Predictive:
         if classes_of(task) is None or self.average or self.privacy is not None:
             return predict_on_features(task, state.posterior)

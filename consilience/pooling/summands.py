@@ -8,7 +8,7 @@ sites' own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -133,6 +133,23 @@ class Total(Summation):
             One reply with the total.
         """
         return [Received(0, total.rows, total.value)]
+
+
+def fold_total(replies: Sequence[Received]) -> list[Received]:
+    """Fold replies of which only Σₖ payloadₖ matters into one of all rows.
+
+    Args:
+        replies: What the server received.
+
+    Returns:
+        One reply with the sum of the payloads in double precision; none where there is none.
+    """
+    if not replies:
+        return []
+    how = Total()
+    summands = [how.split(reply.payload, reply.size) for reply in replies]
+    total = tree.map(lambda *leaves: torch.stack(leaves).sum(0), *summands)
+    return how.join(total, len(replies), replies[0].payload)
 
 
 @dataclass(frozen=True)

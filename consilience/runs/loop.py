@@ -47,7 +47,7 @@ class Loop:
         fingerprint: What decides the numbers.
         header: What run.json says before there is a result.
         participation: Who is asked and lost.
-        folding: Replies become their average as they arrive, and are not kept.
+        folding: Replies become one as they arrive, and are not kept.
         threads: Torch's.
         device: Where tensors lie while the run computes.
         store: The run's folder, if it has one.

@@ -96,7 +96,7 @@ def run(
         out: A folder in which everything is kept.
         resume: Continue from the last whole round in that folder.
         keep_replies: Which rounds' replies are kept: `last`, `all` or `none`. With `none`, a method that averages
-            folds replies as they arrive, so that thousands of sites need little memory.
+            or sums folds replies as they arrive, so that thousands of sites need little memory.
         scored: False leaves the scores to the caller.
         level: What prediction sets shall cover, where the sites set rows aside for them; 0.9 if None.
         about: What is added to run.json.
@@ -160,7 +160,7 @@ def run(
         fingerprint=fingerprint,
         header={**header, **(about or {})},
         participation=cohort,
-        folding=keep_replies == "none" and method.averages,
+        folding=keep_replies == "none" and method.folds,
         threads=place.threads,
         device=place.device,
         store=store,

@@ -43,8 +43,11 @@ def test_ids_and_marks_for_missing_values() -> None:
     assert is_id("patient_id", people) and not is_id("salary", people)
     assert is_id("x", follow) and is_id("x", twice, two_sites) and not is_id("x", twice)
     assert not is_id("age", cells(*(f"{20 + i}.5" for i in range(30))))
-    assert sentinels(blood) == [("-999", 2)]
-    assert sentinels(cells("0", "50", "99", "100")) == []  # 99 among its like
+    assert sentinels(blood, blood.numbers()) == [("-999", 2)]
+    among_its_like = cells("0", "50", "99", "100")
+    assert sentinels(among_its_like, among_its_like.numbers()) == []
+    constant = cells("5", "5", "-999", "-999.0")
+    assert sentinels(constant, constant.numbers()) == []  # one other value has no range to be far from
     assert is_date(cells("2024-01-31", "2024-02-01")) and not is_date(cells("2024", "2025"))
 
 

@@ -164,6 +164,36 @@ def test_a_run_that_folds_ends_where_one_that_keeps_does(monkeypatch: pytest.Mon
         folding.pool(co.FedAvg())
 
 
+@pytest.mark.parametrize("name", sorted(n for n, m in METHODS.items() if m().folds and not m().averages))
+def test_sums_that_are_folded_end_where_those_that_are_kept_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consilience.engines.participation.PORTION", 2)
+    task, sites = tiny.problem_of(name, "classification", torch.float64)
+    method = tiny.method(name)
+
+    kept = co.run(method, task, sites, scored=False)
+    folding = co.run(method, task, sites, scored=False, keep_replies="none")
+
+    assert folding.replies == [] and len(kept.replies) == 4
+    for a, b in zip(tree.leaves(kept.state), tree.leaves(folding.state), strict=True):
+        torch.testing.assert_close(
+            torch.as_tensor(a), torch.as_tensor(b), atol=1e-9, rtol=1e-8
+        )  # sums in another order
+    assert folding.report["ledger"] == kept.report["ledger"]
+
+
+def test_folded_sums_still_warn_of_rows_that_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consilience.engines.participation.PORTION", 2)
+    g = torch.Generator().manual_seed(0)
+    parts = tuple(Data.of(torch.randn(3, 6, generator=g), torch.tensor([0, 1, 2])) for _ in range(4))  # 3 < 6 + 1
+    sites = co.Sites(parts, parts, None, None, None, 3, 6, "drawn", "iid", tuple("abcd"))
+    task = co.classification(co.models.linear(6, 3))
+
+    result = co.run(co.ExactPooling(), task, sites, scored=False, keep_replies="none")
+
+    told = [sentence for sentence in result.report["warnings"] if "fewer rows than the 7 sums" in sentence]
+    assert len(told) == 1 and told[0].startswith("Some sites")
+
+
 def test_an_engine_can_be_given_a_number() -> None:
     task, data = problem()
     assert engines.engine("parallel:2", data).workers == 2
