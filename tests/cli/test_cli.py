@@ -133,9 +133,9 @@ def test_older_runs_that_ignored_the_split_are_still_read(invoke: Invoke, tmp_pa
 def test_a_users_model(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layers = "nn.Linear(features, 7), nn.Tanh(), nn.Linear(7, outputs)"
     text = f"from torch import nn\ndef net(features, outputs):\n    return nn.Sequential({layers})\n"
-    (tmp_path / "mynets.py").write_text(text)
+    (tmp_path / "users_nets.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    code, out, _ = invoke("run", "fedavg", "--model", "mynets:net", "--rounds", "1", "--json", "--no-bounds", *FAST)
+    code, out, _ = invoke("run", "fedavg", "--model", "users_nets:net", "--rounds", "1", "--json", "--no-bounds", *FAST)
     assert code == 0
     assert json.loads(out)["parameters"] == 64 * 7 + 7 + 70 + 10
 
