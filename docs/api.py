@@ -14,10 +14,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import click
-import typer
 
 import consilience
-from consilience.cli import app as command_line
+from consilience.cli import every_command
 
 
 class Room(NamedTuple):
@@ -201,8 +200,7 @@ def to_markdown(text: str) -> str:
 def command_page() -> str:
     """Return every command with its help, arguments and options."""
     parts = [f"# {ROOMS['cli'].title}", ROOMS["cli"].about]
-    group = typer.main.get_command(command_line)
-    for path, command in commands(group, "consilience"):
+    for path, command in commands(every_command(), "consilience"):
         parts += [f"## {path}", paragraphs(command.help or ""), parameters(command)]
     return "\n\n".join(part for part in parts if part) + "\n"
 

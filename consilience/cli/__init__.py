@@ -10,32 +10,9 @@ from typing import TextIO
 
 import click
 import typer
-from rich.text import Text
 
-from consilience.cli import (  # noqa: F401 — they add their commands
-    calibrate,
-    deploy,
-    describe,
-    device,
-    effects,
-    evaluate,
-    health,
-    lists,
-    look,
-    masking,
-    predict,
-    recommend,
-    runs,
-    site,
-    study,
-    study_new,
-    survival,
-    tables,
-)
-from consilience.console.app import app
-from consilience.console.screen import err, plain
+from consilience.console.app import COMMANDS, app, load_command
 from consilience.errors import InputError
-from consilience.plugins import any_plugins
 
 
 def main() -> None:
@@ -43,7 +20,6 @@ def main() -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            _register_plugins()
             _build_commands()()
     except InputError as error:
         _say("Error", "bold red", str(error))
@@ -58,18 +34,20 @@ def main() -> None:
         sys.exit(2)
 
 
+def every_command() -> click.Group:
+    """Load all commands, for who wants to go through them."""
+    commands = _build_commands()
+    for name in COMMANDS:
+        commands.commands[name] = load_command(name)
+    return commands
+
+
 @cache
-def _build_commands() -> click.Command:
-    """Make the commands of their functions, once a process: it takes as long as many a command."""
-    return typer.main.get_command(app)
-
-
-def _register_plugins() -> None:
-    """Make methods that do not come with the package known; torch is not loaded for nothing."""
-    if any_plugins():
-        from consilience.methods import register_plugins
-
-        register_plugins()
+def _build_commands() -> click.Group:
+    """Make the application of its commands, once a process."""
+    commands = typer.main.get_command(app)
+    assert isinstance(commands, click.Group)
+    return commands
 
 
 def _show_warning(
@@ -86,4 +64,8 @@ def _show_warning(
 
 def _say(kind: str, style: str, sentence: str) -> None:
     """Print a sentence to standard error."""
+    from rich.text import Text
+
+    from consilience.console.screen import err, plain
+
     err.print(Text.assemble((f"{kind}: ", style), plain(sentence)), soft_wrap=True)  # brackets are not markup here

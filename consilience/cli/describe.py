@@ -21,7 +21,7 @@ Csv_ = Annotated[Path | None, typer.Option("--csv", help="Also write every numbe
 Html_ = Annotated[Path | None, typer.Option("--html", help="Also write a page.")]
 
 
-@app.command(short_help="Describe the columns by site: table one.")
+@app.command()
 def describe(
     data: Data_ = "digits",
     target: Target_ = None,

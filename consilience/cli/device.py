@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from consilience.console.device_check import DeviceCheck
 
 
-@app.command("check-device", short_help="Check that a device computes what the processor does.")
+@app.command("check-device")
 def check_device(
     name: Annotated[str, typer.Argument(metavar="DEVICE", help="cpu, cuda, cuda:1 or mps.")],
     bench: Annotated[bool, typer.Option(help="Also time rounds on both.")] = True,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from consilience.effects.effects import Effects
 
 
-@app.command(short_help="Show a linear model's coefficients, ratios and intervals.")
+@app.command()
 def effects(
     source: Annotated[
         Path, typer.Argument(metavar="RUN_OR_MODEL", help="A run's folder, or the file of a study's model.")

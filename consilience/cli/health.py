@@ -14,7 +14,7 @@ from consilience.console.handed import say
 from consilience.disk.pulse import last_beat
 
 
-@app.command(short_help="Tell whether a server or site is alive.")
+@app.command()
 def health(
     folder: Annotated[Path, typer.Argument(help="Its folder: NAME.run or NAME.site.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print what the process last said of itself.")] = False,

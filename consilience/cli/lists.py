@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from consilience.console.app import app
+from consilience.console.app import DATASETS, Actions, app
 from consilience.console.listing import dataset_table, method_table
 from consilience.console.options import DataDir_, methods_like
 from consilience.console.screen import out
 
 
-@app.command(short_help="List the methods, or show one in full.")
+@app.command()
 def methods(
     name: Annotated[str | None, typer.Argument(autocompletion=methods_like, help="A method to show in full.")] = None,
 ) -> None:
@@ -25,7 +25,7 @@ def methods(
     out.print(method_page(name))
 
 
-@app.command(short_help="List the networks.")
+@app.command()
 def models() -> None:
     """List the networks that `--model` takes by name."""
     from consilience.console.catalogue import model_table
@@ -33,7 +33,7 @@ def models() -> None:
     out.print(model_table())
 
 
-@app.command(short_help="List the feature maps.")
+@app.command()
 def features() -> None:
     """List the feature maps that `--features` takes by name."""
     from consilience.console.catalogue import feature_table
@@ -41,9 +41,8 @@ def features() -> None:
     out.print(feature_table())
 
 
-DATASETS = "List the data sets, or fetch one."
-datasets = typer.Typer(invoke_without_command=True, help=DATASETS)
-app.add_typer(datasets, name="datasets", short_help=DATASETS)
+datasets = Actions(invoke_without_command=True, help=DATASETS)
+app.add_typer(datasets, name="datasets")
 
 
 @datasets.callback()

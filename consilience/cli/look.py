@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MANY = 6  # sites from which gaps are summed up
 
 
-@app.command("inspect", short_help="Show what is understood of CSV files.")
+@app.command("inspect")
 def inspect_files(
     ctx: typer.Context,
     files: Annotated[list[str], typer.Argument(help="Files, folders or quoted patterns.")],

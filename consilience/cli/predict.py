@@ -15,7 +15,7 @@ from consilience.errors import InputError, unknown_name
 SHOWN = 10  # rows that cannot be predicted, each with its sentence
 
 
-@app.command(short_help="Predict for a table, with uncertainty.")
+@app.command()
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A run's folder, or the file of a pooled model.")],
     table: Annotated[Path, typer.Argument(help="Rows to predict: a CSV file with the columns trained on.")],
@@ -83,7 +83,7 @@ def _refuse_study(given: Mapping[str, Path | None]) -> None:
             raise InputError(f"--{option} is for the file of a pooled model: a run's folder belongs to no study.")
 
 
-@app.command(short_help="Write a run's model as ONNX or torch.export.")
+@app.command()
 def export(
     folder: Annotated[Path, typer.Argument(help="A run's folder.")],
     to: Annotated[str, typer.Option("--to", help="onnx, or pt2 for torch.export.")] = "onnx",

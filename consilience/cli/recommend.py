@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NOT_OF_RUN = ("secure", "one_round", "effects", "as_json")  # what is asked for here alone
 
 
-@app.command(short_help="Say which method suits the data, and why.")
+@app.command()
 @with_groups
 def recommend(
     ctx: typer.Context,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 ASIDE = 0.2  # of a site's rows, where a level is asked for and nobody says how many rows it may cost
 
 
-@app.command(short_help="Run one method and write a report.")
+@app.command()
 @with_groups
 def run(
     ctx: typer.Context,
@@ -111,7 +111,7 @@ def run(
         finish(Store(folder), report, as_json)
 
 
-@app.command(short_help="Pool a run's replies by another method, without training.")
+@app.command()
 def pool(
     folder: Annotated[Path, typer.Argument(help="A run's folder.")],
     method: Annotated[str, typer.Option(help="The method to pool its replies with.")],
@@ -143,7 +143,7 @@ def pool(
         finish(target, {**pooled.report, **about, "pooled_from": folder.name}, as_json)
 
 
-@app.command(short_help="Write a folder's report.html again.")
+@app.command()
 def report(folder: Annotated[Path, typer.Argument(help="The folder of a run, comparison or experiment.")]) -> None:
     """Write report.html again from run.json, compare.json or results.json."""
     from consilience.report.reproduction_page import reproduction_page
@@ -164,7 +164,7 @@ def report(folder: Annotated[Path, typer.Argument(help="The folder of a run, com
     out.print(f"Report: {folder / 'report.html'}")
 
 
-@app.command(short_help="Compare methods on five very different sites, in a minute.")
+@app.command()
 def demo(
     out_: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("demo"),
     seed: Seed_ = 0,

@@ -18,7 +18,7 @@ from consilience.errors import InputError
 SHOWN = 10  # lines of the table
 
 
-@app.command("kaplan-meier", short_help="Draw one survival curve for several sites from their sums.")
+@app.command("kaplan-meier")
 def kaplan_meier(
     files: Annotated[str, typer.Argument(help="A quoted pattern of CSV files, one per site, or of sites' .json sums.")],
     time: Annotated[str | None, typer.Option(help="The column of times, for CSV files.")] = None,

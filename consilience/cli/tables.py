@@ -22,7 +22,7 @@ from consilience.console.screen import live, out, print_report, progress, say_fe
 from consilience.disk.locks import lock_folder
 
 
-@app.command(short_help="Compare methods on the same splits and seeds.")
+@app.command()
 @with_groups
 def compare(
     ctx: typer.Context,
@@ -90,7 +90,7 @@ def compare(
     print_report(value, comparison_table(value), f"Report: {store.folder / 'report.html'}", as_json)
 
 
-@app.command(short_help="Choose a method's settings on validation rows.")
+@app.command()
 @with_groups
 def tune(
     ctx: typer.Context,
@@ -149,7 +149,7 @@ def tune(
     print_report(chosen, show_trials(trials), closing, as_json)
 
 
-@app.command(short_help="Repeat a paper's experiment, beside the paper's results.")
+@app.command()
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="The experiment; without one, all are listed.")] = None,
     seeds: Seeds_ = "0-2",

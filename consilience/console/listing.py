@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ FILE = Path(__file__).with_name("listing.json")
 LEGIBLE = 72  # columns below which tables of words are hard to read
 
 
-@cache
 def read_listing() -> dict[str, Any]:
     """Read what there is to choose from; with methods of other packages, gather it from the code.
 
@@ -29,7 +27,9 @@ def read_listing() -> dict[str, Any]:
     """
     if any_plugins():
         from consilience.console.catalogue import listing
+        from consilience.methods import register_plugins
 
+        register_plugins()
         return listing()
     content: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return content

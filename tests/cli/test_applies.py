@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import click
 import pytest
-import typer
 from tiny import Invoke, hospitals
 
-from consilience.cli import app
+from consilience.cli import every_command
 from consilience.console.applies import TABLE
 
 COMMANDS = ("run", "compare", "tune", "recommend", "study new")
@@ -65,10 +65,10 @@ def test_the_environment_is_no_mistake(invoke: Invoke, tmp_path: Path, monkeypat
 
 def test_the_table_names_options_that_exist() -> None:
     """Every row of the table is an option of one of the commands, and every refusal above says what to do."""
-    group = typer.main.get_command(app)
+    group = every_command()
     known = set()
     for name in COMMANDS:
-        command = group
+        command: click.Command = group
         for word in name.split():
             command = command.commands[word]  # type: ignore[attr-defined]
         known |= {parameter.name for parameter in command.params}

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import consilience as co
 from consilience import cli
 from consilience.console import listing
+from consilience.console.app import COMMANDS, app, name_of
 from consilience.console.catalogue import listing as gather
 from consilience.plugins import VARIABLE
 
@@ -47,13 +49,9 @@ def test_the_lists_say_what_the_code_says() -> None:
 
 
 def test_methods_of_other_packages_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    listing.read_listing.cache_clear()
-    monkeypatch.setenv(VARIABLE, "somebody.elses")
+    monkeypatch.setenv(VARIABLE, "json")  # a module; what it holds does not matter here
     monkeypatch.setattr("consilience.console.catalogue.listing", lambda: {"methods": ["gathered from the code"]})
-    try:
-        assert listing.read_listing() == {"methods": ["gathered from the code"]}
-    finally:
-        listing.read_listing.cache_clear()
+    assert listing.read_listing() == {"methods": ["gathered from the code"]}
 
 
 def test_type_checkers_and_programs_see_the_same_names() -> None:
@@ -71,6 +69,28 @@ def test_type_checkers_and_programs_see_the_same_names() -> None:
         getattr(co, "nosuch")  # noqa: B009 — type checkers refuse the name
 
 
-def test_every_file_of_commands_is_loaded() -> None:
+def test_every_command_is_in_the_table_with_its_file() -> None:
+    """Nothing is said twice: the table holds names and files, and a command that is not in it could not be reached."""
+    group = cli.every_command()
+    made = {name for name in map(name_of, app.registered_commands)} | {g.name for g in app.registered_groups}
+    assert made == set(COMMANDS) == set(group.commands)
     files = {f"consilience.cli.{path.stem}" for path in Path(cli.__file__).parent.glob("*.py")}
     assert files - {"consilience.cli.__init__", "consilience.cli.__main__"} <= set(sys.modules)
+    for name in ("study", "site", "datasets"):
+        command = group.commands[name]
+        assert isinstance(command, click.Group) and command.help == COMMANDS[name].about
+
+
+def test_a_command_loads_its_own_file_and_no_other() -> None:
+    script = """
+import sys
+import consilience.cli
+sys.argv = ["consilience", "methods"]
+try:
+    consilience.cli.main()
+except SystemExit:
+    pass
+print(sorted(name for name in sys.modules if name.startswith("consilience.cli.") or name == "cryptography"))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "['consilience.cli.lists']"
