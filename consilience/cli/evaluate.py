@@ -62,15 +62,17 @@ def evaluate(
     out.print(score_table(scores(p, y), intervals(p, y)))
     if isinstance(p, Categorical):
         out.print(calibration_table(p, y, pooled.agreement.smallest))
+    sets = {}
     if pooled.guarantee is not None and len(y):
         from consilience.console.prediction_sets import show_coverage
 
-        show_coverage(pooled, pooled.guarantee, data)
+        sets = {"guarantee": show_coverage(pooled, pooled.guarantee, data, table.stem)}
     if report is not None:
         from consilience.agreement.evaluation import evaluation_report
         from consilience.report.run_page import run_page
 
-        write_files(report, run_page(evaluation_report(pooled.agreement, p, y, table.stem)), "Report, for this site")
+        page = run_page({**evaluation_report(pooled.agreement, p, y, table.stem), **sets})
+        write_files(report, page, "Report, for this site")
     if study is not None and out_ is not None:
         _write_evaluation(study, key, pooled, data, p, y, out_, ledger)
 

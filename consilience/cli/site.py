@@ -237,7 +237,10 @@ def fit(
     for note in fitted.training.notes:
         say(note, "yellow")
     used, aside, test = (f"{len(part.y):,}" for part in (fitted.training.data, rows.choose, rows.test))
-    say(f"Trained on {used} rows; {aside} are set aside for choosing, {test} for testing.")
+    roles = f"{aside} are set aside for choosing, {test} for testing"
+    if len(rows.calibrate.y):
+        roles += f", {len(rows.calibrate.y):,} for prediction sets"
+    say(f"Trained on {used} rows; {roles}.")
     scores = {}
     if len(rows.test.y):
         scores = own_scores(study.agreement, fitted.send, rows.test)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from consilience.console.handed import say
 from consilience.errors import InputError
@@ -37,11 +37,21 @@ def find_thresholds(pooled: Model, level: float, thresholds: Path | None) -> Gua
     return guarantee
 
 
-def show_coverage(pooled: Model, guarantee: Guarantee, rows: Data) -> None:
-    """Say how often a model's prediction sets hold the truth on some rows, and how large they are."""
+def show_coverage(pooled: Model, guarantee: Guarantee, rows: Data, site: str) -> dict[str, Any]:
+    """Say how often a model's prediction sets hold the truth on a site's rows, and how large they are.
+
+    Args:
+        pooled: The model.
+        guarantee: Its thresholds.
+        rows: Rows that it has not seen.
+        site: What the site is called on its page.
+
+    Returns:
+        The same for the site's page, as in `run.json`; classes of fewer rows than the study shows are left out.
+    """
     from consilience.findings.numbers import percent
     from consilience.findings.prediction_sets import write_size
-    from consilience.guarantees.measured import measure
+    from consilience.guarantees.measured import measure, measure_groups
     from consilience.guarantees.sets import contains
 
     inside, sizes = contains(pooled.on_network_scale(rows.x), rows.y, guarantee)
@@ -53,6 +63,15 @@ def show_coverage(pooled: Model, guarantee: Guarantee, rows: Data) -> None:
     size = write_size(covered.size, not target.classes, guarantee.score)
     share = f"{percent(covered.coverage, 1)} of {covered.rows:,} rows ({low} to {high})"
     say(f"Prediction sets for {percent(guarantee.level)} hold {share}, {size} on average.")
+
+    report = {**guarantee.to_json(), "promise": guarantee.promise, "assumption": guarantee.assumption}
+    report["overall"] = covered.to_json()
+    report["by_site"] = [{**covered.to_json(), "name": site}]
+    classes = {name: rows.y == c for c, name in enumerate(target.classes)}
+    shown = {name: own for name, own in classes.items() if int(own.sum()) >= pooled.agreement.smallest}
+    if shown:
+        report["by_class"] = [group.to_json() for group in measure_groups(inside, sizes, shown)]
+    return report
 
 
 def set_columns(pooled: Model, guarantee: Guarantee, x: Tensor) -> tuple[list[str], list[list[str]]]:

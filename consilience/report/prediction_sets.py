@@ -49,13 +49,13 @@ def _picture(sets: SetsReport, groups: Sequence[Covered], what: str, is_regressi
     )
     if what == "site":
         caption += (
-            f" {sets.promise} This holds on average over calibration rows, if {sets.assumption}. Given these "
-            f"{count(sets.rows)} rows, coverage is at least {percent(sets.least, 1)} with 95 % confidence where rows "
-            "are exchangeable."
+            f" The guarantee, {sets_title(sets)}: {sets.promise} This holds on average over calibration rows, if "
+            f"{sets.assumption}. Given these {count(sets.rows)} rows, coverage is at least {percent(sets.least, 1)} "
+            "with 95 % confidence where rows are exchangeable."
         )
     headings = [what.capitalize(), "Test rows", "Covered", "95 % interval", f"Mean {size}"]
     rows = [[c.name, count(c.rows), percent(c.coverage, 1), _interval(c), number(c.size)] for c in groups]
-    title = f"Prediction sets by {what}: {sets_title(sets)}"
+    title = f"Prediction sets for {percent(sets.level)}, by {what}"
     return Picture(title, Markup(_draw(sets, groups, what, size)), caption, headings, rows)
 
 

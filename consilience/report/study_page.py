@@ -149,7 +149,9 @@ def _sets(run: RunReport) -> str:
         return ""
     promise = f"{sets_title(run.sets)}. {run.sets.promise}"
     holds = f"{promise} This holds on average over calibration rows, if {run.sets.assumption}."
-    return f"{holds} {run.sets.leaves}".strip()
+    if not run.sets.leaves:
+        return holds
+    return f"{holds} What left each site: {run.sets.leaves[:1].lower()}{run.sets.leaves[1:]}"
 
 
 def _chosen(run: RunReport) -> str:

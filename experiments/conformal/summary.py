@@ -1,18 +1,19 @@
-"""The tables of README.md from the trials of table.py: python experiments/conformal/summary.py FOLDER
+"""The tables of README.md from the trials of table.py: python experiments/conformal/summary.py [FOLDER]
 
-FOLDER is where table.py wrote. Means over seeds ± half a 95 % interval; where every seed splits the same table anew the
-interval is Nadeau and Bengio's. Differences are paired over seeds. Without FOLDER, from results/table.json.
+FOLDER is where table.py wrote: its trials join those of results/table.json; without one the tables are written from
+these alone. Means over seeds ± half a 95 % interval; where every seed splits the same table anew the interval is Nadeau
+and Bengio's. Differences are paired over seeds.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from consilience.comparison.trials import Trials, collect_trials, markdown_table, replace_between
 from consilience.metrics.paired import difference
 
 HERE = Path(__file__).parent
@@ -31,52 +32,68 @@ HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 SHIFT_OF = "exact_tuned"
 FOLDED = "heart_disease/folds"
 
-Trials = dict[str, dict[str, dict[str, dict[str, float | None]]]]  # column → seed → row → score
+
+def join_methods(trials: Trials) -> Trials:
+    """Put the columns of single methods beside the six of their data set, seed by seed."""
+    joined: Trials = {}
+    for column, seeds in trials.items():
+        name, what = column.split("/")
+        if what not in ("left-out", "folds"):
+            what = "methods"
+        for seed, rows in seeds.items():
+            joined.setdefault(f"{name}/{what}", {}).setdefault(seed, {}).update(rows)
+    return joined
 
 
-def collect(folder: Path) -> Trials:
-    trials: Trials = {}
-    for column in (*(f"{name}/methods" for name in TITLES), "heart_disease/left-out", FOLDED):
-        files = sorted((folder / "trials" / "full" / column.replace("/", "-")).glob("seed-*.json"))
-        seeds = {file.stem.removeprefix("seed-"): json.loads(file.read_text())["values"] for file in files}
-        if seeds:
-            trials[column] = {seed: rounded(seeds[seed]) for seed in sorted(seeds, key=int)}
-    return trials
-
-
-def rounded(rows: dict[str, dict[str, float | None]]) -> dict[str, dict[str, float | None]]:
-    return {row: {k: None if v is None else round(v, 5) for k, v in found.items()} for row, found in rows.items()}
+def by_seed(trials: Trials, column: str, row: str, score: str) -> dict[str, float]:
+    """A score over the seeds that have it."""
+    found = {seed: rows.get(row, {}).get(score) for seed, rows in trials.get(column, {}).items()}
+    return {seed: value for seed, value in found.items() if value is not None}
 
 
 def values(trials: Trials, column: str, row: str, score: str) -> list[float]:
-    """Over the seeds that have it."""
-    found = [rows.get(row, {}).get(score) for rows in trials.get(column, {}).values()]
-    return [v for v in found if v is not None]
+    return list(by_seed(trials, column, row, score).values())
 
 
-def mean(trials: Trials, column: str, row: str, score: str, form: str = ".2f", spread: bool = True) -> str:
+def mean(trials: Trials, column: str, row: str, score: str, form: str = ".2f") -> str:
     found = values(trials, column, row, score)
     if not found:
         return "refused"
     text = f"{fmean(found):{form}}"
-    if not spread or len(found) < 3:
+    if len(found) < 3:
         return text
     d = difference(found, [0.0] * len(found), RESPLIT.get(column.partition("/")[0], 0.0))
     return f"{text} ± {(d.high - d.low) / 2:{form}}"
 
 
-def lines(heading: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    rule = ["---"] + ["---:"] * (len(heading) - 1)
-    return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *body))
+def gap(trials: Trials, column: str, row: str, reference: str, score: str) -> str:
+    """A row's score less another's, paired over the seeds that both have; an interval from three on."""
+    ours = by_seed(trials, column, row, score)
+    theirs = by_seed(trials, column, reference, score)
+    paired = [seed for seed in ours if seed in theirs]
+    if not paired:
+        return "–"
+    overlap = RESPLIT.get(column.partition("/")[0], 0.0)
+    d = difference([ours[seed] for seed in paired], [theirs[seed] for seed in paired], overlap)
+    text = f"{d.mean:+.2f}"
+    if len(paired) >= 3:
+        text += f" ({d.low:+.2f} to {d.high:+.2f})"
+    return text.replace("-", "−")
 
 
 def seeds(trials: Trials, column: str) -> int:
     return len(trials.get(column, {}))
 
 
+def counted(number: int) -> str:
+    if number == 1:
+        return "1 seed"
+    return f"{number} seeds"
+
+
 def methods(trials: Trials, column: str) -> list[str]:
     """The methods of a column, the smallest sets first."""
-    rows = next(iter(trials[column].values()))
+    rows = dict.fromkeys(row for seed in trials[column].values() for row in seed)
     names = [row for row in rows if "," not in row]
     size = {name: values(trials, column, name, "hinge_size_at_95") for name in names}
     return sorted(names, key=lambda name: fmean(size[name] or [99.0]))
@@ -85,14 +102,23 @@ def methods(trials: Trials, column: str) -> list[str]:
 def sizes(trials: Trials, name: str) -> str:
     """Sets that cover exactly so many test rows, and calibrated ones."""
     column = f"{name}/methods"
+    every = seeds(trials, column)
     body = []
     for method in methods(trials, column):
         equal = [mean(trials, column, method, f"hinge_size_at_{level}") for level in (90, 95, 98)]
+        less = ""
+        if method != SHIFT_OF:
+            less = gap(trials, column, method, SHIFT_OF, "hinge_size_at_95")
         adaptive = mean(trials, column, method, "aps_size_at_95")
         pooled = [mean(trials, column, f"{method}, pooled, hinge", score) for score in ("coverage", "size")]
-        body.append([method, *equal, adaptive, *pooled, mean(trials, column, method, "nll", ".3f")])
-    heading = [f"{TITLES[name]} ({seeds(trials, column)} seeds)", "size at 90 %", "95 %", "98 %", "95 %, aps"]
-    return lines([*heading, "covered, calibrated", "size, calibrated", "NLL"], body)
+        label = method
+        run = len(values(trials, column, method, "nll"))
+        if run < every:
+            label = f"{method} ({counted(run)})"
+        nll = mean(trials, column, method, "nll", ".3f")
+        body.append([label, equal[0], equal[1], less, equal[2], adaptive, *pooled, nll])
+    heading = [f"{TITLES[name]} ({counted(every)})", "size at 90 %", "95 %", f"less {SHIFT_OF}'s", "98 %"]
+    return markdown_table([*heading, "95 %, aps", "covered, calibrated", "size, calibrated", "NLL"], body)
 
 
 def kinds(trials: Trials) -> str:
@@ -105,7 +131,7 @@ def kinds(trials: Trials) -> str:
                 scores = ("coverage", "worst_site", "worst_class", "newcomer", "size")
                 body.append([f"{title}, `{kind}`", *(mean(trials, column, row, score) for score in scores)])
     heading = ["data, kind", "covered", "worst site", "worst class", "newcomer, 5 % quantile", "size"]
-    return lines(heading, body)
+    return markdown_table(heading, body)
 
 
 def left_out(trials: Trials) -> str:
@@ -116,7 +142,7 @@ def left_out(trials: Trials) -> str:
         for kind in KINDS[:3]:
             rows = [f"{method}, {kind}, without {hospital}" for hospital in HOSPITALS]
             body.append([f"{method}, `{kind}`", *(mean(trials, column, row, "coverage") for row in rows)])
-    return lines([f"covered ({seeds(trials, column)} seeds)", *HOSPITALS], body)
+    return markdown_table([f"covered ({counted(seeds(trials, column))})", *HOSPITALS], body)
 
 
 def noise(trials: Trials) -> str:
@@ -132,9 +158,11 @@ def noise(trials: Trials) -> str:
                 row = f"{SHIFT_OF}, {kind}, hinge, 30 edges{end}"
                 cells += [mean(trials, column, row, score) for score in ("coverage", "size")]
                 cells.append(str(len(values(trials, column, row, "size"))))
+            row = f"{SHIFT_OF}, {kind}, hinge, 30 edges"
+            cells.append(gap(trials, column, f"{row}, ε = 1", row, "size"))
             body.append([f"{title}, `{kind}`", *cells])
-    heading = ["data, kind", "covered", "size", "seeds", "covered, ε = 1", "size, ε = 1", "seeds not refused"]
-    return lines(heading, body)
+    heading = ["data, kind", "covered", "size", "seeds"]
+    return markdown_table([*heading, "covered, ε = 1", "size, ε = 1", "seeds not refused", "larger by"], body)
 
 
 def folds(trials: Trials) -> str:
@@ -146,44 +174,43 @@ def folds(trials: Trials) -> str:
     aside, folded = (values(trials, FOLDED, row, "size") for row in ("rows set aside", "5 folds"))
     d = difference(folded, aside, RESPLIT["heart_disease"])
     gap = f"{d.mean:+.3f} ({d.low:+.3f} to {d.high:+.3f})".replace("-", "−")
-    table = lines([f"Heart disease ({seeds(trials, FOLDED)} seeds)", "promised", "covered", "size"], body)
+    table = markdown_table([f"Heart disease ({counted(seeds(trials, FOLDED))})", "promised", "covered", "size"], body)
     return f"{table}\n\nSize by folds less size by rows set aside: {gap}."
 
 
-def gaps(trials: Trials) -> str:
-    """Differences in size at 95 % of test rows, paired over seeds."""
+def shifts(trials: Trials) -> str:
+    """What other kinds gain and cost beside the pooled one, paired over seeds."""
     body = []
+    scores = ("worst_site", "worst_class", "newcomer", "size")
     for name, title in TITLES.items():
         column = f"{name}/methods"
-        if column not in trials:
-            continue
-        for other in ("exact", "evidence", "fedavg", "gaussian_product", "mixture"):
-            ours = values(trials, column, SHIFT_OF, "hinge_size_at_95")
-            theirs = values(trials, column, other, "hinge_size_at_95")
-            if len(ours) == len(theirs) >= 3:
-                d = difference(theirs, ours, RESPLIT.get(name, 0.0))
-                body.append([f"{title}: {other} − {SHIFT_OF}", f"{d.mean:+.2f} ({d.low:+.2f} to {d.high:+.2f})"])
-    return lines(["size at 95 % of test rows", "difference"], body).replace("-0", "−0").replace("-1", "−1")
+        for kind in ("class", "quantile", "own"):
+            row = f"{SHIFT_OF}, {kind}, hinge"
+            if values(trials, column, row, "size"):
+                cells = [gap(trials, column, row, f"{SHIFT_OF}, pooled, hinge", score) for score in scores]
+                body.append([f"{title}: `{kind}` − `pooled`", *cells])
+    return markdown_table(["difference", "worst site", "worst class", "newcomer, 5 % quantile", "size"], body)
 
 
 def page(trials: Trials) -> str:
     """Everything between the marks of README.md."""
+    trials = join_methods(trials)
     parts = []
     for name, title in TITLES.items():
         if f"{name}/methods" in trials:
             parts += [f"### Size of sets, {title}", sizes(trials, name)]
-    parts += ["### Paired differences in size", gaps(trials)]
-    parts += ["### Four kinds, 90 %", kinds(trials), "### A hospital that took no part, 90 %", left_out(trials)]
+    parts += ["### Four kinds, 90 %", kinds(trials), "### What label shift does to them", shifts(trials)]
+    parts += ["### A hospital that took no part, 90 %", left_out(trials)]
     parts += ["### ε = 1, 90 %", noise(trials)]
     return "\n\n".join([*parts, "### Folds in place of rows set aside, 90 %", folds(trials)])
 
 
 def main(words: list[str]) -> None:
     if words:
-        RESULTS.write_text(json.dumps(collect(Path(words[0])), ensure_ascii=False, separators=(",", ":")) + "\n")
-    trials: Any = json.loads(RESULTS.read_text())
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{page(trials)}\n\n{END}{rest.partition(END)[2]}")
+        trials = collect_trials("conformal/table", Path(words[0]), RESULTS)
+        RESULTS.write_text(json.dumps(trials, ensure_ascii=False, separators=(",", ":")) + "\n")
+    stored: Any = json.loads(RESULTS.read_text())
+    replace_between(PAGE, BEGIN, page(stored), END)
 
 
 if __name__ == "__main__":

@@ -39,13 +39,16 @@ def test_sets_from_counts_to_predictions(place: Place) -> None:
     files = counted(place)
     said = place.at("server", "study", "calibrate", "sepsis.toml", "sepsis.model", *files)
     place.everybody("sepsis-calibrated.model")
-    judged = place.at("west", "site", "evaluate", "sepsis-calibrated.model", "data.csv", "--study", "sepsis.toml")
+    on_test_rows = ("sepsis-calibrated.model", "data.csv", "--study", "sepsis.toml", "--report", "own.html")
+    judged = place.at("west", "site", "evaluate", *on_test_rows)
     wrong = place.tried("west", "predict", "sepsis-calibrated.model", "data.csv", "--set", "0.9")
     shown = place.at("west", "predict", "sepsis-calibrated.model", "data.csv", "--set", "0.8", "-o", "p.csv")
 
     assert before[0] == 2 and "holds no thresholds" in before[2]
     assert "At least 80 % of rows that come from the sites" in said
     assert "Prediction sets for 80 % hold" in judged and "of 24 rows" in judged
+    page = (place.root / "west" / "own.html").read_text()
+    assert "Prediction sets for 80 %, by site" in page and "by pooled counts, from" in page
     assert wrong[0] == 2 and "--set 0.8, not for 0.9" in wrong[2]
     assert "if each site's new rows are like its calibration rows" in shown
     with (place.root / "west" / "p.csv").open() as file:

@@ -167,7 +167,7 @@ def test_noise_on_counts_enlarges_sets(result: Result) -> None:
 def test_the_page_shows_sets_by_site_and_class(result: Result) -> None:
     page = run_page(result.report)
 
-    assert "Prediction sets by site: 90" in page and "Prediction sets by class: 90" in page
+    assert "Prediction sets for 90 %, by site" in page and "Prediction sets for 90 %, by class" in page
     assert "Clopper and Pearson" in page and "Of every class, at least 90" in page
 
 
