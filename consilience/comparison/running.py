@@ -39,6 +39,7 @@ from consilience.runs.recipe import Recipe
 from consilience.runs.store import FORMAT, Store
 from consilience.scoring.baselines import lines_to_beat
 from consilience.task import Task
+from consilience.training.shared import share_training
 
 
 def compare(
@@ -223,7 +224,7 @@ def compare_plan(
     for split in track(plan.splits, "split"):
         for seed in track(plan.seeds, "seed"):
             recipe = dataclasses.replace(plan.recipe, split=split, seed=seed)
-            with remember_values():  # rows that share replies predict with the same models
+            with remember_values(), share_training():  # rows that share replies predict with the same models
                 for problem, cells, baselines in _fill(recipe, rows[split], plan, store):
                     progress.baselines[split][seed] = baselines
                     progress.add(split, seed, problem, cells)

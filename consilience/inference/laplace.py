@@ -13,12 +13,15 @@ from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.inference.point import SGD
+from consilience.models.plain import Perceptron, perceptron
 from consilience.parties import Client
 from consilience.posterior import Dense, Gaussian, Posterior, centre
 from consilience.task import Task
 from consilience.training.chain import Inference
+from consilience.training.layers import Roots, curvature_root, label_gradient
 from consilience.tree import Params
 
+PASSED = 500  # rows that are passed back at a time where no row has a matrix
 # Weights and rows → a matrix [R, P] whose rows r give the curvature Σ r rᵀ of −Σ log p(y|x,θ).
 Curvature: TypeAlias = Callable[[Task, Params, Data], Tensor]
 
@@ -73,6 +76,10 @@ def ggn(task: Task, params: Params, rows: Data) -> Tensor:
 
     factors: Tensor = torch.func.vmap(factor, (None, 0, 0))(tree.ravel(uncertain), rows.x, rows.y)
     return (factors * rows.w.sqrt().reshape(-1, 1, 1)).flatten(0, 1)  # from [rows, outputs, P]
+
+
+# The same curvatures by their roots at the outputs, for networks whose layers can be written out.
+ROOTS: dict[Curvature, Roots] = {ggn: curvature_root, fisher: label_gradient}
 
 
 @dataclass(frozen=True)
@@ -141,6 +148,10 @@ def sum_curvature(
     Returns:
         The matrix [P, P], or its diagonal [P].
     """
+    roots = ROOTS.get(curvature)
+    net = perceptron(task.model)
+    if roots is not None and net is not None and not dense:
+        return _perceptron_diagonal(task, net, params, data, roots)
     total: Tensor | float = 0.0
     for i in range(0, len(data.w), batch):
         factors = curvature(task, params, Data(*(leaf[i : i + batch] for leaf in data)))
@@ -149,6 +160,23 @@ def sum_curvature(
         else:
             total = total + (factors**2).sum(0)
     return torch.as_tensor(total)
+
+
+def _perceptron_diagonal(task: Task, net: Perceptron, params: Params, data: Data, roots: Roots) -> Tensor:
+    """The diagonal for a plain perceptron: Σ (δ ⊗ a)² = Σ δ² ⊗ a² in every layer, so that no row has a matrix."""
+    totals: dict[str, Tensor | float] = dict.fromkeys([*net.weights, *net.biases], 0.0)
+    for i in range(0, len(data.w), PASSED):
+        rows = Data(*(leaf[i : i + PASSED] for leaf in data))
+        inputs, z = net.passed(params, rows.x)
+        delta = roots(task, params, z, rows.y).movedim(-1, 0)  # [roots, rows, outputs]
+        for layer in reversed(range(len(inputs))):
+            weight, bias, a = net.weights[layer], net.biases[layer], inputs[layer]
+            squares = (delta**2).sum(0) * rows.w.unsqueeze(-1)
+            totals[weight] = totals[weight] + squares.mT @ a**2
+            totals[bias] = totals[bias] + squares.sum(0)
+            if layer:
+                delta = (delta @ params[weight]) * (a > 0)
+    return torch.cat([torch.as_tensor(totals[name]).flatten() for name in task.uncertain])
 
 
 def _hessian(task: Task, params: Params, rows: Data) -> Tensor:

@@ -38,6 +38,7 @@ from consilience.posterior import Point, Posterior, centre
 from consilience.report.run_page import comparison_page
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import Store, as_json
+from consilience.training import chain
 
 MOONS = Recipe(data="moons", model="linear", sites=3, calibration=10)
 SHORT = ("inference.epochs=2", "inference.batch=200", "inference.cycles=1", "inference.samples=1")
@@ -94,6 +95,21 @@ def test_rows_that_share_an_inference_train_once() -> None:
     assert len(CALLS) == 4  # four sites, once
     list(outcomes(rows, task, sites, 0, "sequential"))
     assert len(CALLS) == 4 + 4 + 8 + 4  # again, two rounds that cannot be shared, another inference
+
+
+def test_rows_whose_replies_differ_share_the_training_they_begin_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = {"common": SHORT[:2]}
+    alone = [compare(plan(word, **short), tmp_path / word)["rows"][0] for word in ("regmean", "fedlpa")]
+    trained = []
+    train = chain._run
+    monkeypatch.setattr(chain, "_run", lambda *inputs: trained.append(1) or train(*inputs))
+
+    together = compare(plan("regmean", "fedlpa", **short), tmp_path / "both")["rows"]
+
+    assert len(trained) == 3  # three sites, once
+    assert [row["metrics"] for row in together] == [row["metrics"] for row in alone]
 
 
 @dataclass(frozen=True)

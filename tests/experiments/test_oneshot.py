@@ -66,6 +66,6 @@ def test_a_page_is_renewed_between_its_marks(tmp_path: Path) -> None:
     assert page.read_text() == "above\n<a>\n\nnew\n\n<b>\nbelow"
 
 
-@pytest.mark.parametrize("row", ["exact", "exact_tuned"])
+@pytest.mark.parametrize("row", ["exact", "exact_tuned", "exact, as AFL"])
 def test_rows_on_features_of_their_own_are_marked(row: str) -> None:
     assert module("oneshot/summary").name_of(row).endswith("*")

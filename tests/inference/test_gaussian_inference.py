@@ -19,7 +19,7 @@ from consilience.data import Data
 from consilience.datasets.synthetic import linear_gaussian
 from consilience.engines.vectorised import pad_rows
 from consilience.inference.divergence import divergence
-from consilience.inference.laplace import fisher, ggn
+from consilience.inference.laplace import fisher, ggn, sum_curvature
 from consilience.key import Key
 from consilience.models.variational import BayesianConv2d, log_variances
 from consilience.parties import Client, Server
@@ -109,6 +109,18 @@ def test_padding_has_no_curvature(curvature: Any) -> None:
     task, data, params = logistic()
     long = pad_rows(data, len(data.w) + 7)
     torch.testing.assert_close((curvature(task, params, long) ** 2).sum(0), (curvature(task, params, data) ** 2).sum(0))
+
+
+@pytest.mark.parametrize("curvature", [ggn, fisher])
+@pytest.mark.parametrize("problem", tiny.PROBLEMS)
+def test_a_perceptrons_diagonal_is_that_of_its_rows_matrices(curvature: Any, problem: str) -> None:
+    task, sites = tiny.PROBLEMS[problem](torch.float64)
+    params = task.init(Key(1)).params
+    data = sites.train[0]._replace(w=torch.linspace(0.0, 2.0, len(sites.train[0].w), dtype=torch.float64))
+
+    found = sum_curvature(task, params, data, curvature)
+
+    torch.testing.assert_close(found, (curvature(task, params, data) ** 2).sum(0), rtol=1e-10, atol=1e-12)
 
 
 def test_laplace_leaves_a_learned_noise_a_point() -> None:
