@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 import pytest
+import tiny
 import torch
 from torch import Tensor, nn
 
@@ -23,12 +24,18 @@ from consilience.methods.fisher import FedFisher, FisherMerging
 from consilience.methods.regmean import RegMean
 from consilience.models.controlled import control
 from consilience.parties import Client, Received, Server
+from consilience.payload import nbytes
 from consilience.pooling.sums import add, summarise
 from consilience.posterior import Point, Posterior
 from consilience.task import Task
 from consilience.training.layers import curvature_root, label_gradient, layer_moments, linear_layers
 
 NOISE = 0.5
+BRIEFLY = co.SGD(epochs=1)
+# of a network of 2 inputs, 5 hidden units and 2 classes: its weights, and the numbers of its layers' moments
+WEIGHTS = 5 * (2 + 1) + 2 * (5 + 1)
+INPUTS = (2 + 1) ** 2 + (5 + 1) ** 2
+GRADIENTS = 5**2 + 2**2
 
 
 @dataclass(frozen=True)
@@ -263,3 +270,25 @@ def test_fens_aggregator_learns_whom_to_believe() -> None:
     scores = [co.run(method, task, sites, rounds=rounds, seed=0).metrics["nll"] for rounds in (1, 6)]
 
     assert scores[1] < 0.8 * scores[0]
+
+
+@pytest.mark.parametrize(
+    ("method", "rounds", "expected"),
+    [
+        (FisherMerging(BRIEFLY), 1, 4 * 2 * WEIGHTS),
+        (FedFisher(BRIEFLY), 1, 4 * (WEIGHTS + INPUTS + GRADIENTS + 1)),
+        (FedLPA(BRIEFLY), 1, 4 * (WEIGHTS + INPUTS + GRADIENTS + 1)),
+        (RegMean(BRIEFLY), 1, 4 * (WEIGHTS + INPUTS + 1)),
+        (FedOV(BRIEFLY), 1, 4 * (WEIGHTS + 5 + 1)),
+        (FENS(BRIEFLY, light=BRIEFLY, hidden=3), 2, 4 * (3 * (4 * 2 + 1) + 2 * (3 + 1))),
+        (CCVR(BRIEFLY, refit=BRIEFLY), 2, 8 * 2 * (1 + 6 + 6 * 7 // 2)),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_bytes_are_those_of_the_formula(method: co.Method, rounds: int, expected: int) -> None:
+    """A layer of I inputs and O outputs: (I + 1)² and O²; of C classes and D features, D + 1 of them with a 1, sums."""
+    task, sites = tiny.classification()  # four sites
+
+    result = co.run(method, task, sites, rounds=rounds, scored=False, engine="sequential")
+
+    assert {nbytes(reply.payload) for reply in result.replies} == {expected}
