@@ -1,4 +1,4 @@
-"""Chains asked for again with equal inputs, run once: where many rules begin with the same training."""
+"""Training asked for again with equal inputs, run once: where many rules begin with the same chains or sums."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ _shared: ContextVar[SharedTraining | None] = ContextVar("shared_training", defau
 
 @contextmanager
 def share_training(budget: int = BUDGET) -> Iterator[SharedTraining]:
-    """Run chains with equal inputs once within this context; they are forgotten at its end.
+    """Run chains, and sums over rows, with equal inputs once within this context; they are forgotten at its end.
 
     No number changes: target, start, rows, key and all settings are compared by value, and the network and functions,
-    which hold code, by identity. Chains of several clients side by side, and those on other threads, are not shared.
+    which hold code, by identity. The work of several clients side by side, and on other threads, is not shared.
 
     Args:
         budget: How many bytes of trained weights are kept; those used longest ago go first.

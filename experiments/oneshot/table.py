@@ -20,6 +20,7 @@ from typing import NamedTuple
 import consilience as co
 from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values, run_plan
+from consilience.data.sites import Data
 from consilience.inference import SGD, Adam, CyclicalSGHMC, Inference, Laplace, MeanField, Sampler
 from consilience.method import Method, Needs, needs
 from consilience.methods import METHODS
@@ -28,7 +29,7 @@ from consilience.models import model
 from consilience.models.features import features, on_features, usual_features
 from consilience.models.remembered import remember_values
 from consilience.pooling.heads import LEAST, Discriminant, OneHot
-from consilience.predictive import temperature, tempered
+from consilience.predictive import Categorical, temperature, tempered
 from consilience.splits.text import parse
 from consilience.training.shared import SharedTraining, share_training
 
@@ -115,12 +116,13 @@ def score_column(column: str, seed: int, scale: str, data_dir: str | None, share
     rows["server_only"] = co.ServerOnly()
     network = co.classification(model("mlp", sites.features, sites.classes))
     head = head_on_features(sites, seed)
+    test = sites.all_test
     values: Values = {}
     for row, method in rows.items():
         task = network
         if method.heads:
             task = head
-        values[row] = score_row(method, task, sites, seed, shared)
+        values[row] = score_row(method, task, sites, test, seed, shared)
     return values
 
 
@@ -135,7 +137,7 @@ def head_on_features(sites: co.Sites, seed: int) -> co.Task:
 
 
 def score_row(
-    method: Method, task: co.Task, sites: co.Sites, seed: int, shared: SharedTraining
+    method: Method, task: co.Task, sites: co.Sites, test: Data, seed: int, shared: SharedTraining
 ) -> dict[str, float | None]:
     """Scores plain and tempered by the server's labelled rows, those of the worst site, bytes and seconds."""
     compute = co.Compute("sequential", threads=1)  # one site after another, whose training rows can share
@@ -143,12 +145,14 @@ def score_row(
     result = co.run(method, task, sites, seed=seed, scored=False, rounds=rounds_of(method), engine=compute)
     seconds = time.process_time() + shared.spared - began  # as if no other row had trained before
     predict = result.method.predictive(task, result.state)
-    test, labelled = sites.all_test, sites.calibration
+    labelled = sites.calibration
     assert labelled is not None
     p = predict(test.x)
     plain = scores(p, test.y)
     warm = scores(tempered(p, temperature(predict(labelled.x), labelled.y)), test.y)
-    own = [scores(predict(rows.x), rows.y) for rows in sites.test if len(rows.y)]
+    sizes = [len(rows.y) for rows in sites.test]
+    parts = zip(p[0].split(sizes), test.y.split(sizes), strict=True)
+    own = [scores(Categorical(log_probs), y) for log_probs, y in parts if len(y)]
     values: dict[str, float | None] = {k: plain[k] for k in SHOWN}
     values |= {f"{k}_tempered": warm[k] for k in SHOWN}
     values |= {"worst_nll": max(s["nll"] for s in own), "worst_accuracy": min(s["accuracy"] for s in own)}

@@ -16,6 +16,7 @@ from consilience.data.sites import Data
 from consilience.inference import SGD, Laplace
 from consilience.key import Key
 from consilience.parties import Client
+from consilience.pooling.heads import Discriminant, OneHot
 from consilience.prior import Isotropic
 from consilience.tilt import decay
 from consilience.training.chain import chain
@@ -163,3 +164,17 @@ def test_rules_that_begin_with_the_same_training_share_it() -> None:
         together = [state(rule) for rule in rules]
     assert all(equal(a, b) for a, b in zip(together, alone, strict=True))
     assert shared.repeated == 3 * len(sites), "evidence pooling trains by a likelihood of its own"
+
+
+def test_heads_on_the_same_features_share_their_sums() -> None:
+    task, sites = tiny.problem_of("exact", "classification")
+    rules = [co.ExactPooling(OneHot()), co.ExactPooling(Discriminant()), co.ExactPooling(OneHot(), wire="float16")]
+
+    def state(rule: co.Method) -> Any:
+        return co.run(rule, task, sites, scored=False, engine="sequential").state
+
+    alone = [state(rule) for rule in rules]
+    with share_training() as shared:
+        together = [state(rule) for rule in rules]
+    assert all(equal(a, b) for a, b in zip(together, alone, strict=True))
+    assert shared.repeated == 2 * len(sites)
