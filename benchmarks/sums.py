@@ -20,7 +20,7 @@ from benchmarks.timing import processor_seconds
 from consilience.data import Data
 from consilience.methods.exact import ExactPooling
 from consilience.models import mlp, model
-from consilience.models.features import features, on_features
+from consilience.models.maps import features, on_features
 from consilience.pooling.sums import summarise
 
 TITLE = "Exact pooling against training a CNN"

@@ -27,7 +27,7 @@ from consilience.method import Method
 from consilience.methods import METHODS
 from consilience.methods.rules import USUAL_STUDY
 from consilience.models import MODELS, model
-from consilience.models.features import FOR_IMAGES, features
+from consilience.models.maps import FOR_IMAGES, features
 from consilience.prior import Isotropic
 from consilience.privacy.mechanisms import Privacy
 from consilience.privacy.rules import OUTCOMES, DisclosureRules

@@ -8,7 +8,7 @@ from torch import nn
 
 from consilience.errors import InputError
 from consilience.methods import METHODS
-from consilience.models.features import bound_features
+from consilience.models.maps import bound_features
 from consilience.privacy.mechanisms import Privacy
 from consilience.promises import check_private, check_releases
 

@@ -19,7 +19,7 @@ from consilience.inference.point import SGD
 from consilience.method import Method
 from consilience.methods import METHODS
 from consilience.models.cnn import cnn_chen
-from consilience.models.features import features, on_features
+from consilience.models.maps import features, on_features
 from consilience.models.mlp import linear, mlp
 from consilience.progress import track
 from consilience.runs.device import device as find_device

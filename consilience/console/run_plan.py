@@ -11,19 +11,23 @@ from consilience.console.screen import progress
 from consilience.data.tables import is_tables
 from consilience.engines.participation import Participation
 from consilience.errors import InputError, refuse_damage
+from consilience.formats.blueprint import task_from
 from consilience.formats.settings import restore
 from consilience.formats.typed import restore_fields
 from consilience.method import Method
 from consilience.methods import is_own_method, known_method
 from consilience.models import is_import_path
 from consilience.promises import check_private
+from consilience.runs.features import names_a_map
 from consilience.runs.provenance import hash_tables
 from consilience.runs.recipe import Recipe
 from consilience.runs.resuming import check_resumed
 from consilience.runs.run import Compute
 from consilience.runs.run import run as run_method
 from consilience.runs.store import Store
+from consilience.task import Task
 
+MOST_PARAMETERS = 10**8  # of a network that a folder describes before any round is saved
 RESUMED = {"rounds": int, "engine": str, "threads": int, "keep_replies": str}  # options that a folder remembers
 
 
@@ -34,6 +38,7 @@ class RunPlan(NamedTuple):
     bounds: bool
     options: dict[str, Any]  # arguments of `co.run`
     method: Method | None = None  # as an earlier start made it; None: as the recipe does, with today's defaults
+    task: Task | None = None  # as an earlier start made it, on what another run learned; None: as the recipe does
 
 
 def choose(
@@ -88,7 +93,7 @@ def execute(plan: RunPlan, resume: bool, as_json: bool) -> dict[str, Any]:
     with progress(not as_json):
         method = plan.method or recipe.build_method()
         options |= {"seed": recipe.seed, "engine": compute, "resume": resume, "about": about}
-        result = run_method(method, *recipe.build_problem(), **options)
+        result = run_method(method, *recipe.build_problem(plan.task), **options)
     if plan.bounds:
         with progress(not as_json):
             bounds = result.bounds
@@ -126,7 +131,14 @@ def resume_plan(folder: Path, asked: dict[str, Any]) -> RunPlan:
         method = None
         if saved.get("settings"):
             method = restore(saved["settings"])
-        return RunPlan(recipe, bool(saved["with_bounds"]), options, method)
+        return RunPlan(recipe, bool(saved["with_bounds"]), options, method, _kept_task(folder, recipe))
+
+
+def _kept_task(folder: Path, recipe: Recipe) -> Task | None:
+    """The task of a run on what another run learned, whose folder may have gone: task.json has its numbers."""
+    if recipe.features is None or names_a_map(recipe.features):
+        return None
+    return task_from(Store(folder).read_json("task.json"), most_parameters=MOST_PARAMETERS)
 
 
 def saved_recipe(folder: Path, saved: dict[str, Any], model: str | None, data_dir: str | None) -> Recipe:

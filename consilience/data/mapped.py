@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from consilience.data.sites import Sites
-from consilience.models.features import width_of
 from consilience.models.frozen import freeze
+from consilience.models.maps import width_of
 
 CHUNK = 4096  # rows at a time
 

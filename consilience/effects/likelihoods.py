@@ -13,7 +13,7 @@ from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.likelihood import LOG_NOISE, GaussianNoise
-from consilience.models.features import flatten, last_layer
+from consilience.models.maps import flatten, last_layer
 from consilience.parties import Received
 from consilience.pooling.derivatives import Derivatives, pack
 from consilience.pooling.heads import Spectrum

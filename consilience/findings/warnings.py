@@ -93,7 +93,9 @@ def _cause(run: RunReport) -> str:
 
 
 def _end_of_range(run: RunReport) -> Iterator[str]:
-    """A weight between mixture and product that stopped at one of them."""
+    """Settings that stopped at an end of what was tried; of a weight between mixture and product, which it is."""
+    for name, value in (run.diagnostics.get("at_end_of_range") or {}).items():
+        yield f"The best {name} is at the end of what was tried ({value:.3g}): no value inside that range did better."
     beta = run.diagnostics.get("beta")
     if beta is None or 0.001 < beta < 0.999:
         return

@@ -20,8 +20,8 @@ from consilience.models.batchnorm import BatchNorm
 from consilience.models.bounded import Bounded
 from consilience.models.controlled import control
 from consilience.models.convolutions import Convolutions
-from consilience.models.features import RandomFourier, RandomReLU
 from consilience.models.frozen import Frozen, count_constants
+from consilience.models.maps import RandomFourier, RandomReLU
 from consilience.models.mobilenet import Inverted
 from consilience.models.resnet import Residual
 from consilience.models.seeded import Dropout

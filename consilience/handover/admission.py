@@ -41,7 +41,7 @@ from consilience.formats.codec import encode
 from consilience.key import Stream
 from consilience.method import Method, Needs
 from consilience.method import name as name_of
-from consilience.models.features import longest_features
+from consilience.models.maps import longest_features
 from consilience.parties import Reply
 from consilience.privacy.rules import SMALLEST_CELL, SUBTRACTION, by_rule
 from consilience.tree import Tree

@@ -15,10 +15,10 @@ from consilience import tree
 from consilience.errors import InputError
 from consilience.likelihood import Heteroscedastic, Softmax
 from consilience.method import Knob, Method, keep_fields
-from consilience.models.features import feature_map, is_bounded, last_layer
+from consilience.models.maps import feature_map, is_bounded, last_layer
 from consilience.models.remembered import remember
 from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.pooling.heads import LEAST, SHARES, Classes, Head, OneHot, Ridge, Spectrum, as_point, fit
+from consilience.pooling.heads import LEAST, SHARES, TEMPERATURES, Classes, Head, OneHot, Ridge, Spectrum, as_point, fit
 from consilience.pooling.noisy import Noisy, fit_noisy, read_release, sum_bounded
 from consilience.pooling.summands import Summation, Total
 from consilience.pooling.sums import Sums, add, check_memory, compress, doubt, in_parts, summarise
@@ -127,8 +127,11 @@ class ExactPooling(Method):
         return predict_with(task, self.chosen_head(task), state)
 
     def diagnose(self, task: Task, state: ExactState, x: Tensor) -> dict[str, Any]:
-        penalty = getattr(state.fit, "share", torch.nan)
-        return {"head": type(self.chosen_head(task)).__name__, "penalty_per_row": float(penalty)}
+        penalty = float(getattr(state.fit, "share", torch.nan))
+        diagnosis = {"head": type(self.chosen_head(task)).__name__, "penalty_per_row": penalty}
+        if self.share is None and self.privacy is None and isinstance(state.totals, Sums):
+            diagnosis |= at_an_end(penalty, least_share(self.wire, state.totals))
+        return diagnosis
 
     def knob(self, state: ExactState) -> Knob | None:
         if isinstance(state.fit, (Spectrum, Classes)) and self.privacy is None:
@@ -168,18 +171,38 @@ class ExactPooling(Method):
 
 
 def least_share(wire: str, totals: Sums) -> float:
-    """Find the smallest λ/n above what rounding does to a Gram matrix of correlations.
+    """Find the smallest λ/n above what rounding does to a Gram matrix.
 
     Args:
         wire: The precision in which sums are sent.
         totals: The sums.
 
     Returns:
-        The norm of the rounding errors, roughly; next to nothing unless sums are sent in half precision.
+        The norm of the rounding errors, roughly; next to nothing where sums are sent in double precision.
     """
     if wire == "float16":
         return 2**-13 * math.sqrt(totals.features)
+    if wire == "float32":
+        return 2**-24 * math.sqrt(totals.features)
     return LEAST
+
+
+def at_an_end(share: float, least: float, temperature: float = 1.0) -> dict[str, dict[str, float]]:
+    """Tell which settings were chosen at an end of what was tried.
+
+    Args:
+        share: λ/n.
+        least: The smallest that it could be.
+        temperature: The temperature.
+
+    Returns:
+        The settings at an end as a diagnosis; empty where none is.
+    """
+    ranges = {"λ/n": (share, least, SHARES[-1]), "temperature": (temperature, TEMPERATURES[0], TEMPERATURES[-1])}
+    ends = {name: value for name, (value, low, high) in ranges.items() if value <= 1.001 * low or value >= 0.999 * high}
+    if not ends:
+        return {}
+    return {"at_end_of_range": ends}
 
 
 def classes_of(task: Task) -> int | None:

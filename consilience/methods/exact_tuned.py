@@ -14,6 +14,7 @@ from consilience.method import Method
 from consilience.methods.exact import (
     ExactPooling,
     ExactState,
+    at_an_end,
     check_problem,
     classes_of,
     fit_replies,
@@ -21,7 +22,7 @@ from consilience.methods.exact import (
     predict_with,
     warn_of_few_rows,
 )
-from consilience.models.features import feature_map
+from consilience.models.maps import feature_map
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.pooling.heads import (
     SHARES,
@@ -129,7 +130,8 @@ class ExactTuned(Method):
         index, setting = divmod(best, len(GRID))
         share, temperature = GRID[setting]
         head = self.chosen_heads(task)[index]
-        fitted = fit(head, state.totals, max(share, least_share(self.wire, state.totals)))
+        share = max(share, least_share(self.wire, state.totals))
+        fitted = fit(head, state.totals, share)
         chosen = torch.tensor([index, share, temperature], dtype=torch.float64)
         return ExactState(as_point(head.linear(fitted), fitted, task.like), fitted, state.totals, chosen)
 
@@ -151,7 +153,10 @@ class ExactTuned(Method):
             return self.pool(task).diagnose(task, state, x)
         index, share, temperature = torch.as_tensor(state.chosen).tolist()
         head = type(self.chosen_heads(task)[int(index)]).__name__
-        return {"head": head, "penalty_per_row": share, "temperature": temperature}
+        diagnosis = {"head": head, "penalty_per_row": share, "temperature": temperature}
+        if isinstance(state.totals, Sums):
+            diagnosis |= at_an_end(share, least_share(self.wire, state.totals), temperature)
+        return diagnosis
 
     def doubt(self, task: Task, message: Any, send: Any) -> str | None:
         if isinstance(send, (Sums, Released)):

@@ -18,7 +18,7 @@ from consilience.key import Key
 from consilience.likelihood import LOG_NOISE, GaussianNoise, Softmax
 from consilience.method import Method
 from consilience.methods.exact import check_bounded, classes_of, warn_of_few_rows
-from consilience.models.features import feature_map, last_layer
+from consilience.models.maps import feature_map, last_layer
 from consilience.models.remembered import remember
 from consilience.outcomes.cox import Cox
 from consilience.outcomes.poisson import Poisson

@@ -18,7 +18,7 @@ from consilience.likelihood import LOG_NOISE, GaussianNoise, Softmax
 from consilience.method import Method, keep_fields
 from consilience.methods.exact import classes_of, warn_of_few_rows
 from consilience.methods.glm import layer_of, predict_on_features, priors_of
-from consilience.models.features import feature_map, last_layer
+from consilience.models.maps import feature_map, last_layer
 from consilience.parties import Client, Received, Reply, Server
 from consilience.pooling.hierarchy import (
     Belief,

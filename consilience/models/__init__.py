@@ -27,7 +27,8 @@ from torch import nn
 from consilience.errors import InputError, unknown_name
 from consilience.models.cnn import cnn, cnn_chen, cnn_dhondt, cnn_hasan, cnn_hasan_released, cnn_ozer
 from consilience.models.convolutions import Convolutions
-from consilience.models.features import (
+from consilience.models.frozen import Frozen, freeze
+from consilience.models.maps import (
     FEATURES,
     RandomFourier,
     RandomReLU,
@@ -37,7 +38,6 @@ from consilience.models.features import (
     usual_features,
     width_of,
 )
-from consilience.models.frozen import Frozen, freeze
 from consilience.models.mlp import linear, mlp, mlp_groupnorm, mlp_swish
 from consilience.models.mobilenet import mobilenetv2, mobilenetv2_batchnorm
 from consilience.models.resnet import group_norm, resnet

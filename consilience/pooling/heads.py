@@ -22,14 +22,18 @@ from torch.nn.functional import log_softmax
 
 from consilience.key import Key
 from consilience.likelihood import LOG_NOISE
-from consilience.pooling.sums import Moments, Sums, in_parts, moments, square_matrix, targets
+from consilience.pooling.sums import FLAT, Moments, Sums, in_parts, moments, square_matrix, targets
 from consilience.posterior import Point
 from consilience.predictive import Categorical, Distribution, Normal, maximise
 from consilience.tree import Params
 
-SHARES = tuple(10 ** (k / 2 - 6) for k in range(13))  # values of λ/n that can be chosen: 1e-6 to 1
-TEMPERATURES = tuple(2 ** (k / 2) for k in range(-4, 7))  # that can be chosen with them: 1/4 to 8
 LEAST = 1e-10  # λ/n: a prior that says nothing
+SHARES = (  # values of λ/n that can be chosen: where λ matters half a decade apart, else a whole one
+    *(10.0**k for k in range(-10, -6)),
+    *(10 ** (k / 2 - 6) for k in range(15)),
+    *(10.0**k for k in range(2, 5)),
+)
+TEMPERATURES = tuple(2 ** (k / 2) for k in range(-4, 11))  # that can be chosen with them: 1/4 to 32
 DRAWS = 64  # of latent functions, behind a probability
 PROBIT = math.pi / 8  # of a variance, by which a logit is shrunk (MacKay 1992)
 
@@ -228,7 +232,7 @@ def fit(head: Head, totals: Sums, share: float | None = None, least: float = LEA
     prepared = head.prepare(totals)
     if share is None:
         evidence = lambda exponent: head.log_evidence(prepared, 10**exponent)
-        share = 10 ** maximise(evidence, math.log10(least), math.log10(SHARES[-1]) + 2)
+        share = 10 ** maximise(evidence, math.log10(least), math.log10(SHARES[-1]))
     return prepared._replace(share=torch.as_tensor(share, dtype=torch.float64))
 
 
@@ -424,11 +428,18 @@ class Discriminant:
         return Classes(m.mean, m.scale, basis, values.clamp(min=0), centres, counts, m.size, torch.zeros_like(m.size))
 
     def log_evidence(self, fit: Classes, share: float) -> float:
-        """See `Head.log_evidence`; the prior of Σ has D + 2 degrees of freedom."""
-        features = len(fit.values)
+        """See `Head.log_evidence`; the prior of Σ has D + 2 degrees of freedom.
+
+        Where features depend on each other, as the marks of a category's levels do, rows have no density in the
+        directions in which none of them varies: these are left out.
+        """
+        values = fit.values
+        if float(fit.size) > len(values):
+            values = values[values > FLAT * fit.size]
+        features = len(values)
         penalty = share * fit.size
         prior = features + 2
-        wishart = 0.5 * (prior * features * penalty.log() - (prior + fit.size) * (fit.values + penalty).log().sum())
+        wishart = 0.5 * (prior * features * penalty.log() - (prior + fit.size) * (values + penalty).log().sum())
         return float(wishart)
 
     def predict(self, fit: Classes, features: Tensor) -> Distribution:

@@ -23,7 +23,7 @@ from consilience.guarantees.sets import Guarantee, prediction_intervals, predict
 from consilience.method import Method, name
 from consilience.methods import method as method_from_name
 from consilience.methods.rules import advise
-from consilience.models.features import on_features, usual_features, width_of
+from consilience.models.maps import on_features, usual_features, width_of
 from consilience.models.mlp import linear, mlp
 from consilience.predictive import Categorical, Distribution, Normal, check_finite
 from consilience.runs.conformal import conformal

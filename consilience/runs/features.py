@@ -9,8 +9,8 @@ from torch import nn
 
 from consilience.data.sites import Sites
 from consilience.errors import InputError, unknown_name
-from consilience.models.features import FEATURES, features, without_last
 from consilience.models.frozen import freeze
+from consilience.models.maps import FEATURES, features, without_last
 from consilience.posterior import Point
 from consilience.runs.result import Result
 from consilience.runs.run import load
@@ -30,13 +30,22 @@ def features_from(words: str, sites: Sites) -> nn.Module:
     Raises:
         InputError: There is no such map or run, or the run has no single network.
     """
-    if words.partition(":")[0] in FEATURES:
+    if names_a_map(words):
         return features(words, sites.shape)
     if (Path(words) / "run.json").exists():
         return learned_features(words)
     if Path(words).exists():
         raise InputError(f"{words} is not a run's folder: it holds no run.json.")
     raise unknown_name("feature map or run's folder", words, FEATURES)
+
+
+def names_a_map(words: str) -> bool:
+    """Tell whether words name a map that is built from them alone; any others are the folder of a run.
+
+    Args:
+        words: What `features_from` takes.
+    """
+    return words.partition(":")[0] in FEATURES
 
 
 def learned_features(folder: str | Path) -> nn.Module:

@@ -19,7 +19,7 @@ from consilience.errors import InputError
 from consilience.formats.settings import check_settings, describe
 from consilience.method import Method, Needs, group, moves_statistics, name, needs
 from consilience.methods import METHODS
-from consilience.models.features import describe_maps
+from consilience.models.maps import describe_maps
 from consilience.promises import check_releases, privacy_of
 from consilience.runs.device import on
 from consilience.scoring.times import check_events

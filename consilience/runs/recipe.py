@@ -21,7 +21,7 @@ from consilience.method import Method
 from consilience.methods import method
 from consilience.methods.rules import Advice, advise
 from consilience.models import model
-from consilience.models.features import bound_features, usual_features
+from consilience.models.maps import bound_features, usual_features
 from consilience.runs.features import features_from
 from consilience.splits.text import parse
 from consilience.summaries.situation import situation_of
@@ -217,11 +217,23 @@ class Recipe:
             return self.model
         return f"{self.model} on {self.features}"
 
-    def build_problem(self) -> tuple[Task, Sites]:
-        """Build the same rows, split and network for every method with the same words."""
+    def build_problem(self, kept: Task | None = None) -> tuple[Task, Sites]:
+        """Build the same rows, split and network for every method with the same words.
+
+        Args:
+            kept: The task as an earlier start built it, where what it was built from may have gone.
+
+        Returns:
+            The task and the sites.
+
+        Raises:
+            InputError: The rows are of another kind, or the feature map is not to be had.
+        """
         sites = self.build_sites()
         if self.horizon is not None and sites.outcome != "survival":
             raise InputError("horizon is for times to an event, which these rows do not have: leave it out.")
+        if kept is not None:
+            return kept, sites
         feature_map = None
         if self.features is not None:
             feature_map = features_from(self.features, sites)

@@ -12,7 +12,7 @@ from torch import Tensor
 from consilience.data.sites import Sites
 from consilience.methods import METHODS
 from consilience.methods.rules import Advice, Situation, advise, cautions
-from consilience.models.features import usual_features
+from consilience.models.maps import usual_features
 
 KINDS = {"classification": "classes", "regression": "numbers"}
 SURE = 1e-3  # a difference between sites that chance makes less often is taken for one

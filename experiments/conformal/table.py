@@ -37,7 +37,7 @@ from consilience.guarantees.sets import Guarantee
 from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.metrics.scores import scores
-from consilience.models.features import features
+from consilience.models.maps import features
 from consilience.predictive import Categorical
 from consilience.privacy.accountant import sigma_of
 from consilience.runs.conformal import assess

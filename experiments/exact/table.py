@@ -2,7 +2,8 @@
 
 A column is data/model/what, where the model is a feature map ('conv:512') or 'cnn', and 'what' is one of
 
-    exact           heads on sums, which no split changes: once for all splits; 'exact/300' of 300 natural sites
+    exact           heads on sums, which no split changes: once for all splits; 'exact/300' of 300 natural sites,
+                    'exact/tuned' the tuned heads alone, 'exact/dirichlet' the tuned Dirichlet head alone
     SPLIT/SITES     rows that a split changes; '+rotate:30' turns each site's images by an angle of its own
     pooled          the CNN on all rows in one place
     bytes           heads on fewer features and in lower precision
@@ -38,7 +39,7 @@ from consilience.methods.exact import WIRES, ExactPooling, ExactState, least_sha
 from consilience.methods.exact_tuned import ExactTuned
 from consilience.metrics.scores import scores
 from consilience.models import cnn, mlp, model
-from consilience.models.features import features, on_features
+from consilience.models.maps import features, on_features
 from consilience.parties import Client, Received, Server
 from consilience.payload import nbytes
 from consilience.pooling.heads import Dirichlet, Discriminant, Head, OneHot, Ridge, fit
@@ -72,8 +73,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     name, kind, what, *rest = column.split("/")
     size = SMOKE if scale == "smoke" else SIZES.get(name, USUAL)
     if what == "exact":
-        count = next((int(word) for word in rest if word.isdecimal()), None)
-        return score_heads(split_features(name, kind, "iid", count, seed, data_dir), only="dirichlet" in rest)
+        return score_exact(name, kind, rest, seed, data_dir)
     if what == "bytes":
         return score_bytes(name, kind, seed, data_dir)
     if what == "check":
@@ -179,8 +179,18 @@ def base_rate(sites: co.Sites) -> Distribution:
 # Rows of the table
 
 
-def score_heads(sites: co.Sites, by_class: bool = True, only: bool = False) -> Values:
-    """Every head on the sums of all rows, in one round and tuned by rows left out.
+def score_exact(name: str, map_name: str, words: list[str], seed: int, data_dir: str | None) -> Values:
+    """Heads on sums: all of them, or those that the column's last words name."""
+    count = next((int(word) for word in words if word.isdecimal()), None)
+    sites = split_features(name, map_name, "iid", count, seed, data_dir)
+    if "tuned" in words:
+        rows = len(sites.pooled().train[0].y) * (sites.classes or 1)
+        return score_heads(sites, by_class=rows <= MANY, one_round=False)
+    return score_heads(sites, only="dirichlet" in words)
+
+
+def score_heads(sites: co.Sites, by_class: bool = True, only: bool = False, one_round: bool = True) -> Values:
+    """Every head on the sums of all rows, in one round, unless that is left out, and tuned by rows left out.
 
     The Dirichlet head is left out above `WIDEST` features; with many rows it is tuned if it is asked for, alone.
     """
@@ -197,8 +207,9 @@ def score_heads(sites: co.Sites, by_class: bool = True, only: bool = False) -> V
     if by_class and (only or len(train.y) * (sites.classes or 1) <= MANY):
         methods["Tuned, Dirichlet"] = (ExactTuned((Dirichlet(),)), totals)
     if only:
-        heads = {}
         del methods["Tuned"]
+    if only or not one_round:
+        heads = {}
     for name, head in heads.items():
         sums = totals if head.by_class else whole
         fitted = fit(head, sums)

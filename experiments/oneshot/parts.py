@@ -22,7 +22,7 @@ from consilience.inference import SGD, SWAG, CyclicalSGHMC, Laplace
 from consilience.methods.fedov import FedOV, open_set
 from consilience.metrics.scores import scores
 from consilience.models import model
-from consilience.models.features import features, on_features, usual_features
+from consilience.models.maps import features, on_features, usual_features
 from consilience.pooling.evidence import class_log_probs, class_scores, strengths
 from consilience.predictive import Categorical, Predictive
 from consilience.splits.text import parse

@@ -26,7 +26,7 @@ from consilience.method import Method, Needs, needs
 from consilience.methods import METHODS
 from consilience.metrics.scores import scores
 from consilience.models import model
-from consilience.models.features import features, on_features, usual_features
+from consilience.models.maps import features, on_features, usual_features
 from consilience.models.remembered import remember_values
 from consilience.pooling.heads import LEAST, Discriminant, OneHot
 from consilience.predictive import Categorical, temperature, tempered

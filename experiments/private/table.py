@@ -37,7 +37,7 @@ from consilience.methods.exact_tuned import SCORES
 from consilience.metrics.scores import scores
 from consilience.models.bounded import Bounded
 from consilience.models.convolutions import GRID
-from consilience.models.features import features
+from consilience.models.maps import features
 from consilience.pooling.heads import OneHot, fit
 from consilience.pooling.noisy import (
     LOG_TEMPERATURES,

@@ -39,6 +39,10 @@ def test_a_runs_network_is_a_map_for_the_next(invoke: Invoke, tmp_path: Path) ->
     plan = json.loads((tmp_path / "second" / "task.json").read_text())
     assert len(plan["network"]["Sequential"]["0"]["Frozen"]["sha256"]) == 64
     assert json.loads((tmp_path / "second" / "run.json").read_text())["parameters"] == 10 * 101
+    (tmp_path / "first").rename(tmp_path / "moved")
+    code, _, err = invoke("run", "--resume", "second", "--rounds", "2")  # its own folder is enough
+    assert code == 0, err
+    assert json.loads((tmp_path / "second" / "run.json").read_text())["rounds"] == 2
     code, _, err = invoke("run", "mixture", "--features", "nowhere")
     assert code == 2
     assert err.count("\n") == 1

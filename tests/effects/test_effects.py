@@ -22,7 +22,7 @@ from consilience.effects.likelihoods import NO_GAUSSIAN, NOT_PLAIN, from_replies
 from consilience.effects.terms import fields_of
 from consilience.errors import InputError
 from consilience.inference import Laplace, Newton
-from consilience.models.features import feature_map
+from consilience.models.maps import feature_map
 from consilience.parties import Received
 from consilience.pooling.derivatives import differentiate, pack
 from consilience.posterior import Point

@@ -63,6 +63,10 @@ def test_a_good_run_has_no_warning() -> None:
             {"diagnostics": {"beta": 1.0}},
             "(1, the product): no value in between did better on the server's 30 labelled rows",
         ),
+        (
+            {"diagnostics": {"at_end_of_range": {"temperature": 32.0}}},
+            "The best temperature is at the end of what was tried (32): no value inside that range did better.",
+        ),
         ({"bounds": {"centralised": {"failure": "Too far."}}}, "The centralised bound failed: Too far."),
         ({"rows": {"test": 199}}, "Only 199 test rows"),
         ({"per_site": [{"site": "a", "test": 19}, {"site": "b", "test": 20}]}, "Site a has fewer than 20 test rows"),

@@ -15,7 +15,7 @@ from consilience.console.device_check import shorten as shortened
 from consilience.key import Key
 from consilience.methods import METHODS
 from consilience.models.controlled import control
-from consilience.models.features import features, on_features
+from consilience.models.maps import features, on_features
 from consilience.splits.split import Rows, Split
 
 Invoke = Callable[..., tuple[int, str, str]]  # words of a command → exit code, output, errors

@@ -11,12 +11,13 @@ import torch
 
 import consilience as co
 from consilience import tree
+from consilience.data import Data
 from consilience.errors import InputError
 from consilience.formats.settings import configure
 from consilience.methods import METHODS
-from consilience.methods.exact import ExactPooling
+from consilience.methods.exact import ExactPooling, least_share
 from consilience.methods.exact_tuned import ExactTuned
-from consilience.models.features import features, on_features
+from consilience.models.maps import features, on_features
 from consilience.parties import Received
 from consilience.payload import nbytes
 from consilience.pooling import heads, sums
@@ -89,6 +90,30 @@ def test_rows_left_out_choose_what_a_search_over_them_would() -> None:
         left_out = heads.OneHot().left_out(heads.OneHot().prepare(result.state.totals), phi(data.x), data.y, [share])
         expected += float(log_prob(tempered(left_out[0], temperature), data.y).sum())
     assert float(message.flatten()[chosen]) == pytest.approx(expected, rel=1e-10)
+
+
+def test_the_end_of_a_grid_is_told() -> None:
+    """Targets that features say nothing about have the largest λ; a choice inside the grid is not worth a word."""
+    rows = co.datasets.sine(n_per_site=12).split(co.splits.natural(), test=0.25, seed=1).to(torch.float64)
+    unrelated = [Data.of(d.x, torch.tensor([1.0, -1.0, -1.0, 1.0]).repeat(len(d.x))[: len(d.x)]) for d in rows.train]
+    sites = dataclasses.replace(rows, train=unrelated)
+    x = sites.all_test.x
+    task = co.regression(co.models.linear(sites.features).double())
+    for method in (ExactPooling(), ExactTuned()):
+        diagnosis = method.diagnose(task, co.run(method, task, sites, scored=False).state, x)
+        assert diagnosis["at_end_of_range"] == {"λ/n": pytest.approx(heads.SHARES[-1], rel=1e-3)}
+    fixed = ExactPooling(share=heads.SHARES[-1])
+    assert "at_end_of_range" not in fixed.diagnose(task, co.run(fixed, task, sites, scored=False).state, x)
+    task, sites = problem(co.splits.iid(), 2, width=12)
+    for method in (ExactPooling(), ExactTuned()):
+        assert "at_end_of_range" not in method.diagnose(task, co.run(method, task, sites, scored=False).state, x)
+
+
+def test_sums_in_lower_precision_keep_lambda_above_their_rounding() -> None:
+    """MNIST's rows chose λ/n = 1e-10: single precision leaves nothing of a Gram matrix there."""
+    totals = sums.summarise(lambda x: x, problem(co.splits.iid(), 1)[1].train[0], 10)
+    assert least_share("float64", totals) == heads.LEAST < 4e-7 < least_share("float32", totals)
+    assert least_share("float32", totals) < least_share("float16", totals)
 
 
 def test_other_weights_are_refused() -> None:

@@ -28,7 +28,7 @@ from consilience.inference import Laplace
 from consilience.inference.newton import Newton
 from consilience.key import Key
 from consilience.methods.glm import GLM
-from consilience.models.features import features, on_features
+from consilience.models.maps import features, on_features
 from consilience.parties import Client, Received, Server
 from consilience.pooling.derivatives import NOTHING, Derivatives, unpack
 from consilience.posterior import Dense, Point

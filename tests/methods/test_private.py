@@ -16,7 +16,7 @@ from consilience.methods.exact import ExactPooling
 from consilience.methods.exact_tuned import ExactTuned
 from consilience.methods.glm import GLM
 from consilience.models.bounded import Bounded
-from consilience.models.features import RandomReLU
+from consilience.models.maps import RandomReLU
 from consilience.parties import Client
 from consilience.prior import Flat
 from consilience.privacy.mechanisms import Clipped, Privacy, Released

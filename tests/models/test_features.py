@@ -15,8 +15,8 @@ import consilience as co
 from consilience import tree
 from consilience.formats.blueprint import build_network, describe_network, task_from
 from consilience.key import Key
-from consilience.models.features import describe_maps, without_last
 from consilience.models.frozen import Frozen, freeze
+from consilience.models.maps import describe_maps, without_last
 from consilience.runs.provenance import identity
 from consilience.training.gradient import check_exact
 

@@ -116,6 +116,17 @@ def test_ridge_is_bayesian_ridge() -> None:
     assert close(p.var + p.noise, torch.as_tensor(deviation**2) + intercept, 1e-5)
 
 
+def test_features_that_depend_on_each_other_leave_the_evidence_bounded() -> None:
+    """A column that another one determines, as the marks of two levels do: the same λ as without it."""
+    data = rows()
+    level = (data.x[:, :1] > 2).double()
+    with_marks = Data.of(torch.cat([data.x, level], 1), data.y)
+    twice = Data.of(torch.cat([data.x, level, 1 - level], 1), data.y)
+    single, double = (heads.fit(heads.Discriminant(), total(d)).share for d in (with_marks, twice))
+    assert float(double) > 1e3 * heads.LEAST
+    assert 0.3 < float(double / single) < 3  # a level that is marked twice has twice the scatter
+
+
 def test_a_layer_is_the_mean_of_its_head() -> None:
     data = rows(None)
     fit = heads.fit(heads.Ridge(), total(data, None), 0.01)

@@ -19,8 +19,8 @@ from consilience.models import MODELS
 from consilience.models.batchnorm import BatchNorm
 from consilience.models.controlled import control
 from consilience.models.convolutions import Convolutions
-from consilience.models.features import RandomFourier, RandomReLU
 from consilience.models.frozen import Frozen
+from consilience.models.maps import RandomFourier, RandomReLU
 from consilience.models.mobilenet import Inverted
 from consilience.models.resnet import Residual, resnet
 from consilience.models.seeded import Dropout

@@ -21,7 +21,7 @@ from consilience.agreement.text import study_text
 from consilience.errors import InputError
 from consilience.handover.admission import bounds_of
 from consilience.key import Key
-from consilience.models.features import longest_features
+from consilience.models.maps import longest_features
 from consilience.study.proposal import consistent, proposal
 
 
