@@ -39,7 +39,7 @@ from consilience.pooling.heads import (
 )  # fmt: skip
 from consilience.pooling.noisy import LOG_TEMPERATURES, choose_temperature, sum_scores
 from consilience.pooling.summands import Summation
-from consilience.pooling.sums import Sums, in_chunks
+from consilience.pooling.sums import Sums, in_chunks, whole_gram
 from consilience.predictive import Predictive, log_prob, tempered
 from consilience.privacy.entropy import Source
 from consilience.privacy.mechanisms import Privacy, Released, add_released
@@ -47,6 +47,7 @@ from consilience.settings import added
 from consilience.task import Task
 from consilience.tree import Tree
 
+SAME = 1e-5  # nats a row, within which settings are as good as each other
 SCORES = 0.1  # the share of μ² that the second message of a private run takes
 GRID = [(share, t) for share in SHARES for t in TEMPERATURES]
 
@@ -126,9 +127,7 @@ class ExactTuned(Method):
             return aggregate_private(self.pool(task), self.privacy, task, state, replies)
         if not isinstance(state.totals, Sums):
             return self.pool(task).aggregate(task, state, replies, server)
-        best = int(sum(payloads(replies)).argmax())  # 4
-        index, setting = divmod(best, len(GRID))
-        share, temperature = GRID[setting]
+        index, share, temperature = choose_setting(sum(payloads(replies)), state.totals)  # 4
         head = self.chosen_heads(task)[index]
         share = max(share, least_share(self.wire, state.totals))
         fitted = fit(head, state.totals, share)
@@ -188,6 +187,27 @@ class ExactTuned(Method):
         predictions = head.left_out(prepared(head, totals), phi, part.y, SHARES)
         w = part.w.double()
         return torch.stack([w @ log_prob(tempered(p, t), part.y).double() for p in predictions for t in TEMPERATURES])
+
+
+def choose_setting(scores: Tensor, totals: Sums) -> tuple[int, float, float]:
+    """Choose by summed log-scores; of settings as good as the best, the largest λ.
+
+    Where λ hardly matters scores differ by rounding, which depends on the order of the sites: the choice must not.
+
+    Args:
+        scores: Of each head and each setting of `GRID`.
+        totals: The sums of all rows.
+
+    Returns:
+        The head's index, λ/n and the temperature.
+    """
+    enough = scores.max() - SAME * whole_gram(totals)[0]
+    index, setting = divmod(int(scores.argmax()), len(GRID))
+    _, temperature = GRID[setting]
+    alike = [
+        share for score, (share, t) in zip(scores[index], GRID, strict=True) if score >= enough and t == temperature
+    ]
+    return index, max(alike), temperature
 
 
 def part_of(values: Tensor) -> float:

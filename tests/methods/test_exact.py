@@ -16,7 +16,7 @@ from consilience.errors import InputError
 from consilience.formats.settings import configure
 from consilience.methods import METHODS
 from consilience.methods.exact import ExactPooling, least_share
-from consilience.methods.exact_tuned import ExactTuned
+from consilience.methods.exact_tuned import GRID, SAME, ExactTuned, choose_setting
 from consilience.models.maps import features, on_features
 from consilience.parties import Received
 from consilience.payload import nbytes
@@ -83,13 +83,27 @@ def test_rows_left_out_choose_what_a_search_over_them_would() -> None:
     message = sum(r.payload for r in result.replies)
     index, share, temperature = result.state.chosen.tolist()
     assert index == 0
-    chosen = int(message.argmax())
+    chosen = GRID.index((share, temperature))
+    assert float(message.max() - message.flatten()[chosen]) <= SAME * sum(len(data.y) for data in rows.train)
     expected = 0.0
     phi = features("relu:12", 64).double()
     for data in rows.train:
         left_out = heads.OneHot().left_out(heads.OneHot().prepare(result.state.totals), phi(data.x), data.y, [share])
         expected += float(log_prob(tempered(left_out[0], temperature), data.y).sum())
     assert float(message.flatten()[chosen]) == pytest.approx(expected, rel=1e-10)
+
+
+def test_where_lambda_does_not_matter_rounding_does_not_choose_it() -> None:
+    totals = sums.summarise(lambda x: x, problem(co.splits.iid(), 1)[1].train[0], 10)
+    rows = float(totals.counts.sum())
+    scores = torch.full((2, len(GRID)), -rows, dtype=torch.float64)
+    flat = [i for i, (share, t) in enumerate(GRID) if t == 1 and share < 1e-5]
+    scores[1, flat] = -0.5 * rows
+    for best in (flat[0], flat[1], flat[-1]):  # whichever is ahead by rounding
+        scores[1, best] += 1e-9
+        assert choose_setting(scores, totals) == (1, GRID[flat[-1]][0], 1.0)
+    scores[1, flat[0]] += 2 * SAME * rows
+    assert choose_setting(scores, totals) == (1, GRID[flat[0]][0], 1.0)
 
 
 def test_the_end_of_a_grid_is_told() -> None:
