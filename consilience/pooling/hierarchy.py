@@ -112,13 +112,35 @@ def population(factors: Sequence[Natural], var: Tensor, prior: Natural) -> Popul
     Returns:
         μ and the marginal likelihood of T. With a flat prior it is the one that REML maximises.
     """
-    precision, linear = _stack(factors)
+    precision, linear = stack(factors)
+    return population_of(precision, linear, var, prior)
+
+
+def population_of(precision: Tensor, linear: Tensor, var: Tensor, prior: Natural) -> Population:
+    """Find the same from factors that are stacked already, as a search for T does many times.
+
+    Args:
+        precision: Λ [K, P, P].
+        linear: h [K, P, M].
+        var: The diagonal of T [P], zeros allowed.
+        prior: What is believed of μ before.
+
+    Returns:
+        μ and the marginal likelihood of T.
+    """
     found = _population(precision, linear, var.double().unsqueeze(0), prior)
     return Population(found.mean[0].reshape(prior.linear.shape), found.var[0], found.log_evidence[0])
 
 
-def _stack(factors: Sequence[Natural]) -> tuple[Tensor, Tensor]:
-    """Λ [K, P, P], h [K, P, M]."""
+def stack(factors: Sequence[Natural]) -> tuple[Tensor, Tensor]:
+    """Put what the sites' rows say side by side.
+
+    Args:
+        factors: What each site's rows say.
+
+    Returns:
+        Λ [K, P, P] and h [K, P, M], in double precision.
+    """
     precision = torch.stack([factor.precision.double() for factor in factors])
     linear = torch.stack([factor.linear.double() for factor in factors])
     return precision, linear.reshape(*linear.shape[:2], -1)
@@ -189,7 +211,7 @@ def pool(
     Returns:
         The hierarchy.
     """
-    precision, linear = _stack(factors)
+    precision, linear = stack(factors)
     scale = scale.double()
 
     def at(logs: Tensor) -> Iterator[Population]:
@@ -243,7 +265,7 @@ def site_posterior(hierarchy: Hierarchy, factor: Natural) -> Belief:
     Returns:
         The mixture over T of N(Aₖhₖ + Bₖμ, Aₖ + BₖVBₖᵀ), by its moments.
     """
-    precision, linear = _stack([factor])
+    precision, linear = stack([factor])
     weights, var, mean = _nodes(hierarchy)
     size = max(1, TOGETHER // precision.numel())
     within = torch.zeros_like(hierarchy.spread)

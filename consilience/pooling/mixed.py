@@ -15,7 +15,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.likelihood import FARTHEST
 from consilience.pooling.derivatives import Quadratic, pack
-from consilience.pooling.hierarchy import population
+from consilience.pooling.hierarchy import population_of, stack
 from consilience.pooling.sums import Sums, add, square_matrix
 from consilience.posterior import Natural
 from consilience.tree import Params
@@ -75,12 +75,14 @@ def factor_of(sums: Sums, layer: Params, log_noise: Tensor) -> Natural:
     return Natural(linear / log_noise.exp(), matrix / log_noise.exp())
 
 
-def log_evidence(sums: Sequence[Sums], layer: Params, var: Tensor, log_noise: Tensor, prior: Natural) -> Tensor:
+def log_evidence(
+    factors: tuple[Tensor, Tensor], totals: Sums, var: Tensor, log_noise: Tensor, prior: Natural
+) -> Tensor:
     """Evaluate how well variances explain the sites' numbers.
 
     Args:
-        sums: One a site.
-        layer: Names and shapes of the linear layer's weights.
+        factors: Σ φφᵀ [K, P, P] and Σ yφ [K, P, 1] of the sites.
+        totals: The sums over all sites.
         var: The diagonal of T [P].
         log_noise: The log-variance of an observation.
         prior: What is believed of μ before.
@@ -88,10 +90,11 @@ def log_evidence(sums: Sequence[Sums], layer: Params, var: Tensor, log_noise: Te
     Returns:
         log p(y | T, σ²), up to a constant.
     """
-    found = population([factor_of(part, layer, log_noise) for part in sums], var, prior)
-    totals = add(sums)
+    noise = log_noise.exp()
+    precision, linear = factors
+    found = population_of(precision / noise, linear / noise, var, prior)
     numbers = totals.counts.sum() * len(totals.cross)
-    return found.log_evidence - 0.5 * (numbers * log_noise + totals.square.sum() / log_noise.exp())
+    return found.log_evidence - 0.5 * (numbers * log_noise + totals.square.sum() / noise)
 
 
 def fit_variances(
@@ -115,13 +118,15 @@ def fit_variances(
     """
     groups = groups_of(layer)
     totals = add(sums)
+    unit = torch.zeros((), dtype=torch.float64)
+    factors = stack([factor_of(part, layer, unit) for part in sums])  # once: the noise divides them all alike
     mean_square = totals.square.sum() / (totals.counts.sum() * len(totals.cross))
     first = [torch.tensor(math.log(0.3), dtype=torch.float64)] * (int(groups.max()) + 1)
     start = torch.stack([*first, mean_square.clamp(min=1e-12).log() - 1])
 
     def objective(numbers: Tensor) -> Tensor:
         taus = numbers[:-1].clamp(min=-FARTHEST / 2).exp()
-        value = log_evidence(sums, layer, (taus**2)[groups], numbers[-1].clamp(-FARTHEST, FARTHEST), prior)
+        value = log_evidence(factors, totals, (taus**2)[groups], numbers[-1].clamp(-FARTHEST, FARTHEST), prior)
         if scale is not None:
             value = value - 0.5 * ((taus / scale.double()) ** 2).sum()
         if noise_prior is not None:
