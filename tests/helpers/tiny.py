@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 
 import consilience as co
@@ -59,6 +60,17 @@ def works_on(name: str, problem: str) -> bool:
 
 
 CASES = [(name, problem) for name in sorted(METHODS) for problem in PROBLEMS if works_on(name, problem)]
+
+
+def in_turn() -> list[object]:
+    """All cases; where a method has several problems, all but one of them slow: the first, the second, the first …"""
+    marked: list[object] = []
+    for place, name in enumerate(sorted(METHODS)):
+        problems = [problem for problem in PROBLEMS if works_on(name, problem)]
+        for problem in problems:
+            marks = [pytest.mark.slow] * (problem != problems[place % len(problems)])
+            marked.append(pytest.param(name, problem, marks=marks))
+    return marked
 
 
 def labelled(labels: list[int] | torch.Tensor, classes: int = 4, site: torch.Tensor | None = None) -> Rows:

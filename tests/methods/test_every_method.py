@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -26,7 +27,10 @@ from consilience.runs.provenance import citation
 
 TURN = Turn(0, Key(3))
 Run = Callable[[str, str], co.Result]
-every = pytest.mark.parametrize(("name", "problem"), tiny.CASES)
+# One case after another, so that its checks share its runs.
+every = pytest.mark.parametrize(("name", "problem"), tiny.CASES, scope="module")
+# What hardly depends on the problem, and takes long: one problem a method, in turn; both in the slow suite.
+in_turn = pytest.mark.parametrize(("name", "problem"), tiny.in_turn(), scope="module")
 
 
 def distance(a: tree.Tree, b: tree.Tree) -> float:
@@ -57,31 +61,32 @@ def count_rounds(name: str) -> int:
     return 2
 
 
-@pytest.fixture(scope="module")
-def scored_run() -> Run:
-    """A case → one round of it, with everything scored."""
-
-    @cache
-    def run(name: str, problem: str) -> co.Result:
-        torch.manual_seed(0)
-        task, sites = tiny.problem_of(name, problem)
-        sites = dataclasses.replace(sites, conformal=sites.test)  # in place of rows set aside
-        return co.run(tiny.method(name), task, sites, rounds=1, seed=4, level=0.5)
-
-    return run
+def score(name: str, problem: str, rounds: int, out: Path) -> co.Result:
+    """A case's rounds one after another, saved, with everything scored."""
+    torch.manual_seed(0)
+    task, sites = tiny.problem_of(name, problem)
+    sites = dataclasses.replace(sites, conformal=sites.test)  # in place of rows set aside
+    return co.run(tiny.method(name), task, sites, rounds=rounds, engine="sequential", level=0.5, out=out)
 
 
 @pytest.fixture(scope="module")
-def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A case → all its rounds, one after another, in the folder that the case is named after."""
+def scored_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A case → its first round, in a folder."""
+    folder = tmp_path_factory.mktemp("first")
+    return cache(lambda name, problem: score(name, problem, 1, folder / name / problem))
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory, scored_run: Run) -> Run:
+    """A case → all its rounds, in a folder."""
     folder = tmp_path_factory.mktemp("whole")
 
     @cache
     def run(name: str, problem: str) -> co.Result:
-        torch.manual_seed(0)
-        task, sites = tiny.problem_of(name, problem)
-        out = folder / name / problem
-        return co.run(tiny.method(name), task, sites, rounds=count_rounds(name), engine="sequential", out=out)
+        rounds = count_rounds(name)
+        if rounds == 1:
+            return scored_run(name, problem)
+        return score(name, problem, rounds, folder / name / problem)
 
     return run
 
@@ -150,7 +155,7 @@ def test_vectorised_equals_sequential_in_float32(name: str, problem: str) -> Non
     assert distance([r.payload for r in again], [r.payload for r in replies]) <= 1e-5
 
 
-@every
+@in_turn
 def test_parallel_equals_sequential(name: str, problem: str) -> None:
     method, task, sites, state, replies, _ = one_round(name, problem)
 
@@ -160,7 +165,7 @@ def test_parallel_equals_sequential(name: str, problem: str) -> None:
     assert distance([r.payload for r in again], [r.payload for r in replies]) <= 1e-6
 
 
-@every
+@in_turn
 def test_flower_equals_sequential_to_the_last_bit(name: str, problem: str, whole_run: Run) -> None:
     pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flower]'")
     import loopback
@@ -181,7 +186,7 @@ def test_flower_equals_sequential_to_the_last_bit(name: str, problem: str, whole
     assert distance(alone.state, over_messages.state) == 0
 
 
-@every
+@in_turn
 def test_engines_agree_in_float64_over_three_rounds(name: str, problem: str) -> None:
     task, sites = tiny.problem_of(name, problem, torch.float64)
     method = tiny.method(name)
@@ -198,7 +203,7 @@ def test_engines_agree_in_float64_over_three_rounds(name: str, problem: str) -> 
     assert distance(*[result.state.posterior for result in results]) <= 1e-10
 
 
-@every
+@in_turn
 def test_groups_of_clients_give_the_same(name: str, problem: str) -> None:
     method, task, sites, state, replies, _ = one_round(name, problem)
 
@@ -227,22 +232,31 @@ def test_payload_and_state_survive_the_wire(name: str, problem: str) -> None:
         assert distance(back, value) == 0
 
 
-@every
-def test_stopping_and_going_on_changes_nothing(name: str, problem: str, whole_run: Run, tmp_path: Path) -> None:
+@in_turn
+def test_stopping_and_going_on_changes_nothing(
+    name: str, problem: str, scored_run: Run, whole_run: Run, tmp_path: Path
+) -> None:
+    first = scored_run(name, problem)
     whole = whole_run(name, problem)
-    torch.manual_seed(0)
-    task, sites = tiny.problem_of(name, problem)
-    method = tiny.method(name)
+    assert first.store is not None and whole.store is not None
+    out = Path(shutil.copytree(first.store.folder, tmp_path / "gone on"))
 
-    co.run(method, task, sites, rounds=1, engine="sequential", out=tmp_path)
-    parts = co.run(method, task, sites, rounds=count_rounds(name), engine="sequential", out=tmp_path, resume=True)
+    parts = co.run(
+        *(first.method, first.task, first.sites),
+        rounds=count_rounds(name),
+        engine="sequential",
+        level=0.5,
+        out=out,
+        resume=True,
+    )
 
     assert whole.metrics == parts.metrics
-    assert whole.store is not None
-    assert (whole.store.folder / "state.safetensors").read_bytes() == (tmp_path / "state.safetensors").read_bytes()
+    assert (whole.store.folder / "state.safetensors").read_bytes() == (out / "state.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize(("name", "problem"), [(n, p) for n, p in tiny.CASES if n not in ("local_only", "server_only")])
+@pytest.mark.parametrize(
+    ("name", "problem"), [(n, p) for n, p in tiny.CASES if n not in ("local_only", "server_only")], scope="module"
+)
 def test_a_run_predicts_the_same_from_its_path_alone(name: str, problem: str, whole_run: Run) -> None:
     result = whole_run(name, problem)
     x = result.sites.all_test.x[:5]
