@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
+import html
 import importlib
 import os
 import sys
-from functools import cache
 from pathlib import Path
-from typing import Any, TextIO
 
 import pytest
 import torch
@@ -18,6 +17,8 @@ from tiny import Invoke
 from consilience import cli
 
 pytest_plugins = ["costs"]
+PLOTS = [f"consilience.plots.{name}" for name in ("by_site", "plots", "predictions", "survival_curve", "trends")]
+PLOTS += [f"consilience.report.{name}" for name in ("forest", "prediction_sets", "reproduction_page")]
 LOOKED_AT = {"report", "experiments", "test_events.py", "test_damaged_cells.py"}  # tests that look at figures
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # a red test stays red; no clock decides
@@ -42,23 +43,22 @@ def no_waiting_for_the_disk(request: pytest.FixtureRequest, monkeypatch: pytest.
         monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-@cache
-def blank_figure() -> Any:
-    """A figure on which everything is drawn, and that nobody sees: rendering takes most of a report's time."""
-
-    class Blank(sys.modules["consilience.plots.drawing"].Figure):  # type: ignore[misc, name-defined]
-        def savefig(self, out: TextIO, **_: object) -> None:
-            out.write("<svg></svg>")
-
-    return Blank
+def blank(name: str, alt: str, height: float, draw: object) -> str:
+    """A figure that is not drawn: matplotlib takes most of a report's time."""
+    return f'<svg viewBox="0 0 340 {height:g}" role="img" aria-label="{html.escape(alt, quote=True)}"></svg>'
 
 
 @pytest.fixture(autouse=True)
-def no_rendering(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_drawing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures of reports stay blank where nobody looks at them."""
     drawing = sys.modules.get("consilience.plots.drawing")  # matplotlib is not imported for this alone
-    if drawing is not None and not LOOKED_AT & {request.path.name, *request.path.parts}:
-        monkeypatch.setattr(drawing, "Figure", blank_figure())
+    if drawing is None or LOOKED_AT & {request.path.name, *request.path.parts}:
+        return
+    if request.node.get_closest_marker("slow") is not None:
+        return
+    for module in PLOTS:
+        if module in sys.modules:
+            monkeypatch.setattr(sys.modules[module], "svg", blank)
 
 
 @pytest.fixture

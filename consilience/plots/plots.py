@@ -107,13 +107,15 @@ def _agreements(name: str, alt: str, panels: Sequence[tuple[str, Sequence[Point]
     height = 104 + line_height([title for title, _ in panels], width, 24)
 
     def draw(figure: Figure) -> None:
-        grid = list(figure.subplots(down, columns, sharex=True, sharey=True, squeeze=False).flat)
+        # All panels have the same limits. Axes that share them would tell each other of every change, many times.
+        grid = list(figure.subplots(down, columns, squeeze=False).flat)
         for axes, title, (_, points) in zip(grid, titles, panels, strict=False):
             _draw_agreement(axes, points, markersize=2.5)
             whole = FuncFormatter(lambda x, _: f"{100 * x:.0f}")
             axes.xaxis.set_major_formatter(whole)
             axes.yaxis.set_major_formatter(whole)
             axes.set_title(title, fontsize=8)
+            axes.label_outer()
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
         figure.supxlabel(f"{across}, %", fontsize=9)
@@ -267,10 +269,9 @@ def _points(bins: Sequence[Bin]) -> list[Point]:
 def _draw_agreement(axes: Axes, points: Sequence[Point], markersize: float = 4.5) -> None:
     """Observed against nominal rates, with intervals and the diagonal of perfect agreement."""
     axes.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8, linestyle=DASHED)
-    for x, _, span in points:
-        ends = finite_ends(span)
-        if ends is not None:
-            axes.vlines(x, *ends, color=ACCENT, linewidth=1.2)
+    spans = [(x, *ends) for x, _, span in points if (ends := finite_ends(span)) is not None]
+    if spans:
+        axes.vlines(*zip(*spans, strict=True), color=ACCENT, linewidth=1.2)
     nominal = [x for x, _, _ in points]
     observed = [y for _, y, _ in points]
     axes.plot(nominal, observed, "o-", color=ACCENT, linewidth=1, markersize=markersize)

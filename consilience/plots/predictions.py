@@ -73,11 +73,13 @@ def predicted_section(predicted: Predicted) -> str:
         low = min(ends)
         high = max(ends)
         axes.plot([low, high], [low, high], color=MUTED, linewidth=0.8, linestyle=DASHED)
-        for mean, deviation, _ in points:
-            axes.vlines(mean, mean - 1.96 * deviation, mean + 1.96 * deviation, color=RULE, linewidth=1)
+        means = [mean for mean, _, _ in points]
+        lows = [mean - 1.96 * deviation for mean, deviation, _ in points]
+        highs = [mean + 1.96 * deviation for mean, deviation, _ in points]
+        axes.vlines(means, lows, highs, color=RULE, linewidth=1)
         axes.plot([p[0] for p in points], [p[2] for p in points], ".", color=MUTED, markersize=3)
-        for b in bins:
-            axes.vlines(b.predicted, b.interval[0], b.interval[1], color=ACCENT)
+        spans = [b.interval for b in bins]
+        axes.vlines([b.predicted for b in bins], [low for low, _ in spans], [high for _, high in spans], color=ACCENT)
         axes.plot([b.predicted for b in bins], [b.observed for b in bins], "o", color=ACCENT, markersize=5)
         margin = 0.08 * (high - low)
         axes.set(xlabel="predicted", ylabel="observed", ylim=(low - margin, high + margin))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from consilience.findings.folders import hide_folders
@@ -71,13 +72,19 @@ def render(**content: Any) -> str:
     Returns:
         One HTML page.
     """
+    return _template().render(**content)
+
+
+@cache
+def _template() -> Template:
+    """The template of all pages, compiled once."""
     loader = PackageLoader("consilience", "report")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["tied"] = _tie_units
     environment.filters["shareable"] = hide_folders
-    return environment.get_template("page.html.jinja").render(**content)
+    return environment.get_template("page.html.jinja")
 
 
 def write_warning(warning: Any) -> str:

@@ -42,7 +42,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (390, "light"), (1280, "light"), (1280, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (390, "dark"),
+        pytest.param(390, "light", marks=pytest.mark.slow),
+        (1280, "light"),
+        pytest.param(1280, "dark", marks=pytest.mark.slow),
+    ],
+)
 def test_a_report_opens_quietly_and_fits(
     browser: Browser, files: dict[str, Path], name: str, width: int, scheme: str
 ) -> None:
