@@ -17,6 +17,7 @@ from consilience.agreement.members import SITES, Study
 from consilience.agreement.target import Target, lay_times
 from consilience.data.cells import Cells, Numbers, is_missing, number, read_table
 from consilience.data.columns import MOST_CLASSES
+from consilience.data.inspection import widen
 from consilience.data.targets import read_outcome
 from consilience.errors import InputError, unknown_name
 
@@ -237,7 +238,7 @@ def propose_columns(
 
 def _from_zero(values: Tensor) -> tuple[float, float]:
     """From 0 to beyond the largest number, rounded outwards."""
-    return 0.0, _outwards(float(values.min()), float(values.max()))[1]
+    return 0.0, widen(float(values.min()), float(values.max()))[1]
 
 
 def _propose(name: str, cells: Cells, is_target: bool) -> Column:
@@ -253,7 +254,7 @@ def _propose(name: str, cells: Cells, is_target: bool) -> Column:
             _check_levels(name, len(texts), known)
         levels = sorted(texts, key=lambda t: (number(t) is None, number(t) or 0.0, t))
         return Column(name, "category", levels=tuple(levels), missing=_treat(known < len(cells)))
-    low, high = _outwards(float(numbers.min()), float(numbers.max()))
+    low, high = widen(float(numbers.min()), float(numbers.max()))
     centre = (low + high) / 2
     spread = (high - low) / 4
     gaps = known < len(cells) or bool(odd)
@@ -283,18 +284,6 @@ def _check_levels(name: str, levels: int, rows: int) -> None:
     if levels > MOST_LEVELS or (levels > 2 and 2 * levels > rows):
         raise InputError(
             f"Column '{name}' has {levels} different texts in {rows} rows, which the study's file would show to every "
-            "site: leave the column out of the table, or describe the columns in a file of their own."
+            "site: leave the column out of the table, or let `consilience inspect TABLE --write columns.toml` propose "
+            "the columns, correct them, and give them with --columns."
         )
-
-
-def _outwards(low: float, high: float) -> tuple[float, float]:
-    """A range half as wide again on either side, at round numbers; what cannot be negative stays so."""
-    width = (high - low) or abs(high) or 1.0
-    step = width
-    if width >= 1:
-        step = 10 ** (len(str(int(width))) - 1)
-    below = float(((low - width / 2) // step) * step)
-    above = float(-((-high - width / 2) // step) * step)
-    if low >= 0 > below:
-        below = 0.0
-    return below, above

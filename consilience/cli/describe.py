@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,8 @@ import typer
 
 from consilience.cli.study import warn
 from consilience.console.app import app, site_app, study_app
+from consilience.console.applies import check_applies
+from consilience.console.groups import ReadingOptions, with_groups
 from consilience.console.handed import columns, say, site_identity, write_files
 from consilience.console.options import Data_, DataDir_, Seed_, Sites_, Split_, Target_
 from consilience.console.screen import out
@@ -22,24 +25,31 @@ Html_ = Annotated[Path | None, typer.Option("--html", help="Also write a page.")
 
 
 @app.command()
+@with_groups
 def describe(
+    ctx: typer.Context,
+    *,
     data: Data_ = "digits",
     target: Target_ = None,
     sites: Sites_ = None,
     split: Split_ = None,
     seed: Seed_ = 0,
-    smallest: Annotated[int, typer.Option(help="The fewest rows of a cell that is shown.")] = 10,
+    smallest: Annotated[int, typer.Option(min=1, help="The fewest rows of a cell that is shown.")] = 10,
     csv_: Csv_ = None,
     html_: Html_ = None,
     data_dir: DataDir_ = None,
+    reading: ReadingOptions,
 ) -> None:
     """Show counts, means, deviations, quartiles and gaps of the training rows, by site and over all."""
     from consilience.runs.recipe import Recipe
     from consilience.summaries.table import table_one
 
-    recipe = Recipe("", data=data, target=target, sites=sites, split=split, seed=seed, calibration=0, data_dir=data_dir)
+    check_applies(ctx)
+    read = reading.read(target)
+    rows = Recipe("", data=data, target=read.target, sites=sites, split=split, seed=seed, data_dir=data_dir)
+    recipe = dataclasses.replace(rows, calibration=0, reading=read.reading)
     table = table_one(recipe.build_sites(), smallest)
-    _write(table, target or data, csv_, html_)
+    _write(table, read.target or data, csv_, html_)
     _show(table)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,12 +34,15 @@ def effects(
     json_: Annotated[
         Path | None, typer.Option("--to-json", help="Also write the table and the sites' own estimates here.")
     ] = None,
+    study: Annotated[
+        Path | None, typer.Option(help="The study file; a model that is not of this study is refused.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON and nothing else.")] = False,
 ) -> None:
     """Show coefficients with intervals in the units of the columns, and how much sites differ."""
     from consilience.runs.store import as_json as to_bytes
 
-    table = _read(source, level, _references(reference or []), as_json)
+    table = _read(source, study, level, _references(reference or []), as_json)
     if csv_ is not None:
         write_files(csv_, table.to_csv(), _said("Effects", as_json))
     if json_ is not None:
@@ -67,18 +71,24 @@ def _references(texts: list[str]) -> dict[str, str]:
     return chosen
 
 
-def _read(source: Path, level: float, reference: Mapping[str, str], quiet: bool) -> Effects:
+def _read(source: Path, study_file: Path | None, level: float, reference: Mapping[str, str], quiet: bool) -> Effects:
     """The table of a run's folder or of a model's file."""
     if source.is_dir():
+        if study_file is not None:
+            raise InputError("--study is for the model of a study, and this is a run's folder: leave it out.")
         from consilience.runs.run import load
 
         return load(source).effects(level, reference)
+    from consilience.agreement.members import read
     from consilience.study.account import kept_account
     from consilience.study.effects import model_effects
     from consilience.study.model import read_model
 
-    model = read_model(source, None)
-    if not quiet:
+    study = None
+    if study_file is not None:
+        study = read(study_file)
+    model = read_model(source, study)
+    if study is None and not quiet:
         warn_unsigned(model.agreement)
     return model_effects(model, kept_account(source.with_suffix(".json"), model.checksum), level, reference)
 
@@ -86,11 +96,16 @@ def _read(source: Path, level: float, reference: Mapping[str, str], quiet: bool)
 def _show(table: Effects) -> None:
     from consilience.findings.wording import percent
 
+    outcomes = {row.outcome for row in table}
     against = ""
-    if table.against:
+    if table.against and len(outcomes) == 1:
+        against = f": '{outcomes.pop()}' against '{table.against}'"
+    elif table.against:
         against = f", against '{table.against}'"
     say(f"Effects on '{table.target}'{against}; {percent(table.level)} intervals.", "bold")
     out.print(_listing(table))
+    if table.against:
+        say(f"To compare with another class: --reference {shlex.quote(f'{table.target}=CLASS')}.")
     if not any(row.sites for row in table):
         say("How much the sites differ is not known here: it stands in the coordinator's report.")
 
@@ -99,9 +114,9 @@ def _listing(table: Effects) -> Listing:
     from consilience.report.forest import between, figure, span
 
     shown = table.ratio or "effect"
-    numbers = ["coefficient", "error", shown, "interval"]
+    numbers = ["coefficient", "std. error", shown, "interval"]
     if not table.ratio:
-        numbers = ["effect", "error", "interval"]
+        numbers = ["effect", "std. error", "interval"]
     differ = any(row.sites for row in table)
     if differ:
         numbers += ["tau", "I²", "p (Q)", "new site"]

@@ -49,6 +49,9 @@ def evaluate(
     in. Where sites have models of their own, it is this site's, made with what `site fit` kept. With --out, counts of
     calibration are written for the coordinator, once in a study.
     """
+    from consilience.agreement.members import read
+    from consilience.findings.sentence import ece_note
+    from consilience.metrics.calibration import expected_ece_if_calibrated
     from consilience.metrics.scores import intervals, scores
     from consilience.predictive import Categorical
 
@@ -62,6 +65,7 @@ def evaluate(
     out.print(score_table(scores(p, y), intervals(p, y)))
     if isinstance(p, Categorical):
         out.print(calibration_table(p, y, pooled.agreement.smallest))
+        say(ece_note(len(y), expected_ece_if_calibrated(p), is_regression=False))
     sets = {}
     if pooled.guarantee is not None and len(y):
         from consilience.console.prediction_sets import show_coverage
@@ -71,7 +75,10 @@ def evaluate(
         from consilience.agreement.evaluation import evaluation_report
         from consilience.report.run_page import run_page
 
-        page = run_page({**evaluation_report(pooled.agreement, p, y, table.stem), **sets})
+        site = table.stem
+        if study is not None:
+            site = site_identity(read(study), key)[0].name
+        page = run_page({**evaluation_report(pooled.agreement, p, y, site), **sets})
         write_files(report, page, "Report, for this site")
     if study is not None and out_ is not None:
         _write_evaluation(study, key, pooled, data, p, y, out_, ledger)

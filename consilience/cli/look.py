@@ -13,6 +13,7 @@ from consilience.console.handed import columns as listing
 from consilience.console.handed import say, write_files
 from consilience.console.options import Columns_, Decimal_, Delimiter_, Drop_, Missing_, Target_, Unknown_
 from consilience.console.screen import out
+from consilience.errors import InputError
 
 if TYPE_CHECKING:
     from consilience.data.inspection import Found, Seen
@@ -23,7 +24,8 @@ MANY = 6  # sites from which gaps are summed up
 @app.command("inspect")
 def inspect_files(
     ctx: typer.Context,
-    files: Annotated[list[str], typer.Argument(help="Files, folders or quoted patterns.")],
+    files: Annotated[list[str] | None, typer.Argument(help="Files, folders or quoted patterns.")] = None,
+    data: Annotated[str | None, typer.Option(help="The same, as other commands have it.")] = None,
     target: Target_ = None,
     columns: Columns_ = None,
     drop: Drop_ = None,
@@ -40,8 +42,11 @@ def inspect_files(
     from consilience.data.reading import reading_from
     from consilience.data.tables import list_files
 
+    patterns = [*(files or ()), *filter(None, [data])]
+    if not patterns:
+        raise InputError("Name the files to look at: `consilience inspect FILES`.")
     read = read_options(ctx.params)
-    paths = [path for pattern in files for path in list_files(pattern)]
+    paths = list(dict.fromkeys(path for pattern in patterns for path in list_files(pattern)))
     found = look(paths, read.target, reading_from(read.reading))
     for name, rows in found.rows.items():
         say(f"{name}: {rows:,} rows, {found.dialects[name]}")

@@ -11,11 +11,12 @@ import typer
 
 from consilience.console.app import app
 from consilience.console.applies import check_applies
-from consilience.console.given import given_options
+from consilience.console.given import typed_options
 from consilience.console.groups import DataOptions, with_groups
 from consilience.console.handed import say
 from consilience.console.options import Epsilon_, Seed_, Split_
 from consilience.console.screen import say_files
+from consilience.findings.wording import percent
 
 if TYPE_CHECKING:
     from consilience.data.sites import Sites
@@ -62,7 +63,7 @@ def recommend(
     for caution in advice.cautions:
         say(caution, "yellow")
     say("")
-    say(_command(advice, given_options(ctx), secure))
+    say(_command(advice, typed_options(ctx), secure))
 
 
 def _command(advice: Advice, asked: Mapping[str, Any], secure: bool) -> str:
@@ -104,7 +105,7 @@ def describe(sites: Sites, shift: Shift) -> list[str]:
     elif not sites.outcome:
         lines.append(_outcome("share of the target's variance between sites", shift))
     if shift.columns:
-        between = f"{max(shift.columns):.0%} of its variance lies between sites"
+        between = f"{percent(max(shift.columns))} of its variance lies between sites"
         lines.append(f"The column that differs most is {shift.column}: {between}.")
     return lines
 

@@ -150,13 +150,15 @@ def check(study_file: Study_, table: Table_) -> None:
     agreement = study.agreement
     consistent(agreement)
     inspection = inspect(table, agreement.columns, agreement.target)
+    say_table(table)
     show_table(agreement, inspection)
     show_rehearsal(agreement)
     if inspection.problems:
         raise InputError(f"Correct what is listed above ({len(inspection.problems)}) before `site fit`.")
     if inspection.rows < agreement.smallest:
         raise InputError(
-            f"{inspection.path} has fewer than {agreement.smallest} rows, the smallest number the study allows."
+            f"{inspection.path} has fewer than {agreement.smallest} rows, the smallest number the study allows: take "
+            "part together with another site, or agree on another number, `smallest` in the study file."
         )
     show_training(study, table, own_number(study))
     say("The table fits the study. Nothing was sent or written.")

@@ -31,7 +31,9 @@ def show_table(agreement: Agreement, inspection: Inspection) -> None:
         listed = (*listed, *agreement.target.as_columns())
     for column in listed:
         plausible = ", ".join(column.levels) or f"{column.range[0]:g} to {column.range[1]:g}"
-        missing = show_count(inspection.missing.get(column.name, 0), smallest)
+        missing = "no such column"
+        if column.name in inspection.missing:
+            missing = show_count(inspection.missing[column.name], smallest)
         table.add_row(column.name, column.type, column.unit, plausible, missing)
     out.print(table)
     counts = show_parts(list(inspection.classes.values()), smallest)
@@ -147,13 +149,14 @@ def audit_json(agreement: Agreement, rows: int, found: Sequence[SiteAudit]) -> s
 
 
 def score_table(scores: Mapping[str, float], intervals: Mapping[str, tuple[float, float]]) -> Listing:
-    table = columns(("score", "value", "95 % interval"), right=("value",))
-    for name, value in scores.items():
-        interval = ""
-        if name in intervals:
-            low, high = intervals[name]
-            interval = f"{low:.4f} to {high:.4f}"
-        table.add_row(name, f"{value:.4f}", interval)
+    """A line for each score, named and written as in reports."""
+    from consilience.findings import wording
+
+    table = columns(("score", "value", "95 % interval"), right=("value", "95 % interval"))
+    for key in wording.order(scores):
+        table.add_row(
+            wording.metric(key).name, wording.score(key, scores[key]), wording.interval(key, intervals.get(key))
+        )
     return table
 
 
@@ -218,5 +221,7 @@ def show_parts(counts: list[int], smallest: int) -> list[str]:
 
 def brief(scores: Mapping[str, float]) -> str:
     """Write the most important scores on one line."""
-    names = ("nll", "brier", "accuracy", "auroc", "rmse", "crps", "coverage95")
-    return ", ".join(f"{name} {scores[name]:.3f}" for name in names if name in scores)
+    from consilience.findings import wording
+
+    keys = ("nll", "brier", "accuracy", "auroc", "rmse", "crps", "coverage95")
+    return ", ".join(f"{wording.metric(key).name} {wording.score(key, scores[key])}" for key in keys if key in scores)

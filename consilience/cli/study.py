@@ -14,7 +14,7 @@ from consilience.console.screen import out, progress
 from consilience.console.study_options import AcceptDifference_, Files_, Inputs_, Key_, Model_, Study_, StudyOut_
 from consilience.disk.locks import lock_file
 from consilience.errors import InputError
-from consilience.findings.wording import privacy_note
+from consilience.findings.wording import count, privacy_note
 
 if TYPE_CHECKING:
     from consilience.agreement.agreement import Agreement
@@ -58,7 +58,8 @@ def _show_agreement(agreement: Agreement) -> None:
     say(f"{agreement.name}   {agreement.hash}", "bold")
     columns_ = f"{len(agreement.columns)} columns ({len(agreement.feature_names)} features)"
     say(f"Predicts '{target.name}', {kind}, from {columns_}.")
-    say(f"{agreement.method} with the model {agreement.network}, {agreement.rounds} round(s), seed {agreement.seed}.")
+    rounds = count(agreement.rounds, "round")
+    say(f"{agreement.method} with the model {agreement.network}, {rounds}, seed {agreement.seed}.")
     leaves = f"{', '.join(agreement.leaves)}; at most {agreement.most_bytes:,} bytes"
     say(f"A site sends: {agreement.build_method().sends} ({leaves}).")
     if agreement.secure:

@@ -40,7 +40,7 @@ def new(
     horizon: Horizon_ = None,
     dictionary: Annotated[
         Path | None,
-        typer.Option("--columns", help="Alternatively, a TOML file with the tables [target] and [columns]."),
+        typer.Option("--columns", help="Alternatively, a TOML file with the tables \\[target] and \\[columns]."),
     ] = None,
     method: Annotated[str | None, typer.Option(help="The method; see `consilience methods`.")] = None,
     model: Annotated[str | None, typer.Option(help="The network; see `consilience models`.")] = None,
@@ -143,6 +143,9 @@ def new(
         say_table(like)
         say("Columns, types and ranges are guesses from one table: correct them before anybody signs.")
         _say_doubts(like, target_column.name)
+    unitless = [column.name for column in columns_ if column.type == "number" and not column.unit]
+    if unitless and (like or dictionary):
+        say(f"No unit is agreed on for {', '.join(unitless)}: write it in, so that all sites mean the same.", "yellow")
     needed = f"every site needs {draft.fewest_rows:,} training rows"
     say(f"The model has {draft.parameters:,} parameters: {needed}, or agree on another rows_per_parameter.")
     command = f"`consilience site join {path.name} NAME TABLE`"

@@ -28,7 +28,7 @@ def compare(
     ctx: typer.Context,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="METHOD…", help="Methods, with settings in brackets, as 'fedavg[rounds=10]'."),
+        typer.Argument(metavar="METHOD…", help="Methods, with settings in brackets, as 'fedavg\\[rounds=10]'."),
     ] = None,
     *,
     rows: DataOptions,
@@ -154,7 +154,7 @@ def reproduce(
     name: Annotated[str | None, typer.Argument(help="The experiment; without one, all are listed.")] = None,
     seeds: Seeds_ = "0-2",
     scale: Annotated[
-        str | None, typer.Option(help="full, or quick where the experiment has a smaller version.")
+        str | None, typer.Option(help="full, or quick or smoke where the experiment has such a smaller version.")
     ] = None,
     out_: Annotated[
         Path | None, typer.Option("--out", help="Folder for the results; finished trials there are kept.")
@@ -165,11 +165,15 @@ def reproduce(
     """Run a paper's experiment, or continue it, and print our results beside the paper's."""
     from consilience.comparison import reproduce as experiments
     from consilience.comparison.plan import parse_seeds
+    from consilience.console.handed import columns
     from consilience.report.reproduction_page import reproduction_page
     from consilience.runs.store import Store
 
     if name is None:
-        out.print("\n".join(f"{known}  {experiments.load(known).title}" for known in experiments.names()))
+        table = columns(("experiment", "what it repeats"))
+        for known in experiments.names():
+            table.add_row(known, experiments.load(known).title)
+        out.print(table)
         return
     experiment = experiments.load(name)
     folder = out_ or Path("runs") / name

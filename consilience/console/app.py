@@ -33,6 +33,11 @@ class Command(NamedTuple):
 STUDY = "Coordinate a study: agree, collect files, pool."
 SITE = "Take part in a study; your rows never leave."
 DATASETS = "List the data sets, or fetch one."
+STEPS = (  # of a study: at the coordinator and at a site
+    *("new", "check", "keys", "sums", "scale", "join", "add", "show", "describe", "audit", "message", "fit", "pool"),
+    *("statistics", "choose", "calibrate", "evaluate", "leave", "drop", "unmask", "ledger"),
+    *("deploy", "certs", "nodekey", "serve"),
+)
 STUDY_FILES = ("calibrate", "deploy", "describe", "evaluate", "masking", "study", "study_new")
 SITE_FILES = ("calibrate", "deploy", "describe", "evaluate", "masking", "site")
 COMMANDS = {
@@ -83,6 +88,14 @@ class Screen(TyperGroup):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the plain help of click."""
         click.Group.format_help(self, ctx, formatter)
+
+
+class Steps(TyperGroup):
+    """A group whose help lists its commands in the order in which one needs them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the commands by `STEPS`."""
+        return sorted(super().list_commands(ctx), key=STEPS.index)
 
 
 class Action(TyperCommand):
@@ -137,10 +150,10 @@ def options(
     """Bayesian federated learning: private sites, one round, one calibrated model."""
 
 
-study_app = Actions(no_args_is_help=True, help=STUDY)
+study_app = Actions(cls=Steps, no_args_is_help=True, help=STUDY)
 app.add_typer(study_app, name="study")
 
-site_app = Actions(no_args_is_help=True, help=SITE)
+site_app = Actions(cls=Steps, no_args_is_help=True, help=SITE)
 app.add_typer(site_app, name="site")
 
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import typer
-from click.core import ParameterSource
 
-from consilience.console.given import READING, given_options
+from consilience.console.given import READING, typed_options
 from consilience.errors import InputError
 
 
@@ -116,8 +115,7 @@ def check_applies(ctx: typer.Context) -> None:
     Raises:
         InputError: One of the options that were given does not apply; the message says why.
     """
-    asked = given_options(ctx)
-    typed = {name for name in asked if ctx.get_parameter_source(name) is not ParameterSource.ENVIRONMENT}
+    typed = typed_options(ctx)
     flags = {parameter.name: max(parameter.opts, key=len) for parameter in ctx.command.params}
     for row in TABLE:
         for name in row.options:

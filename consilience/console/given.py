@@ -100,3 +100,9 @@ def given_options(ctx: typer.Context) -> dict[str, Any]:
     """List the options that were given, and not left to their defaults."""
     defaults = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
     return {name: value for name, value in ctx.params.items() if ctx.get_parameter_source(name) not in defaults}
+
+
+def typed_options(ctx: typer.Context) -> dict[str, Any]:
+    """List the options that were typed, and not left to their defaults or to the environment."""
+    environment = ParameterSource.ENVIRONMENT
+    return {name: value for name, value in given_options(ctx).items() if ctx.get_parameter_source(name) != environment}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from consilience.console.given import privacy_settings, read_options
+from consilience.console.given import Read, privacy_settings, read_options
 from consilience.console.options import (
     Calibration_,
     Categories_,
@@ -61,8 +61,34 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DataOptions:
-    """Which rows there are, how tables are read, and which rows the server has."""
+class ReadingOptions:
+    """How tables are read."""
+
+    columns: Columns_ = None
+    drop: Drop_ = None
+    text: Text_ = None
+    categories: Categories_ = None
+    missing: Missing_ = None
+    unknown: Unknown_ = None
+    delimiter: Delimiter_ = None
+    decimal: Decimal_ = None
+    group: Group_ = None
+
+    def read(self, target: str | None) -> Read:
+        """Say how tables are read, as text for a recipe.
+
+        Args:
+            target: The column to predict, as the command line has it; a columns.toml may name it, too.
+
+        Raises:
+            InputError: One of the options cannot be used.
+        """
+        return read_options({"target": target, **vars(self)})
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Which rows there are, and which of them the server has."""
 
     data: Data_ = "digits"
     target: Target_ = None
@@ -76,15 +102,11 @@ class DataOptions:
     inputs: Inputs_ = 0
     test: Test_ = 0.2
     data_dir: DataDir_ = None
-    columns: Columns_ = None
-    drop: Drop_ = None
-    text: Text_ = None
-    categories: Categories_ = None
-    missing: Missing_ = None
-    unknown: Unknown_ = None
-    delimiter: Delimiter_ = None
-    decimal: Decimal_ = None
-    group: Group_ = None
+
+
+@dataclass(frozen=True)
+class DataOptions(ReadingOptions, RowOptions):  # the fields of the last come first
+    """Which rows there are, which of them the server has, and how tables are read."""
 
     def recipe(self, **more: Any) -> Recipe:
         """Write what these options say as a recipe.

@@ -314,7 +314,11 @@ class Table(NamedTuple):
 
 
 def read_table(
-    path: Path, delimiter: str | None = None, fewest: int = FEWEST_ROWS, decimal: str | None = None
+    path: Path,
+    delimiter: str | None = None,
+    fewest: int = FEWEST_ROWS,
+    decimal: str | None = None,
+    file: str | None = None,
 ) -> Table:
     """Read the table in one file; blank lines are passed over.
 
@@ -323,6 +327,7 @@ def read_table(
         delimiter: What stands between two cells; found by looking if None.
         fewest: How many rows there must be.
         decimal: What stands before decimals; found by looking if None. Cells have points afterwards.
+        file: What the file is called in messages; by its name if None.
 
     Returns:
         The table.
@@ -334,21 +339,25 @@ def read_table(
     if not delimiter or not decimal:
         seen = sniff(path)
         dialect = Dialect(delimiter or seen.delimiter, decimal or seen.decimal)
-    found = _Rows(path.name)
-    for lines, rows in _read_lines(path, dialect.delimiter):
+    file = file or path.name
+    found = _Rows(file)
+    for lines, rows in _read_lines(path, dialect.delimiter, file):
         if dialect.decimal == ",":
             found.add(lines, [[to_points(cell.strip()) for cell in row] for row in rows])
         else:
             found.add(lines, rows)
+    if not found.count:
+        raise InputError(f"{file} is empty: a table has a header row with the columns' names, and rows under it.")
     if found.count <= fewest:
-        raise InputError(
-            f"{path.name} has {max(found.count - 1, 0)} rows under its header: a site needs at least {fewest}."
-        )
-    _check_header(path, found.header)
+        rows_ = f"{found.count - 1} rows"
+        if found.count == 2:
+            rows_ = "1 row"
+        raise InputError(f"{file} has {rows_} under its header: a site needs at least {fewest}.")
+    _check_header(file, found.header)
     if found.ragged is not None:
         line, cells = found.ragged
         raise InputError(
-            f"{path.name}, line {line} has {cells} cells and the header {len(found.header)}: give every row all cells."
+            f"{file}, line {line} has {cells} cells and the header {len(found.header)}: give every row all cells."
         )
     blank = None
     if found.blank is not None and found.blank < found.last:
@@ -462,14 +471,26 @@ def number(text: str) -> float | None:
     return value
 
 
-def _read_lines(path: Path, delimiter: str) -> Iterator[tuple[list[int], list[list[str]]]]:
+def not_utf8(file: str) -> InputError:
+    """Make the error for a file in another encoding; the caller raises it.
+
+    Args:
+        file: What the file is called.
+    """
+    return InputError(
+        f"{file} is not UTF-8 text: save it as 'CSV UTF-8' in the spreadsheet, or convert it, for example with "
+        "`iconv -f windows-1252 -t utf-8`."
+    )
+
+
+def _read_lines(path: Path, delimiter: str, file: str) -> Iterator[tuple[list[int], list[list[str]]]]:
     """Every line, blank ones too, in blocks; the number of a row over several lines is that of its last."""
     lines: list[int] = []
     rows: list[list[str]] = []
     last = 0
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, delimiter=delimiter, strict=True)
+        with path.open(newline="", encoding="utf-8-sig") as opened:
+            reader = csv.reader(opened, delimiter=delimiter, strict=True)
             for row in reader:
                 last = reader.line_num
                 lines.append(last)
@@ -478,29 +499,29 @@ def _read_lines(path: Path, delimiter: str) -> Iterator[tuple[list[int], list[li
                     yield lines, rows
                     lines, rows = [], []
     except UnicodeDecodeError:
-        raise InputError(f"{path.name} is not UTF-8 text: save it as 'CSV UTF-8'.") from None
+        raise not_utf8(file) from None
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}': check the name.") from None
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.") from error
     except csv.Error as error:
         raise InputError(
-            f"{path.name} cannot be read as CSV from line {last + 1} on ({error}): close every quote there, or save "
+            f"{file} cannot be read as CSV from line {last + 1} on ({error}): close every quote there, or save "
             "the file again as 'CSV UTF-8'."
         ) from None
     if rows:
         yield lines, rows
 
 
-def _check_header(path: Path, header: Sequence[str]) -> None:
+def _check_header(file: str, header: Sequence[str]) -> None:
     """Refuse columns that are separated by something else, and columns without a name of their own."""
     if len(header) == 1:
         for delimiter in ";\t|":
             if delimiter in header[0]:
                 raise InputError(
-                    f"{path.name} seems to separate its columns with {delimiter!r}: pass delimiter={delimiter!r}."
+                    f"{file} seems to separate its columns with {delimiter!r}: pass delimiter={delimiter!r}."
                 )
     counts = Counter(header)
     for name in header:
         if not name or counts[name] > 1:
-            raise InputError(f"{path.name} has a column without a name of its own ('{name}'): name every column once.")
+            raise InputError(f"{file} has a column without a name of its own ('{name}'): name every column once.")

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from consilience.data.cells import Cells, Mask, Numbers, number
+from consilience.data.doubts import DATES, is_date
 from consilience.data.sites import narrow
 from consilience.errors import InputError, unknown_name
 
@@ -135,6 +136,8 @@ def _read_categories(name: str, cells: Cells, gaps: Mask, given: Sequence[str] |
                 "the cell, or add the category."
             )
         categories = list(given)
+    if len(categories) > MOST_CATEGORIES and is_date(cells):
+        raise InputError(f"{DATES.format(name=name)}.")
     if len(categories) > MOST_CATEGORIES:
         raise InputError(
             f"Column '{name}' has {len(categories)} categories, more than {MOST_CATEGORIES}: leave it out with "

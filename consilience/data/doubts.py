@@ -18,6 +18,10 @@ FEWEST = 20  # rows below which different numbers prove nothing
 SENTINELS = (-9, -99, -999, -9999, -99999, 99, 999, 9999, 99999, 999999)
 ALIKE = (("m", "male", "man"), ("f", "female", "woman", "w"), ("y", "yes", "true"), ("n", "no", "false"))
 ID_NAME = re.compile(r"(^|[_\W])(id|mrn|uid|uuid|index|key|nr|row|patient|subject|case)([_\W]|$)", re.IGNORECASE)
+DATES = (
+    "Column '{name}' holds dates, which would be read as categories: make numbers of them, as the days since an event, "
+    "or leave it out with drop=['{name}'] (--drop {name})"
+)
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 
 
@@ -163,6 +167,8 @@ def doubts_of(name: str, cells: Cells, site: Tensor | None = None, target: bool 
     kind = "categories"
     if target:
         kind = "classes"
+    elif is_date(cells):
+        yield Doubt(*DATES.format(name=name).split(": ", 1))
     for group in look_alike(text for text in cells.distinct() if not is_missing(text)):
         spelt = ", ".join(f"'{text}'" for text in group)
         yield Doubt(

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from consilience.data.cells import Cells, is_missing, read_table
+from consilience.data.cells import Cells, is_missing, not_utf8, read_table
 from consilience.data.dialect import LINES, Dialect, sniff
 from consilience.data.doubts import doubts_of, is_date, is_id, look_alike, sentinels
 from consilience.data.reading import Reading
-from consilience.data.tables import stack
+from consilience.data.tables import file_names, site_names, stack
 
 SHOWN = 8  # categories that are listed
 
@@ -75,8 +75,11 @@ def look(paths: Sequence[Path], target: str | None = None, reading: Reading | No
         InputError: A file cannot be read as a table, or lacks a column of the others.
     """
     reading = reading or Reading()
-    tables = [read_table(path, reading.delimiter, 1, reading.decimal) for path in paths]
-    names = [table.name for table in tables]
+    files = file_names(paths)
+    tables = [
+        read_table(path, reading.delimiter, 1, reading.decimal, file) for path, file in zip(paths, files, strict=True)
+    ]
+    names = site_names(paths)
     targets = [name for name in (target,) if name is not None]
     cells, site = stack(tables, targets, reading)
     columns = []
@@ -86,8 +89,9 @@ def look(paths: Sequence[Path], target: str | None = None, reading: Reading | No
         missing = {names[k]: int(gaps[(site == k).numpy()].sum()) for k in range(len(names))}
         doubts = tuple(str(doubt) for doubt in doubts_of(name, respelt, site, name == target))
         columns.append(_see(name, respelt, gaps, missing, doubts, is_id(name, respelt, site) and name != target))
-    rows = {table.name: len(table) for table in tables}
-    return Found(rows, {table.name: table.dialect for table in tables}, tuple(columns))
+    rows = {name: len(table) for name, table in zip(names, tables, strict=True)}
+    dialects = {name: table.dialect for name, table in zip(names, tables, strict=True)}
+    return Found(rows, dialects, tuple(columns))
 
 
 def describe_files(paths: Sequence[Path], reading: Reading | None = None) -> dict[str, str]:
@@ -100,7 +104,8 @@ def describe_files(paths: Sequence[Path], reading: Reading | None = None) -> dic
     Returns:
         For each file's name, delimiter, decimal mark, encoding and what means missing, in words.
     """
-    return {path.name: _describe_file(path, reading or Reading()) for path in paths}
+    files = zip(file_names(paths), paths, strict=True)
+    return {name: _describe_file(path, name, reading or Reading()) for name, path in files}
 
 
 def summarise_files(words: Mapping[str, str]) -> str:
@@ -117,12 +122,17 @@ def summarise_files(words: Mapping[str, str]) -> str:
     return "; ".join(f"{', '.join(names)}: {text}" for text, names in alike.items()) + "."
 
 
-def _describe_file(path: Path, reading: Reading) -> str:
+def _describe_file(path: Path, name: str, reading: Reading) -> str:
     """One file's dialect, encoding and marks of missing cells."""
     seen = sniff(path)
     dialect = Dialect(reading.delimiter or seen.delimiter, reading.decimal or seen.decimal)
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        rows = list(csv.reader(islice(file, LINES), delimiter=dialect.delimiter))
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.reader(islice(file, LINES), delimiter=dialect.delimiter))
+    except UnicodeDecodeError:
+        raise not_utf8(name) from None
+    except csv.Error:
+        rows = []  # whoever reads the whole file says what is wrong with it
     texts = {cell.strip() for row in rows[1:] for cell in row}
     marks = sorted(text for text in texts if is_missing(text) or text in reading.unknown)
     with path.open("rb") as binary:
@@ -162,7 +172,7 @@ def _see(
     if len(texts) == 1:
         return Seen(name, "constant", texts[0], missing, doubts, (), (), nothing, span)
     if is_date(known):
-        return Seen(name, "date", f"{texts[0]} to {texts[-1]}", missing, doubts, (), (), nothing, None)
+        return Seen(name, "date", _span_of_dates(texts), missing, doubts, (), (), nothing, None)
     if names_rows:
         return Seen(name, "id", f"{len(texts):,} different", missing, doubts, (), unknown, nothing, span)
     if span is not None and not np.isnan(numbers).any():
@@ -174,6 +184,21 @@ def _see(
     if len(texts) > SHOWN:
         shown += f" and {len(texts) - SHOWN} more"
     return Seen(name, kind, shown, missing, doubts, tuple(texts), unknown, tuple(look_alike(texts)), span)
+
+
+def _span_of_dates(texts: Sequence[str]) -> str:
+    """The first and the last day; how many there are, where day and month may stand in either order."""
+    if any("/" in text for text in texts):
+        return f"{len(texts):,} different"
+    ordered = sorted(texts, key=_day)
+    return f"{ordered[0]} to {ordered[-1]}"
+
+
+def _day(date: str) -> list[int]:
+    """Year, month and day of 2024-03-01 or 1.3.2024."""
+    if "." in date[:3]:
+        return [int(part) for part in reversed(date.split("."))]
+    return [int(part) for part in date[:10].replace("T", "-").split("-")[:3]]
 
 
 def columns_text(found: Found, target: str | None) -> str:
@@ -228,7 +253,7 @@ def _fields(seen: Seen) -> Iterator[str]:
         low, high = seen.span or (0.0, 1.0)
         width = (high - low) or 1.0
         yield 'type = "number"'
-        yield f"range = [{low - width / 2:g}, {high + width / 2:g}]"
+        yield "range = [{:g}, {:g}]".format(*widen(low, high))
         yield f"centre = {(low + high) / 2:g}"
         yield f"spread = {width / 4:g}"
     if any(seen.missing.values()) or seen.unknown:
@@ -237,6 +262,27 @@ def _fields(seen: Seen) -> Iterator[str]:
             yield f"fill = {sum(seen.span) / 2:g}"
     if seen.unknown:
         yield f"unknown = [{', '.join(map(_quote, seen.unknown))}]"
+
+
+def widen(low: float, high: float) -> tuple[float, float]:
+    """Propose a plausible range: half as wide again on either side, at round numbers.
+
+    Args:
+        low: The smallest number that was seen.
+        high: The largest.
+
+    Returns:
+        The range; what was never negative stays so.
+    """
+    width = (high - low) or abs(high) or 1.0
+    step = width
+    if width >= 1:
+        step = 10 ** (len(str(int(width))) - 1)
+    below = float(((low - width / 2) // step) * step)
+    above = float(-((-high - width / 2) // step) * step)
+    if low >= 0 > below:
+        below = 0.0
+    return below, above
 
 
 def _quote(text: str) -> str:

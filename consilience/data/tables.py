@@ -52,7 +52,7 @@ def from_csv(
     group: str | None = None,
     columns: str | Path | None = None,
 ) -> Sites:
-    """Read sites from CSV files with a header row, one file per site and named after it.
+    """Read sites from CSV files with a header row, one file per site and named after it, or after its folder.
 
     Text columns become one column per category. A target of text, or of at most 20 different whole numbers, makes a
     classification, any other a regression. Columns may come in any order, and their names in any case.
@@ -178,8 +178,12 @@ def read_sites(
 
 def _read_dataset(paths: Sequence[Path], targets: tuple[str, str | None], outcome: str, reading: Reading) -> Dataset:
     """The rows of all files; the text of a column is forgotten once its numbers are known."""
-    tables = [read_table(path, reading.delimiter, decimal=reading.decimal) for path in paths]
-    names = tuple(table.name for table in tables)
+    files = file_names(paths)
+    tables = [
+        read_table(path, reading.delimiter, decimal=reading.decimal, file=file)
+        for path, file in zip(paths, files, strict=True)
+    ]
+    names = tuple(site_names(paths))
     cells, site = stack(tables, [name for name in targets if name is not None], reading)
     tables.clear()
     if reading.group is not None:
@@ -308,10 +312,44 @@ def list_files(pattern: str | Path | Sequence[str | Path]) -> list[Path]:
     for path in paths:
         if not path.is_file():
             raise InputError(f"There is no file '{path}': check the name.")
-    for stem, count in Counter(path.stem for path in paths).items():
-        if count > 1:
-            raise InputError(f"Two files are called '{stem}': rename one, a site takes the name of its file.")
+    site_names(paths)
     return paths
+
+
+def site_names(paths: Sequence[Path]) -> list[str]:
+    """Name sites by their files or, where files of several folders have one name, by their folders.
+
+    Args:
+        paths: The files.
+
+    Returns:
+        A name for each.
+
+    Raises:
+        InputError: Neither tells two files apart.
+    """
+    stems = [path.stem for path in paths]
+    if len(set(stems)) == len(stems):
+        return stems
+    folders = [path.absolute().parent.name for path in paths]
+    if len(set(folders)) == len(folders):
+        return folders
+    stem = Counter(stems).most_common(1)[0][0]
+    raise InputError(f"Two files are called '{stem}': rename one, a site takes the name of its file or of its folder.")
+
+
+def file_names(paths: Sequence[Path]) -> list[str]:
+    """Name files for people: each by its name or, where that does not tell them apart, with its folder.
+
+    Args:
+        paths: The files.
+
+    Returns:
+        A name for each.
+    """
+    if len({path.stem for path in paths}) == len(paths):
+        return [path.name for path in paths]
+    return [f"{path.absolute().parent.name}/{path.name}" for path in paths]
 
 
 def _matching(pattern: str) -> list[Path]:

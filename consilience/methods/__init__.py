@@ -17,7 +17,7 @@ from types import ModuleType
 
 from consilience.errors import InputError, unknown_name
 from consilience.method import Method, name
-from consilience.plugins import VARIABLE, installed_methods, named_modules
+from consilience.plugins import VARIABLE, import_own, installed_methods, named_modules, refuse_import
 
 METHODS: dict[str, type[Method]] = {}
 
@@ -68,13 +68,7 @@ def known_method(text: str) -> str:
         if text not in METHODS:
             raise unknown_name("method", text, METHODS)
         return text
-    module, _, attribute = text.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # the current folder, as `python -m` has it
-    try:
-        kind = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"The method '{text}' cannot be imported: {error}.") from error
+    kind = import_own(text, "The method")
     if not (inspect.isclass(kind) and issubclass(kind, Method)) or inspect.isabstract(kind):
         raise InputError(f"'{text}' is not a method: name a class that derives from `consilience.Method` and is whole.")
     return name(register(kind))
@@ -107,10 +101,8 @@ def method(text: str) -> Method:
 def _import(text: str) -> ModuleType:
     """A module by its name, or a .py file by its path."""
     if not text.endswith(".py"):
-        try:
+        with refuse_import(f"{VARIABLE} names the module '{text}', which cannot be imported"):
             return importlib.import_module(text)
-        except ImportError as error:
-            raise InputError(f"{VARIABLE} names the module '{text}', which cannot be imported: {error}.") from error
     path = Path(text)
     known = sys.modules.get(path.stem)
     if known is not None and known.__file__ == str(path.absolute()):
@@ -120,7 +112,12 @@ def _import(text: str) -> ModuleType:
         raise InputError(f"{VARIABLE} names the file '{text}', which does not exist: correct or unset it.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # the types that its messages may hold are looked up there
-    spec.loader.exec_module(module)
+    try:
+        with refuse_import(f"{VARIABLE} names the file '{text}', which cannot be imported"):
+            spec.loader.exec_module(module)
+    except InputError:
+        del sys.modules[path.stem]  # half of a module
+        raise
     return module
 
 

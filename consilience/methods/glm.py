@@ -138,6 +138,7 @@ class GLM(Method):
     everyone: ClassVar[bool] = True
     sums: ClassVar[bool] = True
     heads: ClassVar[bool] = True
+    explains: ClassVar[bool] = True
     carries: ClassVar[tuple[type, ...]] = (Sums, Derivatives, Search, Released, Last, Located)
     private: ClassVar[bool] = True
     private_rounds: ClassVar[int] = PRIVATE_ROUNDS

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from consilience.errors import InputError
+from consilience.method import Method
+from consilience.models.maps import usual_features
 
 KINDS = ("classes", "numbers", "counts", "survival")
 PLACES = ("run", "estimator", "study")
@@ -53,6 +55,24 @@ class Situation:
     private: bool = False
     one_round: bool = False
     effects: bool = False
+
+
+def usual_map(methods: Iterable[Method | type[Method]], shape: int | Sequence[int]) -> str | None:
+    """Choose the feature map for methods, where nobody names one or a network.
+
+    Args:
+        methods: What is to run, all on the same features.
+        shape: A row's number of columns, or the shape of an image.
+
+    Returns:
+        The map's name; None where no method needs one.
+    """
+    heads = [method for method in methods if method.heads]
+    if not heads:
+        return None
+    if isinstance(shape, int) and all(method.explains for method in heads):
+        return "identity"
+    return usual_features(shape)
 
 
 class Advice(NamedTuple):

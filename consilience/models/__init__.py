@@ -16,11 +16,9 @@ The other files hold what a network may not hide (`controlled`, `batchnorm`, `se
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import cast
 
 from torch import nn
 
@@ -42,6 +40,7 @@ from consilience.models.mlp import linear, mlp, mlp_groupnorm, mlp_swish
 from consilience.models.mobilenet import mobilenetv2, mobilenetv2_batchnorm
 from consilience.models.resnet import group_norm, resnet
 from consilience.models.variational import variational
+from consilience.plugins import import_own
 
 __all__ = [
     "FEATURES",
@@ -123,7 +122,7 @@ def model(
         return resnet(features, outputs, int(depth[1]), group_norm)
     if not is_import_path(name):
         raise unknown_name("model", name, MODELS)
-    network = _import_factory(name)(features, outputs)
+    network = import_own(name, "The model")(features, outputs)
     if not isinstance(network, nn.Module):
         raise InputError(f"'{name}' returned {type(network).__name__}; a factory must return a torch nn.Module.")
     return network
@@ -139,12 +138,3 @@ def is_import_path(name: str) -> bool:
         True for 'package.module:factory'.
     """
     return ":" in name
-
-
-def _import_factory(path: str) -> Factory:
-    """Import `package.module:factory`."""
-    module, _, attribute = path.partition(":")
-    try:
-        return cast(Factory, getattr(importlib.import_module(module), attribute))
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"Cannot load the model '{path}': {error}.") from error

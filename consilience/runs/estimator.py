@@ -22,8 +22,8 @@ from consilience.guarantees.kinds import KINDS
 from consilience.guarantees.sets import Guarantee, prediction_intervals, prediction_sets
 from consilience.method import Method, name
 from consilience.methods import method as method_from_name
-from consilience.methods.rules import advise
-from consilience.models.maps import on_features, usual_features, width_of
+from consilience.methods.rules import advise, usual_map
+from consilience.models.maps import on_features, width_of
 from consilience.models.mlp import linear, mlp
 from consilience.predictive import Categorical, Distribution, Normal, check_finite
 from consilience.runs.conformal import conformal
@@ -131,7 +131,7 @@ class _Federated(BaseEstimator):
         """The network that was asked for, on the features that were, or on those that the method needs."""
         features = self.features
         if features is None and self.model is None and method.heads:
-            features = usual_features(sites.shape)
+            features = usual_map([method], sites.shape)
         if isinstance(features, str):
             features = features_from(features, sites)
         if features is not None:

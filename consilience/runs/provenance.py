@@ -13,7 +13,7 @@ import numpy
 import torch
 
 from consilience.data.sites import Sites
-from consilience.data.tables import is_tables, list_files
+from consilience.data.tables import file_names, is_tables, list_files
 from consilience.engines.participation import Participation
 from consilience.errors import InputError
 from consilience.formats.settings import check_settings, describe
@@ -219,11 +219,13 @@ def hash_tables(data: str) -> dict[str, str]:
         data: A data set's name, or patterns of CSV files.
 
     Returns:
-        The SHA-256 of each file by its name, without its folder; none for a data set.
+        The SHA-256 of each file by its name, without its folder unless files have one name; none for a data set.
     """
     if not is_tables(data):
         return {}
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in list_files(data)}
+    paths = list_files(data)
+    files = zip(file_names(paths), paths, strict=True)
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files}
 
 
 def versions() -> dict[str, str]:

@@ -19,9 +19,9 @@ from consilience.formats.settings import configure
 from consilience.formats.typed import restore_fields
 from consilience.method import Method
 from consilience.methods import method
-from consilience.methods.rules import Advice, advise
+from consilience.methods.rules import Advice, advise, usual_map
 from consilience.models import model
-from consilience.models.maps import bound_features, usual_features
+from consilience.models.maps import bound_features
 from consilience.runs.features import features_from
 from consilience.splits.text import parse
 from consilience.summaries.situation import situation_of
@@ -174,8 +174,9 @@ class Recipe:
         """
         if model is None and features is None and self.build_sites().outcome:
             model = "linear"  # effects of the columns themselves are what counts and survival are modelled for
+        methods = list(methods)
         if model is None and features is None and any(method.heads for method in methods):
-            features = usual_features(self.build_sites().shape)
+            features = usual_map(methods, self.build_sites().shape)
         if model is None:
             model = Recipe.model
             if features is not None:

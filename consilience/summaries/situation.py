@@ -11,8 +11,7 @@ from torch import Tensor
 
 from consilience.data.sites import Sites
 from consilience.methods import METHODS
-from consilience.methods.rules import Advice, Situation, advise, cautions
-from consilience.models.maps import usual_features
+from consilience.methods.rules import Advice, Situation, advise, cautions, usual_map
 
 KINDS = {"classification": "classes", "regression": "numbers"}
 SURE = 1e-3  # a difference between sites that chance makes less often is taken for one
@@ -207,8 +206,8 @@ def complete(advice: Advice, situation: Situation, sites: Sites) -> Advice:
         The advice with its feature map, its network and cautions.
     """
     features = advice.features
-    if features is None and advice.model is None and METHODS[advice.method].heads:
-        features = usual_features(sites.shape)
+    if features is None and advice.model is None:
+        features = usual_map([METHODS[advice.method]], sites.shape)
     width = _columns(sites)
     if features is not None and ":" in features:
         width = int(features.split(":")[1])

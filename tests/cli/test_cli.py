@@ -17,6 +17,12 @@ FAST = ["--set", "inference.epochs=2", "--set", "inference.batch=100"]
 ONE_SAMPLE = [*FAST, "--set", "inference.cycles=1", "--set", "inference.samples=1"]
 
 
+def test_advice_repeats_what_was_typed(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONSILIENCE_DATA", str(tmp_path))
+    code, out, _ = invoke("recommend", "--data", "digits", "--sites", "3")
+    assert code == 0 and out.strip().endswith("--data digits --sites 3")
+
+
 def test_run_writes_everything_and_says_where(invoke: Invoke, tmp_path: Path) -> None:
     code, out, _ = invoke("run", "fedavg", "--rounds", "2", *FAST)
 
@@ -197,7 +203,7 @@ NORMED = "from torch import nn\ndef net(f, o):\n    return nn.Sequential(nn.Batc
         ("run fedavg --data sine --sites 0", "ask for 1 to 5, not for 0"),
         ("run fedavg --engine gpu", "Known: auto"),
         ("run fedavg --model resnet9000", "model"),
-        ("run fedavg --model nowhere:net", "Cannot load the model"),
+        ("run fedavg --model nowhere:net", "The model 'nowhere:net' cannot be imported: No module"),
         ("run fedavg --set inference.epoch=3", "Did you mean 'epochs'?"),
         ("run fedavg --set inference.epochs=many", "of type int"),
         ("run fedavg --set epochs", "field=value"),

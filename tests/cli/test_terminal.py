@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 from reports import classification, comparison, text
+from rich.markup import render
 from tiny import Invoke
 
 import consilience as co
+from consilience.cli import every_command
+from consilience.console.app import STEPS
 from consilience.console.catalogue import model_table, settings_of
 from consilience.console.listing import dataset_table, method_table
 from consilience.console.options import data_like, methods_like, models_like
@@ -39,6 +44,28 @@ def test_help_fits_a_screen_and_has_examples() -> None:
     assert not any(line.endswith("...") for line in commands)  # every command is told in full
     narrow = consilience("--help", COLUMNS="50").splitlines()[1:]
     assert not any(line.endswith("...") for line in narrow)
+
+
+def test_help_says_all_that_is_written() -> None:
+    """Brackets with a word inside are rich's markup: `[target]` would vanish, `\\[target]` does not."""
+    for command in (*(commands := every_command().commands).values(), *subcommands(commands)):
+        for option in command.params:
+            written = getattr(option, "help", None) or ""
+            assert render(written).plain == written.replace("\\[", "["), f"{command.name}: {option.name}"
+
+
+def subcommands(commands: Mapping[str, click.Command]) -> list[click.Command]:
+    groups = (group for group in commands.values() if isinstance(group, click.Group))
+    return [command for group in groups for command in group.commands.values()]
+
+
+@pytest.mark.parametrize("name", ["study", "site"])
+def test_a_study_begins_at_the_top_of_its_help(name: str) -> None:
+    group = every_command().commands[name]
+    assert isinstance(group, click.Group)
+    shown = group.list_commands(click.Context(group))
+    assert shown[0] == {"study": "new", "site": "check"}[name]
+    assert shown == sorted(group.commands, key=STEPS.index)
 
 
 def test_a_pipe_gets_a_row_on_a_line() -> None:

@@ -103,7 +103,7 @@ def test_what_was_looked_at_can_be_corrected_and_used(hospitals: Path, invoke: I
     """The proposed file is read by runs and by studies, and says what spellings mean."""
     path = hospitals / "west.csv"
     path.write_text(path.read_text().replace("\tM\t", "\tmale\t"))
-    code, out, _ = invoke("inspect", "h", "--target", "died", "--write", "columns.toml")
+    code, out, _ = invoke("inspect", "--data", "h", "--target", "died", "--write", "columns.toml")
     assert code == 0 and "semicolons between cells, decimal commas" in out
     assert "id" in out and "north 2, south 2, west 2" in out and "'M', 'male'" in out
 
@@ -134,6 +134,9 @@ def test_the_command_line_reads_as_python_does(hospitals: Path, invoke: Invoke, 
     assert code == 2 and "--drop Patient_ID, not age" in err
     code, _, err = invoke("run", "fedavg", "--data", "digits", "--drop", "age")
     assert code == 2 and "for CSV files" in err
+    words = "--data h --target died --drop Patient_ID --missing mean"
+    code, out, err = invoke("describe", *words.split())
+    assert code == 0 and "bp" in out and "Patient_ID" not in out, err
 
 
 def test_a_reading_is_written_and_read() -> None:
@@ -151,4 +154,8 @@ def test_kinds_of_columns(tmp_path: Path) -> None:
     found = look([path])
 
     assert [seen.kind for seen in found.columns] == ["date", "constant", "empty", "number", "mixed"]
+    assert found.columns[0].values == "2024-01-01 to 2024-01-28"
+    german = write(tmp_path / "b.csv", ["seen"], [[day] for day in ("2.1.2024", "10.12.2023", "03.01.2024")])
+    assert look([german]).columns[0].values == "10.12.2023 to 03.01.2024"
+    assert "range = [0, 9]" in columns_text(found, None)  # what was never negative is not proposed to be
     assert '"n" = { type = "number"' in columns_text(found, None) and '"seen"' in columns_text(found, None)

@@ -180,7 +180,7 @@ GOOD = hospital(0)
         ({"a": GOOD}, {"drop": ["disease"]}, "cannot be dropped"),
         ({"a": GOOD}, {"drop": ["age", "sex"]}, "no column beside the target"),
         ({"a": hospital(0, rows=4)}, {}, "a.csv has 4 rows under its header: a site needs at least 5"),
-        ({"a": ""}, {}, "a.csv has 0 rows"),
+        ({"a": ""}, {}, "a.csv is empty"),
         ({"a": GOOD, "b": hospital(0, header="age,disease")}, {}, "b.csv has no column 'sex'"),
         ({"a": hospital(0, header="age,disease"), "b": GOOD}, {}, "b.csv has a column 'sex'"),
         ({"a": GOOD.replace("\n7,", "\nseven,")}, {}, "a.csv, line 9: 'seven' in column 'age' is not a finite number"),
@@ -233,10 +233,35 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="not UTF-8"):
         from_csv(tmp_path / "latin.csv", "disease")
+    (tmp_path / "sub" / "latin.tsv").write_text(GOOD)
     with pytest.raises(InputError, match="Two files are called 'latin'"):
-        from_csv([tmp_path / "latin.csv", tmp_path / "sub" / "latin.csv"], "disease")
+        from_csv([tmp_path / "sub" / "latin.csv", tmp_path / "sub" / "latin.tsv"], "disease")
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(InputError, match=r"empty\.csv is empty"):
+        from_csv(tmp_path / "empty.csv", "disease")
     with pytest.raises(InputError, match="There is no file"):
         from_csv([tmp_path / "other.csv"], "disease")
+
+
+def test_files_of_one_name_are_known_by_their_folders(tmp_path: Path) -> None:
+    for town in ("bonn", "ulm"):
+        (tmp_path / town).mkdir()
+        (tmp_path / town / "rows.csv").write_text(GOOD)
+    sites = from_csv(f"{tmp_path}/*/rows.csv", "disease", calibration=2)
+    assert sites.names == ("bonn", "ulm")
+    (tmp_path / "ulm" / "rows.csv").write_text(GOOD + "1\n")
+    with pytest.raises(InputError, match=r"ulm/rows\.csv, line"):
+        from_csv(f"{tmp_path}/*/rows.csv", "disease", calibration=2)
+
+
+def test_dates_are_not_taken_for_categories_in_silence(tmp_path: Path) -> None:
+    few = "\n".join(["day,t", *(f"{1 + i % 9}.3.2024,{i % 2}" for i in range(40))])
+    with pytest.warns(UserWarning, match="'day' holds dates"):
+        from_csv(written(tmp_path, {"ulm": few}), "t", calibration=4)
+    many = "\n".join(["day,t", *(f"{2000 + i}-03-01,{i % 2}" for i in range(140))])
+    refused = pytest.raises(InputError, match=r"'day' holds dates.*--drop day")
+    with pytest.warns(UserWarning, match="'day' holds dates"), refused:
+        from_csv(written(tmp_path, {"ulm": many}), "t", calibration=4)
 
 
 def test_numbers_can_be_read_as_categories(tmp_path: Path) -> None:

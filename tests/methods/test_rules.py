@@ -21,7 +21,17 @@ from consilience.data.sites import Sites
 from consilience.errors import InputError
 from consilience.formats.settings import configure
 from consilience.methods import METHODS, method
-from consilience.methods.rules import KINDS, NETWORKS, PLACES, USUAL_STUDY, Situation, advise, fits, table
+from consilience.methods.rules import (
+    KINDS,
+    NETWORKS,
+    PLACES,
+    USUAL_STUDY,
+    Situation,
+    advise,
+    fits,
+    table,
+    usual_map,
+)
 from consilience.models import FEATURES, MODELS
 from consilience.runs.recipe import Recipe
 from consilience.study.proposal import proposal
@@ -89,6 +99,14 @@ def test_every_situation_has_an_answer_that_keeps_what_was_asked_for() -> None:
         once = chosen.one_shot or chosen.usual_rounds == 1 or (situation.kind == "numbers" and situation.effects)
         assert once or not situation.one_round or situation.secure, situation
     assert taken == set(range(len(RULES))), "a rule that is never taken"
+
+
+def test_effects_are_of_the_columns_unless_features_are_asked_for() -> None:
+    glm, exact = METHODS["glm"], METHODS["exact"]
+    assert usual_map([glm], 4) == "identity"
+    assert usual_map([glm, exact], 4) == usual_map([exact], 4) == "fourier:304"
+    assert usual_map([glm], (1, 8, 8)) == usual_map([exact], (1, 8, 8))
+    assert usual_map([METHODS["fedavg"]], 4) is None
 
 
 def test_a_run_takes_what_is_recommended() -> None:

@@ -13,6 +13,7 @@ from tiny import Invoke
 
 import consilience as co
 from consilience.methods import METHODS
+from consilience.plugins import VARIABLE
 from consilience.runs import callbacks
 
 OWN = '''
@@ -63,6 +64,20 @@ def test_a_method_of_ones_own_runs_by_its_name(own: str, invoke: Invoke, tmp_pat
     assert code == 0, err
     for word, sentence in ((f"{own}x", "cannot be imported"), (own.replace("FedMine", "NotOne"), "is not a method")):
         code, _, err = invoke("run", word, *SMALL)
+        assert code == 2 and sentence in err
+
+
+def test_code_of_ones_own_that_fails_is_told_in_a_sentence(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_on_import.py").write_text("1 / 0")
+    sentence = "cannot be imported: ZeroDivisionError: division by zero"
+    for words in (("run", "failing_on_import:M"), ("run", "fedavg", "--model", "failing_on_import:net")):
+        code, _, err = invoke(*words)
+        assert code == 2 and sentence in err
+    for named in ("failing_on_import.py", "failing_on_import"):
+        monkeypatch.setenv(VARIABLE, named)
+        code, _, err = invoke("methods")
         assert code == 2 and sentence in err
 
 
