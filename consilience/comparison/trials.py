@@ -19,13 +19,14 @@ Cell: TypeAlias = dict[str, dict[str, float | None]]  # seed → score → value
 Trials: TypeAlias = dict[str, dict[str, Cell]]  # column → seed → row → score → value
 
 
-def collect_trials(experiment: str, folder: Path, results: Path) -> Trials:
+def collect_trials(experiment: str, folder: Path, results: Path, scale: str = "full") -> Trials:
     """Put together the trials of a folder and those that were stored before.
 
     Args:
         experiment: Its name, as `consilience reproduce` takes it.
         folder: Where `run_plan` or `reproduce` kept its trials.
         results: The stored trials, a JSON file that need not exist yet.
+        scale: Which trials of the folder.
 
     Returns:
         All of them, in order, numbers cut to seven digits.
@@ -34,7 +35,7 @@ def collect_trials(experiment: str, folder: Path, results: Path) -> Trials:
     if results.exists():
         trials = json.loads(results.read_text())
     for column in load(experiment).columns:
-        place = folder / "trials" / "full" / column.replace(":", "-").replace("/", "-")
+        place = folder / "trials" / scale / column.replace(":", "-").replace("/", "-")
         for file in place.glob("seed-*.json"):
             values = json.loads(file.read_text())["values"]
             rows = {row: {score: _cut(v) for score, v in cells.items()} for row, cells in values.items()}

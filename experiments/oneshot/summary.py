@@ -1,7 +1,8 @@
-"""Write results/*.json and the tables of docs/one-shot.md: python experiments/oneshot/summary.py [TABLE [PARTS]]
+"""Write results/*.json and the tables of docs/one-shot.md: python experiments/oneshot/summary.py [FOLDER …]
 
-TABLE and PARTS are where table.py and parts.py kept their trials, which join the stored ones; without them the tables
-are written from the stored trials as they are.
+Folders are where the experiments kept their trials: that of table.py, parts.py, and `consilience reproduce` with
+oneshot/published and oneshot/fusefl, in this order. Their trials join the stored ones; without folders the tables are
+written from the stored trials as they are.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
+from consilience.comparison.reproduce import module
 from consilience.comparison.trials import (
     Cell,
     Trials,
@@ -22,7 +24,13 @@ from consilience.comparison.trials import (
 )
 
 HERE = Path(__file__).parent
-TABLE, PARTS, PAGE = HERE / "results/table.json", HERE / "results/parts.json", HERE.parents[1] / "docs/one-shot.md"
+PAGE = HERE.parents[1] / "docs/one-shot.md"
+STORED = {  # an experiment and the scale that was run: where its trials are stored
+    ("oneshot/table", "full"): HERE / "results/table.json",
+    ("oneshot/parts", "full"): HERE / "results/parts.json",
+    ("oneshot/published", "short"): HERE / "results/published.json",
+    ("oneshot/fusefl", "small"): HERE / "results/fusefl.json",
+}
 BEGIN, END = "<!-- tables: experiments/oneshot/summary.py -->", "<!-- end of the tables -->"
 RESPLIT = {"digits": 0.25}  # test rows / training rows, where seeds re-split one table
 REFERENCE = "evidence"
@@ -42,6 +50,7 @@ TITLES = {
     "femnist/natural/50": "FEMNIST, fifty writers",
 }
 SCORES = {"NLL": ("nll", ".3f"), "Brier": ("brier", ".3f"), "accuracy": ("accuracy", ".1%"), "ECE": ("ece", ".3f")}
+PRINTED_SCORES = (("accuracy", ".1%"), ("nll", ".3f"), ("ece", ".3f"))
 SCORES |= {"NLL tempered": ("nll_tempered", ".3f"), "worst site's NLL": ("worst_nll", ".2f")}
 
 
@@ -109,25 +118,74 @@ def parts_table(trials: Trials) -> str:
     return markdown_table(["evidence pooling of …", "validation NLL", "test NLL", "less one point's"], body)
 
 
-def page(table: Trials, parts: Trials) -> str:
+def printed_table(trials: Trials, printed: dict[str, dict[str, str]]) -> str:
+    """Accuracy and NLL of ours, and what is printed of another setting, by column."""
+    body = []
+    for column, seeds in trials.items():
+        rows = dict.fromkeys(row for by_row in seeds.values() for row in by_row)
+        for row in rows:
+            values = row_values(trials, column, row)
+            ours = [mean_with_interval(values, score, 0.0, form) for score, form in PRINTED_SCORES]
+            body.append([column, row, *ours, str(len(values)), printed[column].get(row, "–")])
+        for row in [row for row in printed[column] if row not in rows]:
+            body.append([column, row, *["–" for _ in PRINTED_SCORES], "", printed[column][row]])
+    heading = ["column", "row", "accuracy", "NLL", "ECE", "seeds", "printed, of another setting"]
+    return markdown_table(heading, body)
+
+
+def printed_by_column(experiment: str, names: dict[str, str]) -> dict[str, dict[str, str]]:
+    """What a paper prints: column → our name of the row → accuracy."""
+    paper = module(experiment)
+    strengths = getattr(paper, "BETAS", None) or paper.ALPHAS
+    cells: dict[str, dict[str, str]] = {}
+    for row, by_data in paper.PRINTED.items():
+        for data, values in by_data.items():
+            for strength, value in zip(strengths, values, strict=True):
+                cells.setdefault(f"{data}/{strength}", {})[names.get(row, row)] = f"{value:.1%}"
+    return cells
+
+
+def page(table: Trials, parts: Trials, published: Trials, fusefl: Trials) -> str:
     """Everything between the marks of the page."""
     sections = []
     for column, title in TITLES.items():
         if column in table:
-            seeds = len(table[column])
-            sections += [f"### {title}: {seeds} seed{'s' * (seeds > 1)}", column_table(table, column)]
+            sections += [f"### {title}: {seed_count(table[column])}", column_table(table, column)]
     if parts:
         sections += ["### Evidence pooling of other parts", parts_table(parts)]
+    if published:
+        printed = printed_by_column("oneshot/published", {})
+        sections += ["### FedLPA's setting with 20 passes in place of 200", printed_table(published, printed)]
+    if fusefl:
+        printed = printed_by_column("oneshot/fusefl", {"ensemble": "ensemble, logits"})
+        title = "### FuseFL's setting with a five-layer CNN and 10 passes in place of ResNet-18 and 200"
+        sections += [title, printed_table(fusefl, printed)]
     return "\n\n".join(sections)
 
 
-def main(words: list[str]) -> None:
-    for word, experiment, results in zip(words, ("oneshot/table", "oneshot/parts"), (TABLE, PARTS), strict=False):
-        trials = collect_trials(experiment, Path(word), results)
-        results.parent.mkdir(exist_ok=True)
-        results.write_text(json.dumps(trials, ensure_ascii=False, separators=(",", ":")) + "\n")
-    stored = [json.loads(results.read_text()) for results in (TABLE, PARTS) if results.exists()]
-    replace_between(PAGE, BEGIN, page(stored[0], stored[1] if len(stored) > 1 else {}), END)
+def seed_count(seeds: dict[str, Cell]) -> str:
+    if len(seeds) == 1:
+        return "1 seed"
+    return f"{len(seeds)} seeds"
+
+
+def stored_trials() -> list[Trials]:
+    """What is stored of every experiment; nothing where nothing is."""
+    known: list[Trials] = []
+    for file in STORED.values():
+        trials: Trials = {}
+        if file.exists():
+            trials = json.loads(file.read_text())
+        known.append(trials)
+    return known
+
+
+def main(folders: list[str]) -> None:
+    for folder, ((experiment, scale), file) in zip(folders, STORED.items(), strict=False):
+        trials = collect_trials(experiment, Path(folder), file, scale)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(trials, ensure_ascii=False, separators=(",", ":")) + "\n")
+    replace_between(PAGE, BEGIN, page(*stored_trials()), END)
 
 
 if __name__ == "__main__":

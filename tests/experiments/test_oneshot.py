@@ -19,9 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_is_that_of_its_results() -> None:
     summary = module("oneshot/summary")
-    stored = [json.loads(file.read_text()) for file in (summary.TABLE, summary.PARTS)]
 
-    assert summary.page(*stored) in (ROOT / "docs/one-shot.md").read_text()
+    assert summary.page(*summary.stored_trials()) in (ROOT / "docs/one-shot.md").read_text()
 
 
 def test_niid_benchs_split_deals_every_row_once_and_fills_up_nobody_further() -> None:
@@ -69,3 +68,15 @@ def test_a_page_is_renewed_between_its_marks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", ["exact", "exact_tuned", "exact, as AFL"])
 def test_rows_on_features_of_their_own_are_marked(row: str) -> None:
     assert module("oneshot/summary").name_of(row).endswith("*")
+
+
+def test_what_is_printed_stands_beside_ours_and_is_marked() -> None:
+    summary = module("oneshot/summary")
+    printed = summary.printed_by_column("oneshot/fusefl", {"ensemble": "ensemble, logits"})
+    ours = {"mnist/0.1": {"0": {"ensemble, logits": {"accuracy": 0.5, "nll": 1.0, "ece": 0.1}}}}
+
+    lines = summary.printed_table(ours, printed).splitlines()
+
+    assert "another setting" in lines[0]
+    assert lines[2] == "| mnist/0.1 | ensemble, logits | 50.0% | 1.000 | 0.100 | 1 | 86.8% |"
+    assert lines[3] == "| mnist/0.1 | DENSE | – | – | – |  | 66.6% |"

@@ -15,11 +15,12 @@ import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.key import Key
+from consilience.method import Pooled
 from consilience.methods.ccvr import CCVR, draw_features
 from consilience.methods.fedavg import FedAvg
 from consilience.methods.fedlpa import FedLPA
 from consilience.methods.fedov import FedOV, destroy, open_set
-from consilience.methods.fens import FENS
+from consilience.methods.fens import FENS, FENSState, start_aggregator
 from consilience.methods.fisher import FedFisher, FisherMerging
 from consilience.methods.regmean import RegMean
 from consilience.models.controlled import control
@@ -292,3 +293,31 @@ def test_bytes_are_those_of_the_formula(method: co.Method, rounds: int, expected
     result = co.run(method, task, sites, rounds=rounds, scored=False, engine="sequential")
 
     assert {nbytes(reply.payload) for reply in result.replies} == {expected}
+
+
+def test_fedovs_votes_are_the_known_parts_of_all_probabilities_added_up() -> None:
+    """p(c) = Σₖ pₖ(c) / Σₖ (1 − pₖ(unknown)), written out with plain softmaxes."""
+    task, sites = tiny.classification()
+    points = tuple(open_set(task).init(Key(k)) for k in range(3))
+    x = sites.all_test.x
+    method = FedOV()
+
+    found = method.predictive(task, Pooled(points[0], points, torch.full((3,), 1 / 3)))(x)[0].exp()
+
+    votes = sum(torch.softmax(open_set(task).outputs(point.params, x), -1) for point in points)[:, :-1]
+    torch.testing.assert_close(found, votes / votes.sum(-1, keepdim=True), rtol=1e-5, atol=1e-6)
+
+
+def test_fens_begins_by_treating_models_alike() -> None:
+    """K copies of one model are that model alone, and the order of different models does not matter."""
+    task, sites = tiny.classification()
+    method, x = FENS(hidden=3), sites.all_test.x
+    models = [task.init(Key(k)) for k in range(3)]
+
+    def predict(*chosen: Point) -> Tensor:
+        start = start_aggregator(method.combination(task, 1), len(chosen), Key(9))
+        state = FENSState(models[0], chosen, torch.ones(len(chosen)) / len(chosen), start)
+        return method.predictive(task, state)(x)[0]
+
+    torch.testing.assert_close(predict(*[models[0]] * 3), predict(models[0]))
+    torch.testing.assert_close(predict(*models), predict(*reversed(models)))
