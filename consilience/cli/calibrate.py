@@ -65,9 +65,11 @@ def calibrate_site(
             say(f"Next: `consilience predict {model.name} TABLE --set {plan.level:g} --thresholds {path.name}`.")
             return
         path = ledger or Path(f"{member.name}.ledger")
-        charge_counts(path, study.agreement, signing_key, rows.calibrate, pooled, counts)  # first: see `site fit`
+        entry = (path, study.agreement, signing_key, rows.calibrate, pooled, counts)
+        charge_counts(*entry, dry=True)  # the order of `site fit`
         if counts.kept:
             write_files(kept, counts.kept, "Stays here, so that noise is not drawn again")
+        charge_counts(*entry)
         write_files(out_ or Path(f"{member.name}.calibration"), counts.file, "For the coordinator")
     say(f"{len(rows.calibrate.y):,} rows, used neither for training nor for choosing, were counted.")
     say(describe_counts(study.agreement))

@@ -122,7 +122,7 @@ def _write_evaluation(
     entry = (ledger_path, study.agreement, signing_key, data, what)
     with lock_file(ledger_path):
         check_once(*entry)
-        charge(*entry)  # first: see `site fit`
+        charge(*entry)  # before it leaves
         write_files(path, content, "For the coordinator")
     say(describe_evaluation(study.agreement))
 

@@ -159,9 +159,11 @@ def _count(
     pooled = read_model(path, study)
     kept = kept_path(study, member, folder)
     counts = count_scores(study, member, key, rows, pooled, book, kept)
-    charge_counts(ledger, study.agreement, key, rows, pooled, counts)
+    entry = (ledger, study.agreement, key, rows, pooled, counts)
+    charge_counts(*entry, dry=True)
     if counts.kept:
-        write_whole(kept, counts.kept, remedy, PRIVATE)
+        write_whole(kept, counts.kept, remedy, PRIVATE)  # killed after this, noise is not drawn again
+    charge_counts(*entry)
     return counts.file
 
 

@@ -40,7 +40,7 @@ from consilience.study.account import account
 from consilience.study.coordinator import ChosenFiles, left_out, own_key
 from consilience.study.model import Model, model_file
 from consilience.study.rows import draw_by_content, fingerprint
-from consilience.study.spending import charge
+from consilience.study.spending import charge, check_affordable
 
 KEPT = "counts"  # the kind of the file that keeps what left with noise
 
@@ -211,7 +211,13 @@ def _read_kept(study: Study, member: Member, path: Path) -> tuple[dict[str, Tens
 
 
 def charge_counts(
-    path: Path, agreement: Agreement, key: Ed25519PrivateKey, rows: Data, model: Model, counts: Counts
+    path: Path,
+    agreement: Agreement,
+    key: Ed25519PrivateKey,
+    rows: Data,
+    model: Model,
+    counts: Counts,
+    dry: bool = False,
 ) -> None:
     """Enter counts into a site's ledger, before they leave. Their rows train nobody: they spend a budget of their own.
 
@@ -222,6 +228,7 @@ def charge_counts(
         rows: The rows that were counted.
         model: The pooled model.
         counts: What is to leave.
+        dry: Whether only to refuse what the budget does not allow, and to enter nothing.
 
     Raises:
         InputError: The budget does not allow it.
@@ -231,7 +238,10 @@ def charge_counts(
     spent = math.inf
     if agreement.privacy is not None:
         spent = agreement.privacy.mu
-    charge(path, agreement, key, rows, f"counts about {model.checksum[:12]}", 0, spent, counts.repeated)
+    enter = charge
+    if dry:
+        enter = check_affordable
+    enter(path, agreement, key, rows, f"counts about {model.checksum[:12]}", 0, spent, counts.repeated)
 
 
 def calibrate(
