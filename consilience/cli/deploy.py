@@ -100,6 +100,9 @@ def serve_study(
     calibration: Annotated[Path | None, typer.Option(help="The coordinator's own labelled rows.")] = None,
     inputs: Inputs_ = None,
     min_replies: Annotated[int | None, typer.Option(help="Continue with this many sites; all by default.")] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(help="A site that masked sums go on without; may be repeated.")
+    ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for sites to connect.")] = 600.0,
     deadline: Annotated[float, typer.Option(help="Seconds a round may take; a crash shows after 70.")] = 3600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue after the last complete round.")] = False,
@@ -135,6 +138,7 @@ def serve_study(
                     calibration=rows[0],
                     inputs=rows[1],
                     min_replies=min_replies,
+                    without=without or (),
                     wait=wait,
                     deadline=deadline,
                     resume=resume,
@@ -199,7 +203,7 @@ def _calibrate(
     from consilience.agreement.guarantees import describe_counts
     from consilience.agreement.members import read
     from consilience.cli.calibrate import write_calibrated
-    from consilience.flower.counting import ask_counts
+    from consilience.flower.carrying import ask_counts
 
     study = read(study_file)
     if not describe_counts(study.agreement):
@@ -309,6 +313,10 @@ def serve_site(
     key: Key_ = None,
     one_class: OneClass_ = False,
     replace: Replace_ = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help="A site that sent nothing, by its own word: its masks may be told; may be repeated."),
+    ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.")] = 600.0,
     config: Config_ = None,
     log_level: LogLevel_ = "info",
@@ -332,7 +340,8 @@ def serve_site(
             with lock_folder(target, private=True), pulse.ending():
                 book = book_path(study, member)
                 ledger = Path(f"{member.name}.ledger")
-                site = site_of(study, member, signing_key, table, target, one_class, log.info, replace, book, ledger)
+                given = (one_class, log.info, replace, book, ledger, without or ())
+                site = site_of(study, member, signing_key, table, target, *given)
                 serve(
                     site,
                     study.agreement,

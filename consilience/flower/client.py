@@ -54,6 +54,7 @@ from consilience.version import __version__
 
 RAISED = 2  # Flower's code for a ClientApp that raised
 COUNTS = "counts"  # what a question for counts is called
+UNMASK = "unmask"  # and one for the masks shared with missing sites
 KEPT = 2  # memories a site holds: of the last round, and of the one before, should the last be asked again
 
 
@@ -80,6 +81,8 @@ class Site:
             noise it is made once, and the same again after that. None in a simulation.
         count: Makes the file of counts for the prediction sets of a model, which is given as a file; None where none
             are agreed on.
+        tell: Answers a request to go on without sites, which is given as a file, with the masks shared with them; None
+            where replies are in the open.
     """
 
     number: int
@@ -98,6 +101,7 @@ class Site:
     mask: Callable[[Reply, int, str], Reply] | None = None
     release: Callable[[int, str, Callable[[], Reply]], Reply] | None = None
     count: Callable[[bytes], bytes] | None = None
+    tell: Callable[[bytes], bytes] | None = None
 
     @cached_property
     def broadcasts(self) -> Broadcasts:
@@ -120,6 +124,10 @@ def client_app(site_of: Callable[[Context], Site]) -> ClientApp:
     @app.query(COUNTS)
     def count(message: Message, context: Context) -> Message:
         return answer(site_of(context), message, context, count_for)
+
+    @app.query(UNMASK)
+    def unmask(message: Message, context: Context) -> Message:
+        return answer(site_of(context), message, context, tell_for)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -203,6 +211,25 @@ def count_for(site: Site, content: RecordDict, context: Context) -> RecordDict:
     counts = site.count(model)
     context.state["counted"] = ConfigRecord({"model": asked})
     return carry(counts)
+
+
+def tell_for(site: Site, content: RecordDict, context: Context) -> RecordDict:
+    """Answer a request to go on without sites with the masks shared with them: the file of `site unmask`.
+
+    Args:
+        site: The site that is asked.
+        content: Carries the coordinator's signed request.
+        context: Flower's.
+
+    Returns:
+        Carries the keys of these masks, for one sum.
+
+    Raises:
+        InputError: Nothing is masked in this study, or these masks stay here.
+    """
+    if site.tell is None:
+        raise Refused("nothing is masked in this study: there is nothing to tell.")
+    return carry(site.tell(carried(content, MOST_BYTES)))
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ the last reply or at the deadline.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from consilience.task import Task
 from consilience.tree import Tree
 from consilience.version import __version__
 
+LEFT_OUT = "it was not asked: the sum goes on without it, and what it sends for it is refused."
 TTL = 60.0  # seconds a message outlives its deadline, so that we say first that it has passed
 
 
@@ -63,6 +64,7 @@ class Flower:
         pause: float = 0.05,
         simulated: bool = False,
         adapt: Callable[[Gate, Tree], Gate] | None = None,
+        without: Callable[[int], Collection[int]] = lambda round: (),
     ) -> None:
         """Prepare to ask sites.
 
@@ -82,6 +84,7 @@ class Flower:
             pause: Seconds between two looks for replies.
             simulated: Whether memories are handed over, so that the run can be resumed.
             adapt: Makes the gate for masked replies to a message of that for replies in the open; None if they are.
+            without: Says who is not asked in a round, from 1 on, because its sum goes on without them.
         """
         if numbers is None:
             numbers = range(len(sites))
@@ -94,6 +97,7 @@ class Flower:
         self.pause = pause
         self.simulated = simulated
         self.adapt = adapt
+        self.without = without
         self.rehearsal = Rehearsal(row)
         self.memories: dict[int, Tree] = {}
         self.forgiving = False
@@ -126,6 +130,8 @@ class Flower:
             InputError: A site failed, and the engine does not forgive.
         """
         self.lost = {}
+        gone = {k: LEFT_OUT for k in cohort if k in self.without(turn.round + 1)}
+        cohort = [k for k in cohort if k not in gone]
         needed = len(cohort)
         if self.forgiving:
             needed = self.fewest
@@ -147,10 +153,15 @@ class Flower:
                 self.lost[k] = str(error)
         if self.lost and not self.forgiving:
             first = min(self.lost)
+            name = self.roster.names[first]
+            instead = "with min_replies to do without"
+            if self.adapt is not None:
+                instead = f'with without=["{name}"], here and at the other sites, once {name} said that it sent nothing'
             raise InputError(
-                f"Site {self.roster.names[first]}, round {round}: {self.lost[first]} What was saved before is "
-                "whole: go on with resume=True when this is put right, or with min_replies to do without."
+                f"Site {name}, round {round}: {self.lost[first]} What was saved before is whole: go on with "
+                f"resume=True when this is put right, or {instead}."
             )
+        self.lost |= gone
         return sorted(received, key=lambda reply: reply.client)
 
     def requests(self, method: Method, message: Tree, cohort: Sequence[int], turn: Turn) -> dict[int, Message]:

@@ -21,6 +21,7 @@ from torch import Tensor
 from consilience.agreement.agreement import Agreement
 from consilience.agreement.members import Study
 from consilience.agreement.rehearsal import invent_rows, probe_rows
+from consilience.agreement.secure import drop_of
 from consilience.data.sites import Data
 from consilience.disk.writing import PRIVATE, write_whole
 from consilience.engines import threads_for
@@ -29,15 +30,18 @@ from consilience.engines.participation import check as check_participation
 from consilience.engines.round import server_view
 from consilience.errors import InputError
 from consilience.flower.app import write_app
+from consilience.flower.carrying import ask_masks
 from consilience.flower.certificates import Certificates, check_current
 from consilience.flower.engine import Flower
 from consilience.flower.executor import Runtime, new_secret, serving, tasks
 from consilience.flower.processes import Child, Unreachable, check_free, command, reach
+from consilience.formats.envelope import Envelope
 from consilience.formats.settings import describe
 from consilience.formats.signature import sign, verifies
 from consilience.handover.admission import rules_of
-from consilience.handover.masked_round import Masking
+from consilience.handover.masked_round import Masking, read_told
 from consilience.handover.masking import MESSAGE
+from consilience.handover.summing import drop_sites
 from consilience.method import Method, Needs, group, needs
 from consilience.parties import Received, Server
 from consilience.privacy.rules import FEWEST_SITES, by_rule
@@ -188,6 +192,7 @@ def rounds(
     calibration: Data | None = None,
     inputs: Tensor | None = None,
     min_replies: int | None = None,
+    without: Sequence[str] = (),
     wait: float = 600.0,
     deadline: float = 3600.0,
     resume: bool = False,
@@ -205,6 +210,8 @@ def rounds(
         calibration: The coordinator's own rows with labels.
         inputs: The coordinator's own rows without labels, [N, D].
         min_replies: How many replies a round needs; None for all.
+        without: In a study that masks, sites that its sums go on without from now on: the others tell the masks that
+            they share with them, if their people agreed.
         wait: Seconds until the sites asked must be there.
         deadline: Seconds a round may take.
         resume: Whether to go on from the last whole round in `out`.
@@ -225,9 +232,10 @@ def rounds(
     _check_fewest(agreement, len(names), min_replies)
     if agreement.secure and min_replies is not None:
         raise InputError(
-            "This study masks, and masks vanish only from the sum of all sites: leave min_replies out, or pool by "
-            "files, where `study drop` goes on without a site."
+            "This study masks, and masks vanish only from the sum of all sites: leave min_replies out; where a site "
+            "is lost, name it by `without`, here and at the other sites, and resume."
         )
+    _check_without(study, method, without)
     if Needs.INPUTS in needs(method) and inputs is None:
         raise InputError(f"{agreement.method} needs unlabelled rows at the coordinator: give them with --inputs.")
     store = Store(out, private=True)
@@ -242,8 +250,10 @@ def rounds(
     masking = Masking(study, method, task, inputs, MESSAGE)
     reveal = None
     if agreement.secure:
+        missing = Missing(study, key, grid, out, tuple(without), wait, deadline)
         engine.adapt = masking.prepare
-        reveal = partial(_sum_masked, masking)
+        engine.without = missing.places
+        reveal = partial(_sum_masked, masking, missing)
     engine.forgiving = min_replies is not None
     engine.fewest = min_replies or 0
     threads = threads_for(task)
@@ -271,11 +281,104 @@ def rounds(
     return Deployed(method, checkpoint.state, replies, loop.finish(checkpoint, None), masking.rows)
 
 
-def _sum_masked(masking: Masking, received: Sequence[Received]) -> list[Received]:
+class Missing:
+    """The sites that sums go on without. Which, is written down before their masks are asked for, and never taken back.
+
+    Args:
+        study: The study.
+        key: The coordinator's private key.
+        grid: Flower's way to the sites.
+        out: The folder for whatever the server knows.
+        names: Those that are missing from now on.
+        wait: Seconds until the others must be there.
+        deadline: Seconds they have to answer.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        key: Ed25519PrivateKey,
+        grid: Grid,
+        out: Path,
+        names: tuple[str, ...],
+        wait: float,
+        deadline: float,
+    ) -> None:
+        self.key, self.grid, self.out, self.names = key, grid, out, names
+        self.wait, self.deadline = wait, deadline
+        self.path = out / "drops.json"
+        self.study = study
+        if self.path.exists():
+            entries = json.loads(self.path.read_text(encoding="utf-8"))
+            self.study = dataclasses.replace(study, drops=(*study.drops, *(drop_of(entry) for entry in entries)))
+
+    def of(self, round: int) -> tuple[str, ...]:
+        """Name the sites that are missing from a round.
+
+        Args:
+            round: Counted from 1.
+        """
+        drops = [drop for drop in self.study.drops if (drop.round, drop.what) == (round, MESSAGE)]
+        missing = {*self.names, *(name for drop in drops for name in drop.sites)}
+        return tuple(site.name for site in self.study.active if site.name in missing)
+
+    def places(self, round: int) -> tuple[int, ...]:
+        """Find their places on the roster.
+
+        Args:
+            round: Counted from 1.
+        """
+        missing = self.of(round)
+        return tuple(k for k, site in enumerate(self.study.active) if site.name in missing)
+
+    def ask(self, round: int) -> list[Envelope]:
+        """Ask the other sites for the masks that they share with those that are missing from a round.
+
+        Args:
+            round: Counted from 1.
+
+        Returns:
+            What they told; nothing where nobody is missing.
+
+        Raises:
+            InputError: Too few sites are left, or one did not tell.
+        """
+        missing = self.of(round)
+        if not missing:
+            return []
+        self.study, request = drop_sites(self.study, missing, self.key, round, MESSAGE)
+        entries = [drop._asdict() for drop in self.study.drops if drop.what == MESSAGE]
+        content = json.dumps(entries, indent=1).encode()
+        write_whole(self.path, content, "Make room, and go on with --resume.", PRIVATE)  # so that no late reply is used
+        answers = ask_masks(self.study, missing, self.grid, request, self.out, self.wait, self.deadline)
+        told, refused = read_told(self.study, answers.paths, round)
+        silent = [f"{name}: {why}" for name, why in answers.lost.items() if name not in missing]
+        if silent or refused:
+            raise InputError(f"The sum of round {round} waits for masks. {' '.join((*silent, *refused))}")
+        return told
+
+
+def _sum_masked(masking: Masking, missing: Missing, received: Sequence[Received]) -> list[Received]:
     """What the method pools, of all sites' masked replies together."""
     members = masking.study.active
-    masking.add({members[reply.client].number: reply.payload for reply in received})
+    told = missing.ask(masking.round)
+    masking.study = missing.study
+    masking.add({members[reply.client].number: reply.payload for reply in received}, told)
     return masking.replies
+
+
+def _check_without(study: Study, method: Method, without: Sequence[str]) -> None:
+    """Refuse to leave sites out where that is not how it is done, or shows what a site sent."""
+    if not without:
+        return
+    if not study.agreement.secure:
+        raise InputError("This study does not mask: go on without sites by min_replies.")
+    if method.everyone:
+        raise InputError(f"{study.agreement.method} needs every site in every round: wait for {', '.join(without)}.")
+    left = len(study.active) - len({study.member(name).number for name in without})
+    if left < study.agreement.fewest_sites:
+        fewest = study.agreement.fewest_sites
+        raise InputError(f"{left} sites would be left, and the study sums over no fewer than {fewest}.")
 
 
 def _check_fewest(agreement: Agreement, sites: int, min_replies: int | None) -> None:

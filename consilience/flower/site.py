@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from consilience.engines import threads_for
 from consilience.engines.exchange import Turn
 from consilience.errors import InputError
 from consilience.flower.app import pin
-from consilience.flower.client import COUNTS, Site, client_app
+from consilience.flower.client import COUNTS, UNMASK, Site, client_app
 from consilience.flower.executor import Runtime, answer, new_secret, tasks
 from consilience.flower.processes import Child, Unreachable, free_port, reach, split_address
 from consilience.flower.wire import unpack
@@ -66,6 +66,7 @@ def site_of(
     replace: bool = False,
     book: Path | None = None,
     ledger: Path | None = None,
+    without: Collection[str] = (),
 ) -> Site:
     """Make a site as the study knows it: its training rows, and what it agreed to.
 
@@ -80,6 +81,8 @@ def site_of(
         replace: Whether other rows than those of an earlier start are taken.
         book: Its book of masks, in a study that masks; by default in the folder. It outlives folders of single runs.
         ledger: What it ever released about its rows; by default in the folder. Replies and counts are entered into it.
+        without: Sites that this site's people asked on another channel, and that sent nothing: the masks shared with
+            them are told when the coordinator asks.
 
     Raises:
         InputError: The table does not fit the study, is another than before, or leaves too few rows to train on.
@@ -108,6 +111,7 @@ def site_of(
         marks_path(memory), marks, "Make room, and start the site again.", PRIVATE
     )  # before anything is answered
     mask = None
+    tell = None
     count = None
     book = book or book_path(study, member, folder)
     ledger = ledger or folder / f"{member.name}.ledger"
@@ -118,6 +122,7 @@ def site_of(
     if agreement.secure:
         masks = MaskBook(book, study, member, key)
         mask = partial(_mask, masks, fingerprint(training.data))
+        tell = partial(_tell, masks, folder / "asked.drop", without)
     return Site(
         number=member.number,
         name=member.name,
@@ -133,6 +138,7 @@ def site_of(
         first=first,
         mask=mask,
         count=count,
+        tell=tell,
         release=partial(release_once, folder / f"{member.name}.sent", ledger, study, member, key, rows.train),
     )
 
@@ -140,6 +146,12 @@ def site_of(
 def _mask(book: MaskBook, rows: str, reply: Reply, round: int, question: str) -> Reply:
     """What leaves in place of a reply to a question."""
     return mask_reply(book, round, f"{question} {rows}", reply, MESSAGE)
+
+
+def _tell(book: MaskBook, path: Path, without: Collection[str], request: bytes) -> bytes:
+    """The masks shared with sites that this site's people agreed to go on without."""
+    write_whole(path, request, "Make room, and let the server ask again.", PRIVATE)
+    return book.tell(path, without)
 
 
 def _count(
@@ -308,6 +320,8 @@ def responder(site: Site, folder: Path, say: Callable[[str], None]) -> Callable[
             say(f"Round {message.metadata.group_id} {_outcome(reply)}")
         if kind.endswith(COUNTS):
             say(f"Counts for prediction sets {_outcome(reply)}")
+        if kind.endswith(UNMASK):
+            say(f"A request to go on without a site {_outcome(reply)}")
         return reply
 
     return respond

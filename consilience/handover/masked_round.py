@@ -96,6 +96,11 @@ class Masking:
         self._like: Tree = ()
         self._summands: Tree = ()
 
+    @property
+    def round(self) -> int:
+        """The round that was prepared, counted from 1."""
+        return self._gate.round
+
     def prepare(self, gate: Gate, message: Tree) -> Gate:
         """Make a round's gate for masked replies.
 

@@ -119,11 +119,12 @@ class MaskBook:
                 )
         return Masked(vectors[name], torch.tensor(entry["sites"]), _hash_bytes(entry["roster"]))
 
-    def tell(self, request: Path) -> bytes:
+    def tell(self, request: Path, agreed: Collection[str] | None = None) -> bytes:
         """Answer the coordinator's request to go on without sites: with the keys of the masks shared with them.
 
         Args:
             request: What `consilience study drop` wrote.
+            agreed: The sites that people here have agreed to go on without; None where they run the command themselves.
 
         Returns:
             The file that leaves.
@@ -142,6 +143,11 @@ class MaskBook:
             entry = entries.get(name)
             if self.member.number in dropped:
                 self._leave(entries, vectors, name)
+            if agreed is not None and not {site.name for site in gone} <= {*agreed}:
+                raise InputError(
+                    f"{stays} nobody here has agreed to it. Ask {names or 'them'} on another channel whether nothing "
+                    f"was sent, then start this site with --without {' --without '.join(site.name for site in gone)}."
+                )
             if entry is None or entry["content"] == "":
                 raise InputError(f"{stays} this site has not sent its own part of that sum.")
             if entry.get("told", dropped) != dropped:

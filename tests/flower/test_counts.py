@@ -16,8 +16,8 @@ from rounds import pooled_model, replies, rows, server_key
 
 from consilience.agreement.members import Study
 from consilience.errors import InputError
+from consilience.flower.carrying import CountFiles, ask_counts
 from consilience.flower.client import Site
-from consilience.flower.counting import CountFiles, ask_counts
 from consilience.flower.site import site_of
 from consilience.flower.wire import carry
 from consilience.formats.signature import read_key

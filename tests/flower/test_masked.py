@@ -31,19 +31,24 @@ EXACT: dict[str, Any] = {"method": "exact", "settings": (), "fewest_sites": 3, "
 FEDAVG: dict[str, Any] = {"method": "fedavg", "settings": ("inference.epochs=1",), "fewest_sites": 3, "rounds": 2}
 
 
-def sites_of(study: Study, folder: Path) -> list[Site]:
+def sites_of(study: Study, folder: Path, without: tuple[str, ...] = ()) -> list[Site]:
     made = []
     for member in study.active:
         table = studies.table(folder / f"{member.name}.csv", studies.rows(member.number))
         key = read_key(folder / f"{member.name}.key")
-        made.append(site_of(study, member, key, table, folder / f"{member.name}.site"))
+        made.append(site_of(study, member, key, table, folder / f"{member.name}.site", without=without))
     return made
 
 
 def served(
-    study: Study, folder: Path, out: str, spoil: Callable[[int, Message], Iterable[Message]] | None = None, **more: Any
+    study: Study,
+    folder: Path,
+    out: str,
+    spoil: Callable[[int, Message], Iterable[Message]] | None = None,
+    agreed: tuple[str, ...] = (),
+    **more: Any,
 ) -> Deployed:
-    grid = loopback.Loopback(sites_of(study, folder), spoil)
+    grid = loopback.Loopback(sites_of(study, folder, agreed), spoil)
     return rounds(study, server_key(folder), grid, folder / out, wait=0.2, deadline=5.0, **more)
 
 
@@ -93,6 +98,74 @@ def test_a_round_without_a_site_is_refused_and_goes_on_when_it_is_back(tmp_path:
 
     assert {len(set(copies)) for copies in sent.values()} == {1} and len(sent[2]) == 2
     assert result.rows > 100
+
+
+FOUR = ("north", "south", "west", "east")
+
+
+def lose_east(k: int, reply: Message) -> list[Message]:
+    return [reply] if k < 3 else []
+
+
+@pytest.mark.parametrize("agreed", [EXACT, FEDAVG], ids=lambda agreed: agreed["method"])
+def test_sums_go_on_without_a_lost_site_when_people_agreed(tmp_path: Path, agreed: dict[str, Any]) -> None:
+    """The model of the three that are left; in later rounds too."""
+    study = studies.study(tmp_path, FOUR, secure=True, **agreed)
+
+    with pytest.raises(InputError, match=r'Site east, round 1.*without=\["east"\]'):
+        served(study, tmp_path, "run", lose_east)
+    with pytest.raises(InputError, match=r"north: .*nobody here has agreed.*--without east"):
+        served(study, tmp_path, "run", resume=True, without=["east"])
+    result = served(study, tmp_path, "run", agreed=("east",), resume=True, without=["east"])
+
+    (tmp_path / "three").mkdir()
+    plain = served(studies.study(tmp_path / "three", FOUR[:3], **agreed), tmp_path / "three", "run")
+    for a, b in zip(tree.leaves(plain.state), tree.leaves(result.state), strict=True):
+        torch.testing.assert_close(torch.as_tensor(b), torch.as_tensor(a), rtol=1e-5, atol=1e-5)
+    assert len(result.replies) == 3
+    assert {(failure["site"], failure["round"]) for failure in result.report["failures"]} == {
+        ("east", round) for round in range(1, agreed.get("rounds", 1) + 1)
+    }
+
+
+def test_a_site_that_is_called_missing_hears_of_it_and_sends_nothing_any_more(tmp_path: Path) -> None:
+    """It is connected but was not asked: the server's request reaches it before the others tell its masks."""
+    study = studies.study(tmp_path, FOUR, secure=True, **EXACT)
+
+    served(study, tmp_path, "run", agreed=("east",), without=["east"])
+
+    with pytest.raises(InputError, match=r"Site east, round 1.*went on without this site"):
+        served(study, tmp_path, "another")
+
+
+def test_whom_a_sum_goes_on_without_is_written_before_anybody_is_asked(tmp_path: Path) -> None:
+    """A server that dies, or another site that is lost, does not change it: two sums would show the difference."""
+    study = studies.study(tmp_path, (*FOUR, "mid"), secure=True, **EXACT)
+
+    with pytest.raises(InputError, match="nobody here has agreed"):
+        served(study, tmp_path, "run", without=["east"])
+    with pytest.raises(InputError, match="goes on without east: leaving others out as well"):
+        served(study, tmp_path, "run", agreed=("east", "mid"), resume=True, without=["mid"])
+    late = served(study, tmp_path, "run", agreed=("east",), resume=True)  # east is there again, and not asked
+
+    assert [reply.client for reply in late.replies] == [0, 1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("names", "agreed", "without", "sentence"),
+    [
+        (FOUR[:3], {"secure": True, **EXACT}, ["west"], "2 sites would be left"),
+        (FOUR, {"secure": False, **EXACT}, ["west"], "does not mask: go on without sites by min_replies"),
+        (FOUR, {"secure": True, **EXACT, "method": "glm", "rounds": 3}, ["west"], "glm needs every site"),
+        (FOUR, {"secure": True, **EXACT}, ["nowhere"], "nowhere"),
+    ],
+)
+def test_whom_a_sum_cannot_go_on_without(
+    tmp_path: Path, names: tuple[str, ...], agreed: dict[str, Any], without: list[str], sentence: str
+) -> None:
+    study = studies.study(tmp_path, names, **agreed)
+    with pytest.raises(InputError, match=sentence):
+        rounds(study, server_key(tmp_path), loopback.Loopback([]), tmp_path / "run", without=without)
 
 
 def test_a_changed_number_is_noticed_in_the_sum(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def fork(folder: Path, when: str, words: list[str]) -> int:
         code = 1
         try:
             os.chdir(folder)
-            sys.stdout = sys.stderr = open(os.devnull, "w")
+            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 — until the child ends
             sys.argv = ["killing.py", when, *words]
             main()
             code = 0

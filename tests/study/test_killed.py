@@ -135,7 +135,7 @@ def process() -> Run:
 
     def run(folder: Path, when: str, words: list[str]) -> int:
         command = [sys.executable, killing.__file__, when, *words]
-        return subprocess.run(command, cwd=folder, capture_output=True, timeout=600).returncode
+        return subprocess.run(command, check=False, cwd=folder, capture_output=True, timeout=600).returncode
 
     return run
 
