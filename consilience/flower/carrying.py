@@ -6,23 +6,31 @@ same gate as files that people carry. What Flower adds is the way.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from consilience.admission.gate import Refused
 from consilience.agreement.members import Member, Study
+from consilience.agreement.secure import drop_of
 from consilience.disk.writing import PRIVATE, write_whole
+from consilience.errors import InputError
 from consilience.flower.asking import Asking
 from consilience.flower.client import COUNTS, UNMASK
 from consilience.flower.engine import TTL
 from consilience.flower.roster import Roster
 from consilience.flower.wire import carried, carry
-from consilience.formats.envelope import MOST_BYTES
+from consilience.formats.envelope import MOST_BYTES, Envelope
 from consilience.formats.signature import verifies
+from consilience.handover.masked_round import read_told
+from consilience.handover.masking import MESSAGE
+from consilience.handover.summing import drop_sites
 
 PAUSE = 0.05  # seconds between two looks for answers
 
@@ -102,6 +110,83 @@ def ask_masks(
     heard = _ask(study, gone, grid, UNMASK, request, folder, "unmask", 0.0, deadline)
     told = _ask(study, others, grid, UNMASK, request, folder, "unmask", wait, deadline)
     return Files(told.paths, {**heard.lost, **told.lost})
+
+
+class Missing:
+    """The sites that sums go on without. Which, is written down before their masks are asked for, and never taken back.
+
+    Args:
+        study: The study.
+        key: The coordinator's private key.
+        grid: Flower's way to the sites.
+        out: The folder for whatever the server knows.
+        names: Those that are missing from now on.
+        wait: Seconds until the others must be there.
+        deadline: Seconds they have to answer.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        key: Ed25519PrivateKey,
+        grid: Grid,
+        out: Path,
+        names: tuple[str, ...],
+        wait: float,
+        deadline: float,
+    ) -> None:
+        self.key, self.grid, self.out, self.names = key, grid, out, names
+        self.wait, self.deadline = wait, deadline
+        self.path = out / "drops.json"
+        self.study = study
+        if self.path.exists():
+            entries = json.loads(self.path.read_text(encoding="utf-8"))
+            self.study = dataclasses.replace(study, drops=(*study.drops, *(drop_of(entry) for entry in entries)))
+
+    def of(self, round: int) -> tuple[str, ...]:
+        """Name the sites that are missing from a round.
+
+        Args:
+            round: Counted from 1.
+        """
+        drops = [drop for drop in self.study.drops if (drop.round, drop.what) == (round, MESSAGE)]
+        missing = {*self.names, *(name for drop in drops for name in drop.sites)}
+        return tuple(site.name for site in self.study.active if site.name in missing)
+
+    def places(self, round: int) -> tuple[int, ...]:
+        """Find their places on the roster.
+
+        Args:
+            round: Counted from 1.
+        """
+        missing = self.of(round)
+        return tuple(k for k, site in enumerate(self.study.active) if site.name in missing)
+
+    def ask(self, round: int) -> list[Envelope]:
+        """Ask the other sites for the masks that they share with those that are missing from a round.
+
+        Args:
+            round: Counted from 1.
+
+        Returns:
+            What they told; nothing where nobody is missing.
+
+        Raises:
+            InputError: Too few sites are left, or one did not tell.
+        """
+        missing = self.of(round)
+        if not missing:
+            return []
+        self.study, request = drop_sites(self.study, missing, self.key, round, MESSAGE)
+        entries = [drop._asdict() for drop in self.study.drops if drop.what == MESSAGE]
+        content = json.dumps(entries, indent=1).encode()
+        write_whole(self.path, content, "Make room, and go on with --resume.", PRIVATE)  # so that no late reply is used
+        answers = ask_masks(self.study, missing, self.grid, request, self.out, self.wait, self.deadline)
+        told, refused = read_told(self.study, answers.paths, round)
+        silent = [f"{name}: {why}" for name, why in answers.lost.items() if name not in missing]
+        if silent or refused:
+            raise InputError(f"The sum of round {round} waits for masks. {' '.join((*silent, *refused))}")
+        return told
 
 
 def _ask(

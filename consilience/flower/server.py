@@ -21,7 +21,6 @@ from torch import Tensor
 from consilience.agreement.agreement import Agreement
 from consilience.agreement.members import Study
 from consilience.agreement.rehearsal import invent_rows, probe_rows
-from consilience.agreement.secure import drop_of
 from consilience.data.sites import Data
 from consilience.disk.writing import PRIVATE, write_whole
 from consilience.engines import threads_for
@@ -30,18 +29,16 @@ from consilience.engines.participation import check as check_participation
 from consilience.engines.round import server_view
 from consilience.errors import InputError
 from consilience.flower.app import write_app
-from consilience.flower.carrying import ask_masks
+from consilience.flower.carrying import Missing
 from consilience.flower.certificates import Certificates, check_current
 from consilience.flower.engine import Flower
 from consilience.flower.executor import Runtime, new_secret, serving, tasks
 from consilience.flower.processes import Child, Unreachable, check_free, command, reach
-from consilience.formats.envelope import Envelope
 from consilience.formats.settings import describe
 from consilience.formats.signature import sign, verifies
 from consilience.handover.admission import rules_of
-from consilience.handover.masked_round import Masking, read_told
+from consilience.handover.masked_round import Masking
 from consilience.handover.masking import MESSAGE
-from consilience.handover.summing import drop_sites
 from consilience.method import Method, Needs, group, needs
 from consilience.parties import Received, Server
 from consilience.privacy.rules import FEWEST_SITES, by_rule
@@ -279,83 +276,6 @@ def rounds(
     if not replies:
         replies = store.replies(checkpoint.rounds, method)
     return Deployed(method, checkpoint.state, replies, loop.finish(checkpoint, None), masking.rows)
-
-
-class Missing:
-    """The sites that sums go on without. Which, is written down before their masks are asked for, and never taken back.
-
-    Args:
-        study: The study.
-        key: The coordinator's private key.
-        grid: Flower's way to the sites.
-        out: The folder for whatever the server knows.
-        names: Those that are missing from now on.
-        wait: Seconds until the others must be there.
-        deadline: Seconds they have to answer.
-    """
-
-    def __init__(
-        self,
-        study: Study,
-        key: Ed25519PrivateKey,
-        grid: Grid,
-        out: Path,
-        names: tuple[str, ...],
-        wait: float,
-        deadline: float,
-    ) -> None:
-        self.key, self.grid, self.out, self.names = key, grid, out, names
-        self.wait, self.deadline = wait, deadline
-        self.path = out / "drops.json"
-        self.study = study
-        if self.path.exists():
-            entries = json.loads(self.path.read_text(encoding="utf-8"))
-            self.study = dataclasses.replace(study, drops=(*study.drops, *(drop_of(entry) for entry in entries)))
-
-    def of(self, round: int) -> tuple[str, ...]:
-        """Name the sites that are missing from a round.
-
-        Args:
-            round: Counted from 1.
-        """
-        drops = [drop for drop in self.study.drops if (drop.round, drop.what) == (round, MESSAGE)]
-        missing = {*self.names, *(name for drop in drops for name in drop.sites)}
-        return tuple(site.name for site in self.study.active if site.name in missing)
-
-    def places(self, round: int) -> tuple[int, ...]:
-        """Find their places on the roster.
-
-        Args:
-            round: Counted from 1.
-        """
-        missing = self.of(round)
-        return tuple(k for k, site in enumerate(self.study.active) if site.name in missing)
-
-    def ask(self, round: int) -> list[Envelope]:
-        """Ask the other sites for the masks that they share with those that are missing from a round.
-
-        Args:
-            round: Counted from 1.
-
-        Returns:
-            What they told; nothing where nobody is missing.
-
-        Raises:
-            InputError: Too few sites are left, or one did not tell.
-        """
-        missing = self.of(round)
-        if not missing:
-            return []
-        self.study, request = drop_sites(self.study, missing, self.key, round, MESSAGE)
-        entries = [drop._asdict() for drop in self.study.drops if drop.what == MESSAGE]
-        content = json.dumps(entries, indent=1).encode()
-        write_whole(self.path, content, "Make room, and go on with --resume.", PRIVATE)  # so that no late reply is used
-        answers = ask_masks(self.study, missing, self.grid, request, self.out, self.wait, self.deadline)
-        told, refused = read_told(self.study, answers.paths, round)
-        silent = [f"{name}: {why}" for name, why in answers.lost.items() if name not in missing]
-        if silent or refused:
-            raise InputError(f"The sum of round {round} waits for masks. {' '.join((*silent, *refused))}")
-        return told
 
 
 def _sum_masked(masking: Masking, missing: Missing, received: Sequence[Received]) -> list[Received]:

@@ -21,13 +21,22 @@ changes Σ v by one v: the sensitivity is 1. `tests/pooling/test_noisy_derivativ
 **What the posterior knows.** The server sees ĝ = g + e and A = H + E at t₀, e of variance ρ², E symmetric of variance
 τ² (twice that on its diagonal). With the truth at t, w = t − t₀, and g = F(t) + u, where u is the rows' own score,
 
-    ĝ − F(t) ~ N(0, H(t) + ρ²I + τ²(‖w‖²I + wwᵀ)),   F(t) = Σ (p(t₀) − p(t))⊗a = −Hw + …
+    ĝ − F(t) ~ N(0, H(t) + ρ²I + K(w)),   F(t) = Σ (p(t₀) − p(t))⊗a = −Hw + …
 
-Rounds before the last find t₀: they take F = −Hw with eigenvalues of A shrunk as `noisy` does, which makes the
-posterior Gaussian, and go to its mean. The last round has most of the budget and alone decides the posterior. There F
-bends: noise makes the posterior so wide that a Gaussian around a mode covers too little. What F and H do beyond first
-order is that of `ROWS` Gaussian rows with the moments of the Gram matrix, which the first round's Hessian holds (at
-t = 0, S is known):
+where K(w) is the covariance of what is not known of Hw. Eigenvalues λ of A are shrunk to f(λ) as `noisy` does, and the
+shrunk matrix stands for H. What is still unknown is less than E: the covariance of a mean given noisy numbers is the
+noise's variance times the slope of that mean (Tweedie's formula, to second order), and the slope of a matrix with
+shrunk eigenvalues is known in A's eigenbasis (Daleckiĭ and Kreĭn):
+
+    var Hᵢⱼ = τ²·(f(λᵢ) − f(λⱼ))/(λᵢ − λⱼ),   var Hᵢᵢ = 2τ²·∂f(λᵢ)/∂λᵢ
+
+Where noise drowns a spectrum, all f(λ) are alike and little is unknown; where eigenvalues stand apart, it is all of τ².
+Taking τ² everywhere made intervals too wide with few rows for the columns.
+
+Rounds before the last find t₀: they take F = −Hw, which makes the posterior Gaussian, and go to its mean. The last
+round has most of the budget and alone decides the posterior. There F bends: noise makes the posterior so wide that a
+Gaussian around a mode covers too little. What F and H do beyond first order is that of `ROWS` Gaussian rows with the
+moments of the Gram matrix, which the first round's Hessian holds (at t = 0, S is known):
 
     F(t) = −Hw + (F̃(t) + H̃(t₀)w),   H(t) = H + (1 − r/3)(H̃(t) − H̃(t₀)),   log-determinant times 1 − r
 
@@ -274,6 +283,27 @@ def as_weights(fitted: Normal, prior: Quadratic, scale: Tensor) -> tuple[Tensor,
     return mean, change.mT @ fitted.precision @ change + together
 
 
+def unknown_variances(values: Tensor, shrunk: Tensor, noise_var: Tensor) -> Tensor:
+    """Find how much is not known of H's entries in the eigenbasis of A.
+
+    Args:
+        values: λ, eigenvalues of A, ascending [P].
+        shrunk: f(λ), ascending [P].
+        noise_var: τ².
+
+    Returns:
+        Variances, symmetric, from 0 to what the noise has: τ² off the diagonal and 2τ² on it [P, P].
+    """
+    same = torch.eye(len(values), dtype=torch.bool)
+    apart = values.unsqueeze(1) - values
+    slopes = (shrunk.unsqueeze(1) - shrunk) / torch.where(same, torch.ones_like(apart), apart)
+    slopes = torch.where(apart == 0, torch.zeros_like(slopes), slopes).clamp(0, 1)
+    near = (noise_var - apart**2) / (apart**2 + noise_var).clamp(min=1e-300) ** 2
+    own = 1 - 2 * noise_var * torch.where(same, torch.zeros_like(near), near).sum(1)
+    own = torch.where(shrunk > 0, own.clamp(0, 1), torch.zeros_like(own))
+    return noise_var * (slopes + 2 * torch.diag(own))
+
+
 def fit_line(seen: NoisyDerivatives, prior: Normal) -> Normal:
     """Find the Gaussian posterior for F = −Hw.
 
@@ -286,13 +316,14 @@ def fit_line(seen: NoisyDerivatives, prior: Normal) -> Normal:
     """
     values, basis = torch.linalg.eigh(seen.hessian)
     known = shrink_eigenvalues(values, seen.hessian_var)
+    unknown = unknown_variances(values, known, seen.hessian_var)
     score = -basis.mT @ seen.gradient
     begun = prior.mean - seen.point
     precision, step = prior.precision, begun
     for _ in range(STEPS):
         spread = (basis.mT @ torch.linalg.inv(precision) @ basis).diagonal()
         square = spread + (basis.mT @ step) ** 2
-        noise = known + seen.gradient_var + seen.hessian_var * (square.sum() + square)
+        noise = known + seen.gradient_var + unknown @ square
         precision = (basis * (known**2 / noise)) @ basis.mT + prior.precision
         step = torch.linalg.solve(precision, basis @ (known / noise * score) + prior.precision @ begun)
     return Normal(seen.point + step, precision)
@@ -370,13 +401,29 @@ class Target:
     """
 
     def __init__(self, seen: NoisyDerivatives, prior: Normal, population: Population) -> None:
-        values, basis = torch.linalg.eigh(seen.hessian)
-        self.hessian = (basis * shrink_eigenvalues(values, seen.hessian_var)) @ basis.mT
+        values, self.basis = torch.linalg.eigh(seen.hessian)
+        known = shrink_eigenvalues(values, seen.hessian_var)
+        self.hessian = (self.basis * known) @ self.basis.mT
+        self.unknown = unknown_variances(values, known, seen.hessian_var)
+        self.shared = self.unknown - torch.diag(self.unknown.diagonal())
         self.seen, self.prior, self.population = seen, prior, population
         self.means, self.curvature = population.differentiate(seen.point)
         self.identity = torch.eye(len(values), dtype=torch.float64)
         whole = self.hessian + seen.gradient_var * self.identity
         self.own = float(torch.linalg.solve(whole, self.hessian).trace()) / len(values)  # r
+
+    def uncertainty(self, step: Tensor) -> Tensor:
+        """Find the covariance of what is not known of Hw.
+
+        Args:
+            step: w [P].
+
+        Returns:
+            K(w), positive semi-definite [P, P]; τ²(‖w‖²I + wwᵀ), were nothing known but A.
+        """
+        w = self.basis.mT @ step
+        inside = torch.diag(self.unknown @ w**2) + self.shared * torch.outer(w, w)
+        return self.basis @ inside @ self.basis.mT
 
     def __call__(self, point: Tensor) -> float:
         """Evaluate it.
@@ -390,8 +437,7 @@ class Target:
         step = point - self.seen.point
         means, curvature_ = self.population.differentiate(point)
         expected = self.means - means + (self.curvature - self.hessian) @ step
-        noise = self.seen.gradient_var + self.seen.hessian_var * (step @ step)
-        known = noise * self.identity + self.seen.hessian_var * torch.outer(step, step)
+        known = self.seen.gradient_var * self.identity + self.uncertainty(step)
         hessian = self.hessian + (1 - self.own / 3) * (curvature_ - self.curvature)
         factor, failed = torch.linalg.cholesky_ex(hessian + known)
         if int(failed):
