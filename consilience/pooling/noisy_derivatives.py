@@ -423,7 +423,8 @@ class Target:
         """
         w = self.basis.mT @ step
         inside = torch.diag(self.unknown @ w**2) + self.shared * torch.outer(w, w)
-        return self.basis @ inside @ self.basis.mT
+        covariance: Tensor = self.basis @ inside @ self.basis.mT
+        return covariance
 
     def __call__(self, point: Tensor) -> float:
         """Evaluate it.
