@@ -1,6 +1,6 @@
 """How often 90 % intervals of the private glm hold the truth, in simulation.
 
-    python experiments/private/coverage.py OUT [REPEATS [SETTINGS]]   # adds to OUT as it goes, prints its table; resumable
+    python experiments/private/coverage.py OUT [REPEATS [SETTINGS]]   # adds to OUT as it goes, prints its table
 
 The posterior was written with seeds below 200 in view; these runs have seeds from 1000 on.
 
