@@ -156,6 +156,7 @@ def reproduce(
     scale: Annotated[
         str | None, typer.Option(help="full, or quick or smoke where the experiment has such a smaller version.")
     ] = None,
+    column: Annotated[list[str] | None, typer.Option(help="A column to run, all by default; may be repeated.")] = None,
     out_: Annotated[
         Path | None, typer.Option("--out", help="Folder for the results; finished trials there are kept.")
     ] = None,
@@ -179,7 +180,7 @@ def reproduce(
     folder = out_ or Path("runs") / name
     with lock_folder(folder):
         with stoppable(folder), progress(True):
-            results = experiments.reproduce(name, parse_seeds(seeds), scale, folder, data_dir, workers)
+            results = experiments.reproduce(name, parse_seeds(seeds), scale, folder, data_dir, workers, column or ())
         draw = getattr(experiments.module(name), "draw", None)
         if draw is not None:
             draw(results, folder)

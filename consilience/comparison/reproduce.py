@@ -122,7 +122,13 @@ def module(name: str) -> ModuleType:
 
 @locking("out")
 def reproduce(
-    name: str, seeds: Sequence[int], scale: str | None, out: Path, data_dir: str | None, workers: int = 1
+    name: str,
+    seeds: Sequence[int],
+    scale: str | None,
+    out: Path,
+    data_dir: str | None,
+    workers: int = 1,
+    columns: Sequence[str] = (),
 ) -> Json:
     """Run what is missing of an experiment and write `results.json`.
 
@@ -133,19 +139,23 @@ def reproduce(
         out: Where every trial is kept as soon as it ends.
         data_dir: Where data sets are kept.
         workers: How many trials run at a time.
+        columns: Which columns are run; all if empty. results.json holds the others as far as they ran before.
 
     Returns:
         What results.json holds.
 
     Raises:
-        InputError: The experiment or scale is unknown.
+        InputError: The experiment, the scale or a column is unknown.
     """
     experiment = load(name)
     scale = scale or experiment.scales[0]
     if scale not in experiment.scales:
         raise unknown_name("scale", scale, experiment.scales)
+    for column in columns:
+        if column not in experiment.columns:
+            raise unknown_name("column", column, experiment.columns)
     store = Store(out)
-    every = [(column, seed) for seed in seeds for column in experiment.columns]
+    every = [(column, seed) for seed in seeds for column in columns or experiment.columns]
     missing = [(column, seed) for column, seed in every if not (out / _file(scale, column, seed)).exists()]
 
     trials = _trials(name, missing, scale, data_dir, workers)

@@ -1,17 +1,19 @@
-"""FedKT, without its inner tier of teachers.  Li, He and Song, IJCAI 2021, Algorithm 1; Hasan 2023, §2.2.2."""
+"""FedKT, votes of two tiers.  Li, He and Song, IJCAI 2021, Algorithm 1; Hasan 2023, §2.2.2."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.data.sites import Data
+from consilience.errors import InputError
 from consilience.inference import SGD, Inference
-from consilience.method import Method, Pooled, State
+from consilience.method import Method, Needs, Pooled, State
 from consilience.models.softmax import log_softmax
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.distil import Distil, distil_pool
@@ -20,12 +22,27 @@ from consilience.predictive import Categorical, Predictive
 from consilience.task import Task
 
 
+class Asked(NamedTuple):
+    """What a client gets where its own teachers vote first.
+
+    Attributes:
+        posterior: What every training starts from.
+        inputs: The server's unlabelled rows, on which the teachers vote.
+    """
+
+    posterior: Point
+    inputs: Tensor
+
+
 @dataclass(frozen=True)
 class FedKT(Method):
     """One round; the clients' models vote on the server's inputs, and a student learns the winners.
 
         for each client k of K, in parallel
-    1       cut client k's data at random into S parts; θₖˢ ← training on part s; send all
+    1       cut client k's data at random into S parts; for each part s
+                T = 1: θₖˢ ← training on the part
+                T > 1: cut it into T again and train a teacher on each; θₖˢ ← training on their votes for the inputs
+            send θₖ¹ … θₖˢ
     2   vₖ(c|x) ← how many of client k's models say c; with consistent voting, S if all do and else 0
     3   the teacher's label of x is the class with the most votes Σₖ vₖ(c|x), the first of those with as many
     4   θ ← training on the server's inputs with the teacher's labels
@@ -35,6 +52,8 @@ class FedKT(Method):
         models: S, the parts of a client's rows and so its models; 1 is plain voting.
         consistent: Whether only clients whose models agree count.
         distil: How the server trains one student; None: keep the votes.
+        teachers: T, the teachers of each model at the client, the paper's inner tier; from 2 on the server's inputs are
+            sent to the clients. 1 leaves the tier out, as the program of Hasan 2023 does.
     """
 
     sends: ClassVar[str] = "the weights of a few models"
@@ -47,15 +66,52 @@ class FedKT(Method):
     models: int = 2
     consistent: bool = True
     distil: Distil | None = Distil()
+    teachers: int = field(default=1, metadata={"added": True})
 
-    def local(self, task: Task, message: Point, client: Client) -> Reply:
-        number = torch.argsort(client.key.order(client.data.w)) % self.models
-        parts = [client.data._replace(w=client.data.w * (number == s)) for s in range(self.models)]
-        views = [client._replace(data=rows, key=client.key.fold(s)) for s, rows in enumerate(parts)]
-        models = [self.inference(task, message, view) for view in views]
+    def __post_init__(self) -> None:
+        for name, count in (("models", self.models), ("teachers", self.teachers)):
+            if count < 1:
+                raise InputError(f"{name}={count} trains nothing: give 1 or more.")
+        if self.teachers > 1:
+            object.__setattr__(self, "needs", Needs.INPUTS)  # with or without a student at the server
+
+    def init(self, task: Task, server: Server) -> State | Asked:
+        start = task.init(server.key)
+        if self.teachers == 1:
+            return State(start)
+        if server.inputs is None:
+            raise InputError(f"teachers={self.teachers} vote on unlabelled rows of the server, for example inputs=0.2.")
+        return Asked(start, server.inputs)
+
+    def broadcast(self, state: State | Asked) -> Posterior | Asked:
+        if isinstance(state, Asked):
+            return state
+        return state.posterior
+
+    def local(self, task: Task, message: Point | Asked, client: Client) -> Reply:
+        if isinstance(message, Asked):
+            models = [self.pupil(task, message, part) for part in cut(client, self.models)]
+        else:
+            models = [self.inference(task, message, part) for part in cut(client, self.models)]
         return Reply(Samples(tree.stack(models)[0]), client.data.size)  # 1
 
-    def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Pooled:
+    def pupil(self, task: Task, message: Asked, part: Client) -> Posterior:
+        """Train teachers on a part of a client's rows and a model on their votes.
+
+        Args:
+            task: The statistical problem.
+            message: Where training starts, and the inputs.
+            part: The part of the client's rows.
+
+        Returns:
+            The model.
+        """
+        taught = [self.inference(task, message.posterior, share) for share in cut(part, self.teachers)]
+        votes = torch.stack([ballots(task, teacher, message.inputs) for teacher in taught]).sum(0)
+        rows = Data.of(message.inputs, votes.argmax(-1))
+        return self.inference(task, message.posterior, part._replace(data=rows, key=part.key.fold(self.teachers)))
+
+    def aggregate(self, task: Task, state: State | Asked, replies: Sequence[Received], server: Server) -> Pooled:
         pooled = Pooled(state.posterior, payloads(replies), weights(replies))
         return distil_pool(self.distil, task, pooled, lambda x: winners(self.votes(task, pooled, x)), server)  # 4
 
@@ -83,6 +139,21 @@ class FedKT(Method):
                 votes = votes * (votes == self.models)
             total = total + votes  # 2
         return total
+
+
+def cut(client: Client, number: int) -> list[Client]:
+    """Deal a client's rows at random.
+
+    Args:
+        client: The client, or a part of it.
+        number: How many parts there are.
+
+    Returns:
+        The parts, each with a key of its own.
+    """
+    part = torch.argsort(client.key.order(client.data.w)) % number
+    rows = [client.data._replace(w=client.data.w * (part == s)) for s in range(number)]
+    return [client._replace(data=data, key=client.key.fold(s)) for s, data in enumerate(rows)]
 
 
 def ballots(task: Task, model: Posterior, x: Tensor) -> Tensor:

@@ -3,23 +3,29 @@
 A trial is one of hasan2023/accuracy, which records all scores: given the same folder, neither trains twice. The paper
 sums the means of the 100 test batches of 100 rows, which is 100 × the mean per point: the drawn NLL is that sum, the
 recorded one the mean. The figures print no numbers, so there is nothing to stand beside ours.
+
+`python experiments/hasan2024/figures.py` draws the stored results again, without any training.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from consilience.comparison.reproduce import Experiment, load
 
 ACCURACY = load("hasan2023/accuracy")
+STORED = Path("experiments/hasan2023/results/accuracy.json")
 BATCHES = 100
-ROWS = {  # the one-round rows of the figures, and how they are drawn
+ROWS = {  # the one-round rows, all baselines of the tables, and how they are drawn
     **{"β": ("#b3261e", "o:"), "D β": ("#b3261e", "s--"), "Mixture": ("#1f5a96", "o-"), "BCM": ("#c05a00", "o-")},
     **{"D BCM": ("#c05a00", "s--"), "EP MCMC": ("#6b4fa0", "^-"), "FedPA": ("#7a7a7a", "v-")},
-    **{"FedAvg": ("#3b7d3b", "^-"), "Oneshot FL": ("#0f8a8a", "D-"), "FedKT": ("#a0862c", "D-")},
+    **{"FedAvg": ("#3b7d3b", "^-"), "FedProx": ("#3b7d3b", "v--"), "AdaptFL": ("#8a5a2b", "^--")},
+    **{"FedBE": ("#c2478e", "D--"), "Oneshot FL": ("#0f8a8a", "D-"), "FedKT": ("#a0862c", "D-")},
 }
 NAMES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"}
 
@@ -31,23 +37,34 @@ def draw(results: dict[str, Any], folder: Path) -> None:
 
 
 def _draw(results: dict[str, Any], score: str, factor: int, label: str, file: Path) -> None:
-    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    figure = Figure(figsize=(9, 4.6), layout="constrained")
     panels = figure.subplots(1, len(NAMES))
     for axes, (name, title) in zip(panels, NAMES.items(), strict=True):
         for row, (colour, style) in ROWS.items():
-            cells = [c for c in results["cells"] if c["row"] == row and c["column"].startswith(f"{name}:")]
-            points = {float(c["column"].partition(":")[2]): c["scores"].get(score) for c in cells}
-            points = {
-                h: factor * value for h, value in sorted(points.items()) if value is not None
-            }  # diverged: left out
-            over = 4 if row == "β" else 3  # dotted above the mixture, with which it often coincides
-            look = {"color": colour, "markersize": 4, "linewidth": 1.4, "zorder": over, "label": row}
-            axes.plot(list(points), list(points.values()), style, **look)
-        axes.set(title=title, xlabel="heterogeneity h", ylabel=label, yscale="log", xticks=(0, 0.3, 0.6, 0.9))
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(True, which="both", alpha=0.2)
+            scores = {c["column"]: c["scores"].get(score) for c in results["cells"] if c["row"] == row}
+            over = 3
+            if row == "β":
+                over = 4  # dotted above the mixture, with which it often coincides
+            plot_row(axes, name, scores, factor, style, color=colour, zorder=over, label=row)
+        finish(axes, title, label)
+        axes.set_yscale("log")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     figure.savefig(file, metadata={"Date": None})
+
+
+def plot_row(
+    axes: Axes, name: str, scores: dict[str, float | None], factor: float, style: str, **look: str | float
+) -> None:
+    """A row's line over h on one data set; what diverged is left out."""
+    parts = [(column.partition(":"), value) for column, value in scores.items() if value is not None]
+    points = sorted((float(h), factor * value) for (data, _, h), value in parts if data == name)
+    axes.plot([h for h, _ in points], [v for _, v in points], style, markersize=4, linewidth=1.4, **look)  # type: ignore[arg-type]
+
+
+def finish(axes: Axes, title: str, label: str) -> None:
+    axes.set(title=title, xlabel="heterogeneity h", ylabel=label, xticks=(0, 0.3, 0.6, 0.9))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(True, which="both", alpha=0.2)
 
 
 EXPERIMENT = Experiment(
@@ -57,3 +74,6 @@ EXPERIMENT = Experiment(
     score="nll",
     scales=ACCURACY.scales,
 )
+
+if __name__ == "__main__":
+    draw(json.loads(STORED.read_text()), Path("experiments/hasan2024/results"))

@@ -45,14 +45,22 @@ class Scale(NamedTuple):
     rounds: dict[int, int]  # by the number of clients
     epochs: int
     weightings: tuple[str, ...]  # FVBA: equal, FVBWA: by size
+    printed: tuple[str, ...] = tuple(RULES)  # rules as printed
+    released: tuple[str, ...] = tuple(RULES)  # and as the released program has them
+    bounds: bool = True
+    watched: bool = False  # FedAvg scored after every round: when does it become too sure?
 
 
 WHOLE = 60_000  # training rows in print: 600 for each of a hundred clients
-SCALES = {  # the last two figures: local epochs, and which weightings
+BY_SIZE = ("FVBWA",)
+SCALES = {  # after the rounds: local epochs, and which weightings
     "full": Scale(("fashion_mnist", "cifar10", "svhn"), None, None, {10: 50, 100: 500}, 10, ("FVBA", "FVBWA")),
-    "overnight": Scale(("fashion_mnist",), None, None, {10: 10, 100: 100}, 10, ("FVBWA",)),
-    "small": Scale(("fashion_mnist",), 6_000, 4_000, {10: 3, 100: 30}, 5, ("FVBWA",)),
-    "others": Scale(("cifar10", "svhn"), 6_000, 4_000, {10: 3, 100: 30}, 5, ("FVBWA",)),
+    "overnight": Scale(("fashion_mnist",), None, None, {10: 10, 100: 100}, 10, BY_SIZE),
+    "evening": Scale(
+        ("fashion_mnist",), None, None, {10: 2, 100: 20}, 10, BY_SIZE, (), ("GAA",), bounds=False, watched=True
+    ),
+    "small": Scale(("fashion_mnist",), 6_000, 4_000, {10: 3, 100: 30}, 5, BY_SIZE),
+    "others": Scale(("cifar10", "svhn"), 6_000, 4_000, {10: 3, 100: 30}, 5, BY_SIZE),
     "smoke": Scale(("fashion_mnist",), 200, None, {10: 1, 100: 1}, 1, ("FVBA", "FVBWA")),
 }
 
@@ -111,7 +119,9 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     kl = prior_weight(plan)
     values: Values = {}
 
-    def add(row: str, method: co.Method, task: co.Task, rounds: int, cohort: int | None = None) -> None:
+    def add(
+        row: str, method: co.Method, task: co.Task, rounds: int, cohort: int | None = None, watched: bool = False
+    ) -> None:
         extra: dict[str, Any] = {}
         if cohort is not None:
             extra["participation"] = cohort
@@ -121,22 +131,26 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
             sites,
             rounds=rounds,
             seed=seed,
-            scored=False,
+            scored=watched,
             engine=co.Compute("sequential", threads=1),
             **extra,
         )
         values.update(_rows(row, result))
+        if watched:
+            values[row].update(_history(result))
 
     cohort = ACTIVE if clients > ACTIVE else None
     if "FVBA" in plan.weightings:
         add("FED", co.FedAvg(descent(plan.epochs), equal=True), point, rounds, cohort)
-    add("FEDAVG", co.FedAvg(descent(plan.epochs)), point, rounds, cohort)
+    add("FEDAVG", co.FedAvg(descent(plan.epochs)), point, rounds, cohort, plan.watched)
     for weighting in plan.weightings:
-        for rule in RULES:
+        for rule in plan.printed:
             add(f"{weighting} {rule}", merging(rule, weighting, plan.epochs, kl=kl), gaussian, rounds, cohort)
-    for rule in RULES:
+    for rule in plan.released:
         row = f"FVBWA {rule}, released"
         add(row, merging(rule, "FVBWA", plan.epochs, "ozer2022", kl), gaussian, rounds, cohort)
+    if not plan.bounds:
+        return values
     passes = max(plan.epochs * rounds * min(ACTIVE, clients) // clients, 1)  # as many as the rows above make
     add("Centralised", co.Centralised(descent(passes)), point, 1)
     add("Centralised, VI", co.Centralised(mean_field(passes, kl=kl)), gaussian, 1)
@@ -165,6 +179,12 @@ def _rows(row: str, result: Result) -> Values:
     return {row: dict(metrics), f"{row}, tempered": {**_scores(tempered(p, t), test), "temperature": t}}
 
 
+def _history(result: Result) -> dict[str, float]:
+    """What FedAvg's test scores were after every round; nothing is chosen by them."""
+    kept = [(row["round"], key, row[key]) for row in result.report["history"] for key in ("accuracy", "nll", "ece")]
+    return {f"{key}, round {number}": value for number, key, value in kept}
+
+
 def _scores(p: Distribution, test: Data) -> dict[str, float]:
     assert isinstance(p, Categorical)
     metrics = scores(p, test.y)
@@ -172,6 +192,7 @@ def _scores(p: Distribution, test: Data) -> dict[str, float]:
         **{"accuracy": 100 * metrics["accuracy"], "nll": metrics["nll"], "brier": metrics["brier"]},
         **{"ece": 100 * ece(p, test.y, BINS), "ece_debiased": 100 * ece_debiased(p, test.y, BINS)},
         "ece15": 100 * metrics["ece"],
+        "overconfidence": 100 * (float(p.probs.amax(-1).mean()) - metrics["accuracy"]),
     }
 
 

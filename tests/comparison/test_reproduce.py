@@ -157,6 +157,14 @@ def test_a_mistake_ends_all_workers_and_keeps_what_is_finished(toy: Path) -> Non
     assert begun and sorted(kept) == sorted(begun)
 
 
+def test_one_column_is_run_and_the_others_stay_as_they_are(toy: Path, invoke: Invoke) -> None:
+    reproduce("papers/toy", [0], None, toy / "out", None, columns=["bb"])
+    assert [line.split()[:2] for line in calls(toy)] == [["bb", "0"]]
+    results = reproduce("papers/toy", [0], None, toy / "out", None, columns=["a"])
+    assert len(calls(toy)) == 2
+    assert {c["column"] for c in results["cells"] if c["ours"] is not None} == {"a", "bb"}
+
+
 def test_unknown_names_are_told(toy: Path) -> None:
     with pytest.raises(InputError, match="Did you mean 'papers/toy'"):
         load("papers/toi")
@@ -180,6 +188,7 @@ def test_the_command_lists_runs_draws_and_says_where(toy: Path, invoke: Invoke) 
     [
         ("papers/toi", "Did you mean 'papers/toy'?"),
         ("papers/toy --scale huge", "Known: full, quick."),
+        ("papers/toy --column c", "no column called 'c'. Known: a, bb."),
         ("papers/toy --seeds 3-1", "'3-1' is not a list of seeds"),
     ],
 )

@@ -29,7 +29,8 @@ IMAGES = {
     **dict.fromkeys(("cifar10", "svhn"), (3, 8, 8)),
     "cifar100": (3, 22, 22),  # the least that three convolutions with pooling leave a pixel of
 }
-SMOKE = [name for name in names() if "smoke" in load(name).scales]
+DRAWN = ("hasan2023/figure31", "hasan2024/figures")  # from the trials of hasan2023/accuracy
+SMOKE = [name for name in names() if "smoke" in load(name).scales and name not in DRAWN]
 DEAR = ("oneshot/table", "hasan2023/larger")  # wide networks, and many methods: shorter forms below and in accuracy
 
 
@@ -139,6 +140,20 @@ def test_figures_take_the_trials_of_the_accuracy_table_and_leave_out_what_diverg
     cells = [cell("β", c, 0.1) for c in figures.columns] + [cell("FedPA", "mnist:0.3", None)]
     module("hasan2024/figures").draw({"cells": cells}, tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {"nll.svg", "ece.svg"}
+
+
+def test_figure_3_1_draws_ours_and_the_printed_lines(tmp_path: Path) -> None:
+    figure = load("hasan2023/figure31")
+    printed = figure.paper or {}
+    cells = [
+        {"row": row, "column": column, "ours": None, "spread": None, "paper": mean, "paper_spread": error}
+        for row, columns in printed.items()
+        for column, (mean, error) in columns.items()
+    ]
+    cells[0] |= {"ours": 90.0, "spread": 1.0}
+    module("hasan2023/figure31").draw({"cells": cells}, tmp_path)
+    drawing = (tmp_path / "figure31.svg").read_text()
+    assert all(f"<!-- {row} -->" in drawing for row in printed) and "<!-- MNIST, printed -->" in drawing
 
 
 @pytest.mark.parametrize(("count", "exact"), [(1, True), (2, True), (4, False)])

@@ -17,6 +17,7 @@ from consilience.errors import InputError
 from consilience.inference import SWA
 from consilience.key import Key
 from consilience.method import Pooled, State
+from consilience.methods.ep_mcmc import multiply_kernels
 from consilience.methods.fedpa import delta
 from consilience.parties import Client, Server
 from consilience.payload import nbytes
@@ -190,6 +191,41 @@ def test_ep_mcmc_reaches_the_closed_form_global_posterior() -> None:
     torch.testing.assert_close(torch.linalg.inv(found.precision), torch.linalg.inv(precision), atol=5e-4, rtol=0)
 
 
+def test_kernel_densities_multiply_as_on_a_grid() -> None:
+    # Three clients, the first with two modes: the product of their densities over the prior squared, by quadrature.
+    key, prior = Key(5), Isotropic(4.0).gaussian({"a": torch.zeros(1)})
+    centres = (torch.tensor([-1.0, 1.0]).repeat(20), torch.full((30,), 0.5), torch.zeros(50))
+    clients = [Samples({"a": (c + 0.6 * key.fold(k).normal((len(c),), c)).unsqueeze(1)}) for k, c in enumerate(centres)]
+    grid = torch.linspace(-6, 6, 4001, dtype=torch.float64)
+    log_density = grid**2 / 4.0  # p(θ)^−2, whose exponent is +2·θ²/(2·4)
+    for client in clients:
+        s = client.params["a"].double()
+        h = s.std() * len(s) ** -0.2
+        log_density += torch.logsumexp(-((grid - s) ** 2) / (2 * h**2), 0)
+    density = torch.softmax(log_density, 0)
+    mean, square = density @ grid, density @ grid**2
+
+    found = multiply_kernels(clients, prior, 6000, 12, Key(6)).double().squeeze(1)
+    assert found.mean() == pytest.approx(float(mean), abs=0.02)  # a standard error is 0.004
+    assert found.var() == pytest.approx(float(square - mean**2), rel=0.08)
+
+
+def test_ep_mcmc_by_kernels_comes_near_a_conjugate_posterior_and_refuses_a_fit() -> None:
+    rows = co.datasets.linear_gaussian(n=80, features=2, noise=0.5, seed=4)
+    sites = rows.split(co.splits.iid(), sites=3, calibration=0, seed=1).to(torch.float64)
+    task = co.regression(nn.Linear(2, 1, bias=False).double(), noise=0.25)
+    whole = sites.pooled().train[0]
+    covariance = torch.linalg.inv(whole.x.T @ whole.x / 0.25 + torch.eye(2, dtype=torch.float64))
+    result = co.run(co.EPMCMC(Exact(), draws=2000, sweeps=20), task, sites, scored=False)
+    found = result.state.posterior.params["weight"].squeeze(1)
+    away = (found.mean(0) - covariance @ whole.x.T @ whole.y / 0.25) / covariance.diagonal().sqrt()
+    assert away.abs().max() < 0.2
+    assert (found.var(0) / covariance.diagonal()).min() > 0.9  # kernels widen it a little
+    assert (found.var(0) / covariance.diagonal()).max() < 1.3
+    with pytest.raises(InputError, match="have no `fit`"):
+        co.EPMCMC(fit=dense_moments, sweeps=5)
+
+
 def test_a_full_covariance_needs_enough_samples() -> None:
     with pytest.raises(co.InputError, match="needs more than 6 samples"):
         dense_moments(Samples({"a": torch.randn(4, 6)}))
@@ -325,6 +361,49 @@ def test_fedkts_parts_are_disjoint_and_complete() -> None:
     co.FedKT(Spy(), models=3).local(task, task.init(Key(0)), Client(sites.train[0], (), Key(1)))
     torch.testing.assert_close(sum(seen), sites.train[0].w)
     assert max(w.sum() for w in seen) - min(w.sum() for w in seen) <= 1
+
+
+def test_fedkts_teachers_have_disjoint_rows_and_their_model_learns_what_most_of_them_say() -> None:
+    # One feature, always 1; a model's weights are how often each class is among its rows, so it says the commonest.
+    calls: list[Data] = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Commonest:
+        def __call__(self, task: co.Task, start: Point, client: Client) -> Point:
+            calls.append(client.data)
+            counts = torch.nn.functional.one_hot(client.data.y, 2).T.float() @ client.data.w
+            return Point({"weight": counts.unsqueeze(1)})
+
+    task = co.classification(nn.Linear(1, 2, bias=False))
+    rows = Data.of(torch.ones(60, 1), torch.arange(60) % 2)
+    inputs = torch.ones(7, 1)
+    method = co.FedKT(Commonest(), models=2, teachers=3)
+    server = Server(inputs, None, Key(0), 1)
+    reply = method.local(task, method.broadcast(method.init(task, server)), Client(rows, (), Key(4)))
+
+    teachers, pupils = [c for i, c in enumerate(calls) if i % 4 != 3], calls[3::4]
+    torch.testing.assert_close(sum(t.w for t in teachers), rows.w)
+    assert [int(t.w.sum()) for t in teachers] == [10] * 6
+    for s, pupil in enumerate(pupils):
+        says = [int(t.w @ (t.y == 1).float() > 5) for t in teachers[3 * s : 3 * s + 3]]  # a tie says the first
+        assert pupil.x is inputs and pupil.y.tolist() == [int(sum(says) >= 2)] * 7
+        assert reply.send.params["weight"][s].argmax() == int(sum(says) >= 2)
+
+
+@pytest.mark.parametrize("distil", [None, co.pooling.Distil(co.Adam(epochs=2))])
+def test_fedkts_inner_tier_is_the_same_on_every_engine_and_sends_the_inputs(distil: co.pooling.Distil | None) -> None:
+    task, sites = tiny.classification()
+    method = co.FedKT(co.SGD(epochs=2), teachers=2, distil=distil)
+    one, many = (co.run(method, task, sites, engine=engine) for engine in ("sequential", "vectorised"))
+    for a, b in zip(one.state.posteriors, many.state.posteriors, strict=True):
+        torch.testing.assert_close(a.params, b.params, rtol=1e-4, atol=1e-5)
+    plain = co.run(co.FedKT(co.SGD(epochs=2), distil=distil), task, sites, engine="sequential")
+    more = one.report["ledger"]["down_floats"] - plain.report["ledger"]["down_floats"]
+    assert sites.inputs is not None and more == len(sites) * sites.inputs.numel()
+    with pytest.raises(InputError, match=r"needs .*unlabelled rows"):
+        co.run(dataclasses.replace(method, distil=None), task, dataclasses.replace(sites, inputs=None))
+    with pytest.raises(InputError, match="teachers=0 trains nothing"):
+        co.FedKT(teachers=0)
 
 
 @pytest.mark.parametrize(
