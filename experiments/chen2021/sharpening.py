@@ -17,6 +17,7 @@ SETTING = module("chen2021/setting")
 Scale = SETTING.Scale
 SCALES = {
     "full": Scale(40_000, 10_000, None, {"mlp": 40}, 20, 20, (0.0,), (20, 128)),
+    "longer": Scale(10_000, 5_000, 4_000, {"mlp": 40}, 5, 5, (0.0,), (10, 128)),
     "evening": Scale(10_000, 2_000, 4_000, {"mlp": 20}, 5, 5, (0.0,), (10, 128)),
     "smoke": Scale(120, 20, 40, {"mlp": 2}, 1, 1, (0.0,), (1, 10)),
 }

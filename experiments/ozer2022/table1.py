@@ -57,8 +57,9 @@ SCALES = {  # after the rounds: local epochs, and which weightings
     "full": Scale(("fashion_mnist", "cifar10", "svhn"), None, None, {10: 50, 100: 500}, 10, ("FVBA", "FVBWA")),
     "overnight": Scale(("fashion_mnist",), None, None, {10: 10, 100: 100}, 10, BY_SIZE),
     "evening": Scale(
-        ("fashion_mnist",), None, None, {10: 2, 100: 20}, 10, BY_SIZE, (), ("GAA",), bounds=False, watched=True
+        ("fashion_mnist",), None, None, {10: 2, 100: 20}, 10, BY_SIZE, (), ("EAA", "GAA"), bounds=False, watched=True
     ),
+    "fedavg": Scale(("fashion_mnist",), None, None, {10: 2, 100: 20}, 10, (), (), (), bounds=False, watched=True),
     "small": Scale(("fashion_mnist",), 6_000, 4_000, {10: 3, 100: 30}, 5, BY_SIZE),
     "others": Scale(("cifar10", "svhn"), 6_000, 4_000, {10: 3, 100: 30}, 5, BY_SIZE),
     "smoke": Scale(("fashion_mnist",), 200, None, {10: 1, 100: 1}, 1, ("FVBA", "FVBWA")),
