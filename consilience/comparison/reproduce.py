@@ -307,9 +307,7 @@ def _cell(
     each = [trial[row] for trial in trials if row in trial]
     values = [value for scores in each if (value := scores.get(experiment.score)) is not None]
     keys = dict.fromkeys(key for scores in each for key in scores)
-    error = None
-    if len(values) > 1:
-        error = statistics.stdev(values) / math.sqrt(len(values))
+    error = _error(values)
     ours = _mean(values)
     paper, paper_error = printed
     away = None
@@ -323,12 +321,21 @@ def _cell(
         "seeds": len(values),
         "per_seed": values,
         "scores": {key: _mean([scores.get(key) for scores in each]) for key in keys},
+        "errors": {key: _error([scores.get(key) for scores in each]) for key in keys},
         "paper": paper,
         "paper_spread": paper_error,
         "away_in_standard_errors": away,
         "comparable": paper is not None and column not in experiment.incomparable,
         "open": row in experiment.open_rows,
     }
+
+
+def _error(values: Sequence[float | None]) -> float | None:
+    """The standard error of the mean of those that are known; None with fewer than two."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return None
+    return statistics.stdev(known) / math.sqrt(len(known))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

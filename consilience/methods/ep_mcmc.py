@@ -15,7 +15,8 @@ from consilience.inference import Inference, Sampler
 from consilience.key import Key
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.posterior import Dense, Gaussian, Posterior, Samples, draw, moments, multiply, positive, samples_of
+from consilience.posterior import Dense, Gaussian, Posterior, Samples, draw, moments, multiply, samples_of
+from consilience.predictive import positive
 from consilience.task import Task
 
 

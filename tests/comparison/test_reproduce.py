@@ -80,6 +80,7 @@ def test_results_say_ours_spread_paper_and_whether_they_compare(toy: Path) -> No
     error = math.sqrt(5 / 3) / 2
     assert (ours["ours"], ours["paper"], ours["paper_spread"]) == (2.5, 1.5, 0.5)
     assert ours["spread"] == pytest.approx(error)
+    assert ours["errors"] == {"value": pytest.approx(error), "other": 0}
     assert ours["away_in_standard_errors"] == pytest.approx(1 / math.hypot(0.5, error))
     assert ours["per_seed"] == [1, 2, 3, 4] and ours["scores"]["other"] == 7
     assert ours["comparable"] and not cells["ours", "bb"]["comparable"]  # printed, but on other data

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import consilience as co
-from consilience.comparison.reproduce import load, module, names, reproduce
+from consilience.comparison.reproduce import folder, load, module, names, reproduce
 from consilience.data.dataset import Dataset
 from consilience.key import Key
 from consilience.methods.fedpa import delta
@@ -140,6 +140,17 @@ def test_figures_take_the_trials_of_the_accuracy_table_and_leave_out_what_diverg
     cells = [cell("β", c, 0.1) for c in figures.columns] + [cell("FedPA", "mnist:0.3", None)]
     module("hasan2024/figures").draw({"cells": cells}, tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {"nll.svg", "ece.svg"}
+
+
+def test_the_pages_marked_tables_are_those_of_their_results() -> None:
+    stored = module("stored")
+    pages = [page for page in folder().glob("*/README.md") if ": stored.py -->" in page.read_text()]
+    assert pages
+    for page in pages:
+        text = page.read_text()
+        assert stored.renewed(text, page.parent / "results") == text, page
+        other = text.replace("| FedAvg |", "| FedAvg, of old |")
+        assert stored.renewed(other, page.parent / "results") == text.replace("| FedAvg, of old |", "| FedAvg |")
 
 
 def test_figure_3_1_draws_ours_and_the_printed_lines(tmp_path: Path) -> None:
