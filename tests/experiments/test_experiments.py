@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -142,15 +143,17 @@ def test_figures_take_the_trials_of_the_accuracy_table_and_leave_out_what_diverg
     assert {p.name for p in tmp_path.iterdir()} == {"nll.svg", "ece.svg"}
 
 
-def test_the_pages_marked_tables_are_those_of_their_results() -> None:
+def test_marked_tables_are_those_of_the_stored_results(tmp_path: Path) -> None:
     stored = module("stored")
-    pages = [page for page in folder().glob("*/README.md") if ": stored.py -->" in page.read_text()]
-    assert pages
-    for page in pages:
-        text = page.read_text()
-        assert stored.renewed(text, page.parent / "results") == text, page
-        other = text.replace("| FedAvg |", "| FedAvg, of old |")
-        assert stored.renewed(other, page.parent / "results") == text.replace("| FedAvg, of old |", "| FedAvg |")
+    cell = {"row": "FedAvg", "column": "a", "ours": 1.0, "seeds": 2}
+    cell |= {"scores": {"accuracy": 81.26, "nll": -0.5, "other": 3.0}, "errors": {"accuracy": 0.24, "nll": None}}
+    (tmp_path / "table-small.json").write_text(json.dumps({"cells": [cell, {**cell, "ours": None}]}))
+    page = "Before.\n<!-- table-small: stored.py -->\nold\n<!-- end -->\nAfter.\n"
+    made = stored.renewed(page, tmp_path)
+    assert "| | seeds | accuracy, % | NLL |" in made and made.count("FedAvg") == 1 and "old" not in made
+    assert "| FedAvg | 2 | 81.3 ± 0.2 | −0.500 |\n" in made and made.startswith("Before.") and made.endswith("After.\n")
+    for file in folder().glob("*/README.md"):
+        assert stored.renewed(file.read_text(), file.parent / "results") == file.read_text(), file
 
 
 def test_figure_3_1_draws_ours_and_the_printed_lines(tmp_path: Path) -> None:
