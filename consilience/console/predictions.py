@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from consilience.outcomes.counts import Counts
     from consilience.outcomes.survival import Survival
     from consilience.predictive import Categorical, Distribution, Normal
+    from consilience.runs.result import Result
     from consilience.study.model import Model
 
 Z95 = 1.959964
@@ -79,6 +80,7 @@ def predict_with_run(
 
     result = load(folder)
     _check_abstain(abstain, bool(result.sites.classes))
+    _check_level(result, level)
     encoded = result.read(table)
     names = read_table(table, fewest=1)
     _check_blank(table, names.blank)
@@ -143,6 +145,16 @@ def _ids(cells: Mapping[str, Cells], name: str | None) -> list[str]:
     if name not in cells:
         raise unknown_name("column", name, cells)
     return [cell.text for cell in cells[name]]
+
+
+def _check_level(result: Result, level: float | None) -> None:
+    """Refuse a level that the run wrote down no thresholds for: its folder holds no rows to find others by."""
+    known = (result.report.get("guarantee") or {}).get("level")
+    if None not in (level, known) and level != known:
+        raise InputError(
+            f"The thresholds of this run are for --set {known:g}, not for {level:g}: run it again with "
+            f"--level {level:g}."
+        )
 
 
 def _check_abstain(abstain: float | None, classes: bool) -> None:

@@ -129,7 +129,11 @@ def kinds(trials: Trials) -> str:
             column, row = f"{name}/methods", f"{SHIFT_OF}, {kind}, hinge"
             if column in trials:
                 scores = ("coverage", "worst_site", "worst_class", "newcomer", "size")
-                body.append([f"{title}, `{kind}`", *(mean(trials, column, row, score) for score in scores)])
+                label = f"{title}, `{kind}`"
+                known = len(values(trials, column, row, "size"))
+                if 0 < known < seeds(trials, column):
+                    label += f" ({counted(known)}, else refused)"
+                body.append([label, *(mean(trials, column, row, score) for score in scores)])
     heading = ["data, kind", "covered", "worst site", "worst class", "newcomer, 5 % quantile", "size"]
     return markdown_table(heading, body)
 

@@ -73,9 +73,15 @@ COLUMNS = {
     "digits, conv:128, δ = 1e-4": Column(
         "digits", "conv:128", (), ((1, 30), (10, 5)), (0.5,), (1.0, 4.0, 16.0, 64.0), 1e-4
     ),
-    "heart_disease, δ = 1e-4": Column("heart_disease", "", (), ((1, 30), (10, 5)), (0.5,), (0.25, 1.0, 4.0), 1e-4),
+    "digits, conv:512, δ = 1e-4": Column(
+        "digits", "conv:512", (), ((1, 30), (10, 5)), (0.5,), (1.0, 4.0, 16.0, 64.0), 1e-4
+    ),
+    "heart_disease, δ = 1e-4": Column(
+        "heart_disease", "", (), ((1, 30), (10, 5)), (0.5,), (0.02, 0.06, 0.25, 1.0, 4.0), 1e-4
+    ),
     "mnist, conv:512": Column("mnist", "conv:512", (), *IMAGES),
-    "fashion_mnist, conv:512": Column("fashion_mnist", "conv:512", (), *IMAGES),
+    "mnist, conv:128": Column("mnist", "conv:128", (), *IMAGES),
+    "fashion_mnist, conv:128": Column("fashion_mnist", "conv:128", (), *IMAGES),
 }
 Settings = tuple[int, int, float, float]  # rounds, steps, share, rate
 
@@ -138,7 +144,9 @@ def main(folder: str, names: list[str]) -> None:
                     tried[json.dumps(settings)] = scored["nll"]
                     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
             chosen[epsilon] = min(grid, key=lambda settings: tried[json.dumps(settings)])
-            cells[str(epsilon)]["chosen"] = chosen[epsilon]
+            if cells[str(epsilon)].get("chosen") != list(chosen[epsilon]):
+                cells[str(epsilon)].pop("seeds", None)  # of other settings
+            cells[str(epsilon)]["chosen"] = list(chosen[epsilon])
         for seed in SEEDS:
             if all(str(seed) in cells[str(epsilon)].get("seeds", {}) for epsilon in column.epsilons):
                 continue

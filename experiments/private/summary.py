@@ -1,41 +1,42 @@
 """Write results/table.json and the tables of README.md: python experiments/private/summary.py [FOLDER]
 
-FOLDER is where table.py kept its trials; without one the tables are written from results/table.json as it is.
+FOLDER is where table.py kept its trials, which join the stored ones; without one the tables are written from
+results/table.json as it is. Rows of DP-SGD are those of results/dpsgd.json, which dpsgd.py writes.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from consilience.comparison.reproduce import load
+from consilience.comparison.trials import (
+    Cell,
+    Trials,
+    collect_trials,
+    markdown_table,
+    mean_with_interval,
+    replace_between,
+)
 
 HERE = Path(__file__).parent
-RESULTS, PAGE = HERE / "results" / "table.json", HERE / "README.md"
+RESULTS, DPSGD, PAGE = HERE / "results" / "table.json", HERE / "results" / "dpsgd.json", HERE / "README.md"
 BEGIN, END = "<!-- tables: summary.py -->", "<!-- end of the tables -->"
-Trials = dict[str, dict[str, dict[str, dict[str, float | None]]]]  # column → seed → row → score → value
 TITLES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
 TITLES |= {"heart_disease": "heart disease"}
 PLACES = {"once, 10": "once", "site, 5": "5 sites, each", "site, 10": "10 sites, each", "site, 50": "50 sites, each"}
 EPSILONS = ("0.3", "1", "3", "8")
-
-
-def collect(folder: Path) -> Trials:
-    """All trials that have ended, numbers cut to seven digits."""
-    trials: Trials = {}
-    for column in load("private/table").columns:
-        place = folder / "trials" / "full" / column.replace(":", "-").replace("/", "-")
-        for file in sorted(place.glob("seed-*.json"), key=lambda f: int(f.stem.removeprefix("seed-"))):
-            values = json.loads(file.read_text())["values"]
-            trials.setdefault(column, {})[file.stem.removeprefix("seed-")] = {
-                row: {score: None if v is None else float(f"{v:.7g}") for score, v in cells.items()}
-                for row, cells in values.items()
-            }
-    return trials
+SCORES = ("accuracy", "nll", "ece")
+RIVALS = {  # columns of dpsgd.py with the δ of table.py, among which validation rows choose, and what their sites are
+    "mnist": (("mnist, conv:128", "mnist, conv:512"), "5 sites, each"),
+    "fashion_mnist": (("fashion_mnist, conv:128",), "5 sites, each"),
+    "digits": (("digits, conv:128, δ = 1e-4", "digits, conv:512, δ = 1e-4"), "5 sites, each"),
+    "heart_disease": (("heart_disease, δ = 1e-4",), "4 hospitals, each"),
+}
+RESPLIT = {"digits": 0.25, "heart_disease": 0.25}  # test rows / training rows, where seeds re-split one table
+Rivals = dict[str, dict[str, Any]]  # column → ε → what was tried, chosen and found, as dpsgd.py writes it
 
 
 def mean(trials: Trials, column: str, row: str, score: str) -> float | None:
@@ -55,20 +56,56 @@ def chosen_map(trials: Trials, data: str, row: str) -> str:
 def cell(trials: Trials, data: str, row: str) -> str:
     map_ = chosen_map(trials, data, row)
     column = f"{data}/{map_}/test"
-    values = [mean(trials, column, row, score) for score in ("accuracy", "nll", "ece")]
+    values = [mean(trials, column, row, score) for score in SCORES]
+    return write(values, map_.partition("/")[0].partition(":")[2])
+
+
+def write(values: list[float | None], width: str) -> str:
+    """Accuracy, NLL and ECE, and how many features there are."""
     if None in values:
         return "–"
     accuracy, nll, ece = values
-    width = map_.partition("/")[0].partition(":")[2]
-    return f"{accuracy:.1%}; {nll:.3f}; {ece:.3f}" + (f" ({width})" if width else "")
+    text = f"{accuracy:.1%}; {nll:.3f}; {ece:.3f}"
+    if width:
+        text += f" ({width})"
+    return text
 
 
-def lines(heading: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    rule = ["---"] + ["---:"] * (len(heading) - 1)
-    return "\n".join(f"| {' | '.join(row)} |" for row in (heading, rule, *body))
+def rival_runs(rivals: Rivals, data: str, epsilon: str) -> tuple[Cell, str]:
+    """DP-SGD's runs by seed, of the features with the lowest NLL on validation rows, and how many features."""
+    found = []
+    for column in RIVALS[data][0]:
+        cell = rivals.get(column, {}).get(str(float(epsilon)), {})
+        if cell.get("seeds"):
+            width = column.partition("conv:")[2].partition(",")[0]
+            found.append((cell["validation"][json.dumps(cell["chosen"])], cell["seeds"], width))
+    if not found:
+        return {}, ""
+    _, runs, width = min(found, key=lambda each: each[0])
+    return runs, width
 
 
-def table(trials: Trials, data: str) -> str:
+def rival_rows(rivals: Rivals, data: str) -> list[list[str]]:
+    """FedAvg by DP-SGD at the same ε and δ, where it was run, and without noise."""
+    if data not in RIVALS:
+        return []
+    cells = []
+    for epsilon in (*EPSILONS, "inf"):
+        runs, width = rival_runs(rivals, data, epsilon)
+        text = "–"
+        if runs:
+            text = write([fmean(run[score] or 0.0 for run in runs.values()) for score in SCORES], width)
+        cells.append(text)
+    *private, free = cells
+    if set(cells) == {"–"}:
+        return []
+    return [
+        [f"FedAvg by DP-SGD, noise {RIVALS[data][1]}", *private],
+        ["the same, no noise (ε = ∞)", free, free, free, free],
+    ]
+
+
+def table(trials: Trials, rivals: Rivals, data: str) -> str:
     body = []
     for method in ("exact", "tuned"):
         for place, title in PLACES.items():
@@ -76,10 +113,33 @@ def table(trials: Trials, data: str) -> str:
             body.append([f"{method}, noise {title}", *cells])
     free = cell(trials, data, "no noise")
     body.append(["exact on the same features, no noise (ε = ∞)", free, free, free, free])
-    return lines(["accuracy; NLL; ECE (D)", *(f"ε = {epsilon}" for epsilon in EPSILONS)], body)
+    body += rival_rows(rivals, data)
+    return markdown_table(["accuracy; NLL; ECE (D)", *(f"ε = {epsilon}" for epsilon in EPSILONS)], body)
 
 
-def page(trials: Trials) -> str:
+def beside(trials: Trials, rivals: Rivals) -> str:
+    """One or two messages beside DP-SGD with all of the noise at each site: NLL with its interval over seeds."""
+    body = []
+    for data, (_, sites) in RIVALS.items():
+        overlap = RESPLIT.get(data, 0.0)
+        own = []
+        for method in ("exact", "tuned"):
+            cells = []
+            for epsilon in EPSILONS:
+                row = f"{method}, ε = {epsilon}, site, 5"
+                seeds = trials[f"{data}/{chosen_map(trials, data, row)}/test"]
+                known = {seed: rows[row] for seed, rows in seeds.items()}
+                cells.append(mean_with_interval(known, "nll", overlap, ".3f"))
+            own.append([f"{TITLES[data]}: {method}, 5 sites, each ({len(known)} seeds)", *cells])
+        found = [rival_runs(rivals, data, epsilon)[0] for epsilon in EPSILONS]
+        if any(found):
+            runs = max(len(seeds) for seeds in found)
+            cells = [mean_with_interval(seeds, "nll", overlap, ".3f") for seeds in found]
+            body += [*own, [f"{TITLES[data]}: DP-SGD, {sites} ({runs} seeds)", *cells]]
+    return markdown_table(["NLL", *(f"ε = {epsilon}" for epsilon in EPSILONS)], body)
+
+
+def page(trials: Trials, rivals: Rivals) -> str:
     """Everything between the marks of README.md."""
     parts = []
     for data, title in TITLES.items():
@@ -87,17 +147,17 @@ def page(trials: Trials) -> str:
         if columns:
             seeds = min(len(trials[column]) for column in columns)
             bound = columns[0].split("/")[2]
-            parts += [f"### {title}, {seeds} seed{'s' * (seeds > 1)}, bound: {bound}", table(trials, data)]
+            parts += [f"### {title}, {seeds} seed{'s' * (seeds > 1)}, bound: {bound}", table(trials, rivals, data)]
+    parts += ["### Beside DP-SGD, at equal ε, δ and place of the noise", beside(trials, rivals)]
     return "\n\n".join(parts)
 
 
 def main(words: list[str]) -> None:
     if words:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(collect(Path(words[0])), ensure_ascii=False, separators=(",", ":")) + "\n")
-    trials: Any = json.loads(RESULTS.read_text())
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{page(trials)}\n\n{END}{rest.partition(END)[2]}")
+        trials = collect_trials("private/table", Path(words[0]), RESULTS)
+        RESULTS.write_text(json.dumps(trials, ensure_ascii=False, separators=(",", ":")) + "\n")
+    stored: Any = json.loads(RESULTS.read_text())
+    replace_between(PAGE, BEGIN, page(stored, json.loads(DPSGD.read_text())), END)
 
 
 if __name__ == "__main__":

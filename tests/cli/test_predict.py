@@ -132,3 +132,21 @@ def test_small_networks_predict_with_one_thread(made: co.Result, monkeypatch: py
         torch.set_num_threads(before)
 
     assert counts == [1] and after == 2
+
+
+def test_a_run_folder_predicts_sets_of_its_own_level_alone(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "hospitals").mkdir()
+    for k, name in enumerate(("north", "south", "west")):
+        write(tmp_path / "hospitals" / f"{name}.csv", HEAD, records(k))
+    table = str(tmp_path / "hospitals" / "*.csv")
+    sites = co.from_csv(table, "died", missing="mean", drop=["patient"], conformal=0.3)
+    task = co.classification(co.models.linear(sites.features, 2))
+    co.run(co.ExactPooling(), task, sites, level=0.8).save(tmp_path / "run")
+    write(tmp_path / "new.csv", "age,ward,pressure", ["50,x,", "80,y,120"])
+
+    own, _, _ = invoke("predict", "run", "new.csv", "--set", "0.8", "--out", "p.csv")
+    other, _, refused = invoke("predict", "run", "new.csv", "--set", "0.9", "--out", "q.csv")
+
+    assert own == 0 and "set80" in (tmp_path / "p.csv").read_text()
+    assert other == 2 and "run it again with --level 0.9" in refused.replace("\n", " ")
+    assert not (tmp_path / "q.csv").exists()

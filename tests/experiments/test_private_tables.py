@@ -12,4 +12,5 @@ ROOT = Path(__file__).parents[2] / "experiments" / "private"
 
 def test_the_page_is_that_of_its_results() -> None:
     trials = json.loads((ROOT / "results" / "table.json").read_text())
-    assert module("private/summary").page(trials) in (ROOT / "README.md").read_text()
+    rivals = json.loads((ROOT / "results" / "dpsgd.json").read_text())
+    assert module("private/summary").page(trials, rivals) in (ROOT / "README.md").read_text()
