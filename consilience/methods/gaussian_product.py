@@ -38,6 +38,7 @@ class GaussianProduct(Method):
     one_shot: ClassVar[bool] = True
     sums: ClassVar[bool] = True
     tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts", "survival")
+    private_instead: ClassVar[str] = "exact for numbers, glm for classes"
 
     inference: Inference = Laplace()
     cap: float = added(0.0)

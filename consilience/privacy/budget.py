@@ -101,10 +101,19 @@ class Budget:
             same = earlier.name == release.name and np.array_equal(earlier.rows, release.rows)
             if same and (repeated or not math.isfinite(release.mu)):
                 return self
+        self._check_clock(release)
         before = self.spent(release.rows)
         if math.isfinite(release.mu):
             self._check(release, before)
         return replace(self, releases=(*self.releases, release))
+
+    def _check_clock(self, release: Release) -> None:
+        """Refuse a date before that of the last entry: a ledger out of order proves nothing to anybody."""
+        if self.releases and release.when < self.releases[-1].when:
+            raise InputError(
+                f"Nothing is sent: the clock says {release.when}, and this site's ledger was last written on "
+                f"{self.releases[-1].when}; set the clock right, and try again."
+            )
 
     def _check(self, release: Release, before: float) -> None:
         if not math.isfinite(before):

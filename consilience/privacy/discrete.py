@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from consilience.errors import InputError
-from consilience.privacy.entropy import Source
+from consilience.privacy.entropy import Source, uniforms
 
 NEAR = 2.0**-45  # of a probability, beyond which rounding cannot decide: exp and its argument err by less than 1e-15
 MORE_BITS = 192  # of a random number, where it can
@@ -92,7 +92,7 @@ def _uniform(count: int, below: int, source: Source) -> Whole:
 
 def _occurs(exponents: Real, unrounded: Callable[[int], Fraction], source: Source) -> Yes:
     """Let events occur with probabilities exp(−exponent); `unrounded(i)` is the exponent without rounding."""
-    bits = (source.words(len(exponents)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    bits = uniforms(source, len(exponents))
     chances = np.exp(-exponents)
     occurs = np.asarray(bits < chances)
     for i in np.nonzero(np.abs(bits - chances) <= NEAR)[0]:

@@ -126,7 +126,7 @@ def protecting_uniform(key: Key, n: int, like: Tensor) -> Tensor:
         Uniforms [n].
     """
     if are_secret():
-        return torch.from_numpy(_uniform(n)).to(like.device)
+        return torch.from_numpy(uniforms(Entropy(), n)).to(like.device)
     return key.uniform(n).to(like.device)
 
 
@@ -141,7 +141,7 @@ def protecting_normal(key: Key, like: Tensor) -> Tensor:
         Standard normals.
     """
     if are_secret():
-        normal: Tensor = torch.special.ndtri(torch.from_numpy(_uniform(like.numel()) + 2.0**-54))
+        normal: Tensor = torch.special.ndtri(torch.from_numpy(uniforms(Entropy(), like.numel()) + 2.0**-54))
         return normal.reshape(like.shape).to(like)
     return key.normal_like(like)
 
@@ -160,6 +160,14 @@ def noise_source(key: Key) -> Source:
     return Simulated(key)
 
 
-def _uniform(n: int) -> NDArray[np.float64]:
-    """Multiples of 2⁻⁵³ in [0, 1), from the operating system."""
-    return (Entropy().words(n) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+def uniforms(source: Source, count: int) -> NDArray[np.float64]:
+    """Draw uniform multiples of 2⁻⁵³ in [0, 1).
+
+    Args:
+        source: Where random bits come from.
+        count: How many.
+
+    Returns:
+        Uniform numbers [count].
+    """
+    return (source.words(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53

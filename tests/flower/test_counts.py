@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from consilience.flower.carrying import CountFiles, ask_counts
 from consilience.flower.client import Site
 from consilience.flower.site import site_of
 from consilience.flower.wire import carry
+from consilience.formats.envelope import open_envelope
 from consilience.formats.signature import read_key
 from consilience.guarantees.sets import Guarantee
 from consilience.privacy.budget import read_budget
@@ -91,6 +93,22 @@ def test_messages_give_the_thresholds_of_files_masked_or_not(tmp_path: Path) -> 
     assert under_masks.thresholds == in_the_open.thresholds and under_masks.rows == in_the_open.rows
     ledger = read_budget(masked_folder / "north.site" / "north.ledger")
     assert [release.what[:6] for release in ledger.releases] == ["counts"]
+
+
+def test_counts_with_noise_are_drawn_once_and_paid_for(tmp_path: Path) -> None:
+    """Asked again, a site sends the same bytes; a kill after they were kept costs nothing and draws nothing."""
+    served = Served(tmp_path, epsilon=8.0, delta=1e-3, cells=0)
+    first = [path.read_bytes() for path in served.ask().paths]
+    ledger = tmp_path / "north.site" / "north.ledger"
+    spent = read_budget(ledger).releases
+    ledger.unlink()  # as if it had been killed before it was written
+    again = [path.read_bytes() for path in served.ask().paths]
+
+    assert first == again and len(first) == 3
+    assert [release.what[:6] for release in spent] == ["counts"] and math.isfinite(spent[0].mu)
+    assert read_budget(ledger).spent() == read_budget(tmp_path / "south.site" / "south.ledger").spent()
+    north = rows(served.study, tmp_path)["north"].calibrate
+    assert float(open_envelope(tmp_path / "north.calibration").tensors["tree.conformal"].sum()) != len(north.y)
 
 
 def test_a_site_counts_for_one_model_of_its_coordinator(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from consilience.formats.signature import read_key
 from consilience.parties import Reply
 from consilience.privacy.accountant import epsilon_of
 from consilience.privacy.budget import read_budget
+from consilience.privacy.masks import Masked
 from consilience.privacy.mechanisms import Released
 from consilience.study.spending import release_once
 
@@ -57,6 +58,36 @@ def test_rounds_are_private_paid_for_and_repeated_not_redrawn(tmp_path: Path) ->
     for a, b in zip(first.replies, second.replies, strict=True):
         assert torch.equal(a.payload.values, b.payload.values)
     assert len(read_budget(ledger).releases) == len(budget.releases) == 1
+
+
+def test_masks_and_noise_together(tmp_path: Path) -> None:
+    """Noise is added once, in shares, and nobody sees a share: replies are masked, and their total has all of it."""
+    promise = {"epsilon": 8.0, "delta": 1e-4, "noise_added": "once", "honest_sites": 3}
+    masked = {"secure": True, "fewest_sites": 3, "smallest": 1}
+    study = studies.study(tmp_path, method="exact", settings=(), **promise, **masked)
+
+    first = serve(study, tmp_path, "first")
+    second = serve(study, tmp_path, "second")
+
+    assert all(isinstance(reply.payload, Masked) for reply in first.replies)
+    for a, b in zip(first.replies, second.replies, strict=True):
+        assert torch.equal(a.payload.values, b.payload.values)  # a retry is masked and noisy as before
+    budget = read_budget(tmp_path / "north.site" / "north.ledger")
+    assert epsilon_of(1e-4, budget.spent()) == pytest.approx(8.0, rel=1e-6) and len(budget.releases) == 1
+    assert bool(torch.isfinite(first.state.fit.mean).all())
+
+
+def test_without_entropy_nothing_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = studies.study(tmp_path, **PRIVATE)
+
+    def fail(count: int) -> bytes:
+        raise OSError("no entropy")
+
+    monkeypatch.setattr("consilience.privacy.entropy.os.urandom", fail)
+    with pytest.raises(InputError, match=r"Site north, round 1: it reports: .*no random numbers.*nothing is sent"):
+        serve(study, tmp_path, "run")
+    assert not (tmp_path / "north.site" / "north.ledger").exists()
+    assert not (tmp_path / "north.site" / "north.sent").exists()
 
 
 def test_noise_is_secret(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import consilience as co
+from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.key import Key
@@ -17,8 +18,9 @@ from consilience.methods.exact_tuned import ExactTuned
 from consilience.methods.glm import GLM
 from consilience.models.bounded import Bounded
 from consilience.models.maps import RandomReLU
-from consilience.parties import Client
+from consilience.parties import Client, Server
 from consilience.prior import Flat
+from consilience.privacy.entropy import Simulated
 from consilience.privacy.mechanisms import Clipped, Privacy, Released
 
 
@@ -107,6 +109,38 @@ def test_refuses_what_glm_cannot_keep_private() -> None:
     ):
         with pytest.raises(InputError, match=word):
             co.run(private, bad, rows, rounds=rounds)
+
+
+@pytest.mark.parametrize("outcome", ["counts", "survival"])
+def test_rates_and_hazards_have_no_private_form(outcome: str) -> None:
+    """A row's part of the gradient is its rate's error times its features: it grows with the rate, without end."""
+    layer = nn.Sequential(nn.Flatten(), Bounded(2.0), nn.Linear(4, 1, bias=outcome == "counts"))
+    task = {"counts": co.counts, "survival": co.survival}[outcome](layer)
+    with pytest.raises(InputError, match=f"glm has no private form for {outcome}.*no largest value"):
+        GLM(privacy=Privacy(3.0, 1e-4)).init(task, Server(None, None, Key(0), 4))
+
+
+def test_a_sum_that_does_not_fit_its_steps_is_refused_and_nothing_wraps() -> None:
+    """2⁵³ rows of the largest part, in steps of 2⁻²⁰."""
+    huge = Clipped(torch.full((2,), 2.0**53, dtype=torch.float64))
+    with pytest.raises(InputError, match="does not fit into fixed point"):
+        Privacy(3.0, 1e-4).add_noise(huge, Simulated(Key(0)))
+
+
+@pytest.mark.parametrize("method", [ExactPooling, GLM])
+def test_noisy_sums_that_are_folded_end_where_those_that_are_kept_do(
+    method: type[ExactPooling] | type[GLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many shares of the noise are counted; the posterior would be too sure of itself with fewer."""
+    monkeypatch.setattr("consilience.engines.participation.PORTION", 2)
+    monkeypatch.setattr("consilience.pooling.noisy_derivatives.DRAWS", 30)
+    task, sites = problem()
+    private = method(privacy=Privacy(3.0, 1e-4, noise="once", honest=4))
+    kept = co.run(private, task, sites, scored=False)
+    folded = co.run(private, task, sites, scored=False, keep_replies="none")
+    assert folded.replies == [] and len(kept.replies) == 4
+    for a, b in zip(tree.leaves(kept.state), tree.leaves(folded.state), strict=True):
+        torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import studies
 import torch
+from rounds import replies, server_key
 
 from consilience.agreement.members import Study
 from consilience.agreement.promise import describe_promise
@@ -22,6 +23,8 @@ from consilience.key import Key
 from consilience.parties import Client
 from consilience.privacy.accountant import epsilon_of
 from consilience.privacy.budget import read_budget
+from consilience.study.coordinator import pool
+from consilience.study.model import read_model
 from consilience.study.rows import Parts, parts, rows_of, training_rows
 from consilience.study.site import fit
 from consilience.study.spending import charge, mu_of_round
@@ -85,6 +88,64 @@ def test_without_entropy_nothing_is_made(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("os.urandom", fail)
     with pytest.raises(InputError, match="nothing is sent"):
         fit(made, made.member("north"), key, rows)
+
+
+def test_a_study_by_glm_spends_its_budget_in_four_rounds_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each round is paid for; with little noise the model is nearly that of the study without: rows are clipped."""
+    monkeypatch.setattr("consilience.pooling.noisy_derivatives.DRAWS", 100)
+    words = {"method": "glm", "settings": (), "model": "linear"}
+    predictions = []
+    for name, more in (("plain", {"rounds": 8}), ("private", {"rounds": 4, "epsilon": 300.0, "delta": 1e-3})):
+        folder = tmp_path / name
+        folder.mkdir()
+        made = studies.study(folder, **words, **more)
+        message = after = None
+        for round in range(1, made.agreement.rounds + 1):
+            pooled = pool(made, replies(made, folder, message), server_key(folder), after=after)
+            if made.agreement.epsilon:
+                spent = mu_of_round(made.agreement, round)
+                key = read_key(folder / "north.key")
+                charge(folder / "n.ledger", made.agreement, key, site(folder, made).train, "reply", round, spent)
+            if pooled.message and pooled.state:
+                message, after = folder / "message", folder / "state"
+                message.write_bytes(pooled.message)
+                after.write_bytes(pooled.state)
+        (folder / "model").write_bytes(pooled.model)
+        everybody, _ = rows_of(made.agreement, folder / "north.csv")
+        predictions.append(read_model(folder / "model", made)(everybody.x)[0].exp())
+    budget = read_budget(tmp_path / "private" / "n.ledger")
+    assert [release.round for release in budget.releases] == [1, 2, 3, 4]
+    assert epsilon_of(1e-3, budget.spent()) == pytest.approx(300.0, rel=1e-6)
+    assert pooled.account["privacy"]["epsilon"] == 300.0 and pooled.account["privacy"]["adjacency"] == "add or remove"
+    assert float((predictions[0] - predictions[1]).abs().mean()) < 0.1
+    with pytest.raises(InputError, match="rounds=4"):
+        dataclasses.replace(made.agreement, rounds=3).check()
+
+
+def test_two_answers_with_other_noise_are_refused_by_the_coordinator(tmp_path: Path) -> None:
+    made = studies.study(tmp_path, **{**PRIVATE, "fewest_sites": 2})
+    files = replies(made, tmp_path)
+    again = fit(made, made.member("west"), read_key(tmp_path / "west.key"), site(tmp_path, made, "west"))
+    (tmp_path / "west-2.reply").write_bytes(again.reply)
+    pooled = pool(made, [*files, tmp_path / "west-2.reply"], server_key(tmp_path))
+    assert pooled.facts.sites == ("north", "south")
+    assert any("2 different answers" in sentence for sentence in pooled.refused)
+
+
+def test_a_clock_that_goes_back_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agreed = studies.agreement(tmp_path, **{**PRIVATE, "method": "exact_tuned", "rounds": 2})
+    key = studies.new_key(tmp_path / "x.key")
+    data, _ = rows_of(agreed, studies.table(tmp_path / "x.csv", studies.rows(1)))
+    words = (tmp_path / "x.ledger", agreed, key, data, "reply")
+    charge(*words, 1, mu_of_round(agreed, 1))
+    before = (tmp_path / "x.ledger").read_bytes()
+    monkeypatch.setattr("consilience.study.spending.today", lambda: "1999-12-31")
+    with pytest.raises(InputError, match="Nothing is sent: the clock says 1999-12-31"):
+        charge(*words, 2, mu_of_round(agreed, 2))
+    assert (tmp_path / "x.ledger").read_bytes() == before
+    charge(*words, 1, mu_of_round(agreed, 1), repeated=True)  # the same again has its date already
 
 
 def test_delta_is_below_one_over_the_rows_of_all(tmp_path: Path) -> None:
