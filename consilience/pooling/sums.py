@@ -321,7 +321,7 @@ def whole_gram(totals: Sums) -> Tensor:
 
 
 def doubt(sums: Sums) -> str | None:
-    """Say why no rows can have these sums.
+    """Say why no rows can have these sums. Of a Gram matrix one triangle is sent, so that all are symmetric.
 
     Args:
         sums: As a client sent them.
@@ -334,13 +334,47 @@ def doubt(sums: Sums) -> str | None:
     triangle = whole_gram(wide)
     if bool((wide.counts < 0).any()) or abs(float(wide.counts.sum() - triangle[0])) > tolerance * float(triangle[0]):
         return "its counts do not add up."
-    if len(sums.square) == 0 and not torch.allclose(wide.cross[:, 0], wide.counts, rtol=tolerance, atol=tolerance):
+    classes = len(sums.square) == 0
+    if classes and not torch.allclose(wide.cross[:, 0], wide.counts, rtol=tolerance, atol=tolerance):
         return "its counts do not add up."
-    for part in wide.gram.reshape(-1, wide.gram.shape[-1]):
-        values = torch.linalg.eigvalsh(square_matrix(part, wide.features))
-        if float(values[0]) < -tolerance * max(float(values[-1]), 1e-300) * wide.features:
+    parts = wide.gram.reshape(-1, wide.gram.shape[-1])
+    for part in parts:
+        if not _is_a_sum_of_squares(square_matrix(part, wide.features), tolerance):
             return "its Gram matrix is not positive semi-definite, as a sum of squares is."
+    if classes and not _add_up(wide.cross, parts[:, : wide.features], tolerance):
+        return "its sums by class are not those of its Gram matrix."
+    if not _is_a_sum_of_squares(_with_targets(wide), tolerance):
+        return "no rows have both its Gram matrix and its sums with the targets."
     return None
+
+
+def _add_up(cross: Tensor, first: Tensor, tolerance: float) -> bool:
+    """Whether classes' sums of features are the first rows of the Gram matrices: of each class, or of all together."""
+    if len(first) == 1:
+        cross = cross.sum(0, keepdim=True)
+    return torch.allclose(cross, first, rtol=tolerance, atol=tolerance * float(first.abs().max()))
+
+
+def _with_targets(wide: Sums) -> Tensor:
+    """The Gram matrix of features and targets together; of several numbers, their products are not known."""
+    gram = square_matrix(whole_gram(wide), wide.features)
+    squares = wide.square
+    cross = wide.cross
+    if not len(squares):
+        squares = wide.counts  # a one is its own square, and a row has one class
+    elif len(squares) > 1:
+        squares, cross = squares[:0], cross[:0]
+    return torch.cat([torch.cat([gram, cross.T], 1), torch.cat([cross, squares.diag()], 1)])
+
+
+def _is_a_sum_of_squares(matrix: Tensor, tolerance: float) -> bool:
+    """Whether a symmetric matrix is positive semi-definite, to rounding of what its rows' lengths are."""
+    length = matrix.diagonal().clamp(min=0).sqrt().clamp(min=1e-150)
+    scaled = matrix / _outer(length, length)
+    if not bool(torch.isfinite(scaled).all()):
+        return False
+    values = torch.linalg.eigvalsh(scaled)
+    return float(values[0]) > -tolerance * len(values) * max(float(values[-1]), 1.0)
 
 
 def check_memory(features: int, classes: int, by_class: bool) -> None:
@@ -357,10 +391,10 @@ def check_memory(features: int, classes: int, by_class: bool) -> None:
     matrices = 4 + 2 * classes * by_class
     need = 8 * matrices * (features + 1) ** 2
     if need > MOST:
-        raise InputError(
-            f"{features:,} features need about {need / 2**30:.0f} GB for Gram matrices: take fewer features, or a head "
-            "with one Gram matrix for all classes."
-        )
+        remedy = "take fewer features"
+        if by_class:
+            remedy += ", or a head with one Gram matrix for all classes"
+        raise InputError(f"{features:,} features need about {need / 2**30:.0f} GB for Gram matrices: {remedy}.")
 
 
 def in_parts(x: Tensor) -> tuple[Tensor, ...]:

@@ -40,6 +40,7 @@ BASES: dict[str, dict[str, Any]] = {
         ),
     },
     "lessons": {"method": "dosfl", "settings": ("learn.updates=1", "learn.steps=2")},
+    "sums": {"method": "exact", "settings": (), "smallest": 5},
     "number": {
         "method": "gaussian_product",
         "settings": ("inference.mode=Newton", "inference.dense=True"),
@@ -102,6 +103,22 @@ def coreset(change: Callable[[Any], Any]) -> Change:
 def factor(change: Callable[[Any], Any]) -> Change:
     """Another change of a factor."""
     return send(lambda sent: (change(sent[0]), *sent[1:]))
+
+
+def in_gram(i: int, amount: float) -> Change:
+    """Another number in the triangle of a Gram matrix, the first of which counts the rows."""
+
+    def changed(sums: Any) -> Any:
+        gram = sums.gram.clone()
+        gram[i] += amount * float(gram.abs().max())
+        return sums._replace(gram=gram)
+
+    return send(changed)
+
+
+def in_cross(change: Callable[[torch.Tensor], torch.Tensor]) -> Change:
+    """Other sums of features by class."""
+    return send(lambda sent: sent._replace(cross=change(sent.cross)))
 
 
 def few_of_one_class(n: torch.Tensor) -> torch.Tensor:
@@ -289,6 +306,32 @@ TABLE: dict[Callable[..., None], dict[str, Lie]] = {
             "no posterior has a negative precision",
             base="dense factor",
             change=factor(lambda n: n._replace(precision=-10 * torch.eye(len(n.precision)).to(n.precision))),
+        ),
+        "a Gram matrix less than nothing": Lie(
+            "its Gram matrix is not positive semi-definite",
+            base="sums",
+            change=send(lambda s: s._replace(gram=torch.cat([s.gram[: s.features], -s.gram[s.features :]]))),
+        ),
+        "a Gram matrix with a product larger than its squares": Lie(
+            "its Gram matrix is not positive semi-definite", base="sums", change=in_gram(-2, 1.0)
+        ),
+        "a Gram matrix of more rows than are counted": Lie(
+            "its counts do not add up", base="sums", change=in_gram(0, 1.0)
+        ),
+        "rows moved from one class to the other": Lie(
+            "its counts do not add up",
+            base="sums",
+            change=send(lambda s: s._replace(counts=s.counts + torch.tensor([1.0, -1.0]).to(s.counts))),
+        ),
+        "sums by class of other rows than the Gram matrix's": Lie(
+            "its sums by class are not those of its Gram matrix",
+            base="sums",
+            change=in_cross(lambda c: torch.cat([c[:, :1], 1.5 * c[:, 1:]], 1)),
+        ),
+        "sums by class that no rows have": Lie(
+            "no rows have both its Gram matrix and its sums with the targets",
+            base="sums",
+            change=in_cross(lambda c: torch.cat([c[:, :1], c[:, 1:] + 40 * torch.tensor([[1.0], [-1.0]]).to(c)], 1)),
         ),
         "steps of length 1000": Lie(
             "it asks for steps", base="lessons", change=send(lambda s: s._replace(rates=s.rates * 0 + 1e3))

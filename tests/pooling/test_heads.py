@@ -95,6 +95,27 @@ def test_sums_that_no_rows_have_are_doubted() -> None:
     broken = honest.gram.clone()
     broken[2] = 10 * broken.abs().max()
     assert "semi-definite" in str(sums.doubt(honest._replace(gram=broken)))
+    numbers = total(rows(None), None)
+    assert sums.doubt(numbers) is None
+    assert "no rows have both" in str(sums.doubt(numbers._replace(square=0.01 * numbers.square)))
+    classes = total(rows(), by_class=True)
+    assert sums.doubt(classes) is None
+    assert "sums by class" in str(sums.doubt(classes._replace(gram=classes.gram.flip(0))))
+    unseen = broken.new_zeros(len(honest.gram))
+    unseen[:3] = honest.gram[:3]  # a product with a feature that is always 0
+    assert "semi-definite" in str(sums.doubt(honest._replace(gram=unseen, cross=_only_first(honest))))
+
+
+def _only_first(honest: sums.Sums) -> Tensor:
+    """Sums by class of rows with one feature beside the 1, or two."""
+    return torch.cat([honest.cross[:, :3], 0 * honest.cross[:, 3:]], 1)
+
+
+def test_rows_of_very_different_units_are_not_doubted() -> None:
+    data = rows()
+    units = torch.tensor([1e-4, 1.0, 1e5, 0.0, 1.0], dtype=torch.float64)
+    for dtype in (torch.float64, torch.float32, torch.float16):
+        assert sums.doubt(sums.compress(total(Data.of(units * data.x, data.y)), dtype)) is None
 
 
 def test_ridge_is_bayesian_ridge() -> None:
