@@ -1,8 +1,8 @@
 """Rows of `glm`: the pooled logistic model on the same features after 3, 10 and 40 rounds.
 
-    python experiments/exact/glm.py DATA      # writes results/glm.json and prints its table
+    python experiments/exact/glm.py DATA [NAME…]     # what is missing joins results/glm.json; prints the table
 
-The prior's variance is chosen on validation rows of seeds 100 to 102; the rows of the table are seeds 0 to 9.
+The prior's variance is chosen on validation rows of seeds from 100 on; the rows of the table are seeds from 0 on.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+import tempfile
 import warnings
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import consilience as co
 from consilience import datasets
@@ -21,45 +23,96 @@ from consilience.metrics.scores import scores
 from consilience.models import features
 from consilience.prior import Isotropic
 
-COLUMNS = {"digits": "conv:512", "heart_disease": "identity"}
+
+class Column(NamedTuple):
+    features: str
+    seeds: int  # of the table's rows
+    tried: int  # seeds on whose validation rows the variance is chosen
+    variances: tuple[float, ...]
+    overlap: float  # test rows / training rows, where seeds re-split one table
+
+
+SMALL = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0)
+LARGE = (1.0, 100.0, 10000.0)
+COLUMNS = {
+    "digits": Column("conv:512", 10, 3, SMALL, 0.25),
+    "heart_disease": Column("identity", 10, 3, SMALL, 0.25),
+    "mnist": Column("conv:1024", 1, 1, LARGE, 0.0),
+    "fashion_mnist": Column("conv:1024", 1, 1, LARGE, 0.0),
+    "cifar10": Column("conv:1024", 1, 1, LARGE, 0.0),
+}
 ROUNDS = (3, 10, 40)
-VARIANCES = (0.01, 0.1, 1.0, 10.0, 100.0)
 RESULTS = Path(__file__).parent / "results" / "glm.json"
 
 
-def run(name: str, seed: int, variance: float, rounds: int, folder: str, validate: bool) -> dict[str, float]:
+def run(
+    name: str, seed: int, variance: float, rounds: tuple[int, ...], folder: str, validate: bool
+) -> dict[int, dict[str, float]]:
+    """Scores after each of some numbers of rounds of one run."""
     rows = datasets.load(name, folder)
     sites = rows.split(rows.usual_split(), test=0.2, validation=0.2 * validate, seed=seed)
-    mapped = map_sites(sites, features(COLUMNS[name], sites.shape))
+    mapped = map_sites(sites, features(COLUMNS[name].features, sites.shape))
     task = co.classification(co.models.linear(mapped.features, mapped.classes), prior=Isotropic(variance))
     method = co.GLM()
-    result = co.run(method, task, mapped, rounds=rounds, seed=seed, scored=False)
     scored = mapped.all_validation if validate else mapped.all_test
-    found = scores(method.predictive(result.task, result.state)(scored.x), scored.y)
-    distance = method.diagnose(result.task, result.state, scored.x)["relative_gradient"]
-    return {**{score: found[score] for score in ("nll", "brier", "accuracy", "ece")}, "relative_gradient": distance}
+    found = {}
+    with tempfile.TemporaryDirectory() as out:
+        for t in rounds:
+            result = co.run(
+                method,
+                task,
+                mapped,
+                rounds=t,
+                seed=seed,
+                scored=False,
+                out=out,
+                resume=t > rounds[0],
+                keep_replies="none",
+            )
+            values = scores(method.predictive(result.task, result.state)(scored.x), scored.y)
+            distance = method.diagnose(result.task, result.state, scored.x)["relative_gradient"]
+            found[t] = {score: values[score] for score in ("nll", "brier", "accuracy", "ece")}
+            found[t]["relative_gradient"] = distance
+    return found
 
 
-def column(name: str, folder: str) -> dict[str, object]:
-    tried = {
-        v: statistics.mean(run(name, seed, v, ROUNDS[-1], folder, True)["nll"] for seed in range(100, 103))
-        for v in VARIANCES
-    }
-    best = min(tried, key=lambda v: tried[v])
-    rows = {str(t): [run(name, seed, best, t, folder, False) for seed in range(10)] for t in ROUNDS}
-    return {"variance": best, "validation": {str(v): nll for v, nll in tried.items()}, "rounds": rows}
+def try_variances(name: str, known: dict[str, float], folder: str) -> dict[str, float]:
+    """Every variance's mean NLL on validation rows."""
+    column = COLUMNS[name]
+    seeds = range(100, 100 + column.tried)
+    last = ROUNDS[-1]
+    tried = dict(known)
+    for v in column.variances:
+        if str(v) not in tried:
+            tried[str(v)] = statistics.mean(run(name, seed, v, (last,), folder, True)[last]["nll"] for seed in seeds)
+    return tried
 
 
-def table(found: dict[str, dict[str, object]]) -> str:
-    lines = ["| glm | rounds | NLL | accuracy | ECE | ‖∇U‖, relative |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
+def fill(name: str, known: dict[str, Any], folder: str) -> dict[str, Any]:
+    """A column with the seeds that it lacks; all of them where another variance is better than the one they had."""
+    tried = try_variances(name, known.get("validation", {}), folder)
+    best = float(min(tried, key=lambda v: tried[v]))
+    rows = {str(t): [] for t in ROUNDS}
+    if known.get("variance") == best:
+        rows = known["rounds"]
+    for seed in range(len(rows[str(ROUNDS[0])]), COLUMNS[name].seeds):
+        for rounds, values in run(name, seed, best, ROUNDS, folder, False).items():
+            rows[str(rounds)].append(values)
+    return {"variance": best, "validation": tried, "rounds": rows}
+
+
+def table(found: dict[str, dict[str, Any]]) -> str:
+    lines = ["| glm | rounds | seeds | NLL | accuracy | ECE | ‖∇U‖, relative |"]
+    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name, values in found.items():
-        for rounds, runs in values["rounds"].items():  # type: ignore[attr-defined]
-            zero = [0.0] * len(runs)
-            spread = difference([r["nll"] for r in runs], zero, overlap=0.25)
+        for rounds, runs in values["rounds"].items():
             means = {k: statistics.mean(r[k] for r in runs) for k in runs[0]}
-            half = (spread.high - spread.low) / 2
+            nll = f"{means['nll']:.3f}"
+            if len(runs) > 2:
+                spread = difference([r["nll"] for r in runs], [0.0] * len(runs), overlap=COLUMNS[name].overlap)
+                nll += f" ± {(spread.high - spread.low) / 2:.3f}"
             lines.append(
-                f"| {name}, {COLUMNS[name]} | {rounds} | {means['nll']:.3f} ± {half:.3f} | "
+                f"| {name}, {COLUMNS[name].features} | {rounds} | {len(runs)} | {nll} | "
                 f"{100 * means['accuracy']:.1f} % | {means['ece']:.3f} | {means['relative_gradient']:.0e} |"
             )
     return "\n".join(lines)
@@ -67,6 +120,8 @@ def table(found: dict[str, dict[str, object]]) -> str:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    results = {name: column(name, sys.argv[1]) for name in COLUMNS}
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    results = json.loads(RESULTS.read_text())
+    for asked in sys.argv[2:] or COLUMNS:
+        results[asked] = fill(asked, results.get(asked, {}), sys.argv[1])
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     print(table(results))
