@@ -38,13 +38,20 @@ def collect_trials(experiment: str, folder: Path, results: Path, scale: str = "f
         place = folder / "trials" / scale / column.replace(":", "-").replace("/", "-")
         for file in place.glob("seed-*.json"):
             values = json.loads(file.read_text())["values"]
-            rows = {row: {score: _cut(v) for score, v in cells.items()} for row, cells in values.items()}
+            rows = {row: {score: cut(v) for score, v in cells.items()} for row, cells in values.items()}
             trials.setdefault(column, {})[file.stem.removeprefix("seed-")] = rows
     return {column: dict(sorted(trials[column].items(), key=lambda pair: int(pair[0]))) for column in sorted(trials)}
 
 
-def _cut(value: float | None) -> float | None:
-    """A number of seven digits."""
+def cut(value: float | None) -> float | None:
+    """Round a number to seven digits.
+
+    Args:
+        value: Any number; None stays None.
+
+    Returns:
+        The number as it is stored.
+    """
     if value is None:
         return None
     return float(f"{value:.7g}")

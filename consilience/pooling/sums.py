@@ -321,7 +321,7 @@ def whole_gram(totals: Sums) -> Tensor:
 
 
 def doubt(sums: Sums) -> str | None:
-    """Say why no rows can have these sums. Of a Gram matrix one triangle is sent, so that all are symmetric.
+    """Say why no rows can have these sums. One triangle of a Gram matrix is sent: none is asymmetric.
 
     Args:
         sums: As a client sent them.

@@ -1,7 +1,7 @@
 """Write results/table.json, the tables of README.md and bytes.svg: python experiments/exact/summary.py [FOLDER]
 
 FOLDER is where table.py kept its trials, which join those of results/table.json; without one the tables are written
-from results/table.json as it is.
+from results/table.json as it is. Rows of a column 'exact/tuned' take the place of the same rows of 'exact'.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from consilience.comparison.trials import (
     Cell,
     Trials,
     collect_trials,
+    cut,
     markdown_table,
     mean_with_interval,
     paired_difference,
@@ -32,6 +33,7 @@ RESPLIT = {"digits": 0.25, "heart_disease": 0.25} | dict.fromkeys(
     ("air_quality", "bike", "wine", "real_estate", "forest_fire"), 0.25
 )  # test rows / training rows, where seeds re-split one table
 ROWS = {"mnist": 10_000, "fashion_mnist": 10_000, "cifar10": 10_000, "femnist": 746}  # of the official test parts
+ROWS["femnist/300"] = 4_700
 
 TITLES = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 TITLES |= {"femnist": "FEMNIST, 50 writers", "heart_disease": "heart disease"}
@@ -108,6 +110,8 @@ def sent(values: Cell) -> str:
 def rows_of(data: str, map_name: str, split: str, network: str = "cnn") -> dict[str, tuple[str, str]]:
     """The rows of one data set's table, with where each was scored."""
     heads, linear, net = f"{data}/{map_name}/exact", f"{data}/{map_name}/{split}", f"{data}/{network}/{split}"
+    if split == "natural/300":
+        heads += "/300"
     if "+" in split:
         heads = linear
     label = network.upper()
@@ -334,6 +338,9 @@ def page(trials: Trials) -> str:
     for data, where in MAIN.items():
         if f"{data}/{where[0]}/exact" in trials:
             parts += [f"### {TITLES[data]}, {where[0]}, {where[1]}", table(trials, data, rows_of(data, *where))]
+    if "femnist/conv:1024/exact/300" in trials:
+        rows = rows_of("femnist", "conv:1024", "natural/300")
+        parts += ["### FEMNIST, 300 writers, conv:1024, natural/300", table(trials, "femnist/300", rows)]
     if "cifar10/conv:2048/exact" in trials:
         wide = {f"exact: {row}": ("cifar10/conv:2048/exact", row) for row in EXACT}
         parts += ["### CIFAR-10, conv:2048", table(trials, "cifar10", wide)]
@@ -349,9 +356,21 @@ def page(trials: Trials) -> str:
     return "\n\n".join(parts)
 
 
+def renew_tuned(trials: Trials, folder: Path) -> None:
+    """Put the rows of columns 'exact/tuned' in the place of those that were tuned before."""
+    for column, seeds in trials.items():
+        place = folder / "trials" / "full" / f"{column}/tuned".replace(":", "-").replace("/", "-")
+        for seed, rows in seeds.items():
+            file = place / f"seed-{seed}.json"
+            if column.endswith("/exact") and file.exists():
+                values = json.loads(file.read_text())["values"]
+                rows |= {row: {score: cut(v) for score, v in cells.items()} for row, cells in values.items()}
+
+
 def main(words: list[str]) -> None:
     if words:
         trials = collect_trials("exact/table", Path(words[0]), RESULTS)
+        renew_tuned(trials, Path(words[0]))
         RESULTS.write_text(json.dumps(trials, ensure_ascii=False, separators=(",", ":")) + "\n")
     trials = json.loads(RESULTS.read_text())
     replace_between(PAGE, BEGIN, page(trials), END)
