@@ -179,9 +179,9 @@ def sends() -> str:
 
 
 def threats() -> str:
-    """What the coordinator sees of one site under each method, in the open and under masks, and what sites get back."""
-    heads = ["method", "the coordinator sees of one site, plain", "under masks", "sites get back"]
-    rows = [line(heads), line(["---"] * 4)]
+    """What the coordinator sees of one site by method, in the open, under masks, with noise, and what comes back."""
+    heads = ["method", "the coordinator sees of one site, plain", "under masks", "with ε", "sites get back"]
+    rows = [line(heads), line(["---"] * 5)]
     for name, kind in ordered():
         if kind.bound:
             continue
@@ -193,7 +193,12 @@ def threats() -> str:
             back = "every site's part by name, or a student"
         elif not kind.sums and getattr(kind(), "distil", None) is None:
             back = "the model, of samples or parts without names where it has several"
-        rows.append(line([f"[`{name}`](methods/{name}.md)", kind.sends, masked, back]))
+        noisy = "no"
+        if kind.private:
+            noisy = "`--epsilon`"
+        elif kind.sends_inference:
+            noisy = "`DPSGD`"
+        rows.append(line([f"[`{name}`](methods/{name}.md)", kind.sends, masked, noisy, back]))
     return "\n".join(rows) + "\n"
 
 

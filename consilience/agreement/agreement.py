@@ -204,9 +204,12 @@ class Agreement:
     @property
     def disclosure(self) -> DisclosureRules:
         """The rules of disclosure, by name."""
+        rare = self.rare
+        if self.epsilon:
+            rare = "noise"
         return DisclosureRules(
             self.smallest,
-            self.rare,
+            rare,
             self.rows_per_parameter,
             self.few_outcomes,
             self.fewest_sites,

@@ -14,6 +14,7 @@ from torch import Tensor
 from consilience.agreement.agreement import FORMAT_1, Agreement
 from consilience.agreement.columns import Column
 from consilience.agreement.members import SITES, Study
+from consilience.agreement.promise import describe_promise
 from consilience.agreement.target import Target, lay_times
 from consilience.data.cells import Cells, Numbers, is_missing, number, read_table
 from consilience.data.columns import MOST_CLASSES
@@ -95,7 +96,7 @@ def agreement_text(a: Agreement, sends: str) -> str:
     template = "".join(line for line in lines if not line.startswith(absent))
     words |= {"target": target, "target_kind": TARGET_KINDS[a.kind], "columns": columns}
     text = template.format(**words, sends=sends, method_name=a.method)
-    return _with_options(text, a)
+    return _with_promise(_with_options(text, a), a)
 
 
 TARGET_KINDS = {  # the comment beside [target]
@@ -119,6 +120,22 @@ def _with_options(text: str, a: Agreement) -> str:
         place = text.index("\n", text.index(heading) + 1) + 1
         text = text[:place] + line + text[place:]
     return text
+
+
+def _with_promise(text: str, a: Agreement) -> str:
+    """The text with what a promise of privacy means, whichever of its fields stand there."""
+    promise = describe_promise(a).get("privacy")
+    if promise is None:
+        return text
+    where = "every site adds all of the noise"
+    if promise["noise"] == "once":
+        where = f"noise once, {promise['honest_sites']} honest sites' shares of it, under secure sums"
+    meant = (
+        f"# For each {promise['unit']}; neighbours: {promise['adjacency']} one; {where}.\n"
+        f"# Not covered: {'; '.join(promise['not_covered'])}.\n"
+    )
+    place = text.index("\n", text.index("\n[privacy]") + 1) + 1
+    return text[:place] + meant + text[place:]
 
 
 def study_text(study: Study) -> str:

@@ -171,7 +171,9 @@ def audit(
     canaries: Annotated[
         int | None, typer.Option(help="How many rows are invented, half of them put in; as many as there are rows.")
     ] = None,
-    delta: Annotated[float, typer.Option(help="δ of the promise that is put to the test.")] = 1e-5,
+    delta: Annotated[
+        float | None, typer.Option(help="δ of the promise that is put to the test; the study's, or 1e-5.")
+    ] = None,
     runs: Annotated[int, typer.Option(help="Over how many runs they are spread: more take longer, find more.")] = 10,
     seed: Annotated[int, typer.Option(help="Of the coins that decide which of them are in.")] = 0,
     out_: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the results, as JSON.")] = None,
@@ -182,7 +184,7 @@ def audit(
     guessed from what would have been sent.
     """
     from consilience.agreement.members import read
-    from consilience.study.audit import audit_site
+    from consilience.study.audit import DELTA, audit_site
     from consilience.study.proposal import consistent
     from consilience.study.rows import parts, rows_of
 
@@ -190,6 +192,8 @@ def audit(
     consistent(study.agreement)
     data, _ = rows_of(study.agreement, table, one_class=True)
     rows = parts(study.agreement, own_number(study), data).train
+    if delta is None:
+        delta = study.agreement.delta or DELTA
     with progress(True):
         found = audit_site(study.agreement, rows, canaries, delta, runs, seed)
     show_audit(study.agreement, len(rows.y), found)

@@ -139,6 +139,12 @@ def show_audit(agreement: Agreement, rows: int, found: Sequence[SiteAudit]) -> N
         f"Each ε is a lower bound at δ = {bound.delta:.2g} with {100 * bound.confidence:.0f} % confidence, by the "
         "one-run audit of Steinke, Nasr and Jagielski (2023); a better guesser may find more."
     )
+    promised = agreement.privacy
+    most = max(audit.bound.epsilon for audit in found)
+    if promised is not None and most > promised.epsilon:
+        say(f"THE PROMISE OF ε = {promised.epsilon:g} IS REFUTED: do not send anything, and tell us.", "red")
+    elif promised is not None:
+        say(f"The study's promise of ε = {promised.epsilon:g} at δ = {promised.delta:g} is not refuted.")
     say("Nothing was sent.")
 
 

@@ -203,6 +203,8 @@ def pool(
         say(remark, "yellow")
     if pooled.message and pooled.state:
         say(f"Next: sites run `consilience site fit {study_file.name} TABLE --message {message_path.name}`.")
+    elif study.agreement.privacy is not None:
+        say("Next: hand the model out. No statistics choose a temperature: sums of scores would leave without noise.")
     elif {*pooled.facts.sites} <= {site.name for site in study.active}:
         command = f"`consilience site statistics {study_file.name} {path.name} TABLE`"
         say(f"Next: send the model to the sites, who run {command}.")

@@ -52,7 +52,8 @@ class DisclosureRules:
 
     Attributes:
         smallest: The fewest rows of a cell that is shown, and of a site that takes part.
-        rare: What becomes of values that fewer rows have: merge, refuse, or keep in studies that agreed on no rule.
+        rare: What becomes of values that fewer rows have: merge, refuse, noise where noise hides them, or keep in
+            studies that agreed on no rule.
         rows_per_parameter: Training rows that a site needs for each parameter; 0: no such rule.
         outcomes: What becomes of classes that fewer rows are of: warn, or refuse.
         fewest_sites: The fewest sites whose replies are pooled, and by which two models differ.
@@ -80,6 +81,9 @@ class DisclosureRules:
             rules.append(Rule(RARE_VALUES, f"Values that fewer than {few} rows have are merged before a site fits."))
         elif self.rare == "refuse":
             rules.append(Rule(RARE_VALUES, f"A site with values that fewer than {few} rows have does not fit."))
+        elif self.rare == "noise":
+            says = "Rare values stay as they are, under noise: what becomes of one row may not depend on others."
+            rules.append(Rule(RARE_VALUES, says))
         if self.rows_per_parameter:
             per = f"{self.rows_per_parameter:g} training rows for each parameter of the model"
             rules.append(Rule(ROWS_PER_PARAMETER, f"A site needs {per}."))

@@ -17,6 +17,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.agreement.agreement import Agreement, from_fields
 from consilience.agreement.members import Study
+from consilience.agreement.promise import describe_promise
 from consilience.agreement.rehearsal import probe_rows
 from consilience.engines import threads_for, using_threads
 from consilience.engines.soundness import holds_finite, quietly
@@ -196,6 +197,7 @@ def model_file(model: Model, key: Ed25519PrivateKey) -> bytes:
         "agreement": agreement.fields,
         "facts": model.facts._asdict(),
         "settings": _settings(model.method, model.state),
+        **describe_promise(agreement),
     }
     if model.guarantee is not None:
         about["guarantee"] = model.guarantee.to_json()

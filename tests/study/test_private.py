@@ -41,6 +41,9 @@ def test_the_agreement_states_the_promise_and_others_are_as_before(tmp_path: Pat
     private = studies.agreement(tmp_path, **PRIVATE)
     text = agreement_text(private, "sums")
     assert "[privacy]" in text and "epsilon = 3.0" in text and "delta = 0.001" in text
+    assert "# For each row; neighbours: add or remove one; every site adds all of the noise." in text
+    assert "# Not covered: how many rows a site commits to" in text
+    assert any("under noise" in rule.says for rule in private.disclosure.listed() if rule.name == "rare values")
     plain = studies.agreement(tmp_path, method="exact", settings=())
     assert "epsilon" not in plain.fields and "[privacy]" not in agreement_text(plain, "sums")
     assert describe_promise(private)["privacy"]["simulated"] is False
@@ -115,6 +118,9 @@ def test_a_study_by_glm_spends_its_budget_in_four_rounds_of_files(
         (folder / "model").write_bytes(pooled.model)
         everybody, _ = rows_of(made.agreement, folder / "north.csv")
         predictions.append(read_model(folder / "model", made)(everybody.x)[0].exp())
+    stated = open_envelope(tmp_path / "private" / "model").header.about["privacy"]
+    assert (stated["epsilon"], stated["delta"], stated["unit"], stated["noise"]) == (300.0, 1e-3, "row", "site")
+    assert stated["adjacency"] == "add or remove" and stated["not_covered"] and not stated["simulated"]
     budget = read_budget(tmp_path / "private" / "n.ledger")
     assert [release.round for release in budget.releases] == [1, 2, 3, 4]
     assert epsilon_of(1e-3, budget.spent()) == pytest.approx(300.0, rel=1e-6)
