@@ -27,7 +27,7 @@ from consilience.training.augmentation import Augment
 from consilience.training.gradient import pass_of, statistics_in
 from consilience.training.guard import find_explosion
 from consilience.training.kernels import At, Kernel
-from consilience.training.shared import run_once
+from consilience.training.shared import once
 from consilience.training.stacked import take_rows
 from consilience.tree import Tree
 
@@ -82,6 +82,7 @@ class Pace(NamedTuple):
     uneven: bool
 
 
+@once
 def chain(
     task: Task,
     start: Posterior,
@@ -115,26 +116,6 @@ def chain(
         Diverged: if the weights of a client that runs alone are not finite at the end of an epoch.
         Exploded: if the task is guarded and its loss ends far above the start; under vmap the weights are NaN then.
     """
-    return run_once(
-        lambda: _run(task, start, client, kernel, epochs, batch, sample_at, client_epochs, augment, shuffle),
-        *(task, start, client.data, client.key, kernel),
-        *(epochs, batch, sample_at, client_epochs, augment, shuffle),
-    )
-
-
-def _run(
-    task: Task,
-    start: Posterior,
-    client: Client,
-    kernel: Kernel,
-    epochs: int,
-    batch: int,
-    sample_at: Collection[int],
-    client_epochs: Tensor | None,
-    augment: Augment | None,
-    shuffle: bool,
-) -> Trace:
-    """`chain`, of which nothing is remembered; of the client it reads rows and key."""
     like = centre(start, task.like).params
     vector = tree.ravel(like)
     first = vector

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import time
@@ -10,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from consilience import tree
 from consilience.tree import Tree
 
+P = ParamSpec("P")
 T = TypeVar("T", bound=Tree)
 BUDGET = 256 * 2**20  # bytes of values that are kept
 
@@ -126,6 +128,23 @@ def run_once(value: Callable[[], T], *made_from: Any) -> T:
     if shared is None or tree.under_vmap():
         return value()
     return shared.recall(value, made_from)
+
+
+def once(function: Callable[P, T]) -> Callable[P, T]:
+    """Make a function that is called once with equal arguments inside `share_training`.
+
+    Args:
+        function: Depends on its arguments alone.
+
+    Returns:
+        The function.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_once(lambda: function(*args, **kwargs), args, kwargs)
+
+    return call
 
 
 def _size(kept: _Kept) -> int:
