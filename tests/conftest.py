@@ -19,7 +19,7 @@ from consilience import cli
 pytest_plugins = ["costs"]
 PLOTS = [f"consilience.plots.{name}" for name in ("by_site", "plots", "predictions", "survival_curve", "trends")]
 PLOTS += [f"consilience.report.{name}" for name in ("forest", "prediction_sets", "reproduction_page")]
-LOOKED_AT = {"report", "experiments", "test_events.py", "test_damaged_cells.py"}  # tests that look at figures
+LOOKED_AT = {"report", "experiments", "test_events.py"}  # tests that look at figures
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # a red test stays red; no clock decides
 settings.load_profile("repeatable")
@@ -62,11 +62,15 @@ def no_drawing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training takes one step a pass: for tests of everything around it."""
+def hurried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training takes one step a pass and scores are resampled a few times: for tests of everything around them."""
+    if request.node.get_closest_marker("slow") is not None:
+        return
     module = importlib.import_module("consilience.training.chain")
     pace = module._pace
     monkeypatch.setattr(module, "_pace", lambda *words: pace(*words)._replace(steps=1, client_steps=1))
+    scores = importlib.import_module("consilience.metrics.scores")
+    monkeypatch.setattr(scores.intervals, "__defaults__", (40, 0))  # resamples, seed
 
 
 @pytest.fixture
@@ -82,7 +86,7 @@ def invoke(
     tmp_path: Path,
 ) -> Invoke:
     """The command line, run in an empty folder within this process; in a hurry, unless asked otherwise."""
-    if request.node.get_closest_marker("slow") is None and "unhurried" not in request.fixturenames:
+    if "unhurried" not in request.fixturenames:
         request.getfixturevalue("hurried")
     monkeypatch.chdir(tmp_path)
 

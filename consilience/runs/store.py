@@ -248,7 +248,7 @@ class Store:
         Raises:
             InputError: The file cannot be written.
         """
-        content = json.loads(as_json(value))
+        content = json.loads(json.dumps(_replace_not_finite(value), allow_nan=False))  # as it will be read
         self.write_json(name, {**content, "checksum": _checksum(content)})
 
     def write_report(self, report: dict[str, Any]) -> None:

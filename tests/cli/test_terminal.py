@@ -103,8 +103,8 @@ def test_no_run_waits_for_the_compiler_of_torch() -> None:
     """Its import takes longer than many a run; only compiled steps need it."""
     script = """
 import sys, consilience as co
-sites = co.datasets.moons(n=120).split(co.splits.iid(), 3)
-task = co.classification(co.models.mlp(sites.features, sites.classes, hidden=(4,)))
+sites = co.datasets.sine(n_per_site=20).split(co.splits.natural())
+task = co.regression(co.models.mlp(sites.features, hidden=(4,)))
 for engine in ("sequential", "vectorised", "parallel"):
     co.run(co.Mixture(co.CyclicalSGHMC(epochs=2, cycles=1)), task, sites, engine=engine)
 print("torch._dynamo" in sys.modules)

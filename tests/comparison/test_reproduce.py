@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,17 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     (tmp_path / "experiments" / "papers" / "notes.py").write_text("A = 1")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(params=["threads", pytest.param("processes", marks=pytest.mark.slow)])
+def workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several workers: threads in place of processes, each of which would import torch; processes in the slow suite."""
+
+    def threads(count: int, context: object, first: Callable[..., None], words: tuple[int]) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(count)
+
+    if request.param == "threads":
+        monkeypatch.setattr("consilience.comparison.reproduce.ProcessPoolExecutor", threads)
 
 
 def calls(folder: Path) -> list[str]:
@@ -123,6 +136,7 @@ def test_what_was_finished_before_a_stop_is_kept_and_gone_on_with(toy: Path) -> 
     assert whole["cells"][0]["per_seed"] == [1, 2, 3]
 
 
+@pytest.mark.usefixtures("workers")
 def test_two_workers_find_what_one_does(toy: Path) -> None:
     one = reproduce("papers/toy", [0, 1], None, toy / "one", None)
     (toy / "calls.txt").unlink()
@@ -147,10 +161,11 @@ def test_a_trial_that_diverges_costs_no_other(toy: Path, workers: int) -> None:
     assert len(calls(toy)) == run  # the same seed would go the same way
 
 
+@pytest.mark.usefixtures("workers")
 def test_a_mistake_ends_all_workers_and_keeps_what_is_finished(toy: Path) -> None:
     (toy / "stop.txt").touch()
     with pytest.raises(InputError, match="Stopped"):
-        reproduce("papers/toy", [2, *range(3, 200)], None, toy / "out", None, 2)
+        reproduce("papers/toy", [3, 2, *range(4, 200)], None, toy / "out", None, 2)
 
     assert len(calls(toy)) < 100  # of 396 that were handed in
     begun = [line.split()[:2] for line in calls(toy) if line.split()[1] != "2"]  # seed 2 is the mistake

@@ -50,11 +50,13 @@ def drawn(name: str, data_dir: str | None = None) -> Dataset:
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in DEAR else n for n in SMOKE])
+@pytest.mark.usefixtures("hurried")
 def test_every_row_is_filled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = load(name).columns
     check_column(name, next(c for c in columns[::-1] if "natural" not in c), monkeypatch)
 
 
+@pytest.mark.usefixtures("hurried")
 def test_every_row_of_small_images_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = load("oneshot/table").columns
     check_column("oneshot/table", next(c for c in columns if c.startswith("digits")), monkeypatch)
