@@ -19,6 +19,7 @@ from consilience import cli
 pytest_plugins = ["costs"]
 PLOTS = [f"consilience.plots.{name}" for name in ("by_site", "plots", "predictions", "survival_curve", "trends")]
 PLOTS += [f"consilience.report.{name}" for name in ("forest", "prediction_sets", "reproduction_page")]
+RESAMPLED = {"metrics", "scoring", "test_before.py"}  # tests that look at the intervals of scores
 LOOKED_AT = {"report", "experiments", "test_events.py"}  # tests that look at figures
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # a red test stays red; no clock decides
@@ -61,16 +62,24 @@ def no_drawing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
             monkeypatch.setattr(sys.modules[module], "svg", blank)
 
 
+@pytest.fixture(autouse=True)
+def few_resamples(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of a run are resampled a few times only, where no test looks at their intervals."""
+    if RESAMPLED & {request.path.name, *request.path.parts} or request.node.get_closest_marker("slow") is not None:
+        return
+    scores = sys.modules.get("consilience.metrics.scores")
+    if scores is not None:
+        monkeypatch.setattr(scores.intervals, "__defaults__", (40, 0))  # resamples, seed
+
+
 @pytest.fixture
 def hurried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training takes one step a pass and scores are resampled a few times: for tests of everything around them."""
+    """Training takes one step a pass: for tests of everything around it."""
     if request.node.get_closest_marker("slow") is not None:
         return
     module = importlib.import_module("consilience.training.chain")
     pace = module._pace
     monkeypatch.setattr(module, "_pace", lambda *words: pace(*words)._replace(steps=1, client_steps=1))
-    scores = importlib.import_module("consilience.metrics.scores")
-    monkeypatch.setattr(scores.intervals, "__defaults__", (40, 0))  # resamples, seed
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -62,10 +63,11 @@ def works_on(name: str, problem: str) -> bool:
 CASES = [(name, problem) for name in sorted(METHODS) for problem in PROBLEMS if works_on(name, problem)]
 
 
-def in_turn() -> list[object]:
+def in_turn(*, bounds: bool = True) -> list[Any]:
     """All cases; where a method has several problems, all but one of them slow: the first, the second, the first …"""
-    marked: list[object] = []
-    for place, name in enumerate(sorted(METHODS)):
+    marked = []
+    names = [name for name in sorted(METHODS) if bounds or not METHODS[name].bound]
+    for place, name in enumerate(names):
         problems = [problem for problem in PROBLEMS if works_on(name, problem)]
         for problem in problems:
             marks = [pytest.mark.slow] * (problem != problems[place % len(problems)])

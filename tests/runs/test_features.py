@@ -26,7 +26,7 @@ def on_relu(problem: str = "classification") -> tuple[co.Task, co.Sites]:
     return co.regression(network), sites
 
 
-@pytest.mark.parametrize(("name", "problem"), tiny.CASES)
+@pytest.mark.parametrize(("name", "problem"), tiny.in_turn())
 def test_every_method_runs_on_features(name: str, problem: str) -> None:
     task, sites = on_relu(problem)
     result = co.run(tiny.method(name), task, sites, rounds=1)

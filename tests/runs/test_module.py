@@ -15,7 +15,9 @@ from consilience.methods import METHODS
 from consilience.runs.module import Predictor, export_module, exported
 
 LINEAR = ("exact", "exact_tuned", "glm")
-TRACED = ("fedavg", "mixture", "beta", "evidence", "exact", "gaussian_product")
+QUICK = ("fedavg", "beta", "gaussian_product")  # one network, several, and draws of a Gaussian
+DEAR = ("mixture", "evidence", "exact")
+TRACED = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in DEAR)]
 POOLED = sorted(name for name, kind in METHODS.items() if kind.personal is Method.personal)
 
 
