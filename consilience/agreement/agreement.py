@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ class Agreement:
             return {name: value for name, value in fields.items() if name not in FORMAT_1}
         return fields
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """The same for the same content, however the file is laid out."""
         value = json.dumps(self.fields, sort_keys=True, ensure_ascii=False)
