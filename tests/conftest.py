@@ -52,13 +52,21 @@ def blank(name: str, alt: str, height: float, draw: object) -> str:
 @pytest.fixture(autouse=True)
 def no_drawing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures of reports stay blank where nobody looks at them."""
-    drawing = sys.modules.get("consilience.plots.drawing")  # matplotlib is not imported for this alone
-    if drawing is None or LOOKED_AT & {request.path.name, *request.path.parts}:
-        return
+    if not LOOKED_AT & {request.path.name, *request.path.parts}:
+        leave_blank(request, monkeypatch)
+
+
+@pytest.fixture
+def blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for a test among those that look at figures."""
+    leave_blank(request, monkeypatch)
+
+
+def leave_blank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.node.get_closest_marker("slow") is not None:
         return
     for module in PLOTS:
-        if module in sys.modules:
+        if module in sys.modules:  # matplotlib is not imported for this alone
             monkeypatch.setattr(sys.modules[module], "svg", blank)
 
 

@@ -40,6 +40,7 @@ def drawn(name: str, data_dir: str | None = None) -> Dataset:
         ("wine/mlp/iid/3/once", "FedAvg, MLP, 1 round"),
     ],
 )
+@pytest.mark.usefixtures("hurried")
 def test_every_kind_of_column_is_filled(column: str, row: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("consilience.datasets.load", drawn)
 

@@ -103,7 +103,9 @@ def test_vmap_over_weights_is_a_loop_over_them(name: str) -> None:
     assert not torch.allclose(alone[0], alone[1])
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "mobilenetv2_batchnorm" else n for n in QUICK]
+)
 def test_one_epoch_of_sgd_moves_all_weights(name: str) -> None:
     data = Data.of(Key(2).normal((8, *MNIST)), torch.arange(8) % 3)
     task = co.classification(model(name, MNIST, 3))

@@ -42,8 +42,22 @@ def test_without_a_paper_ours_stand_alone() -> None:
     assert "no numbers to compare" in page and "Difference" not in page and "<figure>" not in page
 
 
-@pytest.mark.parametrize("file", sorted(Path(__file__).parents[2].glob("experiments/*/results/*.json")), ids=str)
+KEPT = sorted(Path(__file__).parents[2].glob("experiments/*/results/*.json"))
+
+
+@pytest.mark.parametrize("file", KEPT, ids=str)
+@pytest.mark.usefixtures("blank_figures")
 def test_the_results_that_are_kept_can_be_shown(file: Path) -> None:
+    check_page(file)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", KEPT, ids=str)
+def test_the_results_that_are_kept_can_be_drawn(file: Path) -> None:
+    check_page(file)
+
+
+def check_page(file: Path) -> None:
     kept = json.loads(file.read_text())
     if "cells" in kept:
         page = reproduction_page(kept)

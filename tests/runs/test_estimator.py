@@ -29,6 +29,7 @@ REGRESSOR = co.FederatedRegressor(co.Mixture(co.Adam(rate=0.01, epochs=60, batch
 CHECKS = parametrize_with_checks([CLASSIFIER, REGRESSOR]).args
 # These ask for seven digits of numbers made in float32: the order in which a processor sums decides whether they pass.
 FINER = ("check_methods_subset_invariance", "check_methods_sample_order_invariance")
+LEARNING = ("check_classifiers_train", "check_regressors_train")  # these ask for a score
 
 
 def short(value: Any) -> str:
@@ -37,7 +38,9 @@ def short(value: Any) -> str:
 
 
 @pytest.mark.parametrize(CHECKS[0], [case for case in CHECKS[1] if short(case[1]) not in FINER], ids=short)
-def test_scikit_learn_accepts_them(estimator: Any, check: Any) -> None:
+def test_scikit_learn_accepts_them(estimator: Any, check: Any, request: pytest.FixtureRequest) -> None:
+    if short(check) not in LEARNING:
+        request.getfixturevalue("hurried")
     check(estimator)
 
 

@@ -21,12 +21,15 @@ from consilience.scoring.evaluate import Scorer
 RUN = ["scaffold", "--data", "moons", "--sites", "3", "--rounds", "3", "--no-bounds", "--model", "mortal:Net"]
 RUN += ["--set", "inference.epochs=2", "--set", "inference.batch=1000"]
 MORTAL = """
-import os, signal
+import os, shutil, signal
 from torch import nn
 class Net(nn.Linear):
     def forward(self, x):
         if os.path.exists(os.environ.get("DEADLY", "")):
             os.kill(os.getpid(), signal.SIGKILL)
+        last = os.environ.get("COPIED", "")
+        if os.path.exists(last) and not os.path.exists("killed"):
+            shutil.copytree(os.path.dirname(last), "killed")  # what a kill would leave behind
         return super().forward(x)
 """
 
@@ -36,18 +39,36 @@ def consilience(folder: Path, *words: str, **environment: str) -> subprocess.Com
     return subprocess.run(command, cwd=folder, env={**os.environ, **environment}, capture_output=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_bytes(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     (tmp_path / "mortal.py").write_text(MORTAL)
     assert invoke("run", *RUN, "--out", "whole")[0] == 0
     died = consilience(tmp_path, "run", *RUN, "--out", "killed", DEADLY=str(killed / "state.safetensors"))
+    assert died.returncode == -signal.SIGKILL
+    check_resumed(whole, killed, invoke)
+
+
+def test_what_a_kill_leaves_behind_ends_with_the_same_bytes(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder as it was while the second round trained."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("COPIED", str(tmp_path / "whole" / "state.safetensors"))
+    (tmp_path / "mortal.py").write_text(MORTAL)
+    assert invoke("run", *RUN, "--out", "whole")[0] == 0
+    monkeypatch.delenv("COPIED")
+    check_resumed(tmp_path / "whole", tmp_path / "killed", invoke)
+
+
+def check_resumed(whole: Path, killed: Path, invoke: Invoke) -> None:
     unfinished = json.loads((killed / "run.json").read_text())
     (killed / "state.safetensors.part").write_bytes(b"half a file")  # what a kill in mid-write leaves behind
 
     code, _, err = invoke("run", "--resume", "killed", "--model", "mortal:Net")
 
-    assert died.returncode == -signal.SIGKILL and unfinished["finished"] is False
+    assert unfinished["finished"] is False
     assert code == 0, err
     assert (killed / "state.safetensors").read_bytes() == (whole / "state.safetensors").read_bytes()
     assert (killed / "history.csv").read_bytes() == (whole / "history.csv").read_bytes()

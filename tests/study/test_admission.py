@@ -46,8 +46,19 @@ def test_every_rule_stands_in_the_table() -> None:
     assert as_markdown() in (ROOT / "docs" / "study.md").read_text(encoding="utf-8")  # `lies.as_markdown` writes it
 
 
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("name", LIES)
+def lies_at_doors() -> list[Any]:
+    """Every lie by files, and every other one over Flower, whose gate is the same; all of them in the slow suite."""
+    pairs = []
+    for place, name in enumerate(LIES):
+        pairs.append(pytest.param(name, by_files, id=f"{name}-files"))
+        marks = [needs_flower]
+        if place % 2:
+            marks.append(pytest.mark.slow)
+        pairs.append(pytest.param(name, by_flower, id=f"{name}-flower", marks=marks))
+    return pairs
+
+
+@pytest.mark.parametrize(("name", "door"), lies_at_doors())
 def test_every_lie_is_refused_at_either_door_with_the_same_sentence(
     name: str, door: Any, homes: Callable[[str], tuple[Study, Path]], tmp_path: Path
 ) -> None:

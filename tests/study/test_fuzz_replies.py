@@ -121,7 +121,10 @@ def fuzz(door: Any, base: str, seeds: range, home: tuple[Study, Path], folder: P
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("base", STUDIES)
 def test_a_few_changed_replies(base: str, door: Any, homes: Any, tmp_path: Path) -> None:
-    fuzz(door, base, range(4), homes(base), tmp_path)
+    seeds = range(4)
+    if door is by_flower:
+        seeds = range(2)  # a message takes longer than a file, and passes the same gate
+    fuzz(door, base, seeds, homes(base), tmp_path)
 
 
 @pytest.mark.slow
