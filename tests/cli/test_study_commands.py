@@ -52,7 +52,7 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
         "this is the mixture (β = 0)" in pooled and "Pooled from north, south, west, 252 rows" in pooled
     )  # 3 × 0.7 × 120
     assert "Chosen by statistics of north, south, west: " in chosen
-    assert "24 test rows" in judged and "calibration_slope" in judged
+    assert "24 test rows" in judged and "Calibration slope" in judged
     assert "give --study to check" in unchecked and "give --study to check" not in judged
     page = (place.root / "west" / "west.html").read_text()
     assert "they stay here" in page and "Calibration slope" in page and "Provenance" in page
@@ -347,7 +347,7 @@ BAD_TABLES: list[tuple[Callable[[str], str], str]] = [
     (lambda text: text.replace("age", "years", 1), "has no column 'age'"),
     (lambda text: text.splitlines()[0], "has 0 rows under its header"),
     (lambda text: "\n".join(text.splitlines()[:2]), "has 1 rows"),
-    (lambda text: "", "has 0 rows"),
+    (lambda text: "", "is empty: a table has a header row"),
     (lambda text: text.replace("yes", "no"), "'died' is 'no' in every row"),
     (lambda text: text.replace(",a,", ",7,"), "none of the agreed a, b, c"),
     (lambda text: text.replace(",", ";", 7), "seems to separate its columns"),
