@@ -88,6 +88,7 @@ def hurried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     module = importlib.import_module("consilience.training.chain")
     pace = module._pace
     monkeypatch.setattr(module, "_pace", lambda *words: pace(*words)._replace(steps=1, client_steps=1))
+    monkeypatch.setattr("consilience.engines.processes.usual_workers", lambda jobs: 1)  # other processes do not hurry
 
 
 @pytest.fixture

@@ -50,6 +50,10 @@ def compare(
     privacy: PrivacyOptions,
     cohort: CohortOptions,
     compute: ComputeOptions,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of seeds to run at a time; one per core by default, from four seeds on."),
+    ] = None,
     out_: Annotated[
         Path | None, typer.Option("--out", help="Folder for the results; run again with the same folder to continue.")
     ] = None,
@@ -59,6 +63,7 @@ def compare(
     from consilience.comparison.export import write_comparison
     from consilience.comparison.plan import Plan, parse_seeds
     from consilience.comparison.running import compare_plan
+    from consilience.engines import processes
     from consilience.report.table import comparison_table
     from consilience.runs.recipe import run_folder
     from consilience.runs.store import Store
@@ -81,10 +86,15 @@ def compare(
     say_files(plan.recipe, not as_json)
     say_features(plan.recipe, network.model, network.features, not as_json)
     plan.check()
+    if workers is None:
+        workers = 1
+        if compute.device == "cpu":
+            workers = processes.usual_workers(len(plan.splits) * len(plan.seeds))
     store = Store(out_ or run_folder("compare", rows.data))
     with lock_folder(store.folder):
         with stoppable(store.folder), live(not as_json) as show:
-            comparison = compare_plan(plan, store.folder, reference, lambda now: show(comparison_table(now.to_json())))
+            print_row = lambda now: show(comparison_table(now.to_json()))
+            comparison = compare_plan(plan, store.folder, reference, print_row, workers)
         write_comparison(comparison, store.folder)
     value = comparison.to_json()
     print_report(value, comparison_table(value), f"Report: {store.folder / 'report.html'}", as_json)

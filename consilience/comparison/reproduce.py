@@ -11,9 +11,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -24,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from consilience.disk.locks import locking
-from consilience.engines.workers import share_cores
+from consilience.engines.processes import run_in_processes
 from consilience.errors import Diverged, InputError, unknown_name
 from consilience.progress import track
 from consilience.runs.store import FORMAT, Store
@@ -201,28 +199,9 @@ def _trials(
     name: str, missing: Sequence[tuple[str, int]], scale: str, data_dir: str | None, workers: int
 ) -> Iterator[tuple[str, int, Values | Diverged]]:
     """Every trial as it ends; one that diverged is handed on, and after any other error no more are begun."""
-    if workers == 1 or len(missing) == 1:
-        for column, seed in missing:
-            yield column, seed, _trial(name, column, seed, scale, data_dir)
-        return
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), share_cores, (workers,))
-    try:
-        jobs = {pool.submit(_trial, name, c, s, scale, data_dir): (c, s) for c, s in missing}
-        first: BaseException | None = None
-        for job in as_completed(jobs):
-            if job.cancelled():
-                continue
-            error = job.exception()
-            if error is None:
-                yield *jobs[job], job.result()
-            elif first is None:
-                first = error
-                for other in jobs:
-                    other.cancel()  # what runs already goes on, and is kept
-        if first is not None:
-            raise first
-    finally:
-        pool.shutdown(cancel_futures=True)  # what nobody will wait for is not begun
+    jobs = [(name, column, seed, scale, data_dir) for column, seed in missing]
+    for (_, column, seed, *_), outcome in run_in_processes(_trial, jobs, workers):
+        yield column, seed, outcome
 
 
 def _trial(name: str, column: str, seed: int, scale: str, data_dir: str | None) -> Values | Diverged:

@@ -29,9 +29,12 @@ from consilience.engines import choose_engine
 from consilience.engines.participation import Participation
 from consilience.engines.participation import check as check_participation
 from consilience.engines.participation import participation as as_participation
+from consilience.engines.processes import run_in_processes
 from consilience.errors import InputError, refuse_damage, unknown_name
 from consilience.method import Method
+from consilience.methods import register_plugins
 from consilience.models.remembered import remember_values
+from consilience.plugins import any_plugins
 from consilience.progress import track
 from consilience.runs.callbacks import OnRound, observing
 from consilience.runs.provenance import check
@@ -73,6 +76,7 @@ def compare(
     test: float = 0.2,
     columns: str | Path | None = None,
     on_round: OnRound | None = None,
+    workers: int = 1,
 ) -> Comparison:
     """Run several methods on the same splits and seeds.
 
@@ -118,6 +122,8 @@ def compare(
         test: The share of rows held out for testing.
         columns: A columns.toml that says how CSV files are read.
         on_round: Is called with a `RoundEvent` after every round of every run.
+        workers: How many seeds run at a time, each in a process of its own with its part of the cores. With several, a
+            script calls this below `if __name__ == "__main__":`, and nobody can be told of rounds.
 
     Returns:
         The comparison: `rows`, `to_json()`, `to_frame()`, and the table as `str()`.
@@ -125,6 +131,8 @@ def compare(
     Raises:
         InputError: A method, setting, split or data set is unknown, or `out` holds something else.
     """
+    if workers > 1 and on_round is not None:
+        raise InputError("Rounds in other processes are told to nobody here: leave out `on_round`, or `workers`.")
     reading, named = merge_reading(Reading(), columns)
     recipe = Recipe(
         data=data,
@@ -164,11 +172,11 @@ def compare(
     ).choose_network(model, features)
     with observing(on_round):
         if out is not None:
-            comparison = compare_plan(plan, out, reference)
+            comparison = compare_plan(plan, out, reference, workers=workers)
             write_comparison(comparison, out)
             return comparison
         with tempfile.TemporaryDirectory() as folder:
-            return compare_plan(plan, folder, reference)
+            return compare_plan(plan, folder, reference, workers=workers)
 
 
 def as_seeds(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
@@ -196,6 +204,7 @@ def compare_plan(
     folder: str | Path,
     reference: str | None = None,
     on_row: Callable[[Comparison], None] | None = None,
+    workers: int = 1,
 ) -> Comparison:
     """Run what is not yet in a folder.
 
@@ -203,7 +212,8 @@ def compare_plan(
         plan: What to run.
         folder: Where every cell is kept as soon as it exists.
         reference: The row that the others are paired with; the first that is not a bound if None.
-        on_row: Called with the comparison so far after every row.
+        on_row: Called with the comparison so far after every row; with several workers, after every seed.
+        workers: How many seeds run at a time, each in a process of its own.
 
     Returns:
         The comparison.
@@ -221,16 +231,56 @@ def compare_plan(
     if resumed:  # cells of versions without checksums may hold anything
         damage = f"A file in {store.folder / 'cells'} is damaged: delete that folder, and its rows are run again."
         progress.reading = lambda: refuse_damage(damage)
+    if workers > 1:
+        for split, seed in _run_missing(plan, rows, store, workers):
+            for problem, cells, baselines in _fill(_recipe(plan, split, seed), rows[split], plan, store):
+                progress.add(split, seed, problem, cells, baselines)
+            if on_row is not None:
+                on_row(progress.summarise())
     for split in track(plan.splits, "split"):
         for seed in track(plan.seeds, "seed"):
-            recipe = dataclasses.replace(plan.recipe, split=split, seed=seed)
             with remember_values(), share_training():  # rows that share replies predict with the same models
-                for problem, cells, baselines in _fill(recipe, rows[split], plan, store):
-                    progress.baselines[split][seed] = baselines
-                    progress.add(split, seed, problem, cells)
-                    if on_row is not None and cells:
+                for problem, cells, baselines in _fill(_recipe(plan, split, seed), rows[split], plan, store):
+                    progress.add(split, seed, problem, cells, baselines)
+                    if on_row is not None and cells and workers == 1:
                         on_row(progress.summarise())
     return progress.summarise()
+
+
+def _run_missing(
+    plan: Plan, rows: Mapping[str | None, Sequence[Row]], store: Store, workers: int
+) -> Iterator[tuple[str | None, int]]:
+    """The splits and seeds that a folder did not have whole, as they are finished by other processes."""
+    every = [(split, seed) for split in plan.splits for seed in plan.seeds]
+    jobs = []
+    for split, seed in every:
+        place = _place(_recipe(plan, split, seed))
+        if any(not (store.folder / f"{place}/{slug(r.word)}.json").exists() for r in rows[split]):
+            jobs.append((plan, split, seed, store.folder))
+    finished = run_in_processes(_run_seed, jobs, workers)
+    for _ in track(jobs, "seed"):
+        (_, split, seed, _), _ = next(finished)
+        yield split, seed
+    next(finished, None)  # the processes end
+
+
+def _run_seed(plan: Plan, split: str | None, seed: int, folder: Path) -> None:
+    """In a process of its own: what is missing of a split and seed, each row written as soon as it exists."""
+    if any_plugins():
+        register_plugins()
+    with remember_values(), share_training():
+        for _ in _fill(_recipe(plan, split, seed), plan.rows(split), plan, Store(folder)):
+            pass
+
+
+def _recipe(plan: Plan, split: str | None, seed: int) -> Recipe:
+    """The problem of one split and seed."""
+    return dataclasses.replace(plan.recipe, split=split, seed=seed)
+
+
+def _place(recipe: Recipe) -> str:
+    """Where the cells of one split and seed are."""
+    return f"cells/{slug(recipe.split or 'default')}/{recipe.seed}"
 
 
 class _Progress:
@@ -248,17 +298,20 @@ class _Progress:
         self.baselines: dict[str | None, dict[int, Json]] = {split: {} for split in plan.splits}
         self.reading: Callable[[], AbstractContextManager[None]] = nullcontext
 
-    def add(self, split: str | None, seed: int, problem: Problem, cells: Cells) -> None:
+    def add(self, split: str | None, seed: int, problem: Problem, cells: Cells, baselines: Json) -> None:
+        self.baselines[split][seed] = baselines
         self.cells[split][seed] = cells
         self.problems[split][seed] = problem
 
     def summarise(self) -> Comparison:
         parts = []
-        for split, cells in self.cells.items():
+        for split, known in self.cells.items():
+            seeds = [seed for seed in self.plan.seeds if seed in known]  # whichever was finished first
+            cells = {seed: known[seed] for seed in seeds}
             if any(cells.values()):
-                problems = list(self.problems[split].values())
+                problems = [self.problems[split][seed] for seed in seeds]
                 with self.reading():
-                    lines = [value for value in self.baselines[split].values() if value]
+                    lines = [self.baselines[split][seed] for seed in seeds if self.baselines[split][seed]]
                     rows = self.rows[split]
                     parts.append(summarise_part(rows, cells, problems, self.reference, self.fixed_test, lines))
         return Comparison(
@@ -290,7 +343,7 @@ def _fill(recipe: Recipe, rows: Sequence[Row], plan: Plan, store: Store) -> Iter
 
     A folder that an older version finished has no such lines.
     """
-    place = f"cells/{slug(recipe.split or 'default')}/{recipe.seed}"
+    place = _place(recipe)
     files = {r.word: f"{place}/{slug(r.word)}.json" for r in rows}
     cells = {word: _read_cell(store, file, word) for word, file in files.items() if (store.folder / file).exists()}
     lines: Json = {}

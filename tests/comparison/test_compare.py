@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import shutil
 import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from consilience.comparison.plan import Plan, parse_seeds
 from consilience.comparison.row_summary import RowSummary, join_seeds, over_seeds, summarise_row
 from consilience.comparison.rows import PRESETS, Row, changed_settings, has, method_row, read_settings, row
 from consilience.comparison.running import compare_plan
+from consilience.engines import processes
 from consilience.errors import InputError
 from consilience.formats.settings import describe
 from consilience.methods import METHODS
@@ -43,6 +45,7 @@ from consilience.training import chain
 MOONS = Recipe(data="moons", model="linear", sites=3, calibration=10)
 SHORT = ("inference.epochs=2", "inference.batch=200", "inference.cycles=1", "inference.samples=1")
 CALLS: list[int] = []
+CELLS = "cells/dirichlet-0.5"
 
 
 @dataclass(frozen=True)
@@ -513,3 +516,36 @@ def test_a_dash_in_a_table_is_explained() -> None:
     explained = [warning for warning in summary.warnings if "NLL not finite" in warning]
     assert [warning.split(":")[0].split(", ")[1] for warning in explained] == ["seed 1", "seed 2"]
     assert "Set a smaller rate" in explained[0]
+
+
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_seeds_side_by_side_give_what_seeds_in_turn_give(
+    real: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes, or one that takes the last seed first; an earlier start left a seed half finished."""
+    if not real:
+        jump = lambda work, jobs, workers: ((job, work(*job)) for job in reversed(jobs))
+        monkeypatch.setattr("consilience.comparison.running.run_in_processes", jump)
+    made = plan("mixture", "bcm", seeds=(0, 1, 2))
+    alone, beside = tmp_path / "alone", tmp_path / "beside"
+    expected = compare(made, alone)
+    shutil.copytree(alone, beside)
+    shutil.rmtree(beside / CELLS / "0")
+    shutil.rmtree(beside / CELLS / "2")
+    (beside / CELLS / "1" / "mixture.json").unlink()
+    seeds: list[tuple[int, ...]] = []
+
+    found = compare_plan(made, beside, on_row=lambda now: seeds.append(now.parts[0].rows[0].seeds), workers=2)
+
+    assert without_times(found.to_json()) == without_times(expected)
+    assert [len(known) for known in seeds] == [1, 2, 3] and seeds[-1] == (0, 1, 2)
+
+
+def test_few_seeds_stay_in_one_process_and_many_get_every_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "cores", lambda: 3)
+    assert [processes.usual_workers(jobs) for jobs in (1, 3, 4, 100)] == [1, 1, 3, 3]
+
+
+def test_rounds_of_other_processes_cannot_be_told() -> None:
+    with pytest.raises(InputError, match="leave out `on_round`, or `workers`"):
+        co.compare("mixture", data="moons", workers=2, on_round=print)
