@@ -29,6 +29,7 @@ from benchmarks import (
     merging,
     private,
     protocols,
+    reading,
     squares,
     start,
     sums,
@@ -38,7 +39,7 @@ from benchmarks.timing import machine
 PARTS: dict[str, ModuleType] = {
     **{"protocols": protocols, "floor": floor, "loaded": loaded, "convolutions": convolutions},
     **{"engines": engines, "growth": growth},
-    **{"squares": squares, "merging": merging, "ensemble": ensemble, "coresets": coresets},
+    **{"squares": squares, "reading": reading, "merging": merging, "ensemble": ensemble, "coresets": coresets},
     **{"sums": sums, "private": private, "start": start},
 }
 PAGE, BEGIN, END = (
@@ -93,7 +94,7 @@ def main() -> None:
     words.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all by default")
     words.add_argument("--scale", type=float, default=0.1, help="share of MNIST's rows in the protocols; others by it")
     words.add_argument("--threads", type=int, default=1, help="torch's threads, for both sides of the protocols")
-    words.add_argument("--repeats", type=int, default=5, help="runs of each row, alternating; medians are shown")
+    words.add_argument("--repeats", type=int, default=3, help="runs of each row, alternating; medians are shown")
     words.add_argument(
         "--peers", action="store_true", help="measure FedJAX and pfl beside us, in their own environments"
     )

@@ -142,7 +142,7 @@ def measure(options: Namespace) -> dict[str, Any]:
         for shape in (GREY, COLOUR):
             for name in (*PLAIN, *OTHERS):
                 about = f"{name}, {' × '.join(map(str, shape))}"
-                results[about] = measure_network(name, shape, max(options.repeats, 5))
+                results[about] = measure_network(name, shape, options.repeats)
     return results
 
 

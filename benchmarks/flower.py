@@ -27,9 +27,9 @@ def partitions(folder: Path, clients: int, data_dir: str | None) -> str:
     """600 MNIST rows a client in a file each; drawn ones where MNIST is not there."""
     import numpy
 
-    from benchmarks.problems import _rows
+    from benchmarks.problems import load_rows
 
-    rows, source = _rows("mnist", data_dir)
+    rows, source = load_rows("mnist", data_dir)
     if len(rows.x) < clients * ROWS:
         raise SystemExit(f"{clients} clients need {clients * ROWS} rows.")
     for k in range(clients):

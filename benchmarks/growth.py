@@ -17,7 +17,7 @@ from consilience.data import Data
 
 TITLE = "Growth"
 CLIENTS, ROWS, FEATURES, ROUNDS = (10, 100, 1_000, 10_000), 60, 64, 2
-MANY, FEW_ROWS, FEW_FEATURES = (25_000, 100_000), 20, 20
+MANY, FEW_ROWS, FEW_FEATURES = (10_000, 100_000), 20, 20
 MEMORY, RISE = 4.0, 1.1  # GB at 10 000 clients; time per client against 10 clients
 
 

@@ -23,7 +23,7 @@ from consilience.models import model
 from consilience.parties import Client
 
 TITLE = "Private steps"
-ROWS, BATCH, STEPS, SHAPE, CLASSES = 2000, 100, 20, (1, 28, 28), 10
+ROWS, BATCH, STEPS, SHAPE, CLASSES = 2000, 100, 10, (1, 28, 28), 10
 TARGET = 2.0  # wanted: × a bare step, for perceptrons
 
 

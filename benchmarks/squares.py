@@ -18,7 +18,7 @@ import numpy as np
 
 TITLE = "Growth of what once grew with the square"
 LINEAR = 2.2  # wanted: at most, for twice the size
-SIZES = {"sites": (100, 200), "columns": (1_000, 2_000), "rehearsal": (1, 2), "rows": (50_000, 100_000)}
+SIZES = {"sites": (50, 100), "columns": (1_000, 2_000), "rehearsal": (1, 2), "rows": (50_000, 100_000)}
 WORDS = {
     "sites": "`run mixture`, sites of 20 rows",
     "columns": "`study new`, columns",
@@ -49,7 +49,9 @@ def columns():
 def rehearsal():
     agreed = tuple(Column(f"c{i}") for i in range(10))
     for _ in range(size):
-        rehearse(Agreement("trial", "", Target("y", ("no", "yes")), agreed, model="mlp", method="coreset", rounds=1))
+        target = Target("y", ("no", "yes"))
+        agreement = Agreement("trial", "", target, agreed, model="mlp", method="coreset", settings=())
+        rehearse(agreement)
 def rows():
     co.data.from_csv(folder / "0.csv", "y", sites=5)
 begin = time.process_time()

@@ -51,6 +51,7 @@ def read_feature(
     as_text: bool,
     unknown: Collection[str] = (),
     categories: Sequence[str] | None = None,
+    values: Numbers | None = None,
 ) -> Column:
     """Read a column as numbers, or as categories where no cell is a number.
 
@@ -61,6 +62,7 @@ def read_feature(
         as_text: Whether numbers are categories too.
         unknown: Texts that mean missing.
         categories: The categories, where they are known in advance.
+        values: The cells as numbers, where they were read already.
 
     Returns:
         The column.
@@ -68,7 +70,12 @@ def read_feature(
     Raises:
         InputError: A cell is missing or not a number where it should not be, or there are too many categories.
     """
-    gaps = cells.empty(unknown)
+    if values is None:
+        values = cells.numbers()
+    gaps = np.zeros(len(cells), dtype=np.bool_)
+    numeric = any(number(text) is not None for text in unknown)
+    if numeric or not np.isfinite(values).all():  # the usual spellings of "missing" are not numbers
+        gaps = cells.empty(unknown)
     if gaps.all():
         raise InputError(f"Column '{name}' is empty at every site: leave it out with drop=[{name!r}] (--drop {name}).")
     if missing == "refuse" and gaps.any():
@@ -77,7 +84,6 @@ def read_feature(
             "pass missing='mean' (--missing mean)."
         )
     if not as_text and categories is None:
-        values = cells.numbers()
         if not np.isnan(values[~gaps]).all():
             return _read_numbers(name, cells, values, gaps)
         _check_commas(name, cells)

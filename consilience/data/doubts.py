@@ -139,7 +139,9 @@ class Doubt(NamedTuple):
         return f"{self.what}: {self.remedy}."
 
 
-def doubts_of(name: str, cells: Cells, site: Tensor | None = None, target: bool = False) -> Iterator[Doubt]:
+def doubts_of(
+    name: str, cells: Cells, site: Tensor | None = None, target: bool = False, values: Numbers | None = None
+) -> Iterator[Doubt]:
     """Say what may be wrong with a column, and what to do.
 
     Args:
@@ -147,11 +149,13 @@ def doubts_of(name: str, cells: Cells, site: Tensor | None = None, target: bool 
         cells: Its cells.
         site: The site of every row; one for all if None.
         target: Whether it is the column to predict.
+        values: The cells as numbers, where they were read already.
 
     Yields:
         One doubt after another.
     """
-    values = cells.numbers()
+    if values is None:
+        values = cells.numbers()
     for text, rows in sentinels(cells, values):
         yield Doubt(
             f"Column '{name}' holds {text} in {rows:,} of {len(cells):,} rows, far from its other values",

@@ -188,22 +188,17 @@ def _read_dataset(paths: Sequence[Path], targets: tuple[str, str | None], outcom
     tables.clear()
     if reading.group is not None:
         names, site = _groups(reading.group, cells.pop(reading.group))
-    for name in cells:
+    columns = []
+    for name in list(cells):
         cells[name] = cells[name].respelt(dict(reading.same_of(name)))
-        for doubt in doubts_of(name, cells[name], site, name in targets):
+        values = cells[name].numbers()
+        for doubt in doubts_of(name, cells[name], site, name in targets, values):
             warnings.warn(str(doubt), stacklevel=4)
-    names_of_features = [name for name in cells if name not in targets]
-    columns = [
-        read_feature(
-            name,
-            cells.pop(name),
-            reading.missing,
-            name in reading.text,
-            reading.unknown,
-            reading.categories_of(name),
-        )
-        for name in names_of_features
-    ]
+        if name not in targets:
+            categories = reading.categories_of(name)
+            as_text = name in reading.text
+            own = cells.pop(name)
+            columns.append(read_feature(name, own, reading.missing, as_text, reading.unknown, categories, values))
     class_names = None
     if outcome:
         y = read_outcome(cells, targets, outcome)
