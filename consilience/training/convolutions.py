@@ -1,8 +1,7 @@
 """The gradient of a plain convolutional network by the chain rule, written out, with the channels last in memory.
 
 The images themselves get no gradient, ReLU is passed where pooling has left one number of a window, and all is written
-into one flat vector that stays. A single channel, which torch's convolutions are slow for, is unfolded: the gradient of
-its filters is then one matrix product.
+into one flat vector that stays.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from consilience import tree
 from consilience.data.sites import Data
@@ -99,24 +97,9 @@ def write_stage(
         window = stage.window
         delta = pool_backward(delta, passed.responses, window, window, (0, 0), (1, 1), False, passed.places)
     x = passed.inputs
-    if x.shape[1] == 1 and not by_inputs:
-        _write_unfolded(stage, x, delta, gradients[stage.weight])
-        return delta
     geometry = (stage.stride, stage.padding, (1, 1), False, (0, 0), 1)
     by_x, by_weight, _ = convolution_backward(delta, x, params[stage.weight], None, *geometry, (by_inputs, True, False))
     gradients[stage.weight].copy_(by_weight)
     if by_inputs:
         return by_x  # type: ignore[no-any-return]
     return delta
-
-
-def _write_unfolded(stage: Stage, x: Tensor, delta: Tensor, gradient: Tensor) -> None:
-    """The gradient of the filters of one channel: a product of what comes back with all patches that they saw."""
-    _, outputs, height, width = delta.shape
-    down, right = stage.padding
-    image = pad(x[:, 0], (right, right, down, down))
-    rows, lines, columns = image.stride()
-    strides = (lines, columns, rows, lines * stage.stride[0], columns * stage.stride[1])
-    patches = image.as_strided((*gradient.shape[2:], len(x), height, width), strides).reshape(gradient[0].numel(), -1)
-    places = delta.permute(0, 2, 3, 1).reshape(-1, outputs)
-    torch.mm(places.mT, patches.mT, out=gradient.view(outputs, -1))
