@@ -19,6 +19,7 @@ from rich.table import Table
 
 import consilience as co
 from benchmarks import (
+    comparison,
     convolutions,
     coresets,
     engines,
@@ -38,7 +39,7 @@ from benchmarks.timing import machine
 
 PARTS: dict[str, ModuleType] = {
     **{"protocols": protocols, "floor": floor, "loaded": loaded, "convolutions": convolutions},
-    **{"engines": engines, "growth": growth},
+    **{"engines": engines, "comparison": comparison, "growth": growth},
     **{"squares": squares, "reading": reading, "merging": merging, "ensemble": ensemble, "coresets": coresets},
     **{"sums": sums, "private": private, "start": start},
 }
