@@ -415,4 +415,5 @@ def _join(columns: Sequence[Column]) -> tuple[Tensor, tuple[str, ...], tuple[tup
             names.append(f"{column.name} missing")
             values.append(column.gaps.double().unsqueeze(1))
         start += len(column.names)
-    return narrow(torch.cat(values, dim=1)), tuple(names), tuple(gaps)
+    narrowed = [narrow(column) for column in values]  # one by one: in all they would be there three times
+    return torch.cat(narrowed, dim=1), tuple(names), tuple(gaps)
