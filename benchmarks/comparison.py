@@ -29,7 +29,8 @@ def scores(comparison: Comparison) -> list[Any]:
 
 def measure(options: Namespace) -> dict[str, Any]:
     count = max(2, round(SEEDS * min(options.scale * 10, 1)))
-    plan = Plan(ROWS, Recipe(data="digits", model="linear"), seeds=tuple(range(count)), common=SHORT, bounds=False)
+    recipe = Recipe(data="moons", model="linear", sites=3)
+    plan = Plan(ROWS, recipe, seeds=tuple(range(count)), common=SHORT, bounds=False)
     taken = {}
     found = {}
     for workers in (1, cores()):

@@ -38,7 +38,7 @@ def run_in_processes(
 
     Args:
         work: A function of a module, called with the parts of a job.
-        jobs: What it is called with; everything in them can be pickled.
+        jobs: What it is called with; processes hand each other all of it.
         workers: How many processes; one is this process.
 
     Yields:
