@@ -14,9 +14,12 @@ from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.pooling.derivatives import Quadratic, differentiate
+from consilience.pooling.noisy import shrink_eigenvalues
 from consilience.pooling.noisy_derivatives import (
     NoisyDerivatives,
     Normal,
+    Population,
+    Target,
     as_weights,
     contrast_prior,
     contrasts,
@@ -28,6 +31,7 @@ from consilience.pooling.noisy_derivatives import (
     read_derivatives,
     scale_of,
     sum_derivatives,
+    unknown_variances,
 )
 from consilience.pooling.sums import square_matrix
 from consilience.privacy.mechanisms import Privacy, Released
@@ -122,6 +126,41 @@ def test_at_0_the_hessian_holds_the_gram_matrix() -> None:
     assert torch.allclose(gram_of(seen, 3), rows.mT @ rows)
 
 
+@pytest.mark.parametrize(("deviation", "known"), [(0.5, 1.0), (8.0, 0.35)])
+def test_what_shrinking_leaves_unknown_is_what_simulation_finds(deviation: float, known: float) -> None:
+    """Eigenvalues 5 to 60 in 10 dimensions, 100 draws of noise: the mean square of what is off the diagonal of H in A's
+    eigenbasis, in units of τ², is 1.0 and 0.31 (400 draws); the formula says 0.99 and 0.41.
+    """
+    generator = torch.Generator().manual_seed(0)
+    spectrum = torch.linspace(5, 60, 10).double()
+    var = torch.tensor(deviation**2).double()
+    found = said = 0.0
+    for _ in range(100):
+        turn = torch.linalg.qr(torch.randn(10, 10, generator=generator).double())[0]
+        drawn = deviation * torch.randn(10, 10, generator=generator).double()
+        hessian = (turn * spectrum) @ turn.mT
+        values, basis = torch.linalg.eigh(hessian + (drawn + drawn.mT) / math.sqrt(2))
+        unknown = unknown_variances(values, shrink_eigenvalues(values, var), var)
+        said += float((unknown.sum() - unknown.trace()) / var / 9000)
+        inside = (basis.mT @ hessian @ basis) ** 2
+        found += float((inside.sum() - inside.trace()) / var / 9000)
+        assert torch.allclose(unknown, unknown.mT) and float(unknown.min()) >= 0
+    assert found == pytest.approx(known, abs=0.12)
+    assert said == pytest.approx(found, abs=0.2)
+
+
+def test_what_is_unknown_of_a_step_is_all_of_the_noise_where_nothing_is_shrunk() -> None:
+    """K(w) = τ²(‖w‖²I + wwᵀ) for eigenvalues far apart."""
+    hessian = torch.diag(torch.tensor([1e3, 1e5, 1e7]).double())
+    step = torch.tensor([0.3, -1.0, 2.0]).double()
+    nothing = torch.zeros(3).double()
+    seen = NoisyDerivatives(nothing, nothing, hessian, torch.tensor(1.0).double(), torch.tensor(4.0).double())
+    prior = Normal(nothing, torch.eye(3).double())
+    target = Target(seen, prior, Population(torch.eye(3).double(), 2, torch.ones(3).double()))
+    expected = 4 * ((step @ step) * torch.eye(3).double() + torch.outer(step, step))
+    assert torch.allclose(target.uncertainty(step), expected, rtol=1e-3)
+
+
 def test_without_noise_the_posterior_is_laplaces() -> None:
     """At the mode, where the gradient and the prior's cancel: mean as it is, precision H + Λ."""
     hessian = torch.tensor([[9.0, 2.0], [2.0, 7.0]]).double()
@@ -187,9 +226,11 @@ def test_a_posterior_without_noise_is_that_of_a_fine_grid() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 2, 3, 9])
-def test_intervals_cover_what_they_say(number: int) -> None:
-    """60 simulated studies: 90 % within 4 standard errors of their mean, some 0.015 each."""
+@pytest.mark.parametrize(("number", "margin"), [(0, 0.06), (2, 0.06), (3, 0.02), (9, 0.06)])
+def test_intervals_cover_what_they_say(number: int, margin: float) -> None:
+    """60 simulated studies: 90 % within 4 standard errors of their mean, some 0.015 each; within 88 to 92 where these
+    very runs were measured (700 rows, 13 columns: 89.1 %).
+    """
     coverage = module("private/coverage")
-    runs = [coverage.trial(coverage.SETTINGS[number], seed)["function"] for seed in range(60)]
-    assert 0.84 <= fmean(runs) <= 0.96
+    runs = [coverage.trial(coverage.SETTINGS[number], seed)["function"] for seed in range(100, 160)]
+    assert fmean(runs) == pytest.approx(0.9, abs=margin)
