@@ -219,7 +219,7 @@ def fit(
     from consilience.study.rows import rows_of
     from consilience.study.site import fit as fit_site
     from consilience.study.site import own_scores
-    from consilience.study.spending import charge, check_affordable, mu_of_round
+    from consilience.study.spending import charge, mu_of_round
 
     study = read(study_file)
     member, signing_key = site_identity(study, key)
@@ -235,7 +235,7 @@ def fit(
         spent = mu_of_round(study.agreement, fitted.round)
         ledger_path = ledger or Path(f"{member.name}.ledger")
         entry = (ledger_path, study.agreement, signing_key, rows.train, "reply", fitted.round, spent, fitted.repeated)
-        check_affordable(*entry)  # first of all: what may not leave is not kept either
+        charge(*entry, dry=True)  # first of all: what may not leave is not kept either
         marks = marks_file(study.agreement, member.name, member.number, signing_key, rows)
         write_files(marks_path(memory_path), marks, "Stays here, to know rows by")
         write_files(memory_path, fitted.memory, "Stays here")  # next: killed after this, noise is not drawn again

@@ -40,7 +40,7 @@ from consilience.study.account import account
 from consilience.study.coordinator import ChosenFiles, left_out, own_key
 from consilience.study.model import Model, model_file
 from consilience.study.rows import draw_by_content, fingerprint
-from consilience.study.spending import charge, check_affordable
+from consilience.study.spending import charge
 
 KEPT = "counts"  # the kind of the file that keeps what left with noise
 
@@ -238,10 +238,7 @@ def charge_counts(
     spent = math.inf
     if agreement.privacy is not None:
         spent = agreement.privacy.mu
-    enter = charge
-    if dry:
-        enter = check_affordable
-    enter(path, agreement, key, rows, f"counts about {model.checksum[:12]}", 0, spent, counts.repeated)
+    charge(path, agreement, key, rows, f"counts about {model.checksum[:12]}", 0, spent, counts.repeated, dry)
 
 
 def calibrate(

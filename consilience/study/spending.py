@@ -21,7 +21,7 @@ from consilience.formats.codec import kept_types_of
 from consilience.formats.envelope import Header, seal
 from consilience.handover.files import open_file
 from consilience.parties import Reply
-from consilience.privacy.budget import Budget, Hashes, Release, hash_rows, read_budget, today, write_budget
+from consilience.privacy.budget import Hashes, Release, hash_rows, read_budget, today, write_budget
 
 
 def secret_of(key: Ed25519PrivateKey) -> bytes:
@@ -61,6 +61,7 @@ def charge(
     round: int = 0,
     mu: float = math.inf,
     repeated: bool = False,
+    dry: bool = False,
 ) -> None:
     """Enter a release into a site's ledger, before it leaves.
 
@@ -73,59 +74,20 @@ def charge(
         round: The round, from 1 on; 0 outside of rounds.
         mu: What it spends; infinite without noise.
         repeated: Whether the very same numbers left before: they tell nothing new.
+        dry: Whether only to refuse what the budget does not allow, before what is to leave is kept.
 
     Raises:
         InputError: The budget does not allow it.
     """
-    with lock_file(path):
-        write_budget(path, _charged(path, agreement, key, data, what, round, mu, repeated))
-
-
-def check_affordable(
-    path: Path,
-    agreement: Agreement,
-    key: Ed25519PrivateKey,
-    data: Data,
-    what: str,
-    round: int = 0,
-    mu: float = math.inf,
-    repeated: bool = False,
-) -> None:
-    """Refuse what `charge` would refuse, and enter nothing: before what is to leave is kept.
-
-    Args:
-        path: The ledger's file.
-        agreement: The study's agreement.
-        key: The site's private key.
-        data: The rows that it was made from.
-        what: What is released, in words.
-        round: The round, from 1 on; 0 outside of rounds.
-        mu: What it spends; infinite without noise.
-        repeated: Whether the very same numbers left before.
-
-    Raises:
-        InputError: The budget does not allow it.
-    """
-    _charged(path, agreement, key, data, what, round, mu, repeated)
-
-
-def _charged(
-    path: Path,
-    agreement: Agreement,
-    key: Ed25519PrivateKey,
-    data: Data,
-    what: str,
-    round: int,
-    mu: float,
-    repeated: bool,
-) -> Budget:
-    """The ledger with a release."""
     rows: Hashes = hash_rows((data.x, data.y), secret_of(key))
     release = Release(agreement.name, agreement.hash, what, round, mu, today(), rows)
-    budget = read_budget(path)
-    if not budget.epsilon and agreement.privacy is not None:
-        budget = budget.limit(agreement.epsilon, agreement.delta)
-    return budget.charge(release, repeated)
+    with lock_file(path):
+        budget = read_budget(path)
+        if not budget.epsilon and agreement.privacy is not None:
+            budget = budget.limit(agreement.epsilon, agreement.delta)
+        charged = budget.charge(release, repeated)
+        if not dry:
+            write_budget(path, charged)
 
 
 def check_once(path: Path, agreement: Agreement, key: Ed25519PrivateKey, data: Data, what: str) -> None:
