@@ -55,7 +55,11 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("method", sorted(SETTINGS))
+QUICK = ("evidence_tuned", "glm", "mixture", "scaffold")  # several rounds, sums, samples, and what a site remembers
+DEAR = sorted(SETTINGS.keys() - set(QUICK))
+
+
+@pytest.mark.parametrize("method", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in DEAR)])
 def test_files_give_the_numbers_of_sequential(tmp_path: Path, method: str) -> None:
     rounds = {"fedavg": 3, "scaffold": 3, "fedadam": 3, "evidence_tuned": 2, "glm": 9}.get(method, 1)
     net = "linear" if method == "glm" else "mlp"  # it converges before the last round, and sends nothing then
