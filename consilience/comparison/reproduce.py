@@ -24,6 +24,7 @@ from rich.text import Text
 from consilience.disk.locks import locking
 from consilience.engines.processes import run_in_processes
 from consilience.errors import Diverged, InputError, unknown_name
+from consilience.findings.numbers import count
 from consilience.progress import track
 from consilience.runs.store import FORMAT, Store
 
@@ -343,7 +344,8 @@ def results_table(results: Json, digits: int) -> RenderableType:
     for row in dict.fromkeys(c["row"] for c in results["cells"]):
         by_column = {c["column"]: c for c in results["cells"] if c["row"] == row}
         table.add_row(row, *(_format(by_column.get(column), digits) for column in columns))
-    note = f"{results['score']}, mean ± {results['spread']}, {len(results['seeds'])} seeds, scale {results['scale']}."
+    seeds = count(len(results["seeds"]), "seed")
+    note = f"{results['score']}, mean ± {results['spread']}, {seeds}, scale {results['scale']}."
     return Group(Text(results["title"], "bold"), table, Text(note, "dim"))
 
 

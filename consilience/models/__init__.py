@@ -122,7 +122,16 @@ def model(
         return resnet(features, outputs, int(depth[1]), group_norm)
     if not is_import_path(name):
         raise unknown_name("model", name, MODELS)
-    network = import_own(name, "The model")(features, outputs)
+    factory = import_own(name, "The model")
+    try:
+        network = factory(features, outputs)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"The model '{name}' cannot be made for {features} features and {outputs or 1} outputs: "
+            f"{type(error).__name__}: {error}; a factory is called with both."
+        ) from error
     if not isinstance(network, nn.Module):
         raise InputError(f"'{name}' returned {type(network).__name__}; a factory must return a torch nn.Module.")
     return network

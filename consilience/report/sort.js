@@ -33,17 +33,19 @@ for (const heading of document.querySelectorAll("th[data-column]")) {
 }
 // A table that is wider than its place says so, for as long as something is hidden to its right.
 const MORE = "More columns to the right: scroll →";
+const MARGIN = 12; // the padding of a cell: where no more is cut off, nothing is hidden
 function mark(box) {
   const hidden = box.scrollWidth - box.clientWidth - box.scrollLeft;
-  box.classList.toggle("wide", box.scrollWidth > box.clientWidth + 1);
+  const wide = box.scrollWidth > box.clientWidth + MARGIN;
+  box.classList.toggle("wide", wide);
   let note = box.previousElementSibling?.classList.contains("more") ? box.previousElementSibling : null;
-  if (!note && box.scrollWidth > box.clientWidth + 1) {
+  if (!note && wide) {
     note = document.createElement("p");
     note.className = "more";
     note.textContent = MORE;
     box.before(note);
   }
-  if (note) note.style.visibility = hidden > 1 ? "visible" : "hidden";
+  if (note) note.style.visibility = wide && hidden > 1 ? "visible" : "hidden";
 }
 for (const box of document.querySelectorAll(".scroll")) {
   box.addEventListener("scroll", () => mark(box), { passive: true });

@@ -263,6 +263,8 @@ class Recipe:
             return with_inputs(without_inputs, self.inputs, self.seed, self.data_dir)
         inputs = self.inputs
         if not 0 < inputs < 1:
+            if not float(inputs).is_integer():
+                raise InputError(f"inputs={inputs} is neither a count nor a fraction below 1: try inputs=100.")
             inputs = int(inputs)
         roles: dict[str, Any] = {
             "test": self.test,

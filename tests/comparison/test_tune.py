@@ -45,6 +45,15 @@ def test_the_best_setting_is_found_and_diverged_ones_come_last(tmp_path: Path, r
     assert trials[2].mean is None and trials[2].failure.startswith("Site 0, round 1")
 
 
+def test_a_trial_in_the_place_of_another_is_refused(tmp_path: Path, rates: str) -> None:
+    small = search("fedavg", rates, seeds=(0,))
+    run_search(small, tmp_path / "t")
+    first, second, *_ = sorted((tmp_path / "t" / "trials").rglob("*.json"))
+    first.write_bytes(second.read_bytes())
+    with pytest.raises(InputError, match="is of another trial: delete it"):
+        run_search(small, tmp_path / "t")
+
+
 def test_the_score_is_that_of_the_validation_rows(tmp_path: Path, rates: str) -> None:
     best = run_search(search("fedavg", rates, seeds=(0,)), tmp_path / "t")[0]
     task, sites = MOONS.build_problem()

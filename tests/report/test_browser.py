@@ -160,6 +160,10 @@ def test_it_prints(browser: Browser, files: dict[str, Path]) -> None:
         )
         assert page.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"  # paper stays white
         assert len(page.call("Page.printToPDF", printBackground=True)["data"]) > 10_000
+    with Page(browser, files["comparison"]) as page:
+        page.call("Emulation.setEmulatedMedia", media="print")
+        heads = "[...document.querySelectorAll('thead th button')].map(b => getComputedStyle(b).display)"
+        assert set(page.run(heads)) == {"contents"}  # or a head that is repeated on page 2 lacks what can be sorted by
 
 
 def test_a_study_shows_no_small_cell(browser: Browser, files: dict[str, Path]) -> None:
