@@ -255,7 +255,7 @@ def check_private_problem(
     """
     privacy.check(server.clients)
     check_bounded(task)
-    if not isinstance(head, (Ridge, OneHot, type(None))) or share is not None or wire != "float64":
+    if head not in (None, Ridge(), OneHot()) or share is not None or wire != "float64":
         raise InputError(
             "Under noise the head is Ridge or OneHot, the prior's weight is estimated and sums are whole multiples of "
             "a step: leave head, share and wire as they are."

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -299,10 +299,15 @@ class OneHot:
 
     Its outputs f are roughly probabilities and not quite, so that softmax(f/σ) is taken, σ the outputs' mean deviation
     from their targets: a rule, not a fit (docs/exact.md has what it costs). Each output is shrunk for its variance.
+
+    Attributes:
+        floor: Whether 1/σ is at least the number of classes, rare ones counting less: then outputs near the base rate
+            are the probabilities that they claim to be.
     """
 
     by_class: ClassVar[bool] = False
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
+    floor: bool = field(default=False, metadata={"added": True})
 
     def prepare(self, totals: Sums) -> Spectrum:
         """See `Head.prepare`."""
@@ -325,11 +330,23 @@ class OneHot:
     def linear(self, fit: Spectrum) -> tuple[Tensor, Tensor]:
         """See `Head.linear`."""
         weight, bias = fit.linear()
-        sharpness = 1 / fit.noise.sqrt().mean()
+        sharpness = self._sharpness(fit)
         return sharpness * weight, sharpness * bias
 
-    def _categorical(self, fit: Spectrum, means: Tensor, variances: Tensor) -> Categorical:
+    def _sharpness(self, fit: Spectrum) -> Tensor:
+        """1/σ.
+
+        Near the base rate p softmax(s f) moves class k by s pₖ for each unit of f, which is right where s = 1/pₖ: with
+        one s for all, Σ pₖ(1 − pₖ)(s pₖ − 1)² is least, outputs of a class varying as its marks do.
+        """
         sharpness = 1 / fit.noise.sqrt().mean()
+        if not self.floor:
+            return sharpness
+        weights = fit.offset * (1 - fit.offset)
+        return torch.maximum(sharpness, (weights * fit.offset).sum() / (weights * fit.offset**2).sum())
+
+    def _categorical(self, fit: Spectrum, means: Tensor, variances: Tensor) -> Categorical:
+        sharpness = self._sharpness(fit)
         shrink = (1 + PROBIT * sharpness**2 * fit.noise * variances).sqrt()
         return Categorical(log_softmax(sharpness * means / shrink, -1))
 

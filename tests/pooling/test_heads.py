@@ -137,6 +137,25 @@ def test_ridge_is_bayesian_ridge() -> None:
     assert close(p.var + p.noise, torch.as_tensor(deviation**2) + intercept, 1e-5)
 
 
+def test_near_the_base_rate_a_floor_makes_outputs_probabilities() -> None:
+    """Features that say next to nothing: softmax of the outputs is then the outputs, classes alike; else it is flat."""
+    g = torch.Generator().manual_seed(1)
+    y = torch.arange(C).repeat(2000)
+    x = torch.randn(len(y), C, generator=g, dtype=torch.float64) + 0.1 * sums.targets(y, C)
+    totals = total(Data.of(x, y))
+    fit = heads.fit(heads.OneHot(), totals)
+    outputs, _ = fit.latent(fit.rotate(x))
+    p = heads.OneHot(floor=True).predict(fit, x)
+    flat = heads.OneHot().predict(fit, x)
+    assert isinstance(p, Categorical) and isinstance(flat, Categorical)
+    errors = [float((q.log_probs.exp() - outputs).abs().max()) for q in (p, flat)]
+    assert 3 * errors[0] < errors[1]
+    sure = heads.fit(heads.OneHot(), total(Data.of(x + 50 * sums.targets(y, C), y)))
+    known = x[:5] + 50 * sums.targets(y[:5], C)
+    floored = heads.OneHot(floor=True).predict(sure, known)
+    assert torch.equal(floored[0], heads.OneHot().predict(sure, known)[0])  # where outputs are sure it changes nothing
+
+
 def test_features_that_depend_on_each_other_leave_the_evidence_bounded() -> None:
     """A column that another one determines, as the marks of two levels do: the same λ as without it."""
     data = rows()
