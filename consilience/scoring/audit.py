@@ -26,6 +26,7 @@ from consilience.posterior import Posterior, centre, find_posterior
 from consilience.predictive import log_prob
 from consilience.privacy.audit import CONFIDENCE, Bound, bound, flip
 from consilience.progress import track
+from consilience.promises import privacy_of
 from consilience.task import Task
 from consilience.tree import Params, Tree
 
@@ -282,15 +283,20 @@ def _score_by_sums(site: Site, canaries: Data, sent: Tree, server: Server) -> Te
     if known is not None:
         background = total(site.prepare(known))
     seen = _flat(sent)[: len(background)]  # behind the sums stands how many shares of noise there are
-    return fit_coins(parts, seen - background)
+    promise = privacy_of(site.method)
+    noise_var = 0.0
+    if promise is not None:
+        noise_var = promise.deviation(len(background), site.method.spends(1)) ** 2  # public: the guesser knows it
+    return fit_coins(parts, seen - background, noise_var)
 
 
-def fit_coins(parts: Tensor, total: Tensor) -> Tensor:
+def fit_coins(parts: Tensor, total: Tensor, noise_var: float = 0.0) -> Tensor:
     """Find coins b whose sum Σ bᵢ partᵢ comes nearest to a total: ridge regression with b ~ (½, variance ¼).
 
     Args:
         parts: What each canary adds [m, P].
         total: The sum that was released, less what is known of it [P]; there may be noise in it.
+        noise_var: The variance of that noise, where it is known; 0: estimated, where there are more numbers than coins.
 
     Returns:
         b̂ [m].
@@ -299,8 +305,8 @@ def fit_coins(parts: Tensor, total: Tensor) -> Tensor:
     gram = parts @ parts.T
     linear = parts @ half
     count = len(parts)
-    ridge = 1e-9 * gram.diagonal().mean()
-    if parts.shape[1] > count:
+    ridge = torch.maximum(1e-9 * gram.diagonal().mean(), torch.tensor(4 * noise_var).double())
+    if not noise_var and parts.shape[1] > count:
         fitted = torch.linalg.solve(gram + ridge * torch.eye(count, dtype=gram.dtype), linear)
         noise = (half - fitted @ parts).square().sum() / (parts.shape[1] - count)
         ridge = torch.maximum(ridge, 4 * noise)  # σ² over the coins' variance

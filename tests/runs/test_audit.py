@@ -61,3 +61,18 @@ def test_coins_are_found_in_a_sum_and_through_noise() -> None:
     assert float(((noisy > 0) == coins).double().mean()) > 0.95  # each part is √300 ≈ 17 long, the noise along it 2
     with pytest.raises(RuntimeError):
         fit_coins(parts, total[:-1])
+
+
+def test_noise_that_is_known_is_not_taken_for_coins() -> None:
+    """More coins than numbers: where the noise's variance is known, no linear guess is nearer on average than this one;
+    guessing ½ each time, whatever was sent, is wrong by 0.25.
+    """
+    generator = torch.Generator().manual_seed(1)
+    errors = {0.0: 0.0, 4.0: 0.0}
+    for _ in range(20):
+        parts = torch.randn(60, 20, generator=generator, dtype=torch.float64)
+        coins = (torch.rand(60, generator=generator) < 0.5).double()
+        total = coins @ parts + 2 * torch.randn(20, generator=generator, dtype=torch.float64)
+        for var in errors:
+            errors[var] += float((fit_coins(parts, total, var) + 0.5 - coins).square().mean()) / 20
+    assert errors[4.0] < 0.25 and errors[4.0] < errors[0.0]
