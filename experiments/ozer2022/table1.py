@@ -59,7 +59,7 @@ SCALES = {  # after the rounds: local epochs, and which weightings
     "evening": Scale(
         ("fashion_mnist",), None, None, {10: 2, 100: 20}, 10, BY_SIZE, (), ("EAA", "GAA"), bounds=False, watched=True
     ),
-    "fedavg": Scale(("fashion_mnist",), None, None, {10: 2, 100: 20}, 10, (), (), (), bounds=False, watched=True),
+    "fedavg": Scale(("fashion_mnist",), None, None, {10: 2, 100: 10}, 10, (), (), (), bounds=False, watched=True),
     "small": Scale(("fashion_mnist",), 6_000, 4_000, {10: 3, 100: 30}, 5, BY_SIZE),
     "others": Scale(("cifar10", "svhn"), 6_000, 4_000, {10: 3, 100: 30}, 5, BY_SIZE),
     "smoke": Scale(("fashion_mnist",), 200, None, {10: 1, 100: 1}, 1, ("FVBA", "FVBWA")),
