@@ -88,6 +88,8 @@ def new(
     from consilience.formats.signature import new_key, public
     from consilience.study.proposal import proposal
 
+    if not name.strip() or name != Path(name).name or name.startswith("."):
+        raise InputError(f"'{name}' cannot name a study's file: use letters and digits, and --folder for its place.")
     path = folder / f"{name}.toml"
     if path.exists():
         raise InputError(f"{path} already exists: choose another name, or delete it if nobody has signed it.")

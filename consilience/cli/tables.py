@@ -20,6 +20,7 @@ from consilience.console.groups import (
 from consilience.console.options import DataDir_, Rounds_, Seeds_, Set_, Split_
 from consilience.console.screen import live, out, print_report, progress, say_features, say_files, stoppable
 from consilience.disk.locks import lock_folder
+from consilience.errors import InputError
 
 
 @app.command()
@@ -206,4 +207,9 @@ def _splits(text: str | None) -> tuple[str | None, ...]:
     """Read a list of splits; without one, the data's own."""
     if not text:
         return (None,)
-    return tuple(part.strip() for part in text.split(","))
+    parts = tuple(part.strip() for part in text.split(","))
+    if "" in parts:
+        raise InputError(
+            f"--split {text}: a comma has no split beside it; write for example --split iid,dirichlet:0.1."
+        )
+    return parts
