@@ -20,7 +20,7 @@ from consilience.runs.result import Result
 from consilience.splits.labels import HeterogeneousHasan2023
 
 ACCURACY = module("hasan2023/accuracy")
-COLUMNS = ("femnist:0.3", "cifar10:0.3")
+COLUMNS = ("cifar10:0.3", "femnist:0.3")
 ORDERS = {"shuffled": True, "in order": False}
 
 
