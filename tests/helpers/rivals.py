@@ -47,6 +47,8 @@ def race(*rivals: Sequence[Try]) -> list[list[tuple[int, str]]]:
     processes = [context.Process(target=_act, args=(barrier, tries, pipe[1])) for tries, pipe in arguments]
     for process in processes:
         process.start()
+    for _, writer in pipes:
+        writer.close()  # else a rival that dies is waited for without end
     outcomes = [reader.recv() for reader, _ in pipes]
     for process in processes:
         process.join()
@@ -55,6 +57,7 @@ def race(*rivals: Sequence[Try]) -> list[list[tuple[int, str]]]:
 
 def _act(barrier: Any, tries: Sequence[Try], pipe: Any) -> None:
     from consilience import cli
+    from consilience.console import screen
 
     outcomes = []
     for folder, words in tries:
@@ -63,7 +66,7 @@ def _act(barrier: Any, tries: Sequence[Try], pipe: Any) -> None:
         error = io.StringIO()
         barrier.wait()
         with contextlib.redirect_stdout(io.StringIO()):
-            cli.err.file = error
+            screen.err.file = error
             try:
                 cli.main()
                 code = 0
