@@ -69,7 +69,7 @@ def workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         return ThreadPoolExecutor(count)
 
     if request.param == "threads":
-        monkeypatch.setattr("consilience.comparison.reproduce.ProcessPoolExecutor", threads)
+        monkeypatch.setattr("consilience.engines.processes.ProcessPoolExecutor", threads)
 
 
 def calls(folder: Path) -> list[str]:

@@ -154,8 +154,8 @@ def test_experiments_are_found_inside_an_installed_package(tmp_path: Path, monke
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert build["sources"] == {"experiments": "consilience/experiments"}
     endings = {Path(pattern).suffix for pattern in build["include"] if pattern.startswith("/experiments")}
-    needed = {path.suffix for path in (ROOT / "experiments").glob("*/*") if path.is_file()} - {".md"}
-    assert needed <= endings
+    files = [path for path in (ROOT / "experiments").glob("[!_]*/*") if path.is_file()]  # not __pycache__
+    assert {path.suffix for path in files} - {".md"} <= endings
     package = tmp_path / "site-packages" / "consilience"
     (package / "experiments" / "paper").mkdir(parents=True)
     (package / "experiments" / "paper" / "table.py").write_text("EXPERIMENT = 1\n")
