@@ -15,11 +15,8 @@ import studies
 from flwr.app import Message
 from rounds import pooled_model, replies, rows, server_key
 
-from consilience.agreement.members import Study
 from consilience.errors import InputError
 from consilience.flower.carrying import CountFiles, ask_counts
-from consilience.flower.client import Site
-from consilience.flower.site import site_of
 from consilience.flower.wire import carry
 from consilience.formats.envelope import open_envelope
 from consilience.formats.signature import read_key
@@ -34,15 +31,6 @@ AGREED: dict[str, Any] = {
 }
 
 
-def sites_of(study: Study, folder: Path) -> list[Site]:
-    made = []
-    for member in study.active:
-        table = studies.table(folder / f"{member.name}.csv", studies.rows(member.number))
-        key = read_key(folder / f"{member.name}.key")
-        made.append(site_of(study, member, key, table, folder / f"{member.name}.site"))
-    return made
-
-
 class Served:
     """A study whose model was pooled, and its sites behind a grid."""
 
@@ -50,7 +38,7 @@ class Served:
         self.folder = folder
         self.study = studies.study(folder, **{**AGREED, **changes})
         self.model = pooled_model(self.study, folder, replies(self.study, folder))
-        self.sites = sites_of(self.study, folder)
+        self.sites = loopback.study_sites(self.study, folder)
         self.grid = loopback.Loopback(self.sites)
 
     def ask(self, model: bytes | None = None) -> CountFiles:

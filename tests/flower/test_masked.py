@@ -19,25 +19,13 @@ from rounds import replies, server_key
 from consilience import tree
 from consilience.agreement.members import Study
 from consilience.errors import InputError
-from consilience.flower.client import Site
 from consilience.flower.server import Deployed, rounds
-from consilience.flower.site import site_of
-from consilience.formats.signature import read_key
 from consilience.privacy.masks import Masked
 from consilience.study.coordinator import pool
 from consilience.study.model import read_model
 
 EXACT: dict[str, Any] = {"method": "exact", "settings": (), "fewest_sites": 3, "smallest": 1}
 FEDAVG: dict[str, Any] = {"method": "fedavg", "settings": ("inference.epochs=1",), "fewest_sites": 3, "rounds": 2}
-
-
-def sites_of(study: Study, folder: Path, without: tuple[str, ...] = ()) -> list[Site]:
-    made = []
-    for member in study.active:
-        table = studies.table(folder / f"{member.name}.csv", studies.rows(member.number))
-        key = read_key(folder / f"{member.name}.key")
-        made.append(site_of(study, member, key, table, folder / f"{member.name}.site", without=without))
-    return made
 
 
 def served(
@@ -48,7 +36,7 @@ def served(
     agreed: tuple[str, ...] = (),
     **more: Any,
 ) -> Deployed:
-    grid = loopback.Loopback(sites_of(study, folder, agreed), spoil)
+    grid = loopback.Loopback(loopback.study_sites(study, folder, agreed), spoil)
     return rounds(study, server_key(folder), grid, folder / out, wait=0.2, deadline=5.0, **more)
 
 
@@ -171,7 +159,7 @@ def test_whom_a_sum_cannot_go_on_without(
 def test_a_changed_number_is_noticed_in_the_sum(tmp_path: Path) -> None:
     """The gate cannot see it, the sum can: it does not count as many sites."""
     study = studies.study(tmp_path, secure=True, **EXACT)
-    sites = sites_of(study, tmp_path)
+    sites = loopback.study_sites(study, tmp_path)
     mask = sites[0].mask
     assert mask is not None
 

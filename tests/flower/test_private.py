@@ -16,9 +16,7 @@ from rounds import server_key
 
 from consilience.agreement.members import Study
 from consilience.errors import InputError
-from consilience.flower.client import Site
 from consilience.flower.server import Deployed, rounds
-from consilience.flower.site import site_of
 from consilience.formats.signature import read_key
 from consilience.parties import Reply
 from consilience.privacy.accountant import epsilon_of
@@ -30,17 +28,8 @@ from consilience.study.spending import release_once
 PRIVATE: dict[str, Any] = {"method": "exact", "settings": (), "epsilon": 3.0, "delta": 1e-3}
 
 
-def sites_of(study: Study, folder: Path) -> list[Site]:
-    made = []
-    for member in study.active:
-        table = studies.table(folder / f"{member.name}.csv", studies.rows(member.number))
-        key = read_key(folder / f"{member.name}.key")
-        made.append(site_of(study, member, key, table, folder / f"{member.name}.site"))
-    return made
-
-
 def serve(study: Study, folder: Path, out: str) -> Deployed:
-    grid = loopback.Loopback(sites_of(study, folder))
+    grid = loopback.Loopback(loopback.study_sites(study, folder))
     return rounds(study, server_key(folder), grid, folder / out, wait=0.2, deadline=5.0)
 
 
@@ -103,7 +92,7 @@ def test_noise_is_secret(tmp_path: Path) -> None:
 def test_another_question_and_a_lost_reply_are_refused(tmp_path: Path) -> None:
     study = studies.study(tmp_path, **PRIVATE)
     member = study.member("north")
-    site = sites_of(study, tmp_path)[member.number]
+    site = loopback.study_sites(study, tmp_path)[member.number]
     kept, ledger = tmp_path / "n.sent", tmp_path / "n.ledger"
     where = (kept, ledger, study, member, read_key(tmp_path / "north.key"), site.data, 1)
     drawn: list[float] = []
@@ -126,7 +115,7 @@ def test_what_the_budget_does_not_allow_does_not_leave_but_is_paid_for_if_kept(t
     """Killed between keeping and entering, the ledger is charged when the same is asked again."""
     study = studies.study(tmp_path, **PRIVATE)
     member = study.member("north")
-    site = sites_of(study, tmp_path)[member.number]
+    site = loopback.study_sites(study, tmp_path)[member.number]
     kept, ledger = tmp_path / "n.sent", tmp_path / "n.ledger"
     where = (kept, ledger, study, member, read_key(tmp_path / "north.key"), site.data, 1)
 
@@ -150,4 +139,4 @@ def test_a_study_without_noise_is_entered_too(tmp_path: Path) -> None:
 def test_delta_above_one_over_the_rows_is_refused_before_a_site_waits(tmp_path: Path) -> None:
     study = studies.study(tmp_path, committed=400, **PRIVATE)
     with pytest.raises(InputError, match="1,200 rows"):
-        sites_of(study, tmp_path)
+        loopback.study_sites(study, tmp_path)

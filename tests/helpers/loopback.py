@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flower]'")
 
+import studies
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 import consilience as co
+from consilience.agreement.members import Study
 from consilience.agreement.rehearsal import Broadcasts
 from consilience.data import Data
 from consilience.flower.client import Site, client_app
 from consilience.flower.engine import Flower
+from consilience.flower.site import site_of
+from consilience.formats.signature import read_key
 
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # private: a message asks for them
 
@@ -82,3 +87,13 @@ def flower(
     grid = Loopback(sites_of(method, task, data, simulated=bool(named.get("simulated"))), spoil)
     settings = {"deadline": 60.0, "wait": 60.0, "pause": 0.01, **named}
     return Flower(grid, [s.name for s in grid.sites.values()], data[0], **settings)  # type: ignore[arg-type]
+
+
+def study_sites(study: Study, folder: Path, without: tuple[str, ...] = ()) -> list[Site]:
+    """The connected sites of a study whose keys lie in a folder; their tables are written there."""
+    made = []
+    for member in study.active:
+        table = studies.table(folder / f"{member.name}.csv", studies.rows(member.number))
+        key = read_key(folder / f"{member.name}.key")
+        made.append(site_of(study, member, key, table, folder / f"{member.name}.site", without=without))
+    return made
