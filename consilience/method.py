@@ -158,7 +158,7 @@ class Method(ABC):
         title: In words, with `source` its paper; both from the first line of the method's file if empty.
         source: The paper.
         sends: What leaves a site, in words.
-        needs: What the server must hold.
+        needs: What the server must hold, however the method is set; all that it wants as it is set: `needs(method)`.
         tasks: What it can learn: classification, regression, counts, survival.
         one_shot: A second round would repeat the first.
         usual_rounds: How many rounds, unless asked otherwise; 1 if `one_shot`.
@@ -363,6 +363,11 @@ class Method(ABC):
                 f"Clients of {name(self)} do not send their weights: choose another inner method, for example fedavg."
             )
         return payloads(replies)
+
+    @property
+    def shows_inputs(self) -> bool:
+        """Whether the first message holds the server's unlabelled rows, so that a site cannot make it for itself."""
+        return self.needs is Needs.INPUTS
 
     @property
     def averages(self) -> bool:
@@ -575,7 +580,7 @@ def needs(method: Method) -> set[Needs]:
         Its needs, and those of its inner method and its student.
     """
     wanted = {method.needs}
-    if getattr(method, "distil", None):
+    if method.shows_inputs or getattr(method, "distil", None):
         wanted.add(Needs.INPUTS)
     inner = getattr(method, "inner", None)
     if inner is not None:

@@ -172,7 +172,7 @@ def sends() -> str:
         chosen = "every message from the second round on"
         if kind.one_shot:
             chosen = "nothing"
-        if kind.needs is Needs.INPUTS:
+        if kind().shows_inputs:
             chosen = "the inputs that are scored"
         rows.append(line([f"[`{name}`](methods/{name}.md)", kind.sends, chosen]))
     return "\n".join(rows) + "\n"

@@ -15,7 +15,7 @@ from consilience.engines.participation import Participation
 from consilience.errors import InputError, unknown_name
 from consilience.formats.settings import describe
 from consilience.inference.newton import Newton
-from consilience.method import Method, Needs, name
+from consilience.method import Method, Needs, name, needs
 from consilience.methods import METHODS
 from consilience.methods.bounds import bounds
 from consilience.promises import check_private
@@ -190,7 +190,7 @@ def _bound(bound: str, rows: Sequence[Row], tuned: Mapping[str, Any] | None, com
 
     The server's few rows need the many passes they have by default, whatever is set for all rows.
     """
-    if METHODS[bound].needs is Needs.LABELS:
+    if Needs.LABELS in needs(METHODS[bound]()):
         return row(bound, tuned)
     first = next((r.method for r in rows if r.method.shares and r.rounds == 1), None)
     if first is None:

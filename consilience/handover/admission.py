@@ -39,7 +39,7 @@ from consilience.agreement.rehearsal import rehearsal_of
 from consilience.errors import InputError
 from consilience.formats.codec import encode
 from consilience.key import Stream
-from consilience.method import Method, Needs
+from consilience.method import Method
 from consilience.method import name as name_of
 from consilience.models.maps import longest_features
 from consilience.parties import Reply
@@ -166,7 +166,7 @@ def begins_alone(agreement: Agreement, round: int) -> bool:
         agreement: The study's agreement.
         round: The round, from 1 on.
     """
-    return round == 1 and agreement.build_method().needs is not Needs.INPUTS
+    return round == 1 and not agreement.build_method().shows_inputs
 
 
 def message_hash(agreement: Agreement, message: Tree, round: int) -> str:

@@ -13,7 +13,7 @@ from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.inference import SGD, Inference
-from consilience.method import Method, Needs, Pooled, State
+from consilience.method import Method, Pooled, State
 from consilience.models.softmax import log_softmax
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.distil import Distil, distil_pool
@@ -72,8 +72,10 @@ class FedKT(Method):
         for name, count in (("models", self.models), ("teachers", self.teachers)):
             if count < 1:
                 raise InputError(f"{name}={count} trains nothing: give 1 or more.")
-        if self.teachers > 1:
-            object.__setattr__(self, "needs", Needs.INPUTS)  # with or without a student at the server
+
+    @property
+    def shows_inputs(self) -> bool:
+        return self.teachers > 1
 
     def init(self, task: Task, server: Server) -> State | Asked:
         start = task.init(server.key)

@@ -29,7 +29,7 @@ from consilience.handover.admission import check_release, gate_of
 from consilience.handover.files import Collected, collect, message_file, open_file
 from consilience.handover.masked_round import Masking
 from consilience.key import Stream
-from consilience.method import Method, Needs
+from consilience.method import Method
 from consilience.parties import Received, Server
 from consilience.pooling.distil import distil_pool
 from consilience.scoring.choice import choose_value, knob_of, without_student
@@ -171,7 +171,7 @@ def pool(
         state_bytes = seal({"state": played.state}, header, key)
         next_message = message_file(agreement, method.broadcast(played.state), number + 1, key)
     carried: Tree = ()  # as a rule every site computes the first message for itself
-    if before.done or method.needs is Needs.INPUTS:
+    if before.done or method.shows_inputs:
         carried = played.message
     ledger = bytes_crossed(collected.received, collected.names, carried, number)
     shares = {

@@ -25,7 +25,7 @@ from consilience.handover.files import open_file
 from consilience.handover.masking import MaskBook, book_path, statistics_of
 from consilience.handover.summing import mask_reply, mask_table
 from consilience.key import Stream
-from consilience.method import Method, Needs
+from consilience.method import Method
 from consilience.metrics.scores import scores
 from consilience.parties import Reply
 from consilience.posterior import find_posterior
@@ -72,7 +72,7 @@ def first_message(study: Study) -> Tree:
     """
     agreement = study.agreement
     method = agreement.build_method()
-    if method.needs is Needs.INPUTS:
+    if method.shows_inputs:
         raise InputError(f"{agreement.method} begins with a message from the coordinator: give it with message=.")
     return method.broadcast(method.init(agreement.build_task(), server_of(agreement, len(study.active))))
 

@@ -20,6 +20,7 @@ from consilience.agreement.target import Target
 from consilience.data.sites import Sites
 from consilience.errors import InputError
 from consilience.formats.settings import configure
+from consilience.method import Needs, needs
 from consilience.methods import METHODS, method
 from consilience.methods.rules import (
     KINDS,
@@ -69,7 +70,7 @@ def test_rules_speak_of_what_exists(rule: dict[str, Any]) -> None:
     configure(method(rule["method"]), tuple(rule.get("settings", ())))
     assert rule.get("model") in (None, *MODELS)
     assert (rule.get("features") or "none:").split(":")[0] in ("none", *FEATURES)
-    assert METHODS[rule["method"]].needs.value == "nothing"
+    assert needs(METHODS[rule["method"]]()) == {Needs.NOTHING}
 
 
 def every_situation() -> list[Situation]:

@@ -16,7 +16,7 @@ from consilience.engines import Sequential, Turn
 from consilience.errors import InputError
 from consilience.inference import SWA
 from consilience.key import Key
-from consilience.method import Pooled, State
+from consilience.method import Needs, Pooled, State, needs
 from consilience.methods.ep_mcmc import multiply_kernels
 from consilience.methods.fedpa import delta
 from consilience.parties import Client, Server
@@ -400,6 +400,8 @@ def test_fedkts_inner_tier_is_the_same_on_every_engine_and_sends_the_inputs(dist
     plain = co.run(co.FedKT(co.SGD(epochs=2), distil=distil), task, sites, engine="sequential")
     more = one.report["ledger"]["down_floats"] - plain.report["ledger"]["down_floats"]
     assert sites.inputs is not None and more == len(sites) * sites.inputs.numel()
+    assert Needs.INPUTS in needs(method) and method.shows_inputs
+    assert not dataclasses.replace(method, teachers=1).shows_inputs
     with pytest.raises(InputError, match=r"needs .*unlabelled rows"):
         co.run(dataclasses.replace(method, distil=None), task, dataclasses.replace(sites, inputs=None))
     with pytest.raises(InputError, match="teachers=0 trains nothing"):
