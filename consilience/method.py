@@ -13,7 +13,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.errors import InputError
 from consilience.parties import Client, Received, Reply, Server, fold, payloads, weights
-from consilience.pooling.resistant import Average
+from consilience.pooling.averages import Average
 from consilience.pooling.summands import Mean, Summation, Total, fold_total
 from consilience.posterior import SMALLEST, Point, Posterior, average
 from consilience.predictive import Distribution, Predictive

@@ -18,7 +18,7 @@ from consilience.method import Method
 from consilience.methods import METHODS
 from consilience.outcomes.cox import Cox
 from consilience.outcomes.poisson import Poisson
-from consilience.pooling import distil, ensembles, heads, merging, noise, resistant
+from consilience.pooling import averages, distil, ensembles, heads, merging
 from consilience.privacy.mechanisms import Privacy
 from consilience.training import optimisers
 
@@ -42,7 +42,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(predictive.shared, predictive.robust, posterior.moments, posterior.dense_moments),
         *(merging.eaa, merging.gaa, merging.aalv, merging.ppa, merging.cf),
         *(heads.Ridge, heads.OneHot, heads.Discriminant, heads.Dirichlet),
-        *(posterior.average, noise.pooled_variance, resistant.median, resistant.trimmed),
+        *(posterior.average, averages.pooled_variance, averages.median, averages.trimmed),
         # what rows are protected by
         Privacy,
     )

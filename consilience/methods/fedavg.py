@@ -11,7 +11,7 @@ import torch
 from consilience.inference import SGD, Inference
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.resistant import Average
+from consilience.pooling.averages import Average
 from consilience.pooling.summands import Mean, Summation
 from consilience.posterior import Posterior, average
 from consilience.settings import added

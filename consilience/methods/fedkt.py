@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from consilience import tree
 from consilience.data.sites import Data
@@ -19,6 +20,7 @@ from consilience.parties import Client, Received, Reply, Server, payloads, weigh
 from consilience.pooling.distil import Distil, distil_pool
 from consilience.posterior import Point, Posterior, Samples
 from consilience.predictive import Categorical, Predictive
+from consilience.settings import added
 from consilience.task import Task
 
 
@@ -66,7 +68,7 @@ class FedKT(Method):
     models: int = 2
     consistent: bool = True
     distil: Distil | None = Distil()
-    teachers: int = field(default=1, metadata={"added": True})
+    teachers: int = added(1)
 
     def __post_init__(self) -> None:
         for name, count in (("models", self.models), ("teachers", self.teachers)):
@@ -91,27 +93,19 @@ class FedKT(Method):
         return state.posterior
 
     def local(self, task: Task, message: Point | Asked, client: Client) -> Reply:
+        parts = cut(client, self.models)
         if isinstance(message, Asked):
-            models = [self.pupil(task, message, part) for part in cut(client, self.models)]
+            models = [self.learn_votes(task, message, part) for part in parts]
         else:
-            models = [self.inference(task, message, part) for part in cut(client, self.models)]
+            models = [self.inference(task, message, part) for part in parts]
         return Reply(Samples(tree.stack(models)[0]), client.data.size)  # 1
 
-    def pupil(self, task: Task, message: Asked, part: Client) -> Posterior:
-        """Train teachers on a part of a client's rows and a model on their votes.
-
-        Args:
-            task: The statistical problem.
-            message: Where training starts, and the inputs.
-            part: The part of the client's rows.
-
-        Returns:
-            The model.
-        """
-        taught = [self.inference(task, message.posterior, share) for share in cut(part, self.teachers)]
-        votes = torch.stack([ballots(task, teacher, message.inputs) for teacher in taught]).sum(0)
-        rows = Data.of(message.inputs, votes.argmax(-1))
-        return self.inference(task, message.posterior, part._replace(data=rows, key=part.key.fold(self.teachers)))
+    def learn_votes(self, task: Task, message: Asked, part: Client) -> Posterior:
+        """Train teachers on a part of a client's rows, and a model on their votes for the server's inputs."""
+        teachers = [self.inference(task, message.posterior, share) for share in cut(part, self.teachers)]
+        labels = count_votes(task, teachers, message.inputs).argmax(-1)
+        pupil = part._replace(data=Data.of(message.inputs, labels), key=part.key.fold(self.teachers))
+        return self.inference(task, message.posterior, pupil)
 
     def aggregate(self, task: Task, state: State | Asked, replies: Sequence[Received], server: Server) -> Pooled:
         pooled = Pooled(state.posterior, payloads(replies), weights(replies))
@@ -135,8 +129,7 @@ class FedKT(Method):
         """
         total = torch.zeros(())
         for posterior in state.posteriors:
-            models = tree.unstack(posterior[0], self.models)
-            votes = torch.stack([ballots(task, Point(model), x) for model in models]).sum(0)
+            votes = count_votes(task, [Point(model) for model in tree.unstack(posterior[0], self.models)], x)
             if self.consistent:
                 votes = votes * (votes == self.models)
             total = total + votes  # 2
@@ -158,20 +151,23 @@ def cut(client: Client, number: int) -> list[Client]:
     return [client._replace(data=data, key=client.key.fold(s)) for s, data in enumerate(rows)]
 
 
-def ballots(task: Task, model: Posterior, x: Tensor) -> Tensor:
-    """Let one model vote.
+def count_votes(task: Task, models: Sequence[Posterior], x: Tensor) -> Tensor:
+    """Let models vote, each for its most probable class.
 
     Args:
         task: The statistical problem.
-        model: The model's weights.
+        models: Their weights.
         x: N inputs.
 
     Returns:
-        1 at the most probable class of each input, else 0, [N, C].
+        How many of them say each class, [N, C].
     """
-    p = task.predictive(model)(x)
-    assert isinstance(p, Categorical)
-    return torch.nn.functional.one_hot(p.log_probs.argmax(-1), p.log_probs.shape[-1]).to(x)
+    votes = []
+    for model in models:
+        p = task.predictive(model)(x)
+        assert isinstance(p, Categorical)
+        votes.append(one_hot(p.log_probs.argmax(-1), p.log_probs.shape[-1]).to(x))
+    return torch.stack(votes).sum(0)
 
 
 def winners(votes: Tensor) -> Categorical:
@@ -183,4 +179,4 @@ def winners(votes: Tensor) -> Categorical:
     Returns:
         The teacher's labels, as a distribution.
     """
-    return Categorical(torch.nn.functional.one_hot(votes.argmax(-1), votes.shape[-1]).to(votes).log())  # 3
+    return Categorical(one_hot(votes.argmax(-1), votes.shape[-1]).to(votes).log())  # 3

@@ -10,7 +10,7 @@ from consilience import tree
 from consilience.inference import SGD, Inference
 from consilience.method import Method, Stepped, server_step
 from consilience.parties import Client, Received, Reply, Server
-from consilience.pooling.resistant import Average
+from consilience.pooling.averages import Average
 from consilience.posterior import Point, average
 from consilience.settings import added
 from consilience.task import Task

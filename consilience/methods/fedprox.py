@@ -9,7 +9,7 @@ from typing import ClassVar
 from consilience.inference import SGD, Inference
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
-from consilience.pooling.resistant import Average
+from consilience.pooling.averages import Average
 from consilience.posterior import Point, average
 from consilience.settings import added
 from consilience.task import Task

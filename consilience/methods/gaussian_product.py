@@ -10,8 +10,8 @@ from consilience.errors import InputError
 from consilience.inference import Inference, Laplace, MultipleImputation
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads
+from consilience.pooling.averages import cap_evidence
 from consilience.pooling.merging import as_gaussian
-from consilience.pooling.resistant import cap_evidence
 from consilience.pooling.summands import PRODUCT, Summation
 from consilience.posterior import Dense, Posterior, multiply
 from consilience.settings import added

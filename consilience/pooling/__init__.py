@@ -11,15 +11,16 @@ Of models into ensembles (`ensembles`):
     `Ensemble` with members drawn from `GaussianModels` or `DirichletModels`
 Of any teacher into one student (`distil`):
     `Distil`, started `at_random`, `at_client` or `at_average`
+Of densities estimated from samples (`kernels`):
+    `multiply_kernels`
 
 `evidence` holds the two-way fit behind evidence pooling.
 """
 
+from consilience.pooling.averages import cap_evidence, median, pooled_variance, trimmed
 from consilience.pooling.distil import Distil, at_average, at_client, at_random
 from consilience.pooling.ensembles import DirichletModels, Ensemble, GaussianModels
 from consilience.pooling.merging import aalv, cf, eaa, gaa, merge, ppa, spread
-from consilience.pooling.noise import pooled_variance
-from consilience.pooling.resistant import cap_evidence, median, trimmed
 from consilience.posterior import average, multiply
 from consilience.predictive import geometric, mixture, product, robust, shared, tempered
 

@@ -17,11 +17,11 @@ from consilience.errors import InputError
 from consilience.inference import SWA
 from consilience.key import Key
 from consilience.method import Needs, Pooled, State, needs
-from consilience.methods.ep_mcmc import multiply_kernels
 from consilience.methods.fedpa import delta
 from consilience.parties import Client, Server
 from consilience.payload import nbytes
 from consilience.pooling.distil import Distil, MatchNormals, SeekNormals, Start, at_average, at_client, widen
+from consilience.pooling.kernels import multiply_kernels
 from consilience.posterior import Point, Posterior, Samples, dense_moments
 from consilience.predictive import Categorical, Normal, logarithmic, product, robust, shared
 from consilience.prior import Isotropic

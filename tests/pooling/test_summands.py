@@ -18,9 +18,9 @@ from consilience.engines.sequential import Sequential
 from consilience.key import Key, Stream
 from consilience.methods import METHODS
 from consilience.parties import Received
+from consilience.pooling.averages import median
 from consilience.pooling.distil import Distil
 from consilience.pooling.merging import cf, eaa, gaa, ppa
-from consilience.pooling.resistant import median
 
 SUMS = sorted(name for name, kind in METHODS.items() if kind().summation() is not None)
 FURTHER = {  # settings that are summed in their own way

@@ -1,7 +1,7 @@
-"""Rules that no single client decides: median and trimmed mean of weights, and a cap on what one client claims to know.
+"""Rules in place of the weighted mean: a noise pooled as a variance, and rules that no single client decides.
 
-Yin et al., ICML 2018 (coordinate-wise median and trimmed mean). Sizes are not looked at: a client that lies about its
-weights can lie about its rows.
+The latter are the coordinate-wise median and trimmed mean of weights (Yin et al., ICML 2018), and a cap on what one
+client claims to know. They do not look at sizes: a client that lies about its weights can lie about its rows.
 """
 
 from __future__ import annotations
@@ -13,11 +13,35 @@ import torch
 from torch import Tensor
 
 from consilience import tree
-from consilience.posterior import Dense, Gaussian, P
+from consilience.likelihood import LOG_NOISE, bound
+from consilience.posterior import Dense, Gaussian, P, Point, average
 
 Average: TypeAlias = Callable[[Sequence[Any], Tensor], Any]
 
 TRIM = 0.2  # share of the clients that is cut at either end, at least one
+
+
+def pooled_variance(posteriors: Sequence[P], weights: Tensor) -> P:
+    """Average weights, and the learned noise as the variance it is: σ² = Σ wₖ σₖ², the pooled variance of statistics.
+
+    `average` takes the mean of log σₖ², and so the geometric mean of the variances: a few sites that fit their own rows
+    closely make it far too small for everyone's. What sites do not know, how far their models are from each other's
+    rows, this leaves out too.
+
+    Args:
+        posteriors: One a client; points have a noise that is learned, where the task learns one.
+        weights: One number a client [K]; normalised here.
+
+    Returns:
+        The average, with this noise where one is learned.
+    """
+    mean = average(posteriors, weights)
+    if not isinstance(mean, Point) or LOG_NOISE not in mean.params:
+        return mean
+    logs = torch.stack([bound(posterior.params[LOG_NOISE]) for posterior in posteriors if isinstance(posterior, Point)])
+    shares = (weights / weights.sum()).to(logs)
+    noise = torch.logsumexp(logs + shares.log().unsqueeze(-1), 0)
+    return Point({**mean.params, LOG_NOISE: noise})
 
 
 def median(posteriors: Sequence[P], weights: Tensor) -> P:
