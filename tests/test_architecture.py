@@ -23,7 +23,7 @@ ORDER = [
     *("predictive", "posterior", "payload"),
     *("splits", "data", "datasets"),
     *("parties", "prior", "likelihood", "tilt", "task"),
-    *("training", "privacy", "inference", "pooling"),
+    *("training", "privacy", "inference", "pooling", "linear"),
     *("method", "settings", "promises"),
     *(
         "methods",

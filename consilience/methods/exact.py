@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -13,9 +12,10 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.errors import InputError
-from consilience.likelihood import Heteroscedastic, Softmax
+from consilience.likelihood import Heteroscedastic
+from consilience.linear.problem import check_bounded, classes_of, warn_of_few_rows
 from consilience.method import Knob, Method, keep_fields
-from consilience.models.maps import feature_map, is_bounded, last_layer
+from consilience.models.maps import feature_map, last_layer
 from consilience.models.remembered import remember
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.pooling.heads import LEAST, SHARES, TEMPERATURES, Classes, Head, OneHot, Ridge, Spectrum, as_point, fit
@@ -205,20 +205,6 @@ def at_an_end(share: float, least: float, temperature: float = 1.0) -> dict[str,
     return {"at_end_of_range": ends}
 
 
-def classes_of(task: Task) -> int | None:
-    """Count the classes of a task.
-
-    Args:
-        task: A task whose model ends in a linear layer.
-
-    Returns:
-        How many there are; None for numbers.
-    """
-    if isinstance(task.likelihood, Softmax):
-        return last_layer(task.model).out_features
-    return None
-
-
 def check_problem(task: Task, head: Head) -> None:
     """Refuse a task that a head cannot be fitted to.
 
@@ -262,22 +248,6 @@ def check_private_problem(
         )
 
 
-def check_bounded(task: Task) -> None:
-    """Refuse features that no noise could hide.
-
-    Args:
-        task: The statistical problem.
-
-    Raises:
-        InputError: The features are not clipped.
-    """
-    if not is_bounded(task.model):
-        raise InputError(
-            "The features are not clipped, and a row of any length could be recognised under any noise: put "
-            "`Bounded` under the last layer, as epsilon does in `run` and in studies."
-        )
-
-
 def fit_replies(task: Task, replies: Sequence[Received], privacy: Privacy, part: float = 1.0) -> Spectrum:
     """Add up what clients released, and fit a head to it.
 
@@ -294,27 +264,6 @@ def fit_replies(task: Task, replies: Sequence[Received], privacy: Privacy, part:
     total = add_released(payloads(replies))
     privacy.check_shares(total)
     return fit_noisy(read_release(total, layer.in_features, layer.out_features, classes_of(task), privacy, part))
-
-
-def warn_of_few_rows(replies: Sequence[Received], whole: bool = True) -> None:
-    """Warn of Gram matrices that show single rows.
-
-    Args:
-        replies: The clients' sums.
-        whole: Whether they are all of a round's, so that it is known how many.
-    """
-    few = [
-        reply for reply in replies if isinstance(reply.payload, Sums) and 0 < float(reply.size) < reply.payload.features
-    ]
-    who = f"{len(few)} of {len(replies)} sites"
-    if not whole:
-        who = "Some sites"
-    if few:
-        warnings.warn(
-            f"{who} have fewer rows than the {few[0].payload.features} sums of a Gram "
-            "matrix's row: it shows their rows' features up to a rotation. Use fewer features, or add sums securely.",
-            stacklevel=2,
-        )
 
 
 def predict_with(task: Task, head: Head | Noisy, state: ExactState) -> Predictive:

@@ -10,17 +10,16 @@ import torch
 from torch import Tensor
 
 from consilience.errors import InputError
+from consilience.linear.problem import classes_of, warn_of_few_rows
 from consilience.method import Method
 from consilience.methods.exact import (
     ExactPooling,
     ExactState,
     at_an_end,
     check_problem,
-    classes_of,
     fit_replies,
     least_share,
     predict_with,
-    warn_of_few_rows,
 )
 from consilience.models.maps import feature_map
 from consilience.parties import Client, Received, Reply, Server, payloads

@@ -2,94 +2,51 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
-from consilience import tree
-from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.key import Key
-from consilience.likelihood import LOG_NOISE, GaussianNoise, Softmax
+from consilience.likelihood import GaussianNoise, Softmax
+from consilience.linear.event_sums import begin_search
+from consilience.linear.posteriors import class_posterior, differentiate_at, first_sums, number_posterior
+from consilience.linear.predictions import predict_on_features
+from consilience.linear.private import (
+    PRIVATE_ROUNDS,
+    Last,
+    Located,
+    aggregate_private,
+    check_private_classes,
+    part_of,
+    release_derivatives,
+)
+from consilience.linear.problem import classes_of, layer_of, priors_of, warn_of_few_rows
 from consilience.method import Method
-from consilience.methods.exact import check_bounded, classes_of, warn_of_few_rows
-from consilience.models.maps import feature_map, last_layer
-from consilience.models.remembered import remember
+from consilience.models.maps import last_layer
 from consilience.outcomes.cox import Cox
 from consilience.outcomes.poisson import Poisson
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.pooling.derivatives import (
     NOTHING,
     Derivatives,
-    Quadratic,
     Search,
     advance,
     begin,
-    differentiate,
     doubt_derivatives,
-    hessian,
-    laplace,
-    line_hessian,
     pack,
-    regress,
     sum_up,
     unpack,
-    with_gauge,
-)
-from consilience.pooling.event_sums import begin_search, differentiate_counts, differentiate_times
-from consilience.pooling.noisy_derivatives import (
-    as_weights,
-    contrast_prior,
-    contrasts,
-    fit_curve,
-    fit_line,
-    gram_of,
-    read_derivatives,
-    scale_of,
-    sum_derivatives,
 )
 from consilience.pooling.summands import Summation, Total
-from consilience.pooling.sums import Sums, add, check_memory, doubt, in_parts, summarise
-from consilience.posterior import Dense, Point, Posterior, Samples, centre, draw, members
-from consilience.predictive import Distribution, Predictive
-from consilience.prior import WIDE
+from consilience.pooling.sums import Sums, add, check_memory, doubt
+from consilience.posterior import Point, Posterior, centre
+from consilience.predictive import Predictive
 from consilience.privacy.entropy import Source
-from consilience.privacy.mechanisms import Privacy, Released, add_released
+from consilience.privacy.mechanisms import Privacy, Released
 from consilience.settings import added
 from consilience.task import Task
-from consilience.tree import Params
-
-PAIRS = 32  # of draws from a Gaussian, behind a prediction
-PRIVATE_ROUNDS = 4
-LAST = 0.7  # the share of μ² that the last round of a private run takes; the others share the rest
-PRIVATE_WEIGHTS = 100  # that a private run learns at most: noise on their Hessian drowns more
-
-
-class Last(NamedTuple):
-    """What the last round of a private run asks about.
-
-    Attributes:
-        point: θ.
-    """
-
-    point: Point
-
-
-class Located(NamedTuple):
-    """How far a private run has come.
-
-    Attributes:
-        gram: Σ aaᵀ of the bounded features, as far as it is known [K, K].
-        rounds: How many releases there were.
-    """
-
-    gram: Tensor
-    rounds: Tensor
 
 
 class GLMState(NamedTuple):
@@ -183,9 +140,12 @@ class GLM(Method):
         return reply._replace(send=self.privacy.add_noise(reply.send, source, part))
 
     def aggregate(self, task: Task, state: GLMState, replies: Sequence[Received], server: Server) -> GLMState:
-        prior, _ = priors_of(task)
         if self.privacy is not None:
-            return aggregate_private(task, self.privacy, state, replies)
+            located = None
+            if isinstance(state.search, Located):
+                located = state.search
+            return GLMState(*aggregate_private(task, self.privacy, state.asked, located, replies))
+        prior, _ = priors_of(task)
         if isinstance(replies[0].payload, Sums):
             warn_of_few_rows(replies)
             totals = add(payloads(replies))
@@ -233,272 +193,3 @@ class GLM(Method):
     def has_hessian(self, task: Task) -> bool:
         """Tell whether there are few enough weights for a matrix of all pairs."""
         return sum(leaf.numel() for leaf in layer_of(task).values()) <= self.largest
-
-
-def first_sums(task: Task, data: Data) -> Sums | Derivatives:
-    """Add up what a client sends in the first round.
-
-    Args:
-        task: A task whose model ends in a linear layer.
-        data: The client's rows.
-
-    Returns:
-        Sums of products of features and targets; for counts and times to an event, derivatives.
-    """
-    features = feature_map(task.model)
-    bias = last_layer(task.model).bias is not None
-    if isinstance(task.likelihood, Poisson):
-        return differentiate_counts(features, data, None, bias)
-    if isinstance(task.likelihood, Cox):
-        return differentiate_times(features, data, None)
-    return summarise(features, data, classes_of(task))
-
-
-def differentiate_at(task: Task, data: Data, weights: Tensor, hessian: bool) -> Derivatives:
-    """Differentiate a client's log-likelihood.
-
-    Args:
-        task: A task whose model ends in a linear layer.
-        data: The client's rows.
-        weights: Where, B [C, K].
-        hessian: Whether to send the whole Hessian.
-
-    Returns:
-        The sums over its rows.
-    """
-    features = feature_map(task.model)
-    if isinstance(task.likelihood, Poisson):
-        return differentiate_counts(features, data, weights)
-    if isinstance(task.likelihood, Cox):
-        return differentiate_times(features, data, weights)
-    return differentiate(features, data, weights, hessian)
-
-
-def check_private_classes(task: Task, privacy: Privacy, server: Server) -> None:
-    """Refuse what has no private form.
-
-    Args:
-        task: The statistical problem.
-        privacy: The setting.
-        server: What the server sees.
-
-    Raises:
-        InputError: Rows have no bound, or noise would leave nothing of so many weights.
-    """
-    privacy.check(server.clients)
-    check_bounded(task)
-    classes = classes_of(task)
-    if classes is None and task.outcome:
-        raise InputError(
-            f"glm has no private form for {task.outcome}: nothing bounds what one row changes, as a rate has no "
-            "largest value. Cut the outcome into classes, or study it without epsilon."
-        )
-    if classes is None:
-        raise InputError("Under noise, numbers are learned by `exact`: its one message holds all that glm would ask.")
-    prior, _ = priors_of(task)
-    count = (classes - 1) * prior.mean.shape[1]
-    if count > PRIVATE_WEIGHTS:
-        raise InputError(
-            f"glm learns at most {PRIVATE_WEIGHTS} weights under noise, and these are {count}: use fewer columns "
-            "(features=identity), or exact_tuned, whose sums do not grow with the square of the classes."
-        )
-    if float(prior.precision.min()) <= 1 / WIDE:
-        raise InputError("Under noise a flat prior leaves weights that nothing is known about: take a Gaussian one.")
-
-
-def release_derivatives(task: Task, privacy: Privacy, message: Point | Last | tuple[()], data: Data) -> Reply:
-    """Add up a client's bounded rows at the point that is asked about.
-
-    Args:
-        task: The statistical problem.
-        privacy: The setting.
-        message: The point; () for 0. The last one is answered in two dimensions, which tells its share of the budget.
-        data: The client's rows.
-
-    Returns:
-        Sums without noise yet, which cannot be sent.
-    """
-    sums = sum_derivatives(feature_map(task.model), data, point_of(task, message), privacy)
-    if isinstance(message, Last):
-        sums = sums._replace(values=sums.values.unsqueeze(0))
-    return Reply(sums, 0 * data.size)  # how many rows there are is not said without noise
-
-
-def aggregate_private(task: Task, privacy: Privacy, state: GLMState, replies: Sequence[Received]) -> GLMState:
-    """Fit a posterior to noisy derivatives, and go to its mean.
-
-    Args:
-        task: The statistical problem.
-        privacy: The setting.
-        state: The state before the round.
-        replies: The clients' releases.
-
-    Returns:
-        The state after it.
-    """
-    total = add_released(payloads(replies))
-    privacy.check_shares(total)
-    prior, _ = priors_of(task)
-    classes, width = prior.mean.shape
-    scale = scale_of(width, width > last_layer(task.model).in_features, privacy)
-    known = contrast_prior(prior, scale)
-    point = (contrasts(classes).mT @ (point_of(task, state.asked) / scale)).flatten()
-    last = isinstance(state.asked, Last)
-    seen = read_derivatives(total, point, classes, privacy, part_of(last))
-    if isinstance(state.search, Located):
-        located = state.search._replace(rounds=state.search.rounds + 1)
-    else:
-        located = Located(gram_of(seen, classes), torch.ones(()))
-    if last:
-        fitted = fit_curve(seen, known, located.gram, classes, scale)
-        return GLMState(laplace(*as_weights(fitted, prior, scale), layer_of(task)), (), located)
-    mean, precision = as_weights(fit_line(seen, known), prior, scale)
-    posterior = laplace(mean, precision, layer_of(task))
-    asked = Point(unpack(mean, layer_of(task)))
-    if int(located.rounds) == PRIVATE_ROUNDS - 1:
-        return GLMState(posterior, Last(asked), located)
-    return GLMState(posterior, asked, located)
-
-
-def part_of(last: bool) -> float:
-    """Tell which share of μ² a round of a private run takes.
-
-    Args:
-        last: Whether it is the last one.
-
-    Returns:
-        The share.
-    """
-    if last:
-        return LAST
-    return (1 - LAST) / (PRIVATE_ROUNDS - 1)
-
-
-def point_of(task: Task, message: Point | Last | tuple[()]) -> Tensor:
-    """Read the point that a round of a private run asks about.
-
-    Args:
-        task: The statistical problem.
-        message: What the server sent.
-
-    Returns:
-        θ [C, K]; 0 in the first round.
-    """
-    if isinstance(message, Last):
-        message = message.point
-    if isinstance(message, Point):
-        return pack(message.params)
-    prior, _ = priors_of(task)
-    return torch.zeros_like(prior.mean)
-
-
-def layer_of(task: Task) -> Params:
-    """Name the weights of a task's linear layer.
-
-    Args:
-        task: A task whose model ends in a linear layer.
-
-    Returns:
-        Its weight and bias.
-    """
-    return {name: task.like[name] for name in task.uncertain}
-
-
-def priors_of(task: Task) -> tuple[Quadratic, Quadratic | None]:
-    """Write a task's prior as quadratics.
-
-    Args:
-        task: A task whose model ends in a linear layer.
-
-    Returns:
-        That over the layer's weights [C, K]; and that over the log-noise, None where the noise is known.
-    """
-    layer = layer_of(task)
-    mean, var = task.prior.gaussian({name: leaf.double() for name, leaf in task.weights(task.like).items()})
-    weights = Quadratic(pack({k: mean[k] for k in layer}), 1 / pack({k: var[k] for k in layer}))
-    if LOG_NOISE not in mean:
-        return weights, None
-    return weights, Quadratic(mean[LOG_NOISE], 1 / var[LOG_NOISE])
-
-
-def class_posterior(task: Task, search: Search, whole: bool) -> Posterior:
-    """Approximate the posterior of a softmax by Laplace's method.
-
-    Args:
-        task: The statistical problem.
-        search: Where the search for the mode stands.
-        whole: Whether there is a Hessian.
-
-    Returns:
-        A Gaussian with the Hessian as its precision; the mode alone where there is none.
-    """
-    prior, _ = priors_of(task)
-    if whole:
-        return laplace(search.next, with_gauge(hessian(search, prior), prior), layer_of(task))
-    return _as_point(task, search.next)
-
-
-def number_posterior(task: Task, totals: Sums, whole: bool) -> Posterior:
-    """Find the posterior of a linear regression; with a learned noise, Laplace's approximation of it.
-
-    Args:
-        task: The statistical problem.
-        totals: The sums of all rows.
-        whole: Whether there are few enough weights for a precision matrix.
-
-    Returns:
-        A Gaussian, or the mode alone.
-    """
-    prior, noise_prior = priors_of(task)
-    assert isinstance(task.likelihood, GaussianNoise)
-    fixed = torch.tensor(math.log(task.likelihood.noise or 1.0), dtype=torch.float64)
-    line = regress(totals, prior, noise_prior or fixed)
-    if whole:
-        matrix = line_hessian(line, totals, prior, noise_prior)
-        return laplace(line.weights, matrix, layer_of(task), line.log_noise)
-    return _as_point(task, line.weights, line.log_noise)
-
-
-def _as_point(task: Task, weights: Tensor, log_noise: Tensor | None = None) -> Point:
-    """B [C, K] by the task's names, in its precision."""
-    params = unpack(weights, layer_of(task))
-    if LOG_NOISE in task.like and log_noise is not None:
-        params[LOG_NOISE] = log_noise.reshape(1)
-    return Point({name: params[name].to(leaf) for name, leaf in task.like.items()})
-
-
-def predict_on_features(task: Task, posterior: Posterior) -> Predictive:
-    """Average over a posterior of a linear layer, computing the features of a row once for all its members.
-
-    Args:
-        task: A task whose model ends in a linear layer.
-        posterior: What is known about its weights; a Gaussian is drawn from in pairs, so that its mean is kept.
-
-    Returns:
-        A function from inputs to their predictive distribution.
-    """
-    features = feature_map(task.model)
-    weights = _members_of(posterior, task)
-
-    def outcome(x: Tensor) -> Distribution:
-        phi = features(x)
-        layers = [[params[name] for name in task.uncertain] for params in weights]
-        return task.likelihood.outcome(torch.stack([linear(phi, *layer) for layer in layers]), weights)
-
-    @torch.no_grad()
-    def predict(x: Tensor) -> Distribution:
-        whole: Distribution = tree.concatenate(outcome(part) for part in in_parts(x))
-        return whole
-
-    known = (predict_on_features, task.model, task.likelihood, *tree.leaves(posterior))
-    return lambda x: remember(lambda: predict(x), *known, x)
-
-
-def _members_of(posterior: Posterior, task: Task) -> list[Params]:
-    """Sets of weights that stand for a posterior; draws from a Gaussian with their reflections at its mean."""
-    if not isinstance(posterior, Dense):
-        return members(posterior, Key(0), task.draws, task.like)
-    drawn = draw(posterior, Key(0), PAIRS, task.like)
-    mean = centre(posterior, task.like).params
-    pairs = {name: torch.cat([leaf, 2 * mean[name] - leaf]) for name, leaf in drawn.params.items()}
-    return members(Samples(pairs), Key(0), task.draws, task.like)

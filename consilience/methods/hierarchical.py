@@ -9,40 +9,35 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
-from consilience import tree
 from consilience.errors import InputError
 from consilience.inference import Inference, Laplace, MultipleImputation, Newton
-from consilience.likelihood import LOG_NOISE, GaussianNoise, Softmax
+from consilience.likelihood import GaussianNoise, Softmax
+from consilience.linear.hierarchy import Hierarchy, at_one, newcomer, pool, site_posterior
+from consilience.linear.mixed import groups_of
+from consilience.linear.predictions import predict_numbers, predict_on_features
+from consilience.linear.problem import classes_of, layer_of, warn_of_few_rows, weight_prior
+from consilience.linear.site_factors import (
+    as_factor,
+    as_posterior,
+    describe_spread,
+    doubt_factor,
+    likelihood_of,
+    noise_of,
+    prior_of,
+    shared_prior,
+    spread_of,
+)
 from consilience.method import Method, keep_fields
-from consilience.methods.exact import classes_of, warn_of_few_rows
-from consilience.methods.glm import layer_of, predict_on_features, priors_of
 from consilience.models.maps import feature_map, last_layer
 from consilience.parties import Client, Received, Reply, Server
-from consilience.pooling.hierarchy import (
-    Belief,
-    Hierarchy,
-    as_dense,
-    at_one,
-    deviations,
-    divide,
-    newcomer,
-    pool,
-    site_posterior,
-)
-from consilience.pooling.mixed import factor_of, fit_variances, groups_of
-from consilience.pooling.sums import CHUNK, Sums, doubt, summarise
+from consilience.pooling.sums import Sums, doubt, summarise
 from consilience.posterior import Dense, Gaussian, Natural, Point, Posterior, centre, natural
-from consilience.predictive import Distribution, Normal, Predictive
+from consilience.predictive import Predictive
 from consilience.prior import Believed
 from consilience.settings import added
 from consilience.task import Task
-from consilience.tree import Params, Tree
-
-SMALLEST = 1e-4  # variance between sites that a search for a mode is given
-KNOWN = 1e8  # the precision of a log-noise that counts as known
-NEGATIVE = 1e-4  # of a precision's largest eigenvalue, which rounding may take away where rows say nothing
+from consilience.tree import Tree
 
 
 class HierarchicalState(NamedTuple):
@@ -162,7 +157,9 @@ class Hierarchical(Method):
         return predict_on_features(task, state.posterior)
 
     def diagnose(self, task: Task, state: HierarchicalState, x: Tensor) -> dict[str, Any]:
-        return describe_spread(task, state)
+        if not isinstance(state.hierarchy, Hierarchy):
+            return {}
+        return describe_spread(task, state.hierarchy)
 
     def doubt(self, task: Task, message: Point | Gaussian, send: Natural | Sums) -> str | None:
         if isinstance(send, Sums):
@@ -211,229 +208,3 @@ def check_problem(method: Hierarchical, task: Task) -> None:
         raise InputError(f"scale={method.scale:g} is not the scale of a prior: give a positive number.")
     if method.tau is not None and not 0 <= method.tau < math.inf:
         raise InputError(f"tau={method.tau:g} is not a standard deviation: give 0 or more, or None to learn it.")
-
-
-def spread_of(task: Task) -> float:
-    """Tell how many times wider what people read is than a weight.
-
-    Args:
-        task: The statistical problem.
-
-    Returns:
-        √2 for classes: log-odds are differences of two logits; 1 for numbers.
-    """
-    if classes_of(task) is None:
-        return 1.0
-    return math.sqrt(2)
-
-
-def shared_prior(task: Task, hierarchy: Hierarchy) -> Gaussian:
-    """Write N(μ, T) by the weights' names.
-
-    Args:
-        task: The statistical problem.
-        hierarchy: What all sites say.
-
-    Returns:
-        The means of μ and T, T no smaller than a search for a mode can bear.
-    """
-    layer = layer_of(task)
-    mean = {name: leaf.to(layer[name]) for name, leaf in tree.unravel(hierarchy.centre, layer).items()}
-    var = {name: leaf.to(layer[name]) for name, leaf in tree.unravel(hierarchy.typical, layer).items()}
-    return Gaussian(mean, {name: leaf.clamp(min=SMALLEST) for name, leaf in var.items()})
-
-
-def weight_prior(task: Task) -> Dense:
-    """Write the task's prior over the linear layer, in double precision.
-
-    Args:
-        task: The statistical problem.
-
-    Returns:
-        The prior of μ.
-    """
-    return task.prior.dense({name: leaf.double() for name, leaf in layer_of(task).items()})
-
-
-def prior_of(task: Task, message: Point | Gaussian) -> Dense:
-    """Find the prior of a client's weights.
-
-    Args:
-        task: The statistical problem.
-        message: What the server sent.
-
-    Returns:
-        The task's own in the first round, then N(μ, T).
-    """
-    if isinstance(message, Gaussian):
-        return Dense(tree.ravel(message.mean), torch.diag(1 / tree.ravel(message.var)))
-    return task.prior.dense(layer_of(task))
-
-
-def likelihood_of(posterior: Posterior, prior: Dense, task: Task) -> Natural:
-    """Take the prior out of a client's posterior.
-
-    Args:
-        posterior: As the inference found it.
-        prior: The prior it was found with.
-        task: The statistical problem.
-
-    Returns:
-        Λₖ and hₖ, in the task's precision.
-    """
-    assert isinstance(posterior, Dense)
-    like = next(iter(task.like.values()))
-    said = divide(posterior, prior)
-    return Natural(said.linear.to(like), said.precision.to(like))
-
-
-def as_factor(task: Task, said: Any, log_noise: Tensor | tuple[()]) -> Natural:
-    """Read what a client's rows say about its weights.
-
-    Args:
-        task: The statistical problem.
-        said: As it was sent, or kept.
-        log_noise: The log-variance of an observation; () for classes.
-
-    Returns:
-        Λₖ and hₖ in double precision.
-    """
-    if isinstance(said, Sums):
-        assert isinstance(log_noise, Tensor)
-        return factor_of(said, layer_of(task), log_noise)
-    return Natural(said.linear.double(), said.precision.double())
-
-
-def noise_of(task: Task, said: dict[str, Any], scales: Tensor) -> Tensor | tuple[()]:
-    """Find the noise of numbers: as the task has it, or by the marginal likelihood.
-
-    Args:
-        task: The statistical problem.
-        said: What each client sent.
-        scales: Of the priors of τ.
-
-    Returns:
-        The log-variance of an observation; () for classes.
-    """
-    if not isinstance(task.likelihood, GaussianNoise):
-        return ()
-    if task.likelihood.noise is not None:
-        return torch.tensor(math.log(task.likelihood.noise), dtype=torch.float64)
-    _, noise_prior = priors_of(task)
-    prior = natural(weight_prior(task))
-    return fit_variances(list(said.values()), layer_of(task), prior, scales, noise_prior).log_noise
-
-
-def as_posterior(task: Task, belief: Belief, log_noise: Tensor | tuple[()]) -> Dense:
-    """Write a belief about the layer as a posterior of the task.
-
-    Args:
-        task: The statistical problem.
-        belief: About the layer's weights.
-        log_noise: The log-variance of an observation; () for classes.
-
-    Returns:
-        The Gaussian; a learned noise stands last in it, as if it were known.
-    """
-    mean, precision = as_dense(belief)
-    if isinstance(log_noise, Tensor) and LOG_NOISE in task.like:
-        mean = torch.cat([mean, log_noise.reshape(1)])
-        precision = torch.block_diag(precision, torch.full((1, 1), KNOWN, dtype=precision.dtype))
-    return Dense(mean, precision)
-
-
-def predict_numbers(task: Task, posterior: Dense) -> Predictive:
-    """Predict numbers in closed form.
-
-    Args:
-        task: A regression whose model ends in a linear layer.
-        posterior: Of its weights, and of the log-noise where it is learned.
-
-    Returns:
-        N(φᵀm, φᵀSφ), and the noise.
-    """
-    assert isinstance(task.likelihood, GaussianNoise)
-    layer = layer_of(task)
-    count = sum(leaf.numel() for leaf in layer.values())
-    var = torch.cholesky_inverse(torch.linalg.cholesky(posterior.precision[:count, :count]))
-    params = tree.unravel(posterior.mean[:count], layer)
-    features = feature_map(task.model)
-    learned = {LOG_NOISE: posterior.mean[count:]}
-
-    @torch.no_grad()
-    def predict(x: Tensor) -> Distribution:
-        whole: Distribution = tree.concatenate(outcome(part) for part in x.split(CHUNK))
-        return whole
-
-    def outcome(x: Tensor) -> Distribution:
-        phi = features(x).double()
-        means = linear(phi, *[params[name] for name in layer])
-        rows = jacobian(phi, layer)
-        latent = torch.einsum("nmp,pq,nmq->nm", rows, var, rows).clamp(min=0)
-        p = task.likelihood.outcome(means.unsqueeze(0), [learned])
-        assert isinstance(p, Normal)
-        noisy = Normal(p.mean, p.var + latent.reshape(p.mean.shape), p.noise)
-        return Normal(*(leaf.to(x.dtype) for leaf in noisy))
-
-    return predict
-
-
-def jacobian(phi: Tensor, layer: Params) -> Tensor:
-    """Differentiate the outputs of a linear layer by its weights.
-
-    Args:
-        phi: Features [N, D].
-        layer: Names and shapes of its weights.
-
-    Returns:
-        [N, outputs, P], in the order of `tree.ravel`.
-    """
-    outputs = next(leaf for leaf in layer.values() if leaf.ndim > 1).shape[0]
-    eye = torch.eye(outputs, dtype=phi.dtype)
-    parts = []
-    for leaf in layer.values():
-        if leaf.ndim > 1:
-            parts.append((eye.unsqueeze(-1) * phi.unsqueeze(1).unsqueeze(1)).flatten(2))
-        else:
-            parts.append(eye.expand(len(phi), outputs, outputs))
-    return torch.cat(parts, -1)
-
-
-def describe_spread(task: Task, state: HierarchicalState) -> dict[str, Any]:
-    """Say how much sites differ.
-
-    Args:
-        task: The statistical problem.
-        state: The server's state.
-
-    Returns:
-        τ of intercepts and slopes, in the units that people read: the median and a 95 % interval.
-    """
-    if not isinstance(state.hierarchy, Hierarchy):
-        return {}
-    groups = groups_of(layer_of(task))
-    quantiles = spread_of(task) * deviations(state.hierarchy)
-    names = ("intercepts", "slopes")[-(int(groups.max()) + 1) :]
-    found: dict[str, Any] = {}
-    for group, name in enumerate(names):
-        low, middle, high = quantiles[:, int((groups == group).nonzero()[0])].tolist()
-        found |= {f"tau_{name}": middle, f"tau_{name}_interval": [low, high]}
-    return found
-
-
-def doubt_factor(factor: Natural) -> str | None:
-    """Say why no rows can say this.
-
-    Args:
-        factor: As a client sent it.
-
-    Returns:
-        A sentence about the reply, as "it"; None where there is nothing to say.
-    """
-    precision = factor.precision.double()
-    if float((precision - precision.mT).abs().max()) > NEGATIVE * float(precision.abs().max()):
-        return "its precision is not symmetric."
-    values = torch.linalg.eigvalsh(precision)
-    if float(values[0]) < -NEGATIVE * max(1.0, float(values[-1])):
-        return "its precision is not positive semi-definite, as the curvature of a likelihood is."
-    return None

@@ -19,10 +19,10 @@ import torch
 from table import split_features
 from torch import Tensor
 
+from consilience.linear.hierarchy import deviations, newcomer, pool, site_posterior
 from consilience.metrics.paired import difference
 from consilience.metrics.scores import scores
 from consilience.pooling.heads import PROBIT, OneHot, fit
-from consilience.pooling.hierarchy import deviations, newcomer, pool, site_posterior
 from consilience.pooling.sums import Sums, add, moments, square_matrix, summarise
 from consilience.posterior import Natural
 from consilience.predictive import Categorical, Distribution

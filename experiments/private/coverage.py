@@ -25,7 +25,7 @@ from torch import Tensor
 
 from consilience.data import Data
 from consilience.key import Key
-from consilience.methods.glm import PRIVATE_ROUNDS, part_of
+from consilience.linear.private import PRIVATE_ROUNDS, part_of
 from consilience.models.bounded import Bounded
 from consilience.pooling.derivatives import Quadratic
 from consilience.pooling.noisy_derivatives import (

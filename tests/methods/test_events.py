@@ -15,9 +15,9 @@ from torch import nn
 import consilience as co
 from consilience.data.sites import Data
 from consilience.inference.newton import Newton
+from consilience.linear.event_sums import differentiate_counts, differentiate_times
 from consilience.outcomes.cox import Cox
 from consilience.pooling.derivatives import triangle
-from consilience.pooling.event_sums import differentiate_counts, differentiate_times
 from consilience.posterior import Dense, multiply
 from consilience.prior import Flat, Isotropic
 

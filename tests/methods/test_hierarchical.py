@@ -11,8 +11,8 @@ import torch
 import consilience as co
 from consilience import tree
 from consilience.inference import Newton
+from consilience.linear.problem import layer_of
 from consilience.methods.gaussian_product import GaussianProduct
-from consilience.methods.glm import layer_of
 from consilience.methods.hierarchical import Hierarchical, HierarchicalState
 from consilience.parties import Received
 from consilience.posterior import Dense, Natural

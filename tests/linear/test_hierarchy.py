@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from consilience.data.sites import Data
-from consilience.pooling.hierarchy import (
+from consilience.linear.hierarchy import (
     as_dense,
     at_one,
     deviations,
@@ -22,7 +22,7 @@ from consilience.pooling.hierarchy import (
     population,
     site_posterior,
 )
-from consilience.pooling.mixed import factor_of, fit_variances, groups_of
+from consilience.linear.mixed import factor_of, fit_variances, groups_of
 from consilience.pooling.sums import Sums, summarise
 from consilience.posterior import Dense, Natural, multiply
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.likelihood import FARTHEST
+from consilience.linear.hierarchy import population_of, stack
 from consilience.pooling.derivatives import Quadratic, pack
-from consilience.pooling.hierarchy import population_of, stack
 from consilience.pooling.sums import Sums, add, square_matrix
 from consilience.posterior import Natural
 from consilience.tree import Params
