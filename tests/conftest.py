@@ -24,6 +24,14 @@ LOOKED_AT = {"report", "experiments", "test_events.py"}  # tests that look at fi
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # a red test stays red; no clock decides
 settings.load_profile("repeatable")
+SLOW_LIMIT = 1800  # seconds on the clock for a slow test; for others `timeout` in pyproject.toml
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A slow test may take longer before it is given up as hanging."""
+    for item in items:
+        if item.get_closest_marker("slow") is not None or item.get_closest_marker("flower") is not None:
+            item.add_marker(pytest.mark.timeout(SLOW_LIMIT))
 
 
 def pytest_collection_finish() -> None:

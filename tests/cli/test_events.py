@@ -192,7 +192,7 @@ def test_a_study_of_times_by_commands(invoke: Invoke, tables: str, tmp_path: Pat
     _, printed, _ = invoke(
         "site", "evaluate", "trial-chosen.model", "sites/west.csv", "--study", "trial.toml", "--key", "east.key"
     )
-    assert "concordance" in printed and "ibs" in printed
+    assert "Concordance" in printed and "Integrated Brier" in printed
 
 
 @pytest.mark.slow
@@ -204,7 +204,7 @@ def test_a_study_of_counts_by_commands(invoke: Invoke, tables: str, tmp_path: Pa
     _, printed, _ = invoke(
         "site", "evaluate", "trial.model", "sites/east.csv", "--study", "trial.toml", "--key", "east.key"
     )
-    assert "deviance" in printed
+    assert "Deviance" in printed
 
 
 @pytest.mark.slow
