@@ -42,6 +42,7 @@ ROOMS = {
     "training": Room("Training", "Gradients, optimisers, chains of steps, schedules and augmentation."),
     "inference": Room("Inference", "How a client gets from a prior and its rows to a posterior."),
     "pooling": Room("Pooling", "Rules that make one answer of many: of Gaussians, of evidence, of ensembles."),
+    "method": Room("Method", "The contract of a method: two functions, what it declares, its states, what it sends."),
     "linear": Room("Linear models", "Models of one layer on fixed features from what sites add up; partial pooling."),
     "methods": Room("Methods", "One class a method; [each has a page](../methods/index.md) with its settings."),
     "metrics": Room("Metrics", "Proper scores, calibration, uncertainty, paired differences and communication."),
