@@ -11,6 +11,7 @@ from consilience.data.sites import Data
 from consilience.likelihood import LOG_NOISE, GaussianNoise
 from consilience.linear.event_sums import differentiate_counts, differentiate_times
 from consilience.linear.problem import classes_of, layer_of, priors_of
+from consilience.linear.regression import line_hessian, regress
 from consilience.models.maps import feature_map, last_layer
 from consilience.outcomes.cox import Cox
 from consilience.outcomes.poisson import Poisson
@@ -20,8 +21,6 @@ from consilience.pooling.derivatives import (
     differentiate,
     hessian,
     laplace,
-    line_hessian,
-    regress,
     unpack,
     with_gauge,
 )

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from consilience import tree
 from consilience.data.sites import Data
-from consilience.likelihood import FARTHEST
 from consilience.models.softmax import log_softmax
 from consilience.pooling.sums import Sums, in_chunks, square_matrix, targets
 from consilience.posterior import Dense
@@ -272,7 +271,7 @@ def begin(totals: Sums, prior: Quadratic) -> Search:
     mean = totals.gram[skip : totals.features] / classes  # the triangle begins with Σ φ
     gradient = mean - totals.cross[:, skip:] + prior.gradient(zero)
     curvature = size * (torch.eye(classes).to(zero) - 1 / classes) / classes
-    spectrum, basis = torch.linalg.eigh(_gram(totals, width))
+    spectrum, basis = torch.linalg.eigh(layer_gram(totals, width))
     none = zero.new_zeros(0, classes, width)
     value = size * math.log(classes) + prior.value(zero)
     search = Search(
@@ -281,13 +280,29 @@ def begin(totals: Sums, prior: Quadratic) -> Search:
     return search._replace(step=_refined_step(search, prior))
 
 
-def _gram(totals: Sums, width: int) -> Tensor:
-    """Σ φφᵀ [K, K], without the leading 1 where the layer has no bias."""
+def layer_gram(totals: Sums, width: int) -> Tensor:
+    """Take the Gram matrix of a layer's features.
+
+    Args:
+        totals: The sums of all rows.
+        width: K, how many the layer has, its bias among them.
+
+    Returns:
+        Σ φφᵀ [K, K], without the leading 1 where the layer has no bias.
+    """
     skip = totals.features - width
     return square_matrix(totals.gram, totals.features)[skip:, skip:]
 
 
-def _ridge(matrix: Tensor) -> Tensor:
+def smallest_ridge(matrix: Tensor) -> Tensor:
+    """Choose what is added to a Hessian's diagonal, so that rounding decides nothing.
+
+    Args:
+        matrix: The Hessian.
+
+    Returns:
+        A number far below its mean diagonal.
+    """
     return RIDGE * matrix.diagonal().mean()
 
 
@@ -347,7 +362,7 @@ def newton_step(search: Search, prior: Quadratic) -> Tensor:
         The step [C, K].
     """
     matrix = hessian(search, prior)
-    matrix.diagonal().add_(_ridge(matrix))
+    matrix.diagonal().add_(smallest_ridge(matrix))
     factor = torch.linalg.cholesky(matrix)
     return -torch.cholesky_solve(search.gradient.reshape(-1, 1), factor).reshape(search.point.shape)
 
@@ -428,103 +443,3 @@ def with_gauge(matrix: Tensor, prior: Quadratic) -> Tensor:
         return matrix + FLAT * scale * torch.eye(len(matrix)).to(matrix)
     together = torch.kron(torch.full((classes, classes), 1 / classes), torch.eye(width)).to(matrix)
     return matrix + scale * (together + FLAT * torch.eye(len(matrix)).to(matrix))
-
-
-class Line(NamedTuple):
-    """A linear regression of numbers.
-
-    Attributes:
-        weights: B [M, K].
-        log_noise: The log-variance of an observation.
-        gram: G [K, K].
-    """
-
-    weights: Tensor
-    log_noise: Tensor
-    gram: Tensor
-
-
-def regress(totals: Sums, prior: Quadratic, log_noise: Tensor | Quadratic) -> Line:
-    """Find the mode of a linear regression, which takes the sums of the first round and nothing else.
-
-    Args:
-        totals: The sums of all rows.
-        prior: The prior over B.
-        log_noise: The log-variance of an observation, or its prior where it is learned.
-
-    Returns:
-        The mode.
-    """
-    problem = _Regression(totals, prior)
-    if isinstance(log_noise, Quadratic):
-        noise_prior = log_noise
-        log_noise = _last_root(lambda s: problem.slope(s, noise_prior))
-    return Line(problem.weights(log_noise), log_noise, problem.gram)
-
-
-def line_hessian(line: Line, totals: Sums, prior: Quadratic, noise_prior: Quadratic | None) -> Tensor:
-    """Write the Hessian of U at the mode of a linear regression.
-
-    Args:
-        line: The mode.
-        totals: The sums of all rows.
-        prior: The prior over B.
-        noise_prior: That over the log-noise, where it is learned.
-
-    Returns:
-        A matrix over the weights of one target after another and, where it is learned, the log-noise.
-    """
-    weights, log_noise, gram = line
-    precision = torch.exp(-log_noise)
-    matrix: Tensor = torch.block_diag(*(precision * gram + torch.diag(row) for row in prior.precision))
-    if noise_prior is None:
-        return matrix
-    problem = _Regression(totals, prior)
-    across = -precision * (weights @ gram - problem.cross).reshape(-1, 1)
-    own = 0.5 * precision * problem.residual(weights) + noise_prior.precision
-    return torch.cat([torch.cat([matrix, across], 1), torch.cat([across.mT, own.reshape(1, 1)], 1)])
-
-
-class _Regression:
-    """U of a linear regression as a function of its log-noise, with the weights at their best."""
-
-    def __init__(self, totals: Sums, prior: Quadratic) -> None:
-        width = prior.mean.shape[1]
-        self.prior = prior
-        self.gram = _gram(totals, width)
-        self.cross = totals.cross[:, totals.features - width :]
-        self.square = totals.square.sum()
-        self.numbers = totals.counts.sum() * len(self.cross)
-
-    def weights(self, log_noise: Tensor) -> Tensor:
-        """B at its best: (G + σ²Λ)⁻¹(Σ y φ + σ²Λm) for every target."""
-        scaled = log_noise.exp() * self.prior.precision
-        right = self.cross + scaled * self.prior.mean
-        ridge = 1e-3 * _ridge(self.gram)
-        solved = [torch.linalg.solve(self.gram + torch.diag(s + ridge), r) for s, r in zip(scaled, right, strict=True)]
-        return torch.stack(solved)
-
-    def residual(self, weights: Tensor) -> Tensor:
-        """Σ (y − Bφ)²."""
-        explained: Tensor = (2 * weights * self.cross - weights @ self.gram * weights).sum()
-        return (self.square - explained).clamp(min=0)
-
-    def slope(self, log_noise: Tensor, prior: Quadratic) -> Tensor:
-        """dU/d log σ²."""
-        fit: Tensor = torch.exp(-log_noise) * self.residual(self.weights(log_noise))
-        return 0.5 * (self.numbers - fit) + prior.gradient(log_noise).sum()
-
-
-def _last_root(f: Callable[[Tensor], Tensor]) -> Tensor:
-    """The largest log-noise at which a slope changes its sign: more than one noise may explain few rows."""
-    high = torch.tensor(FARTHEST, dtype=torch.float64)
-    low = high - 1
-    while float(low) > -FARTHEST and bool(f(low) > 0):
-        low, high = low - 1, low
-    for _ in range(60):
-        middle = (low + high) / 2
-        if bool(f(middle) > 0):
-            high = middle
-        else:
-            low = middle
-    return (low + high) / 2
