@@ -10,16 +10,17 @@ from consilience.method import Method
 S = TypeVar("S")
 
 
-def added(default: Any) -> Any:
-    """Declare a setting that came after runs had been kept: at its default it is no part of what identifies a run.
+def added(default: Any, **before: Any) -> Any:
+    """Declare a setting that came after runs had been kept: as it was then, it is no part of what identifies a run.
 
     Args:
-        default: Its default, with which a method does what it did before.
+        default: Its default.
+        before: `before=…`, what a method did without the setting, unless that is the default.
 
     Returns:
         The field of a dataclass.
     """
-    return dataclasses.field(default=default, metadata={"added": True})
+    return dataclasses.field(default=default, metadata={"added": True, **before})
 
 
 def abridge(settings: S) -> S:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -66,6 +67,7 @@ class ExactPooling(Method):
         share: λ/n; None: by the marginal likelihood.
         wire: The precision in which sums are sent: float64, float32 or float16.
         privacy: Differential privacy of all that is sent, on bounded features; None: none.
+        floor: Of the usual head for classes: see `OneHot`.
     """
 
     name: ClassVar[str] = "exact"
@@ -80,6 +82,7 @@ class ExactPooling(Method):
     share: float | None = None
     wire: str = "float64"
     privacy: Privacy | None = added(None)
+    floor: bool = added(True, before=False)
 
     def init(self, task: Task, server: Server) -> ExactState:
         check_problem(task, self.chosen_head(task))
@@ -161,13 +164,14 @@ class ExactPooling(Method):
             return self.head
         if classes_of(task) is None:
             return Ridge()
-        return OneHot()
+        return OneHot(self.floor)
 
     def noisy_head(self, task: Task) -> Noisy:
         """Return the head for sums with noise."""
-        head = self.chosen_head(task)
-        assert isinstance(head, (Ridge, OneHot)) and self.privacy is not None
-        return Noisy(head, self.privacy)
+        assert self.privacy is not None
+        if classes_of(task) is None:
+            return Noisy(Ridge(), self.privacy)
+        return Noisy(OneHot(floor=False), self.privacy)  # class shares are not released
 
 
 def least_share(wire: str, totals: Sums) -> float:
@@ -241,7 +245,7 @@ def check_private_problem(
     """
     privacy.check(server.clients)
     check_bounded(task)
-    if head not in (None, Ridge(), OneHot()) or share is not None or wire != "float64":
+    if not isinstance(head, (Ridge, OneHot, NoneType)) or share is not None or wire != "float64":
         raise InputError(
             "Under noise the head is Ridge or OneHot, the prior's weight is estimated and sums are whole multiples of "
             "a step: leave head, share and wire as they are."

@@ -307,7 +307,7 @@ class OneHot:
 
     by_class: ClassVar[bool] = False
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
-    floor: bool = field(default=False, metadata={"added": True})
+    floor: bool = field(default=True, metadata={"added": True, "before": False})
 
     def prepare(self, totals: Sums) -> Spectrum:
         """See `Head.prepare`."""

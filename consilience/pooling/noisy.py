@@ -289,7 +289,7 @@ class Noisy:
     """A head on noisy sums: a regression whose intercept is the weight of the constant κ.
 
     Attributes:
-        head: What predicts from the regression: `Ridge` or `OneHot`.
+        head: What predicts from the regression: `Ridge`, or `OneHot` without its floor.
         privacy: The setting.
     """
 

@@ -1,7 +1,7 @@
 """Write results/table.json, the tables of README.md and bytes.svg: python experiments/exact/summary.py [FOLDER]
 
 FOLDER is where table.py kept its trials, which join those of results/table.json; without one the tables are written
-from results/table.json as it is. Rows of a column 'exact/tuned' take the place of the same rows of 'exact'.
+from results/table.json as it is. Rows of columns 'exact/tuned' and 'exact/onehot' take the place of those of 'exact'.
 """
 
 from __future__ import annotations
@@ -356,13 +356,13 @@ def page(trials: Trials) -> str:
     return "\n\n".join(parts)
 
 
-def renew_tuned(trials: Trials, folder: Path) -> None:
-    """Put the rows of columns 'exact/tuned' in the place of those that were tuned before."""
+def renew_rows(trials: Trials, folder: Path, part: str) -> None:
+    """Put the rows of columns 'exact/PART' in the place of those of 'exact'."""
     for column, seeds in trials.items():
-        place = folder / "trials" / "full" / f"{column}/tuned".replace(":", "-").replace("/", "-")
+        place = folder / "trials" / "full" / f"{column}/{part}".replace(":", "-").replace("/", "-")
         for seed, rows in seeds.items():
             file = place / f"seed-{seed}.json"
-            if column.endswith("/exact") and file.exists():
+            if "/exact" in column and file.exists():
                 values = json.loads(file.read_text())["values"]
                 rows |= {row: {score: cut(v) for score, v in cells.items()} for row, cells in values.items()}
 
@@ -370,7 +370,8 @@ def renew_tuned(trials: Trials, folder: Path) -> None:
 def main(words: list[str]) -> None:
     if words:
         trials = collect_trials("exact/table", Path(words[0]), RESULTS)
-        renew_tuned(trials, Path(words[0]))
+        for part in ("tuned", "onehot"):
+            renew_rows(trials, Path(words[0]), part)
         RESULTS.write_text(json.dumps(trials, ensure_ascii=False, separators=(",", ":")) + "\n")
     trials = json.loads(RESULTS.read_text())
     replace_between(PAGE, BEGIN, page(trials), END)

@@ -3,7 +3,8 @@
 A column is data/model/what, where the model is a feature map ('conv:512') or 'cnn', and 'what' is one of
 
     exact           heads on sums, which no split changes: once for all splits; 'exact/300' of 300 natural sites,
-                    'exact/tuned' the tuned heads alone, 'exact/dirichlet' the tuned Dirichlet head alone
+                    'exact/tuned' the tuned heads alone, 'exact/dirichlet' the tuned Dirichlet head alone,
+                    'exact/onehot' the usual head for classes alone, in one round
     SPLIT/SITES     rows that a split changes; '+rotate:30' turns each site's images by an angle of its own
     pooled          the CNN on all rows in one place
     bytes           heads on fewer features and in lower precision
@@ -183,6 +184,9 @@ def score_exact(name: str, map_name: str, words: list[str], seed: int, data_dir:
     """Heads on sums: all of them, or those that the column's last words name."""
     count = next((int(word) for word in words if word.isdecimal()), None)
     sites = split_features(name, map_name, "iid", count, seed, data_dir)
+    if "onehot" in words:
+        totals = summarise(_itself, sites.pooled().train[0], sites.classes, False)
+        return {"OneHot, 1 round": score_head(OneHot(), totals, sites.all_test)}
     if "tuned" in words:
         rows = len(sites.pooled().train[0].y) * (sites.classes or 1)
         return score_heads(sites, by_class=rows <= MANY, one_round=False)
@@ -212,9 +216,7 @@ def score_heads(sites: co.Sites, by_class: bool = True, only: bool = False, one_
         heads = {}
     for name, head in heads.items():
         sums = totals if head.by_class else whole
-        fitted = fit(head, sums)
-        p = predict_in_parts(partial(head.predict, fitted), test.x)
-        values[f"{name}, 1 round"] = measure(p, test.y) | {"up_bytes": nbytes(sums), "share": float(fitted.share)}
+        values[f"{name}, 1 round"] = score_head(head, sums, test)
     for name, (method, sums) in methods.items():
         state = tune(method, task, sums, train)
         p = predict_in_parts(method.predictive(task, state), test.x)
@@ -222,6 +224,13 @@ def score_heads(sites: co.Sites, by_class: bool = True, only: bool = False, one_
         chosen = {"up_bytes": nbytes(sums), "head": index, "share": share, "temperature": temperature}
         values[name] = measure(p, test.y) | chosen
     return values
+
+
+def score_head(head: Head, sums: Sums, test: Data) -> dict[str, float | None]:
+    """A head in one round, λ by the marginal likelihood."""
+    fitted = fit(head, sums)
+    p = predict_in_parts(partial(head.predict, fitted), test.x)
+    return measure(p, test.y) | {"up_bytes": nbytes(sums), "share": float(fitted.share)}
 
 
 def _itself(x: Tensor) -> Tensor:

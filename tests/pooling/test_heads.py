@@ -145,15 +145,15 @@ def test_near_the_base_rate_a_floor_makes_outputs_probabilities() -> None:
     totals = total(Data.of(x, y))
     fit = heads.fit(heads.OneHot(), totals)
     outputs, _ = fit.latent(fit.rotate(x))
-    p = heads.OneHot(floor=True).predict(fit, x)
-    flat = heads.OneHot().predict(fit, x)
+    p = heads.OneHot().predict(fit, x)
+    flat = heads.OneHot(floor=False).predict(fit, x)
     assert isinstance(p, Categorical) and isinstance(flat, Categorical)
     errors = [float((q.log_probs.exp() - outputs).abs().max()) for q in (p, flat)]
     assert 3 * errors[0] < errors[1]
     sure = heads.fit(heads.OneHot(), total(Data.of(x + 50 * sums.targets(y, C), y)))
     known = x[:5] + 50 * sums.targets(y[:5], C)
-    floored = heads.OneHot(floor=True).predict(sure, known)
-    assert torch.equal(floored[0], heads.OneHot().predict(sure, known)[0])  # where outputs are sure it changes nothing
+    plain = heads.OneHot(floor=False).predict(sure, known)
+    assert torch.equal(heads.OneHot().predict(sure, known)[0], plain[0])  # where outputs are sure it changes nothing
 
 
 def test_features_that_depend_on_each_other_leave_the_evidence_bounded() -> None:
