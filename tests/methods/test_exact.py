@@ -13,7 +13,7 @@ import consilience as co
 from consilience import tree
 from consilience.data import Data
 from consilience.errors import InputError
-from consilience.formats.settings import configure
+from consilience.formats.settings import configure, describe, restore
 from consilience.methods import METHODS
 from consilience.methods.exact import ExactPooling, least_share
 from consilience.methods.exact_tuned import GRID, SAME, ExactTuned, choose_setting
@@ -46,6 +46,15 @@ def predictions(method: co.Method, split: co.splits.Split, sites: int, engine: s
 def pooled_predictions(method: co.Method) -> torch.Tensor:
     """With all rows at one site."""
     return predictions(method, SPLITS[0], 1)
+
+
+def test_runs_saved_before_the_floor_predict_as_they_did() -> None:
+    task, _ = problem(SPLITS[0], 3)
+    saved = {key: value for key, value in describe(ExactPooling()).items() if key != "floor"}
+    before = restore(saved)
+    assert before.chosen_head(task) == heads.OneHot(floor=False)
+    assert describe(before) == saved
+    assert restore(describe(ExactPooling())) == ExactPooling(floor=True)
 
 
 @pytest.mark.filterwarnings("ignore")
