@@ -164,7 +164,7 @@ def _draw(design: Tensor, y: Tensor, seen: Tensor, key: Key) -> Tensor:
     lower, _ = torch.linalg.cholesky_ex(gram)
     best = torch.cholesky_solve((design.T @ (seen * y)).unsqueeze(1), lower).squeeze(1)
     left = (seen * (y - design @ best) ** 2).sum()
-    free = (seen.sum() - design.shape[1]).clamp(min=2)
+    free = (seen.sum() - (design != 0).any(0).sum()).clamp(min=2)  # columns left out are zero
     noise = key.normal((1 + len(gram) + len(y),), y)
     ninth = 2 / (9 * free)
     chi2 = free * (1 - ninth + noise[0] * ninth.sqrt()) ** 3  # Wilson and Hilferty 1931

@@ -47,16 +47,18 @@ def calibrated(count: int, seed: int, level: float = 0.9) -> Guarantee:
 
 
 def test_a_time_is_covered_just_where_its_score_is_at_most_the_threshold() -> None:
-    x, _, seen = patients(500, 0)
+    x, _, between = patients(500, 0)
     guarantee = calibrated(99, 1)
     p = model(x)
-
-    by_score = time_scores(p, seen) <= guarantee.thresholds[0]
     bound = lower_bounds(p, guarantee)
     on_curve = p.curves[:, -1] <= guarantee.thresholds[0]
 
-    assert torch.equal((seen >= bound)[on_curve], by_score[on_curve])
-    assert bool(((seen >= bound) >= by_score).all())  # the curve's end is a bound where the curve ends above
+    for seen in (between, bound):  # events are at the curve's own times, and bounds too
+        by_score = time_scores(p, seen) <= guarantee.thresholds[0]
+
+        assert torch.equal((seen >= bound)[on_curve], by_score[on_curve])
+        assert bool(((seen >= bound) >= by_score).all())  # the curve's end is a bound where the curve ends above
+    assert torch.equal(time_scores(p, GRID[7].repeat(500)), p.curves[:, 7])
     assert float(time_scores(p, torch.zeros(500)).min()) == 1.0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 import consilience as co
@@ -87,6 +88,28 @@ def test_intervals_of_imputed_tables_cover() -> None:
         found, wide = fitted(rows(200, seed)[1], MultipleImputation(closed_form, marks="1:2", tables=5, sweeps=1))
         inside += ((found - 1.0).abs() < 1.96 * wide).float()
     assert bool((inside >= 24).all()), inside
+
+
+def test_gaps_are_drawn_from_the_posterior_predictive() -> None:
+    """Of a linear regression with a flat prior: Student's t with n − p degrees of freedom, wider far from the rows."""
+    rng = np.random.default_rng(1)
+    seen, gaps = 11, 300
+    first = np.append(rng.normal(size=seen), np.full(gaps, 6.0))  # gaps lie far away, all in one place
+    y = np.append(rng.normal(size=seen), np.zeros(gaps))
+    second = first - y + rng.normal(size=seen + gaps)
+    gap = np.arange(seen + gaps) >= seen
+    holes = Data.of(torch.tensor(np.column_stack([first, np.where(gap, 0.0, second), gap])), torch.tensor(y))
+    drawn = torch.stack([impute(holes, holes.y.unsqueeze(1), [(1, 2)], 1, Key(i))[seen:, 1] for i in range(300)])
+
+    design = np.column_stack([first, y, np.ones(seen + gaps)])
+    known, far = design[:seen], design[-1]
+    best, left, _, _ = np.linalg.lstsq(known, second[:seen], rcond=None)
+    leverage = float(far @ np.linalg.solve(known.T @ known, far))
+    free = seen - 3
+    width = float(np.sqrt(left[0] / free * (1 + leverage)))
+    assert leverage > 3
+    assert stats.kstest(drawn[:, 0], stats.t(free, float(far @ best), width).cdf).pvalue > 0.01
+    assert stats.kstest(left[0] / drawn.var(1), stats.chi2(free).cdf).pvalue > 0.01  # one σ² for all gaps of a table
 
 
 def test_what_is_known_is_kept_and_a_column_nobody_has_is_left_alone() -> None:
