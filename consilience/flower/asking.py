@@ -73,6 +73,7 @@ class Asking:
                 next_look = time.monotonic() + LOOK
             if self._waiting or self._away:
                 time.sleep(self.pause)
+        self._collect()  # what came at the last moment, or while a busy machine did not look
         for k in self._waiting.values():
             self.lost[k] = f"no reply within {self.deadline:g} seconds."
         self.lost |= {k: why for k, (_, why) in self._away.items()}

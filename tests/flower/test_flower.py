@@ -148,9 +148,10 @@ def test_a_spoilt_reply_is_left_out_and_named(fault: str) -> None:
 
 
 def test_a_site_that_never_answers_is_left_out_at_the_deadline() -> None:
-    engine, heard = asked(only_site_1(lambda reply: []), deadline=0.2)
+    """The others' replies are there when it passes, however long they took to make here."""
+    engine, heard = asked(only_site_1(lambda reply: []), deadline=1e-3)
 
-    assert heard == [0, 2, 3] and engine.lost == {1: "no reply within 0.2 seconds."}
+    assert heard == [0, 2, 3] and engine.lost == {1: "no reply within 0.001 seconds."}
 
 
 def test_without_min_replies_one_sentence_says_what_to_do() -> None:
@@ -179,7 +180,7 @@ def test_a_late_answer_does_not_count_in_the_next_round() -> None:
         held.append(reply)
         return held if len(held) > 1 else []
 
-    engine = loopback.flower(METHOD, task, sites.train, only_site_1(delay), deadline=0.2)
+    engine = loopback.flower(METHOD, task, sites.train, only_site_1(delay), deadline=1e-3)
     engine.forgiving = True
 
     first = engine.gather(METHOD, task, start, range(4), TURN)

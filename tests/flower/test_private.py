@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,15 @@ def test_without_entropy_nothing_leaves(tmp_path: Path, monkeypatch: pytest.Monk
         serve(study, tmp_path, "run")
     assert not (tmp_path / "north.site" / "north.ledger").exists()
     assert not (tmp_path / "north.site" / "north.sent").exists()
+
+
+def test_a_site_without_a_ledger_sends_nothing(tmp_path: Path) -> None:
+    """Nobody would know what it has spent."""
+    study = studies.study(tmp_path, **PRIVATE)
+    sites = [dataclasses.replace(site, release=None) for site in loopback.study_sites(study, tmp_path)]
+
+    with pytest.raises(InputError, match="this site keeps no ledger"):
+        rounds(study, server_key(tmp_path), loopback.Loopback(sites), tmp_path / "run", wait=0.2, deadline=5.0)
 
 
 def test_noise_is_secret(tmp_path: Path) -> None:
