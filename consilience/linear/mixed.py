@@ -154,8 +154,7 @@ def _minimise(objective: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
         optimiser.step(closure)
     found = numbers.detach()
     for _ in range(POLISHING):
-        gradient = torch.func.grad(objective)(found)
-        hessian = torch.func.hessian(objective)(found)
+        gradient, hessian = _derivatives(objective, found)
         flat = FLAT * hessian.diagonal().abs().max() * torch.eye(len(found), dtype=found.dtype)
         root, failed = torch.linalg.cholesky_ex(hessian + flat)
         if failed:
@@ -165,3 +164,12 @@ def _minimise(objective: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
             break
         found = found - step
     return found
+
+
+def _derivatives(objective: Callable[[Tensor], Tensor], place: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient and the Hessian, a line at a time: for two or three numbers in a third of the time of a `vmap`."""
+    numbers = place.clone().requires_grad_()
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(objective(numbers), numbers, create_graph=True)
+        lines = [torch.autograd.grad(part, numbers, retain_graph=True)[0] for part in gradient]
+    return gradient.detach(), torch.stack(lines)

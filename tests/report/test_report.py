@@ -250,7 +250,7 @@ def test_terminal_table_of_partial_runs(run: dict[str, Any]) -> None:
     assert text(run_table(run), 80).strip()
 
 
-def test_the_acceptance_of_hmc_is_told_where_it_sampled() -> None:
+def test_the_acceptance_of_hmc_is_told_where_it_sampled(blank_figures: None) -> None:
     run = {**classification(), "diagnostics": {"accepted": 0.784}}
     assert "HMC acceptance rate" not in run_page(run)  # an optimiser rejects nothing
     run["settings"] = {"type": "CoresetFL", "downstream": {"type": "HMC", "rate": 0.01}}
