@@ -94,6 +94,21 @@ def test_the_default_study_is_held_to_what_its_rows_explain(tmp_path: Path) -> N
         played.admit(reply, send=reply.payload._replace(precision=100 * reply.payload.precision), size=torch.tensor(10))
 
 
+@pytest.mark.parametrize("part", ["gradient", "curvature"])
+def test_derivatives_are_held_to_what_rows_can_have(part: str, tmp_path: Path) -> None:
+    """|Σ (p − y) φ| ≤ n ‖(x, 1)‖ and |Σ p (1 − p) φφᵀ| ≤ n ‖(x, 1)‖²/4; three times as much cannot be of these rows."""
+    agreement = honest.agreement_of(tmp_path, method="glm", rounds=2, smallest=1)
+    _, played = honest.honest_rounds(agreement, honest.tables(agreement, tmp_path, 40))  # the first sends sums
+    reply = played.replies[0]
+    rows, reach = float(reply.size), bounds_of(agreement).reach
+    most = {"gradient": rows * reach, "curvature": rows * reach**2 / 4}[part]
+    honest_part = getattr(reply.payload, part)
+
+    assert float(honest_part.abs().max()) <= most
+    with pytest.raises(Refused, match=f"'{part}' holds"):
+        played.admit(reply, send=reply.payload._replace(**{part: honest_part + 3 * most}))
+
+
 def test_bounds_follow_from_the_agreement(tmp_path: Path) -> None:
     bounds = bounds_of(studies.agreement(tmp_path))
 
