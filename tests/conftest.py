@@ -40,35 +40,28 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was imported alone from now on, and look for garbage seldom: it took a twelfth of the time."""
+    """Leave what was imported alone from now on, and look for garbage seldom."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     gc.enable()
 
 
 @pytest.fixture(autouse=True)
-def same_draws() -> None:
-    """Networks are made with torch's own numbers: the same ones in every test, whichever ran before it."""
-    torch.default_generator.manual_seed(0)  # `torch.manual_seed` takes a millisecond
-
-
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are not synced: a test's folder need not survive a loss of power, and a sync takes milliseconds."""
-    if "disk" not in request.path.parts:
-        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+def spare_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What every test begins with, in one fixture: with thousands of tests each one counts."""
+    where = {request.path.name, *request.path.parts}
+    torch.default_generator.manual_seed(0)  # networks are the same in every test; `torch.manual_seed` takes longer
+    if "disk" not in where:
+        monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no test's folder need survive a loss of power
+    if not LOOKED_AT & where:
+        leave_blank(request, monkeypatch)
+    if not RESAMPLED & where:
+        resample_less(request, monkeypatch)
 
 
 def blank(name: str, alt: str, height: float, draw: object) -> str:
     """A figure that is not drawn: matplotlib takes most of a report's time."""
     return f'<svg viewBox="0 0 340 {height:g}" role="img" aria-label="{html.escape(alt, quote=True)}"></svg>'
-
-
-@pytest.fixture(autouse=True)
-def no_drawing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures of reports stay blank where nobody looks at them."""
-    if not LOOKED_AT & {request.path.name, *request.path.parts}:
-        leave_blank(request, monkeypatch)
 
 
 @pytest.fixture
@@ -78,6 +71,7 @@ def blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 def leave_blank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of reports stay blank where nobody looks at them."""
     if request.node.get_closest_marker("slow") is not None:
         return
     for module in PLOTS:
@@ -85,10 +79,9 @@ def leave_blank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
             monkeypatch.setattr(sys.modules[module], "svg", blank)
 
 
-@pytest.fixture(autouse=True)
-def few_resamples(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def resample_less(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores of a run are resampled a few times only, where no test looks at their intervals."""
-    if RESAMPLED & {request.path.name, *request.path.parts} or request.node.get_closest_marker("slow") is not None:
+    if request.node.get_closest_marker("slow") is not None:
         return
     scores = sys.modules.get("consilience.metrics.scores")
     if scores is not None:

@@ -263,8 +263,12 @@ class Agreement:
         """Make the statistical problem: the network, its prior and the likelihood of the target.
 
         Returns:
-            The task.
+            The task, made once: nobody changes it.
         """
+        return self._task
+
+    @cached_property
+    def _task(self) -> Task:
         network = model(self.model, len(self.feature_names), len(self.target.classes) or None, self.build_feature_map())
         prior = Isotropic(self.prior_var)
         target = self.target
