@@ -33,7 +33,8 @@ def docstrings(module: types.ModuleType) -> Iterator[str]:
     """Every docstring of a module, its margin removed."""
     yield module.__doc__ or ""
     for value in vars(module).values():
-        if getattr(value, "__module__", None) != module.__name__:
+        ours = inspect.isclass(value) or inspect.isfunction(value)  # type variables have docstrings of Python's own
+        if not ours or value.__module__ != module.__name__:
             continue
         yield inspect.cleandoc(getattr(value, "__doc__", None) or "")
         if inspect.isclass(value):
