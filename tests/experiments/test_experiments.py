@@ -33,7 +33,8 @@ IMAGES = {
 }
 DRAWN = ("hasan2023/figure31", "hasan2024/figures")  # from the trials of hasan2023/accuracy
 SMOKE = [name for name in names() if "smoke" in load(name).scales and name not in DRAWN]
-DEAR = ("oneshot/table", "hasan2023/larger")  # wide networks, and many methods: shorter forms below and in accuracy
+# Wide networks and many methods, shorter forms of which are below and in accuracy; table 3 is table 1 with more clients.
+DEAR = ("oneshot/table", "hasan2023/larger", "ozer2022/table3")
 
 
 def drawn(name: str, data_dir: str | None = None) -> Dataset:
