@@ -130,8 +130,9 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     name, kind, bound, part = column.split("/")
     rows = load_rows(name, kind, bound, part, seed, data_dir)
     width, classes = int(rows.train.x.shape[1]), rows.classes
-    plain = fit(OneHot(), summarise(itself, rows.train, classes))
-    values: Values = {"no noise": measure(OneHot().predict(plain, rows.test.x), rows.test.y)}
+    ridge = OneHot(floor=False)  # its floor needs base rates, which noisy sums do not have
+    plain = fit(ridge, summarise(itself, rows.train, classes))
+    values: Values = {"no noise": measure(ridge.predict(plain, rows.test.x), rows.test.y)}
     sums = sum_bounded(itself, rows.train, classes, Privacy())
     epsilons, places = EPSILONS, PLACES
     if scale == "smoke":
@@ -142,7 +143,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
             privacy = Privacy(epsilon, DELTAS.get(name, DELTA), noise=noise, honest=honest)
             privacy.check(sites, len(rows.train.y))
             key = Key(seed).fold(2).fold(e).fold(p)
-            head = Noisy(OneHot(), privacy)
+            head = Noisy(ridge, privacy)
             row = f"ε = {epsilon:g}, {noise}, {sites}"
             whole = read_release(release(sums, privacy, sites, key.fold(0)), width, classes, classes, privacy)
             values[f"exact, {row}"] = measure(head.predict(fit_noisy(whole), rows.test.x), rows.test.y)
