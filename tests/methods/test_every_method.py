@@ -111,7 +111,7 @@ def test_runs_and_scores(name: str, problem: str, scored_run: Run) -> None:
     assert 0 <= result.report["guarantee"]["overall"]["coverage"] <= 1  # any predictive has prediction sets
 
 
-@every
+@in_turn
 def test_changes_nothing_it_was_given(name: str, problem: str) -> None:
     method, task, sites, state, replies, server = one_round(name, problem)
     message = method.broadcast(state)
@@ -124,7 +124,7 @@ def test_changes_nothing_it_was_given(name: str, problem: str) -> None:
     assert distance(before, (state, message, client, replies, tuple(task.like.values()))) == 0
 
 
-@every
+@in_turn
 def test_same_key_same_result(name: str, problem: str) -> None:
     first = one_round(name, problem)
     second = play_round(name, problem)
@@ -133,7 +133,7 @@ def test_same_key_same_result(name: str, problem: str) -> None:
     assert distance(first[0].aggregate(*first[1:2], *first[3:]), second[0].aggregate(*second[1:2], *second[3:])) == 0
 
 
-@every
+@in_turn
 def test_order_of_clients_is_irrelevant(name: str, problem: str) -> None:
     method, task, sites, state, replies, server = one_round(name, problem)
 
@@ -145,7 +145,7 @@ def test_order_of_clients_is_irrelevant(name: str, problem: str) -> None:
     assert distance(a, b) < 1e-4  # float32 sums in another order
 
 
-@every
+@in_turn
 def test_vectorised_equals_sequential_in_float32(name: str, problem: str) -> None:
     method, task, sites, state, replies, _ = one_round(name, problem)
 
@@ -221,7 +221,7 @@ def test_ledger_counts_what_was_sent(name: str, problem: str, scored_run: Run) -
     assert result.report["ledger"]["down_bytes"] == len(result.sites) * nbytes(message)
 
 
-@every
+@in_turn
 def test_payload_and_state_survive_the_wire(name: str, problem: str) -> None:
     method, task, _, state, replies, server = one_round(name, problem)
     new = method.aggregate(task, state, replies, server)
@@ -255,7 +255,9 @@ def test_stopping_and_going_on_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"), [(n, p) for n, p in tiny.CASES if n not in ("local_only", "server_only")], scope="module"
+    ("name", "problem"),
+    [case for case in tiny.in_turn() if case.values[0] not in ("local_only", "server_only")],
+    scope="module",
 )
 def test_a_run_predicts_the_same_from_its_path_alone(name: str, problem: str, whole_run: Run) -> None:
     result = whole_run(name, problem)
