@@ -9,6 +9,7 @@ A column is data/α.
 
 from __future__ import annotations
 
+import consilience as co
 from consilience.comparison.reproduce import Experiment, Values, module
 from consilience.inference import SGD, cosine
 
@@ -40,7 +41,8 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     name, alpha = column.split("/")
     sites = published.split_of(name, float(alpha), CLIENTS, scale, seed, data_dir)
     training = SGD(rate=0.01, momentum=0.9, epochs=EPOCHS[scale], batch=128, schedule=cosine)
-    values: Values = published.score_methods(published.common_rows(training), sites, seed)
+    rows = {**published.ensembles(training), "evidence pooling": co.EvidencePooling(training)}
+    values: Values = published.score_methods(rows, sites, seed)
     return values
 
 

@@ -1,8 +1,8 @@
 """Write results/*.json and the tables of docs/one-shot.md: python experiments/oneshot/summary.py [FOLDER …]
 
 Folders are where the experiments kept their trials: that of table.py, parts.py, and `consilience reproduce` with
-oneshot/published and oneshot/fusefl, in this order. Their trials join the stored ones; without folders the tables are
-written from the stored trials as they are.
+oneshot/published and oneshot/fusefl, in this order; "-" in place of one leaves what is stored of it. Their trials join
+the stored ones; without folders the tables are written from the stored trials as they are.
 """
 
 from __future__ import annotations
@@ -182,6 +182,8 @@ def stored_trials() -> list[Trials]:
 
 def main(folders: list[str]) -> None:
     for folder, ((experiment, scale), file) in zip(folders, STORED.items(), strict=False):
+        if folder == "-":
+            continue
         trials = collect_trials(experiment, Path(folder), file, scale)
         file.parent.mkdir(exist_ok=True)
         file.write_text(json.dumps(trials, ensure_ascii=False, separators=(",", ":")) + "\n")

@@ -49,6 +49,7 @@ class Scale(NamedTuple):
     released: tuple[str, ...] = tuple(RULES)  # and as the released program has them
     bounds: bool = True
     watched: bool = False  # FedAvg scored after every round: when does it become too sure?
+    clients: int | None = None  # in place of the column's
 
 
 WHOLE = 60_000  # training rows in print: 600 for each of a hundred clients
@@ -60,6 +61,9 @@ SCALES = {  # after the rounds: local epochs, and which weightings
         ("fashion_mnist",), None, None, {10: 2, 100: 20}, 10, BY_SIZE, (), ("EAA", "GAA"), bounds=False, watched=True
     ),
     "fedavg": Scale(("fashion_mnist",), None, None, {10: 2, 100: 10}, 10, (), (), (), bounds=False, watched=True),
+    "few": Scale(  # ten of Table 3's clients with their 600 rows, and nobody else
+        ("fashion_mnist",), 6_000, None, {10: 20, 100: 20}, 10, BY_SIZE, (), ("GAA",), False, watched=True, clients=10
+    ),
     "small": Scale(("fashion_mnist",), 6_000, 4_000, {10: 3, 100: 30}, 5, BY_SIZE),
     "others": Scale(("cifar10", "svhn"), 6_000, 4_000, {10: 3, 100: 30}, 5, BY_SIZE),
     "smoke": Scale(("fashion_mnist",), 200, None, {10: 1, 100: 1}, 1, ("FVBA", "FVBWA")),
@@ -70,11 +74,19 @@ def descent(epochs: int) -> co.SGD:
     return co.SGD(rate=0.01, momentum=0.9, epochs=epochs, batch=BATCH, weight_decay=1e-5)
 
 
-def prior_weight(scale: Scale) -> float:
-    """What the KL divergence is multiplied by, so that the prior weighs what it does in print with fewer rows."""
-    if scale.rows is None:
-        return 1.0
-    return scale.rows / WHOLE
+def prior_weight(scale: Scale, printed: int, clients: int) -> float:
+    """What the KL divergence is multiplied by, so that the prior weighs what it does in print with other rows a client.
+
+    Args:
+        scale: How many rows there are.
+        printed: The paper's clients.
+        clients: How many share the rows here.
+
+    Returns:
+        A client's rows, in those of print.
+    """
+    rows = scale.rows or WHOLE
+    return (rows / clients) / (WHOLE / printed)
 
 
 def mean_field(epochs: int, variant: str = "printed", kl: float = 1.0) -> co.MeanField:
@@ -95,11 +107,16 @@ def tasks(sites: co.Sites) -> tuple[co.Task, co.Task]:
     return co.classification(network, Flat()), gaussian
 
 
+def clients_of(column: str) -> int:
+    """How many clients a column has in print."""
+    if column.count(":") == 2:
+        return int(column.rpartition(":")[2])
+    return 10
+
+
 def prepare(column: str, seed: int, scale: Scale, data_dir: str | None) -> tuple[co.Sites, int]:
-    name, partition, *rest = column.split(":")
-    clients = 10
-    if rest:
-        clients = int(rest[0])
+    name, partition, *_ = column.split(":")
+    clients = scale.clients or clients_of(column)
     rows = datasets.load(name, data_dir)
     if scale.rows is not None:
         rows = dataclasses.replace(rows, x=rows.x[: scale.rows], y=rows.y[: scale.rows])
@@ -117,7 +134,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     sites, clients = prepare(column, seed, plan, data_dir)
     point, gaussian = tasks(sites)
     rounds = plan.rounds[10 if clients <= 10 else 100]
-    kl = prior_weight(plan)
+    kl = prior_weight(plan, clients_of(column), clients)
     values: Values = {}
 
     def add(

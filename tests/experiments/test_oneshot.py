@@ -8,11 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
+import consilience as co
 from consilience.comparison.reproduce import module
 from consilience.comparison.trials import collect_trials, mean_with_interval, paired_difference, replace_between
+from consilience.data import Data
 from consilience.disk.writing import write_whole
 from consilience.key import Key
+from consilience.methods.fisher import Layered
+from consilience.parties import Client, Received
+from consilience.posterior import Point
+from consilience.prior import Flat
 from consilience.splits.split import Rows
+from consilience.training.layers import Layers
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,3 +87,48 @@ def test_what_is_printed_stands_beside_ours_and_is_marked() -> None:
     assert "another setting" in lines[0]
     assert lines[2] == "| mnist/0.1 | ensemble, logits | 50.0% | 1.000 | 0.100 | 1 | 86.8% |"
     assert lines[3] == "| mnist/0.1 | DENSE | – | – | – |  | 66.6% |"
+
+
+def test_the_releases_descent_is_its_steps_one_by_one() -> None:
+    """300 steps of W ← W − 2/35 L (L W − Z), for two symmetric L = Σ B · A of full rank."""
+    factors = torch.randn(2, 3, 7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    a, b = factors @ factors.mT / 7
+    b = b[:, :5, :5] / 3
+    start, target = torch.randn(2, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    expected = start
+    for _ in range(300):
+        residual = (b @ expected @ a).sum(0) - target
+        expected = expected - 2 / 35 * (b @ residual @ a).sum(0)
+
+    end = module("oneshot/fedlpa_released").descend(lambda w: (b @ w @ a).sum(0), start, target, 300)
+
+    torch.testing.assert_close(end, expected, rtol=0, atol=1e-11)  # sums of 300 terms of size 1 in double precision
+
+
+def test_the_releases_two_solutions_of_one_weight() -> None:
+    """p = ¼, ¾; w = 1, 3; A = 0.1, 0.3; B = 2, 4. Averaged factors: Σ p B w A / (Σ p B · Σ p A) = 2.75 / (3.5 · 0.25) =
+    22/7; the descent ends at Σ p B w A / Σ p B A = 2.75 / 0.95 = 55/19, the exact solution, as 10 000 steps suffice."""
+    replies = []
+    for rows, weight, a, b in ((10.0, 1.0, 0.1, 2.0), (30.0, 3.0, 0.3, 4.0)):
+        size = torch.tensor(rows)
+        moments = Layers({"0": rows * torch.full((1, 1), a)}, {"0": rows * torch.full((1, 1), b)}, size)
+        point = Point({"0.weight": torch.full((1, 1), weight)})
+        replies.append(Received(len(replies), size, Layered(point, moments)))
+
+    merged = module("oneshot/fedlpa_released").solutions(replies, ridge=0.0)
+
+    assert merged["averaged factors"].params["0.weight"].item() == pytest.approx(22 / 7)
+    assert merged["descent"].params["0.weight"].item() == pytest.approx(55 / 19)
+
+
+def test_weights_taken_after_a_pass_are_those_of_a_training_that_ends_there() -> None:
+    published = module("oneshot/published")
+    task = co.classification(co.models.mlp(4, 3, (5,)), prior=Flat())
+    client = Client(Data.of(torch.randn(150, 4), torch.arange(150) % 3), (), Key(1))
+    start = task.init(Key(0))
+
+    taken = published.Passes(1, (1, 3))(task, start, client)
+    ended = co.SGD(rate=0.01, momentum=0.9, epochs=1, batch=64, weight_decay=1e-5)(task, start, client)
+
+    for name, weights in ended.params.items():
+        assert taken.params[name].equal(weights)
