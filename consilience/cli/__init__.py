@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import sys
 import warnings
+from collections.abc import Callable
 from functools import cache
-from typing import TextIO
+from typing import Any
 
 import click
 import typer
@@ -19,7 +20,7 @@ def main() -> None:
     """Run a command; a user's mistake, or a file that cannot be used, ends with one sentence and exit code 2."""
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = _once()
             _build_commands()()
     except InputError as error:
         _say("Error", "bold red", str(error))
@@ -50,16 +51,16 @@ def _build_commands() -> click.Group:
     return commands
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Say a warning as a sentence: where in the code it was raised helps nobody here."""
-    _say("Warning", "yellow", str(message))
+def _once() -> Callable[..., None]:
+    """Make what says a warning as a sentence, each once a command: a table may be read twice."""
+    said: set[str] = set()
+
+    def show(message: Warning | str, *where: Any, **more: Any) -> None:
+        if str(message) not in said:  # where in the code it was raised helps nobody here
+            said.add(str(message))
+            _say("Warning", "yellow", str(message))
+
+    return show
 
 
 def _say(kind: str, style: str, sentence: str) -> None:

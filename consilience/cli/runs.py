@@ -30,7 +30,7 @@ from consilience.console.options import (
     Split_,
     methods_like,
 )
-from consilience.console.screen import out, print_report, progress, say_features, say_files
+from consilience.console.screen import out, print_report, progress, resumable, say_features, say_files
 from consilience.disk.locks import lock_folder
 from consilience.errors import refuse_damage
 
@@ -106,7 +106,7 @@ def run(
         }
         plan = RunPlan(recipe, bounds, options)
     folder = Path(plan.options["out"])
-    with lock_folder(folder):
+    with lock_folder(folder), resumable(folder):
         report = execute(plan, resume is not None, as_json)
         finish(Store(folder), report, as_json)
 

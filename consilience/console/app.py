@@ -109,7 +109,12 @@ class Action(TyperCommand):
             from consilience.methods import register_plugins
 
             register_plugins()
-        return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            from consilience.console.screen import stop
+
+            raise stop("No file is left half written: run the same command again.") from None
 
 
 class Actions(typer.Typer):

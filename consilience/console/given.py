@@ -41,7 +41,7 @@ def read_options(given: Mapping[str, Any]) -> Read:
     from consilience.data.reading import Reading
     from consilience.data.tables import merge_reading
 
-    asked = {name: given.get(name) for name in READING if given.get(name)}
+    asked = {name: given[name] for name in READING if given.get(name) not in (None, [], ())}
     if not asked:
         return Read("", given.get("target"))
     categories = []
@@ -55,7 +55,7 @@ def read_options(given: Mapping[str, Any]) -> Read:
     reading = Reading(
         delimiter=tab.get(delimiter or "", delimiter),
         decimal=asked.get("decimal"),
-        missing=asked.get("missing") or Reading.missing,
+        missing=asked.get("missing", Reading.missing),
         unknown=(*Reading.unknown, *(asked.get("unknown") or ())),
         text=tuple(asked.get("text") or ()),
         drop=tuple(asked.get("drop") or ()),

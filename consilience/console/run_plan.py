@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,9 +107,10 @@ def resume_plan(folder: Path, asked: dict[str, Any]) -> RunPlan:
     recipe = saved_recipe(folder, saved, asked.get("model"), asked.get("data_dir"))
     if is_own_method(recipe.method):
         if asked.get("method") != recipe.method:
+            place = shlex.quote(str(folder))
             raise InputError(
                 f"The run in {folder} uses the method '{recipe.method}', which is not part of consilience and would be "
-                f"imported: if you trust that code, write `consilience run {recipe.method} --resume {folder}`."
+                f"imported: if you trust that code, write `consilience run {recipe.method} --resume {place}`."
             )
         known_method(recipe.method)
     with refuse_damage(say_damaged(folder)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from consilience.progress import listen
 if TYPE_CHECKING:
     from consilience.runs.recipe import Recipe
 
+INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
 PIPED = 300  # columns where nobody looks: wide, so that a row stays on its line
 
 
@@ -30,7 +32,21 @@ def _width() -> int | None:
     return PIPED
 
 
-out = Console(width=_width())
+class Screen(Console):
+    """A console that ends its lines with what is seen, where a program or a file reads them."""
+
+    def print(self, *objects: Any, **settings: Any) -> None:
+        """Print as rich does; without the spaces that fill a line up to the width, where nobody looks."""
+        if self.is_terminal:
+            super().print(*objects, **settings)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **settings)
+        self.file.write("\n".join(line.rstrip(" ") for line in captured.get().split("\n")))
+        self.file.flush()
+
+
+out = Screen(width=_width())
 err = Console(stderr=True)
 
 
@@ -108,14 +124,27 @@ def print_report(report: Any, table: RenderableType, closing: str, as_json: bool
     out.print(closing)
 
 
+def stop(sentence: str) -> typer.Exit:
+    """Say that Ctrl-C was heard and what it means; the caller raises what is returned."""
+    err.print(f"Stopped. {sentence}", soft_wrap=True, markup=False, highlight=False)
+    return typer.Exit(INTERRUPTED)
+
+
 @contextmanager
 def stoppable(folder: Path) -> Iterator[None]:
     """On Ctrl-C keep what is finished and say how to continue."""
     try:
         yield
     except KeyboardInterrupt:
-        err.print(
-            f"Stopped. Finished work is kept: run the same command again with --out {folder} to continue.",
-            soft_wrap=True,
-        )
-        raise typer.Exit(130) from None
+        place = shlex.quote(str(folder))
+        raise stop(f"Finished work is kept: run the same command again with --out {place} to continue.") from None
+
+
+@contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """On Ctrl-C say how to continue a run, whose finished rounds are kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = f"`consilience run --resume {shlex.quote(str(folder))}`"
+        raise stop(f"Finished rounds are kept: continue with {command}.") from None

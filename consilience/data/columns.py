@@ -17,6 +17,7 @@ from consilience.data.sites import narrow
 from consilience.errors import InputError, unknown_name
 
 MOST_CATEGORIES = 100  # of a text feature
+LARGEST = float(np.finfo(np.float32).max)  # of a number, as networks have them
 MOST_CLASSES = 20  # of a target of whole numbers or text, unless task= says otherwise
 
 
@@ -127,6 +128,13 @@ def _read_numbers(name: str, cells: Cells, values: Numbers, gaps: Mask) -> Colum
             f"{cell}: '{cell.text}' in column '{name}' is not a finite number; correct it, pass text=[{name!r}] "
             f"(--text {name}) to read the column as categories, or unknown=[{cell.text!r}] if that means missing."
         )
+    large = np.abs(values) > LARGEST
+    if large.any():
+        cell = cells.first(large)
+        raise InputError(
+            f"{cell}: '{cell.text}' in column '{name}' is larger than networks can compute with; correct it, use "
+            f"another unit, or pass text=[{name!r}] (--text {name}) to read the column as categories."
+        )
     values[gaps] = values[int((~gaps).argmax())]
     return Column(name, None, torch.from_numpy(values).unsqueeze(1), torch.from_numpy(gaps))
 
@@ -197,6 +205,13 @@ def _read_targets(name: str, cells: Cells, values: Numbers) -> Tensor:
     if texts.any():
         text = cells.first(texts)
         raise InputError(f"{text}: the target '{name}' is '{text.text}', not a finite number; correct it.")
+    large = np.abs(values) > LARGEST
+    if large.any():
+        text = cells.first(large)
+        raise InputError(
+            f"{text}: the target '{name}' is '{text.text}', larger than networks can compute with; correct it, or use "
+            "another unit."
+        )
     return narrow(torch.from_numpy(values))
 
 

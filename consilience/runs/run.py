@@ -243,8 +243,10 @@ def _store(out: str | Path | None, keep_replies: str, resume: bool) -> Store | N
     store = Store(out or "", keep_replies)  # which refuses what cannot be kept, with and without a folder
     if out is None:
         return None
-    if store.exists and not resume:
-        raise InputError(f"{store.folder} already holds a run: continue it with resume=True, or choose another folder.")
+    if store.has_rounds and not resume:
+        raise InputError(
+            f"{store.folder} already holds a run: continue it with resume=True (--resume), or choose another folder."
+        )
     return store
 
 

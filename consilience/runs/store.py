@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import math
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,6 +89,18 @@ class Store:
     def exists(self) -> bool:
         """Whether the folder holds a run."""
         return (self.folder / "run.json").exists() or (self.folder / "state.safetensors").exists()
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether the folder holds a run with a round to keep, and not one that was refused before its first."""
+        if not self.exists:
+            return False
+        if any((self.folder / name).exists() for name in ("state.safetensors", "replies")):
+            return True
+        try:
+            return bool(self.read_json().get("finished", True))
+        except InputError:  # damaged, or of another version
+            return True
 
     def save(self, checkpoint: Checkpoint, replies: list[Received]) -> None:
         """Finish a round: replies first, then the state that refers to them, then what people read.
@@ -304,7 +317,7 @@ class Store:
         if not report.get("finished"):
             how = "`co.run(…, resume=True)`, as it was started from Python"
             if "recipe" in report:
-                how = f"`consilience run --resume {self.folder}{_own_model(report['recipe'])}`"
+                how = f"`consilience run --resume {shlex.quote(str(self.folder))}{_own_model(report['recipe'])}`"
             raise InputError(f"The run in {self.folder} has not finished: continue it with {how}.")
         files = report.pop("files", {})
         for name in BESIDE:
