@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command_from_info, get_command_name, get_group_from_info
 from typer.models import CommandInfo
 
+from consilience.errors import InputError
 from consilience.version import __version__
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -101,6 +102,13 @@ class Steps(TyperGroup):
 class Action(TyperCommand):
     """A command that looks for methods of other packages, after its words were understood: looking takes a while."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse an empty word: a variable of the shell that is not set would be taken for something left out."""
+        for before, word in zip(["", *args], args, strict=False):
+            if word == "" or (word.startswith("--") and word.endswith("=")):
+                raise InputError(_say_empty(before, word))
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Make methods that do not come with the package known; torch is not loaded for nothing."""
         from consilience.plugins import any_plugins
@@ -115,6 +123,16 @@ class Action(TyperCommand):
             from consilience.console.screen import stop
 
             raise stop("No file is left half written: run the same command again.") from None
+
+
+def _say_empty(before: str, word: str) -> str:
+    """The sentence for an empty word, by the word before it."""
+    name = word.removesuffix("=")
+    if not name and before.startswith("-"):
+        name = before
+    if not name:
+        return "One of the words is empty: give a name in its place; a variable of the shell may not be set."
+    return f"{name} is empty: give a value, or leave it out; a variable of the shell may not be set."
 
 
 class Actions(typer.Typer):

@@ -232,6 +232,11 @@ class Dataset:
             return self._first_sites(count)
         if count is None:
             count = SITES
+        if count > len(self.y):  # before there is a name for each
+            raise InputError(
+                f"{self.name} has {len(self.y):,} rows, which cannot fill {count:,} sites: ask for at most "
+                f"{len(self.y):,}."
+            )
         return self, tuple(str(k) for k in range(to_count("sites", count)))
 
     def _first_sites(self, count: int | None) -> tuple[Dataset, tuple[str, ...]]:

@@ -9,6 +9,8 @@ import pytest
 from tiny import Invoke
 
 from consilience.console import screen
+from consilience.console.given import read_options
+from consilience.errors import InputError
 
 TABLE = "age,bp,sick\n" + "\n".join(f"{30 + i % 9},{110 + 7 * i % 11},{i % 2}" for i in range(40)) + "\n"
 RUN = ["run", "fedavg", "--data", "moons", "--model", "linear", "--sites", "3", "--no-bounds", "--rounds", "3"]
@@ -69,11 +71,25 @@ def test_ctrl_c_anywhere_is_answered_with_a_sentence(
     assert [path.name for path in table.parent.iterdir()] == ["rows.csv"]
 
 
-@pytest.mark.parametrize(("option", "named"), [("delimiter", "one character"), ("decimal", "a point or a comma")])
-def test_an_empty_option_is_not_one_that_was_left_out(invoke: Invoke, table: Path, option: str, named: str) -> None:
-    for command in (["inspect", "rows.csv"], ["run", "mixture", "--data", "rows.csv", "--target", "sick"]):
-        code, out, err = invoke(*command, f"--{option}", "")
-        assert code == 2 and not out and named in err
+@pytest.mark.parametrize("empty", ["--delimiter |", "--delimiter=", "--out |", "--split |", "|"])
+def test_an_empty_word_is_not_one_that_was_left_out(invoke: Invoke, table: Path, empty: str) -> None:
+    name = empty.rstrip(" |=")
+    words = [word.strip("|") for word in empty.split()]
+    code, out, err = invoke("run", "mixture", "--data", "rows.csv", "--target", "sick", *words)
+    assert code == 2 and not out and err.count("\n") == 1
+    assert f"{name or 'One of the words'} is empty: give a" in err
+    assert [path.name for path in table.parent.iterdir()] == ["rows.csv"]
+
+
+@pytest.mark.parametrize(("name", "named"), [("delimiter", "one character"), ("decimal", "a point or a comma")])
+def test_an_empty_mark_is_refused_though_it_is_not_typed(name: str, named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        read_options({name: ""})
+
+
+def test_more_sites_than_rows_are_refused_before_they_are_named(invoke: Invoke) -> None:
+    code, _, err = invoke("run", "exact", "--data", "moons", "--sites", "999999")
+    assert code == 2 and "cannot fill 999,999 sites" in err
 
 
 def test_lines_for_a_pipe_are_not_filled_up_with_spaces(invoke: Invoke, table: Path) -> None:
