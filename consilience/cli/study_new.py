@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,11 +89,7 @@ def new(
     from consilience.formats.signature import new_key, public
     from consilience.study.proposal import proposal
 
-    if not name.strip() or name != Path(name).name or name.startswith("."):
-        raise InputError(f"'{name}' cannot name a study's file: use letters and digits, and --folder for its place.")
-    path = folder / f"{name}.toml"
-    if path.exists():
-        raise InputError(f"{path} already exists: choose another name, or delete it if nobody has signed it.")
+    path = _file_of(name, folder)
     wanted = _wanted(target, task, time, event, exposure, horizon)
     check_applies(ctx)
     if (like is None) != (wanted is None):
@@ -134,24 +131,39 @@ def new(
     agreement = dataclasses.replace(draft, server=public(key))
     write_files(path, agreement_text(agreement, agreement.build_method().sends), "Study", shared=True)
     say(f"Your private key, never to be shared: {path.with_suffix('.key')}")
+    _say_guesses(like, dictionary, target_column, columns_)
+    needed = f"every site needs {draft.fewest_rows:,} training rows"
+    say(f"The model has {draft.parameters:,} parameters: {needed}, or agree on another rows_per_parameter.")
+    command = f"`consilience site join {path.name} NAME TABLE`"
+    say(f"Next: read {path}, correct it, and send it to the sites, who run {command}.")
+
+
+def _file_of(name: str, folder: Path) -> Path:
+    """The file of a new study."""
+    if not name.strip() or name != Path(name).name or name.startswith("."):
+        raise InputError(f"'{name}' cannot name a study's file: use letters and digits, and --folder for its place.")
+    path = folder / f"{name}.toml"
+    if path.exists():
+        raise InputError(f"{path} already exists: choose another name, or delete it if nobody has signed it.")
+    return path
+
+
+def _say_guesses(like: Path | None, dictionary: Path | None, target: Target, columns: Sequence[Column]) -> None:
+    """Say what of a new study was invented or guessed, and what is missing from it."""
     if like is None and dictionary is None:
-        names = ", ".join(column.name for column in columns_)
+        names = ", ".join(column.name for column in columns)
         say(
-            f"This is an invented example: it predicts '{target_column.name}' from {names}. Write your own target and "
+            f"This is an invented example: it predicts '{target.name}' from {names}. Write your own target and "
             "columns in their place, or start from a table with --like TABLE --target COLUMN.",
             "yellow",
         )
     if like:
         say_table(like)
         say("Columns, types and ranges are guesses from one table: correct them before anybody signs.")
-        _say_doubts(like, target_column.name)
-    unitless = [column.name for column in columns_ if column.type == "number" and not column.unit]
+        _say_doubts(like, target.name)
+    unitless = [column.name for column in columns if column.type == "number" and not column.unit]
     if unitless and (like or dictionary):
         say(f"No unit is agreed on for {', '.join(unitless)}: write it in, so that all sites mean the same.", "yellow")
-    needed = f"every site needs {draft.fewest_rows:,} training rows"
-    say(f"The model has {draft.parameters:,} parameters: {needed}, or agree on another rows_per_parameter.")
-    command = f"`consilience site join {path.name} NAME TABLE`"
-    say(f"Next: read {path}, correct it, and send it to the sites, who run {command}.")
 
 
 def _grid(epsilon: float | None, level: float) -> int:

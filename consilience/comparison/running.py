@@ -152,15 +152,10 @@ def compare(
     )
     if isinstance(methods, (str, Method)):
         methods = (methods,)
-    splits: tuple[str | None, ...] = (None,)
-    if isinstance(split, str):
-        splits = (split,)
-    elif split is not None:
-        splits = tuple(split)
     plan = Plan(
         tuple(methods),
         recipe,
-        splits=splits,
+        splits=_as_splits(split),
         seeds=as_seeds(seeds),
         rounds=rounds,
         engine=engine,
@@ -177,6 +172,13 @@ def compare(
             return comparison
         with tempfile.TemporaryDirectory() as folder:
             return compare_plan(plan, folder, reference, workers=workers)
+
+
+def _as_splits(split: str | Sequence[str] | None) -> tuple[str | None, ...]:
+    """The splits of a comparison, in any form."""
+    if split is None or isinstance(split, str):
+        return (split,)
+    return tuple(split)
 
 
 def as_seeds(seeds: int | str | Iterable[int]) -> tuple[int, ...]:

@@ -110,13 +110,7 @@ def run(
         Diverged: A site's weights are not finite, or the pooled model predicts numbers that are not.
     """
     scored_sites = sites  # pooled rows are scored site by site too
-    if method.pooled:
-        sites = sites.pooled()
-    if rounds is None:
-        rounds = usual_rounds(method)
-    method = for_rounds(method, rounds)
-    if sites.imputations:
-        method = method.imputed(marks_of(sites.feature_names or ()), sites.imputations)
+    method, sites, rounds = _settle(method, sites, rounds)
     compute = engine if isinstance(engine, Compute) else Compute(engine)
     cohort = part.participation(participation)
     check(method, task, sites, rounds)
@@ -135,17 +129,11 @@ def run(
         spent = _seconds_spent(store)
     if store is not None:
         store.write_json("task.json", {"format": FORMAT, **blueprint(task, sites)})
-    header = _header(method, task, sites, rounds, seed, place, compute.device)
-    if origin is not None:
-        header["started_from"] = origin.about
-    privacy = privacy_of(method)
-    if privacy is not None:
-        header["privacy"] = privacy.describe(simulated=True, not_covered=_not_covered(sites))
-    if cohort.partial:
-        header["participation"] = dataclasses.asdict(cohort)
-    promise = privacy_statement(method)
-    if promise is not None:
-        header["privacy"] = promise
+    header = {
+        **_header(method, task, sites, rounds, seed, place, compute.device),
+        **_circumstances(method, sites, origin, cohort),
+        **(about or {}),
+    }
     scorer = Scorer(method, task, scored_sites)
     place.engine.forgiving = cohort.min_replies is not None
     loop = Loop(
@@ -158,7 +146,7 @@ def run(
         names=sites.names,
         sizes=[len(rows.w) for rows in sites.train],
         fingerprint=fingerprint,
-        header={**header, **(about or {})},
+        header=header,
         participation=cohort,
         folding=keep_replies == "none" and method.folds,
         threads=place.threads,
@@ -182,6 +170,34 @@ def run(
 
     report = loop.finish(checkpoint, evaluate if scored else None)
     return Result(method, task, sites, checkpoint.state, replies, server, report, store, checkpoint)
+
+
+def _settle(method: Method, sites: Sites, rounds: int | None) -> tuple[Method, Sites, int]:
+    """The method, the rows and the number of rounds as they are run."""
+    if method.pooled:
+        sites = sites.pooled()
+    if rounds is None:
+        rounds = usual_rounds(method)
+    method = for_rounds(method, rounds)
+    if sites.imputations:
+        method = method.imputed(marks_of(sites.feature_names or ()), sites.imputations)
+    return method, sites, rounds
+
+
+def _circumstances(method: Method, sites: Sites, origin: Start | None, cohort: Participation) -> dict[str, Any]:
+    """What run.json says of a run that begins elsewhere, keeps a promise, or does not ask all sites."""
+    known: dict[str, Any] = {}
+    if origin is not None:
+        known["started_from"] = origin.about
+    privacy = privacy_of(method)
+    if privacy is not None:
+        known["privacy"] = privacy.describe(simulated=True, not_covered=_not_covered(sites))
+    if cohort.partial:
+        known["participation"] = dataclasses.asdict(cohort)
+    promise = privacy_statement(method)
+    if promise is not None:
+        known["privacy"] = promise
+    return known
 
 
 def _not_covered(sites: Sites) -> list[str]:
