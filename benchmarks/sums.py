@@ -18,6 +18,7 @@ from benchmarks.plain import loader
 from benchmarks.problems import load_rows
 from benchmarks.timing import processor_seconds
 from consilience.data import Data
+from consilience.engines.memory import keep_memory
 from consilience.methods.exact import ExactPooling
 from consilience.models import mlp, model
 from consilience.models.maps import features, on_features
@@ -36,7 +37,8 @@ def split_images(rows: co.data.Dataset, count: int, sites: int) -> co.Sites:
 
 
 def add_up(sites: co.Sites) -> None:
-    """What all sites do: features and sums of their rows."""
+    """What all sites do: features and sums of their rows, with memory as engines keep it."""
+    keep_memory()
     network = features(f"conv:{WIDTH}", sites.features)
     with torch.no_grad():
         for part in sites.train:

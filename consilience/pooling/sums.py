@@ -7,7 +7,7 @@ to. A site that leaves is subtracted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
@@ -123,8 +123,8 @@ def summarise(features: Callable[[Tensor], Tensor], data: Data, classes: int | N
     """
     sums: Sums | None = None
     for part in in_chunks(data):
-        phi = features(part.x).double()
-        phi = torch.cat([torch.ones_like(phi[:, :1]), phi], 1)
+        phi = features(part.x)
+        phi = torch.cat([torch.ones_like(phi[:, :1]), phi], 1).double()
         if sums is None:
             sums = _nothing(phi, part, classes, by_class)
         sums = _add_chunk(sums, phi, part, classes)
@@ -180,8 +180,14 @@ def _add_upper(gram: Tensor, left: Tensor, right: Tensor) -> None:
 
 def _triangle(matrix: Tensor) -> Tensor:
     """The upper triangle of the last two dimensions as a vector."""
-    rows, columns = torch.triu_indices(*matrix.shape[-2:], device=matrix.device)
-    return matrix[..., rows, columns]
+    return matrix.flatten(-2).index_select(-1, _upper(matrix.shape[-1], matrix.device))
+
+
+@lru_cache(maxsize=2)
+def _upper(size: int, device: torch.device) -> Tensor:
+    """Where the upper triangle's numbers lie in a square matrix, row by row; finding out takes longer than to pick."""
+    places: Tensor = torch.triu_indices(size, size, device=device)
+    return places[0] * size + places[1]
 
 
 def square_matrix(triangle: Tensor, size: int) -> Tensor:

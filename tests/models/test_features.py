@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import adaptive_avg_pool2d, unfold
 
 import consilience as co
 from consilience import tree
 from consilience.formats.blueprint import build_network, describe_network, task_from
 from consilience.key import Key
+from consilience.models.convolutions import Convolutions
 from consilience.models.frozen import Frozen, freeze
 from consilience.models.maps import describe_maps, without_last
 from consilience.runs.provenance import identity
@@ -58,6 +60,47 @@ def test_another_seed_and_another_width_are_other_maps(name: str) -> None:
     assert len({str(describe_maps(m)) for m in maps}) == 3
     assert not torch.equal(maps[0](rows(shape)), maps[1](rows(shape)))
     assert [co.models.width_of(m, shape) for m in maps] == [64, 64, 65]
+
+
+def responses_by_definition(conv: Convolutions, x: torch.Tensor) -> torch.Tensor:
+    """Every patch by itself, in double precision: the filter's response, over the patch's length without its mean."""
+    x = x.double()
+    _, height, width = conv.shape
+    parts = []
+    for k in conv.kernels:
+        patches = unfold(x, k, padding=k // 2)
+        numbers = patches.shape[1]
+        contrast = (numbers * (patches.var(1, correction=0) + 0.01)).sqrt()
+        filters = conv.get_buffer(f"filters{k}").double().flatten(1)
+        response = (filters @ patches / contrast.unsqueeze(1)).unflatten(-1, (height, width))
+        threshold = conv.get_buffer(f"thresholds{k}").double().reshape(-1, 1, 1)
+        for sign in (1, -1):
+            parts.append(adaptive_avg_pool2d((sign * response - threshold).relu(), conv.grid).flatten(1))
+    return torch.cat(parts, 1)[:, : conv.outputs]
+
+
+@pytest.mark.parametrize(
+    ("shape", "in_strips"),
+    [
+        ((1, 8, 8), True),
+        ((1, 4, 44), True),  # cells of 11 places, which no strip but the shortest fills
+        ((1, 64, 64), True),  # cells of two strips
+        ((1, 7, 9), False),
+        ((1, 4, 2048), False),
+        ((3, 8, 8), False),
+    ],
+)
+def test_convolutions_are_those_of_their_definition(shape: tuple[int, int, int], in_strips: bool) -> None:
+    conv = co.models.features("conv:100", shape)
+    assert isinstance(conv, Convolutions)
+    x = rows(shape, 3).abs()
+    x[:, :, : shape[1] // 2] = 0.0
+    assert conv.in_strips == in_strips
+    expected = responses_by_definition(conv, x)
+    torch.testing.assert_close(conv(x).double(), expected, rtol=0, atol=2e-6)  # single precision
+    assert torch.equal(conv(x) == 0, expected == 0)  # what is flat has no response, not a small one
+    together = torch.vmap(conv)(x.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(together, conv(x), rtol=0, atol=2e-6)
 
 
 def test_flat_pixels_and_images_have_the_same_convolutions() -> None:
