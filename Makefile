@@ -30,9 +30,9 @@ bench: .venv/.ready     ## ratios in one run; ends with build/bench.json and the
 bench-peers: .venv/.ready ## FedJAX and pfl beside us, quiet and under load; each in an environment of its own, build/peers
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks floor loaded --peers --resume --page --out build/bench-peers.json
 
-bench-flower: .venv/.ready ## FedAvg here, on Flower's simulation and in a plain Flower app; ends with build/bench-flower.json
+bench-flower: .venv/.ready ## FedAvg here, on Flower's simulation and in a plain Flower app; ends with a table of docs/speed.md
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[flower]"
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.flower
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks flower --resume --page --out build/bench-flower.json
 
 docs: .venv/.ready      ## build/docs/index.html; a warning is an error
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.flower`: ten rounds of FedAvg here, here on Flower's simulation, and in a plain Flower app.
+"""Ten rounds of FedAvg with the engines here, with the engine on Flower's simulation, and in a plain Flower app.
 
 Each is a command of its own in a process of its own, in a network of its own where that is allowed, because Ray listens
 on all addresses. Reported: seconds a round after the first, and seconds from the command to its result.
@@ -19,8 +19,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-CONTENDERS = ("vectorised", "parallel", "flower", "plain")
-ROWS, BATCH, RATE = 600, 32, 0.05
+TITLE = "FedAvg on Flower's simulation"
+CONTENDERS = {
+    "vectorised": "vectorised",
+    "parallel": "parallel",
+    "flower": "ours on Flower",
+    "plain": "a plain Flower app",
+}
+CLIENTS, ROUNDS, ROWS, BATCH, RATE = (10, 100), 10, 600, 32, 0.05
 
 
 def partitions(folder: Path, clients: int, data_dir: str | None) -> str:
@@ -31,7 +37,7 @@ def partitions(folder: Path, clients: int, data_dir: str | None) -> str:
 
     rows, source = load_rows("mnist", data_dir)
     if len(rows.x) < clients * ROWS:
-        raise SystemExit(f"{clients} clients need {clients * ROWS} rows.")
+        raise RuntimeError(f"{clients} clients need {clients * ROWS} rows.")
     for k in range(clients):
         part = slice(k * ROWS, (k + 1) * ROWS)
         x, y = rows.x[part].reshape(ROWS, -1).float().numpy(), rows.y[part].numpy()
@@ -90,66 +96,57 @@ def one(contender: str, folder: Path, clients: int, rounds: int) -> None:
 
 def job(contender: str, folder: Path, clients: int, rounds: int) -> dict[str, Any]:
     """One job from the command to its result."""
-    words = [sys.executable, "-m", "benchmarks.flower", "--one", contender, "--folder", str(folder)]
-    words += ["--clients", str(clients), "--rounds", str(rounds)]
+    words = [sys.executable, "-m", "benchmarks.flower", contender, str(folder), str(clients), str(rounds)]
     if contender in ("flower", "plain") and shutil.which("unshare") and os.geteuid() == 0:
         words = ["unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "sh", *words]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     begin = time.perf_counter()
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"{contender}: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{contender}: {done.stderr[-2000:]}")
     return {"rounds": json.loads(done.stdout.strip().splitlines()[-1]), "job": time.perf_counter() - begin}
 
 
-def measure(clients: int, rounds: int, repeats: int, data_dir: str | None) -> dict[str, Any]:
-    """Medians of alternating jobs."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        source = partitions(folder, clients, data_dir)
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Medians of alternating jobs, for few clients and for many."""
+    results = {}
+    for whole in CLIENTS:
+        clients = max(2, round(whole * min(options.scale * 10, 1)))  # the whole at the default scale
         jobs: dict[str, list[dict[str, Any]]] = {c: [] for c in CONTENDERS}
-        for _ in range(repeats):
-            for contender in CONTENDERS:
-                jobs[contender].append(job(contender, folder, clients, rounds))
-    per_round = {c: statistics.median(s for j in results for s in j["rounds"]) for c, results in jobs.items()}
-    whole = {c: statistics.median(j["job"] for j in results) for c, results in jobs.items()}
-    best = min(per_round["vectorised"], per_round["parallel"])
-    return {
-        **{"clients": clients, "rows": source, "seconds_a_round": per_round, "seconds_a_job": whole, "every_job": jobs},
-        "plain_over_embedded": per_round["plain"] / best,
-        "plain_over_embedded_job": whole["plain"] / min(whole["vectorised"], whole["parallel"]),
-        "ours_on_flower_over_plain": per_round["flower"] / per_round["plain"],
-        "ours_on_flower_over_plain_job": whole["flower"] / whole["plain"],
-    }
+        with tempfile.TemporaryDirectory() as name:
+            source = partitions(Path(name), clients, options.data_dir)
+            for _ in range(options.repeats):
+                for contender in CONTENDERS:
+                    jobs[contender].append(job(contender, Path(name), clients, ROUNDS))
+        results[str(whole)] = {
+            **{"clients": clients, "rows": source, "every_job": jobs},
+            "round": {c: statistics.median(s for j in done for s in j["rounds"]) for c, done in jobs.items()},
+            "job": {c: statistics.median(j["job"] for j in done) for c, done in jobs.items()},
+        }
+    return results
+
+
+def table(results: dict[str, Any]) -> list[list[str]]:
+    """Seconds a round after the first and seconds a job; what a plain app takes, over ours."""
+    headings = [CONTENDERS[c] for c in CONTENDERS]
+    rows = [[f"{ROWS} rows a client, s", *headings, "plain / embedded", "plain / ours on Flower"]]
+    for f in results.values():
+        for unit, name in (("round", "a round"), ("job", f"a job of {ROUNDS} rounds")):
+            times = f[unit]
+            embedded = min(times["vectorised"], times["parallel"])
+            ratios = [f"{times['plain'] / embedded:.1f} ×", f"{times['plain'] / times['flower']:.2f} ×"]
+            rows.append([f"{f['clients']} clients, {name}", *(f"{times[c]:.3g}" for c in CONTENDERS), *ratios])
+    return rows
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(prog="python -m benchmarks.flower", description=__doc__)
-    words.add_argument("--clients", type=int, nargs="+", default=[10, 100])
-    words.add_argument("--rounds", type=int, default=10)
-    words.add_argument("--repeats", type=int, default=3)
-    words.add_argument("--data-dir", default=os.environ.get("CONSILIENCE_DATA"), help="drawn rows without it")
-    words.add_argument("--out", type=Path, default=Path("build/bench-flower.json"))
-    words.add_argument("--one", choices=CONTENDERS, help="one job in this process")
-    words.add_argument("--folder", type=Path, help="where the partitions lie, with --one")
+    words = argparse.ArgumentParser(prog="python -m benchmarks.flower", description="One job in this process.")
+    words.add_argument("contender", choices=CONTENDERS)
+    words.add_argument("folder", type=Path, help="where the partitions lie")
+    words.add_argument("clients", type=int)
+    words.add_argument("rounds", type=int)
     options = words.parse_args()
-    if options.one:
-        return one(options.one, options.folder, options.clients[0], options.rounds)
-    results = [measure(n, options.rounds, options.repeats, options.data_dir) for n in options.clients]
-    facts = {
-        "rounds": options.rounds,
-        "repeats": options.repeats,
-        "processors": os.cpu_count(),
-        "load": os.getloadavg()[0],
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({**facts, "found": results}, indent=2) + "\n")
-    for f in results:
-        print(f"{f['clients']} clients × {ROWS} rows ({f['rows']}), medians of {options.repeats}")
-        for c in CONTENDERS:
-            print(f"  {c:<11} {f['seconds_a_round'][c]:8.3f} s a round  {f['seconds_a_job'][c]:8.1f} s a job")
-        print(f"  plain / embedded {f['plain_over_embedded']:.1f} ×; ours on Flower / plain ", end="")
-        print(f"{f['ours_on_flower_over_plain']:.2f} a round, {f['ours_on_flower_over_plain_job']:.2f} a job")
+    one(options.contender, options.folder, options.clients, options.rounds)
 
 
 if __name__ == "__main__":

@@ -113,14 +113,18 @@ class FlowerSimulation:
                 "Ray is running in this process already; shut it down first, so that it can be started here."
             )
         path = os.pathsep.join(p for p in (*sys.path, os.environ.get("PYTHONPATH", "")) if p)
-        ray.init(
-            num_cpus=self.workers,
-            object_store_memory=self.memory,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="error",
-            runtime_env={"env_vars": {"PYTHONPATH": path, **SETTINGS}},
-        )
+        try:
+            ray.init(
+                num_cpus=self.workers,
+                object_store_memory=self.memory,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="error",
+                runtime_env={"env_vars": {"PYTHONPATH": path, **SETTINGS}},
+            )
+        except Exception as error:  # of no kind of its own; Ray gives its processes half a minute
+            ray.shutdown()
+            raise InputError(f"Ray did not start: {error} Run the same again when the machine is less busy.") from error
         common = ray.put((method, task))
         rows = [ray.put([t.numpy() for t in d]) for d in self.data]
         app = client_app(lambda context: _site(int(context.node_config["partition-id"]), common, rows))

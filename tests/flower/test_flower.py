@@ -29,7 +29,7 @@ from consilience.data import Data
 from consilience.engines import Sequential, Turn
 from consilience.engines import engine as engine_of
 from consilience.errors import InputError
-from consilience.flower import wire
+from consilience.flower import simulation, wire
 from consilience.flower.client import Site, answer, recall, remember, reply_to
 from consilience.flower.engine import Flower
 from consilience.flower.site import read_kept, write_state
@@ -682,6 +682,28 @@ def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "consilience.flower.simulation", None)
     with pytest.raises(InputError, match=r"pip install 'consilience\[flower\]'"):
         engine_of("flower", sites.train)
+
+
+def test_that_ray_does_not_start_in_time_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    class BusyRay:
+        stopped = False
+
+        def is_initialized(self) -> bool:
+            return False
+
+        def init(self, **settings: Any) -> None:
+            raise Exception("The current node timed out during startup.")  # as Ray's node.py says it
+
+        def shutdown(self) -> None:
+            self.stopped = True
+
+    ray = BusyRay()
+    monkeypatch.setattr(simulation, "_import_ray", lambda: (ray, None))
+    task, sites, _ = problem()
+
+    with pytest.raises(InputError, match=r"Ray did not start: .* less busy"):
+        simulation.FlowerSimulation(sites.train).start(METHOD, task)
+    assert ray.stopped
 
 
 def test_a_simulation_that_is_resumed_gives_the_sites_their_memories_back(tmp_path: Path) -> None:
