@@ -89,6 +89,7 @@ def run(
         if level is not None and not conformal:
             conformal = ASIDE
         roles = {"split": split, "seed": seed, "validation": validation, "conformal": conformal}
+        roles["prior_var"] = network.prior_var
         recipe = rows.recipe(method=method or "", settings=tuple(settings or ()), **roles)
         recipe = choose(recipe, network.model, network.features, private, rounds == 1)
         say_files(recipe, not as_json)

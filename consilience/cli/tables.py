@@ -72,7 +72,7 @@ def compare(
     check_applies(ctx)
     plan = Plan(
         tuple(words or ()),
-        rows.recipe(validation=validation),
+        rows.recipe(validation=validation, prior_var=network.prior_var),
         splits=_splits(split),
         seeds=parse_seeds(seeds),
         rounds=rounds,
@@ -134,7 +134,7 @@ def tune(
     check_applies(ctx)
     search = Search(
         method,
-        rows.recipe(split=split, validation=validation),
+        rows.recipe(split=split, validation=validation, prior_var=network.prior_var),
         seeds=parse_seeds(seeds),
         grid=grid,
         budget=budget,

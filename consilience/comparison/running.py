@@ -60,6 +60,7 @@ def compare(
     seeds: int | str | Iterable[int] = 0,
     model: str | None = None,
     features: str | None = None,
+    prior_var: float | None = None,
     rounds: int | None = None,
     engine: str = "auto",
     calibration: int = 30,
@@ -106,6 +107,7 @@ def compare(
         model: The network, in words; `mlp`, or `linear` on features, if None.
         features: The feature map under the network: a name, as `conv:512`, or a run's folder. If None and no network
             is named either, what is usual for the rows where a method needs fixed features; else none.
+        prior_var: The variance of every weight under the prior, N(0, prior_var); 1 if None.
         rounds: The rounds of methods that have many; what is usual for each if None.
         engine: Where the sites' work runs.
         calibration: Labelled rows that the server has.
@@ -149,6 +151,7 @@ def compare(
         inputs=inputs,
         validation=validation,
         data_dir=data_dir,
+        prior_var=prior_var,
     )
     if isinstance(methods, (str, Method)):
         methods = (methods,)

@@ -45,6 +45,7 @@ from consilience.console.options import (
     Model_,
     Noise_,
     Participation_,
+    PriorVar_,
     Sites_,
     Target_,
     Task_,
@@ -131,10 +132,11 @@ class DataOptions(ReadingOptions, RowOptions):  # the fields of the last come fi
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """What is learned: a network, and the fixed features under it."""
+    """What is learned: a network, the fixed features under it, and what is believed of its weights beforehand."""
 
     model: Model_ = None
     features: Features_ = None
+    prior_var: PriorVar_ = None
 
 
 @dataclass(frozen=True)

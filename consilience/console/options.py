@@ -92,6 +92,9 @@ Features_ = Annotated[
         "whose network is used without its last layer.",
     ),
 ]
+PriorVar_ = Annotated[
+    float | None, typer.Option(help="Variance of every weight under the prior, a Normal around 0; 1 by default.")
+]
 Seed_ = Annotated[int, typer.Option(help="Seed of the split, the initial weights and all random draws.")]
 Engine_ = Annotated[
     str,

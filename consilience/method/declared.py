@@ -33,6 +33,7 @@ class Declared:
         sums: The model is made of a sum over the clients, so that two models less one another show who is in one alone.
         multiplies: Densities or predictions are multiplied, so that the errors of overconfident clients multiply too.
         heads: It learns one linear layer on a fixed feature map.
+        own_prior: It weighs a prior of its own, whatever the task's is.
         explains: Of a table it learns the effects of the columns themselves, unless features are asked for.
         sends_inference: All it sends is what its inference returns, and how many rows there are: a private inference
             makes it private.
@@ -62,6 +63,7 @@ class Declared:
     sums: ClassVar[bool] = False
     multiplies: ClassVar[bool] = False
     heads: ClassVar[bool] = False
+    own_prior: ClassVar[bool] = False
     explains: ClassVar[bool] = False
     sends_inference: ClassVar[bool] = False
     carries: ClassVar[tuple[type, ...]] = ()

@@ -75,6 +75,7 @@ class ExactPooling(Method):
     one_shot: ClassVar[bool] = True
     sums: ClassVar[bool] = True
     heads: ClassVar[bool] = True
+    own_prior: ClassVar[bool] = True
     carries: ClassVar[tuple[type, ...]] = (Sums, Spectrum, Classes, Released)
     private: ClassVar[bool] = True
 

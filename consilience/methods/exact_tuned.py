@@ -77,6 +77,7 @@ class ExactTuned(Method):
     everyone: ClassVar[bool] = True
     sums: ClassVar[bool] = True
     heads: ClassVar[bool] = True
+    own_prior: ClassVar[bool] = True
     carries: ClassVar[tuple[type, ...]] = (Sums, Spectrum, Classes, ExactState, Released)
     private: ClassVar[bool] = True
 

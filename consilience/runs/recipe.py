@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from consilience.methods import method
 from consilience.methods.rules import Advice, advise, usual_map
 from consilience.models import model
 from consilience.models.maps import bound_features
+from consilience.prior import Isotropic
 from consilience.runs.features import features_from
 from consilience.splits.text import parse
 from consilience.summaries.situation import situation_of
@@ -48,6 +50,26 @@ class Ingredients(NamedTuple):
     method: Method
     task: Task
     sites: Sites
+
+
+def check_prior(var: float | None, methods: Iterable[Method]) -> None:
+    """Refuse a prior that cannot be, or that would change nothing.
+
+    Args:
+        var: The variance of every weight that is asked for; None: nothing is.
+        methods: What is to run; nothing, where that is yet to be chosen.
+
+    Raises:
+        InputError: It is no variance, or every method weighs a prior of its own.
+    """
+    if var is None:
+        return
+    if not 0 < var < math.inf:
+        raise InputError(f"prior_var={var:g} is not a variance: give a number above 0, for example 100.")
+    learning = [method for method in methods if not method.bound]
+    if learning and all(method.own_prior for method in learning):
+        names = " and ".join(method.name for method in learning)
+        raise InputError(f"prior_var would change nothing: {names} weighs a prior of its own. Leave it out.")
 
 
 @dataclass(frozen=True)
@@ -79,6 +101,7 @@ class Recipe:
         exposure: The column of how long or how many were exposed, for counts.
         horizon: The time at which predicted risks of an event are held against what was seen.
         bounded: Whether features are no longer than 1, as differential privacy asks for.
+        prior_var: The variance of every weight under the prior, N(0, prior_var); 1 if None.
     """
 
     method: str = ""
@@ -103,6 +126,7 @@ class Recipe:
     exposure: str | None = None
     horizon: float | None = None
     bounded: bool = False
+    prior_var: float | None = None
 
     def build(self) -> Ingredients:
         """Build all that a run takes."""
@@ -134,7 +158,9 @@ class Recipe:
             network = self.model
         weights = sum(leaf.numel() for leaf in task.like.values())
         asked = situation_of(sites, network=network, weights=weights, private=private, one_round=one_round)
-        return self._with(advise(asked))
+        recipe = self._with(advise(asked))
+        check_prior(self.prior_var, [recipe.build_method()])
+        return recipe
 
     def choose_all(self, features: str | None, private: bool = False, one_round: bool = False) -> Recipe:
         """Choose method, features and network, where nobody named a method or a network.
@@ -171,10 +197,14 @@ class Recipe:
 
         Returns:
             The recipe with both.
+
+        Raises:
+            InputError: A prior is asked for that none of the methods would look at.
         """
         if model is None and features is None and self.build_sites().outcome:
             model = "linear"  # effects of the columns themselves are what counts and survival are modelled for
         methods = list(methods)
+        check_prior(self.prior_var, methods)
         if model is None and features is None and any(method.heads for method in methods):
             features = usual_map(methods, self.build_sites().shape)
         if model is None:
@@ -241,13 +271,16 @@ class Recipe:
         if self.bounded:
             feature_map = bound_features(feature_map, sites.shape)
         network = model(self.model, sites.features, sites.classes, feature_map)
+        prior = None
+        if self.prior_var is not None:
+            prior = Isotropic(self.prior_var)
         if sites.classes:
-            return classification(network), sites
+            return classification(network, prior), sites
         if sites.outcome == "counts":
-            return counts(network), sites
+            return counts(network, prior), sites
         if sites.outcome == "survival":
-            return survival(network, horizon=self.horizon), sites
-        return regression(network), sites
+            return survival(network, prior, horizon=self.horizon), sites
+        return regression(network, prior=prior), sites
 
     def build_sites(self) -> Sites:
         """Build the sites with their rows.
@@ -302,6 +335,8 @@ class Recipe:
             del value["conformal"]
         if not self.bounded:
             del value["bounded"]
+        if self.prior_var is None:
+            del value["prior_var"]
         return {name: part for name, part in value.items() if part is not None or name not in OUTCOME}
 
     @staticmethod

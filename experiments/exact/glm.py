@@ -38,10 +38,10 @@ LARGE = (1.0, 100.0, 10000.0)
 COLUMNS = {
     "digits": Column("conv:512", 10, 3, SMALL, 0.25),
     "heart_disease": Column("identity", 10, 3, SMALL, 0.25),
-    "mnist": Column("conv:1024", 1, 1, LARGE, 0.0),
-    "fashion_mnist": Column("conv:1024", 1, 1, LARGE, 0.0),
-    "cifar10": Column("conv:1024", 1, 1, LARGE, 0.0),
-    "femnist": Column("conv:1024", 3, 1, LARGE, 0.0),
+    "mnist": Column("conv:1024", 10, 1, LARGE, 0.0),
+    "fashion_mnist": Column("conv:1024", 10, 1, LARGE, 0.0),
+    "cifar10": Column("conv:1024", 10, 1, LARGE, 0.0),
+    "femnist": Column("conv:1024", 10, 1, LARGE, 0.0),
 }
 WRITERS = 50  # of FEMNIST
 ROUNDS = (3, 10, 40)
