@@ -38,10 +38,10 @@ LARGE = (1.0, 100.0, 10000.0)
 COLUMNS = {
     "digits": Column("conv:512", 10, 3, SMALL, 0.25),
     "heart_disease": Column("identity", 10, 3, SMALL, 0.25),
-    "mnist": Column("conv:1024", 10, 1, LARGE, 0.0),
-    "fashion_mnist": Column("conv:1024", 10, 1, LARGE, 0.0),
-    "cifar10": Column("conv:1024", 10, 1, LARGE, 0.0),
-    "femnist": Column("conv:1024", 10, 1, LARGE, 0.0),
+    "mnist": Column("conv:1024", 5, 1, LARGE, 0.0),
+    "fashion_mnist": Column("conv:1024", 5, 1, LARGE, 0.0),
+    "cifar10": Column("conv:1024", 5, 1, LARGE, 0.0),
+    "femnist": Column("conv:1024", 5, 1, LARGE, 0.0),
 }
 WRITERS = 50  # of FEMNIST
 ROUNDS = (3, 10, 40)
@@ -79,15 +79,18 @@ def run(
 
 @lru_cache(maxsize=1)  # variances share them
 def load_sites(name: str, seed: int, folder: str, validate: bool) -> co.Sites:
-    """Sites whose rows are features; FEMNIST's ink is light on dark, as in table.py."""
+    """Sites whose rows are features, as in table.py: filters of the seed, FEMNIST's ink light on dark."""
     rows = datasets.load(name, folder)
     count = None
     if name == "femnist":
         count = WRITERS
-    sites = rows.split(rows.usual_split(), count, test=0.2, validation=0.2 * validate, seed=seed)
+    sites = rows.split(rows.usual_split(), count, test=0.2, calibration=0, validation=0.2 * validate, seed=seed)
     if name == "femnist":
         sites = sites.map_x(lambda x: 1 - x)
-    return map_sites(sites, features(COLUMNS[name].features, sites.shape))
+    chosen = COLUMNS[name].features
+    if chosen != "identity":
+        chosen = f"{chosen}:{seed}"
+    return map_sites(sites, features(chosen, sites.shape))
 
 
 def try_variances(name: str, known: dict[str, float], folder: str) -> dict[str, float]:
