@@ -234,8 +234,7 @@ class Dataset:
             count = SITES
         if count > len(self.y):  # before there is a name for each
             raise InputError(
-                f"{self.name} has {len(self.y):,} rows, which cannot fill {count:,} sites: ask for at most "
-                f"{len(self.y):,}."
+                f"{self.name} has {len(self.y)} rows, too few to train on at {count} sites: ask for fewer sites."
             )
         return self, tuple(str(k) for k in range(to_count("sites", count)))
 

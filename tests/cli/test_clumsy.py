@@ -89,7 +89,7 @@ def test_an_empty_mark_is_refused_though_it_is_not_typed(name: str, named: str) 
 
 def test_more_sites_than_rows_are_refused_before_they_are_named(invoke: Invoke) -> None:
     code, _, err = invoke("run", "exact", "--data", "moons", "--sites", "999999")
-    assert code == 2 and "cannot fill 999,999 sites" in err
+    assert code == 2 and "too few to train on at 999999 sites" in err
 
 
 def test_lines_for_a_pipe_are_not_filled_up_with_spaces(invoke: Invoke, table: Path) -> None:
