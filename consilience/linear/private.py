@@ -15,12 +15,15 @@ from consilience.models.maps import feature_map, last_layer
 from consilience.parties import Received, Reply, Server, payloads
 from consilience.pooling.derivatives import laplace, pack, unpack
 from consilience.pooling.noisy_derivatives import (
+    NoisyDerivatives,
     as_weights,
+    combine_rounds,
     contrast_prior,
     contrasts,
     fit_curve,
     fit_line,
     gram_of,
+    join_rounds,
     read_derivatives,
     scale_of,
     sum_derivatives,
@@ -43,18 +46,6 @@ class Last(NamedTuple):
     """
 
     point: Point
-
-
-class Located(NamedTuple):
-    """How far a private run has come.
-
-    Attributes:
-        gram: Σ aaᵀ of the bounded features, as far as it is known [K, K].
-        rounds: How many releases there were.
-    """
-
-    gram: Tensor
-    rounds: Tensor
 
 
 def check_private_classes(task: Task, privacy: Privacy, server: Server) -> None:
@@ -111,20 +102,20 @@ def aggregate_private(
     task: Task,
     privacy: Privacy,
     asked: Point | Last | tuple[()],
-    located: Located | None,
+    before: NoisyDerivatives | None,
     replies: Sequence[Received],
-) -> tuple[Dense, Point | Last | tuple[()], Located]:
+) -> tuple[Dense, Point | Last | tuple[()], NoisyDerivatives]:
     """Fit a posterior to noisy derivatives, and go to its mean.
 
     Args:
         task: The statistical problem.
         privacy: The setting.
         asked: The point that the clients answered; () for 0.
-        located: How far the run had come; None before the first round.
+        before: Releases of earlier rounds; None before the first.
         replies: The clients' releases.
 
     Returns:
-        The posterior, what the next round asks about, () after the last one, and how far the run has come.
+        The posterior, what the next round asks about, () after the last one, and all releases so far.
     """
     total = add_released(payloads(replies))
     privacy.check_shares(total)
@@ -135,19 +126,17 @@ def aggregate_private(
     point = (contrasts(classes).mT @ (point_of(task, asked) / scale)).flatten()
     last = isinstance(asked, Last)
     seen = read_derivatives(total, point, classes, privacy, part_of(last))
-    if located is None:
-        located = Located(gram_of(seen, classes), torch.ones(()))
-    else:
-        located = located._replace(rounds=located.rounds + 1)
+    rounds = join_rounds(before, seen)
     if last:
-        fitted = fit_curve(seen, known, located.gram, classes, scale)
-        return laplace(*as_weights(fitted, prior, scale), layer_of(task)), (), located
-    mean, precision = as_weights(fit_line(seen, known), prior, scale)
+        gram = gram_of(NoisyDerivatives(*(leaf[0] for leaf in rounds)), classes)
+        fitted = fit_curve(rounds, known, gram, classes, scale)
+        return laplace(*as_weights(fitted, prior, scale), layer_of(task)), (), rounds
+    mean, precision = as_weights(fit_line(combine_rounds(rounds), known), prior, scale)
     posterior = laplace(mean, precision, layer_of(task))
     following = Point(unpack(mean, layer_of(task)))
-    if int(located.rounds) == PRIVATE_ROUNDS - 1:
-        return posterior, Last(following), located
-    return posterior, following, located
+    if len(rounds.point) == PRIVATE_ROUNDS - 1:
+        return posterior, Last(following), rounds
+    return posterior, following, rounds
 
 
 def part_of(last: bool) -> float:

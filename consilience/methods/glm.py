@@ -16,7 +16,6 @@ from consilience.linear.predictions import predict_on_features
 from consilience.linear.private import (
     PRIVATE_ROUNDS,
     Last,
-    Located,
     aggregate_private,
     check_private_classes,
     part_of,
@@ -39,6 +38,7 @@ from consilience.pooling.derivatives import (
     sum_up,
     unpack,
 )
+from consilience.pooling.noisy_derivatives import NoisyDerivatives
 from consilience.pooling.summands import Summation, Total
 from consilience.pooling.sums import Sums, add, check_memory, doubt
 from consilience.posterior import Point, Posterior, centre
@@ -55,12 +55,13 @@ class GLMState(NamedTuple):
     Attributes:
         posterior: N(θ, H⁻¹) at the newest θ, or θ alone where H is too large; random weights before the first round.
         asked: θ, where derivatives are asked for; () before the first round, and once the search has converged.
-        search: How θ was found; () before the first round, and for numbers, which one round of sums decides.
+        search: How θ was found, or all releases of a private run so far; () before the first round, and for numbers,
+            which one round of sums decides.
     """
 
     posterior: Posterior
     asked: Point | Last | tuple[()] = ()
-    search: Search | Located | tuple[()] = ()
+    search: Search | NoisyDerivatives | tuple[()] = ()
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ class GLM(Method):
     6   it fell: θ ← θ − H⁻¹∇U; of many weights, H ≈ Σ (diag(p) − ppᵀ)/n ⊗ Σ φφᵀ, refined by earlier gradients
     7   p(θ | D) ≈ N(θ, H⁻¹)
 
-    With `privacy`, classes alone: four rounds of 4 on bounded rows, with noise; the posterior of the last one knows of
-    it, and predictions are averaged over it: private.md.
+    With `privacy`, classes alone: four rounds of 4 on bounded rows, with noise; the posterior of all four knows of it,
+    and predictions are averaged over it: private.md.
 
     Attributes:
         largest: The most weights of which Hessians are sent.
@@ -96,7 +97,7 @@ class GLM(Method):
     sums: ClassVar[bool] = True
     heads: ClassVar[bool] = True
     explains: ClassVar[bool] = True
-    carries: ClassVar[tuple[type, ...]] = (Sums, Derivatives, Search, Released, Last, Located)
+    carries: ClassVar[tuple[type, ...]] = (Sums, Derivatives, Search, Released, Last, NoisyDerivatives)
     private: ClassVar[bool] = True
     private_rounds: ClassVar[int] = PRIVATE_ROUNDS
 
@@ -141,10 +142,10 @@ class GLM(Method):
 
     def aggregate(self, task: Task, state: GLMState, replies: Sequence[Received], server: Server) -> GLMState:
         if self.privacy is not None:
-            located = None
-            if isinstance(state.search, Located):
-                located = state.search
-            return GLMState(*aggregate_private(task, self.privacy, state.asked, located, replies))
+            before = None
+            if isinstance(state.search, NoisyDerivatives):
+                before = state.search
+            return GLMState(*aggregate_private(task, self.privacy, state.asked, before, replies))
         prior, _ = priors_of(task)
         if isinstance(replies[0].payload, Sums):
             warn_of_few_rows(replies)

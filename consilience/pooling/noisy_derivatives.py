@@ -18,34 +18,42 @@ changes no probability p. With y the label's mark and S = diag(p) − ppᵀ, a r
 A row with a large residual has little curvature: the Hessian costs the gradient nothing. A row that is added or removed
 changes Σ v by one v: the sensitivity is 1. `tests/pooling/test_noisy_derivatives.py` attacks this with neighbours.
 
-**What the posterior knows.** The server sees ĝ = g + e and A = H + E at t₀, e of variance ρ², E symmetric of variance
-τ² (twice that on its diagonal). With the truth at t, w = t − t₀, and g = F(t) + u, where u is the rows' own score,
+**What the posterior knows.** Round r asks at tᵣ and sees ĝᵣ = gᵣ + eᵣ and Aᵣ = Hᵣ + Eᵣ, e of variance ρᵣ², E symmetric
+of variance τᵣ² (twice that on its diagonal). With the truth at t, u the rows' own score there and p̂(s) = Σ p(s)⊗a,
 
-    ĝ − F(t) ~ N(0, H(t) + ρ²I + K(w)),   F(t) = Σ (p(t₀) − p(t))⊗a = −Hw + …
+    ĝᵣ = p̂(tᵣ) − p̂(t) − u + eᵣ
 
-where K(w) is the covariance of what is not known of Hw. Eigenvalues λ of A are shrunk to f(λ) as `noisy` does, and the
-shrunk matrix stands for H. What is still unknown is less than E: the covariance of a mean given noisy numbers is the
-noise's variance times the slope of that mean (Tweedie's formula, to second order), and the slope of a matrix with
-shrunk eigenvalues is known in A's eigenbasis (Daleckiĭ and Kreĭn):
+so that all rounds tell about the same p̂(t) + u, and differ by what depends on the rows' features alone. The mean of all
+releases, weighted by the budget c that each took (Σ c = 1), has the noise of one release with the whole budget. It
+stands for a gradient ĝ at t₀ = Σ cᵣtᵣ and a Hessian A of H = Σ cᵣHᵣ there, with w = t − t₀:
+
+    ĝ − F(t) ~ N(0, H(t) + ρ²I + K(w)),   F(t) = Σ cᵣp̂(tᵣ) − p̂(t) = −Hw + …
+
+Taking the last round alone, as if tᵣ had come from nowhere, would leave out what the earlier ones tell about w: K(w),
+and intervals with it, would be too wide. K(w) is the covariance of what is not known of Hw. Eigenvalues λ of A are
+shrunk to f(λ) as `noisy` does, and the shrunk matrix stands for H. What is still unknown is less than E: the covariance
+of a mean given noisy numbers is the noise's variance times the slope of that mean (Tweedie's formula, to second order),
+and the slope of a matrix with shrunk eigenvalues is known in A's eigenbasis (Daleckiĭ and Kreĭn):
 
     var Hᵢⱼ = τ²·(f(λᵢ) − f(λⱼ))/(λᵢ − λⱼ),   var Hᵢᵢ = 2τ²·∂f(λᵢ)/∂λᵢ
 
 Where noise drowns a spectrum, all f(λ) are alike and little is unknown; where eigenvalues stand apart, it is all of τ².
 Taking τ² everywhere made intervals too wide with few rows for the columns.
 
-Rounds before the last find t₀: they take F = −Hw, which makes the posterior Gaussian, and go to its mean. The last
-round has most of the budget and alone decides the posterior. There F bends: noise makes the posterior so wide that a
-Gaussian around a mode covers too little. What F and H do beyond first order is that of `ROWS` Gaussian rows with the
-moments of the Gram matrix, which the first round's Hessian holds (at t = 0, S is known):
+Rounds before the last find a point: they take F = −Hw, which makes the posterior Gaussian, and go to its mean. In the
+end F bends: noise makes the posterior so wide that a Gaussian around a mode covers too little. What F and H do beyond
+first order is that of `ROWS` Gaussian rows with the moments of the Gram matrix, which the first round's Hessian holds
+(at t = 0, S is known):
 
-    F(t) = −Hw + (F̃(t) + H̃(t₀)w),   H(t) = H + (1 − r/3)(H̃(t) − H̃(t₀)),   log-determinant times 1 − r
+    F(t) = −Hw + (F̃(t) + H̃w),   H(t) = H + (1 − r/3)(H̃(t) − H̃),   H̃ = Σ cᵣH̃(tᵣ),   log-determinant times 1 − r
 
 where r, the mean of H over H plus noise, is how much of ĝ − F(t) is u: its third cumulant, the change of H, is that of
 an exponential family, and takes so much away from both (Edgeworth's expansion to first order). With no noise, r = 1,
 this is the likelihood of the rows to third order, and with much noise the Gaussian above.
 
 The posterior, with the task's prior, is drawn from by elliptical slice sampling around the Gaussian one (Murray, Adams
-and MacKay 2010; Nishihara, Murray and Adams 2014), with draws that are always the same. Its moments are kept.
+and MacKay 2010; Nishihara, Murray and Adams 2014), many chains side by side, with draws that are always the same. Its
+moments are kept.
 """
 
 from __future__ import annotations
@@ -70,15 +78,16 @@ TWO_CLASSES = 2 / 3  # g
 MORE_CLASSES = 1 / 4
 ROWS = 400  # that stand for the features' distribution
 STEPS = 40  # of the Gaussian posterior's fixed point
-WARM_UP = 100  # draws that are thrown away
-DRAWS = 800
+CHAINS = 32
+WARM_UP = 12  # draws of a chain that are thrown away
+DRAWS = 30  # of a chain that are kept
 WIDER = 1.5  # than the Gaussian posterior's variance, around which slices are taken
-TRIES = 40  # of a point on a slice, at most
+TRIES = 40  # for each draw, at most
 Map = Callable[[Tensor], Tensor]
 
 
 class NoisyDerivatives(NamedTuple):
-    """Totals at a point, with the variance of their noise.
+    """Totals at a point, with the variance of their noise; of several rounds, one more dimension in front.
 
     Attributes:
         point: t₀ [P], one contrast's K weights after another.
@@ -237,6 +246,43 @@ def read_derivatives(total: Released, point: Tensor, classes: int, privacy: Priv
     return NoisyDerivatives(point, gradient, hessian, 2 * variance, variance / (2 * weight_of(classes) ** 2))
 
 
+def join_rounds(before: NoisyDerivatives | None, seen: NoisyDerivatives) -> NoisyDerivatives:
+    """Put a release behind those of earlier rounds.
+
+    Args:
+        before: Those of earlier rounds, if there were any.
+        seen: The newest.
+
+    Returns:
+        All of them, the first one first.
+    """
+    newest = [leaf.unsqueeze(0) for leaf in seen]
+    if before is None:
+        return NoisyDerivatives(*newest)
+    return NoisyDerivatives(*(torch.cat(pair) for pair in zip(before, newest, strict=True)))
+
+
+def combine_rounds(rounds: NoisyDerivatives) -> NoisyDerivatives:
+    """Average releases, each weighted by the budget it took.
+
+    Args:
+        rounds: Those of several rounds.
+
+    Returns:
+        ĝ and A at t₀, with noise as of one release.
+    """
+    weights = _round_weights(rounds)
+    point, gradient, hessian = (torch.tensordot(weights, leaf, 1) for leaf in rounds[:3])
+    gradient_var = 1 / (1 / rounds.gradient_var).sum()
+    return NoisyDerivatives(point, gradient, hessian, gradient_var, 1 / (1 / rounds.hessian_var).sum())
+
+
+def _round_weights(rounds: NoisyDerivatives) -> Tensor:
+    """c, which add up to 1."""
+    budgets = 1 / rounds.gradient_var
+    return budgets / budgets.sum()
+
+
 def _above(count: int) -> Tensor:
     """√2 above the diagonal of a triangle and 1 on it, row by row."""
     rows, columns = torch.triu_indices(count, count)
@@ -374,88 +420,100 @@ class Population:
         drawn = drawn / (drawn.norm(dim=1, keepdim=True) / longest).clamp(min=1)
         constant = scale[:bias].expand(ROWS, bias)
         self.rows = torch.cat([constant, drawn], 1)
+        self.squares = (self.rows.unsqueeze(2) * self.rows.unsqueeze(1)).reshape(ROWS, -1)
         self.count = size / ROWS
 
-    def differentiate(self, point: Tensor) -> tuple[Tensor, Tensor]:
-        """Add up p⊗a and the Hessian.
+    def differentiate(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Add up p⊗a and the Hessian, at several points.
 
         Args:
-            point: t [P].
+            points: t [S, P].
 
         Returns:
-            Σ Qᵀp⊗a [P], and H̃ [P, P].
+            Σ Qᵀp⊗a [S, P], and H̃ [S, P, P].
         """
-        t = point.reshape(self.q.shape[1], -1)
-        p = torch.softmax(self.rows @ t.mT @ self.q.mT, 1)
-        means = ((p @ self.q).mT @ self.rows).flatten()
-        return self.count * means, self.count * curvature(self.rows, p, p, self.q)
+        width, contrasts_ = self.rows.shape[1], self.q.shape[1]
+        t = points.reshape(-1, contrasts_, width)
+        p = torch.softmax(self.rows @ t.mT @ self.q.mT, 2)
+        inside = p @ self.q
+        hessian = points.new_empty(len(points), contrasts_, width, contrasts_, width)
+        for j in range(contrasts_):
+            for k in range(contrasts_):
+                spread = p @ (self.q[:, j] * self.q[:, k]) - inside[:, :, j] * inside[:, :, k]
+                hessian[:, j, :, k, :] = (spread @ self.squares).reshape(-1, width, width)
+        means = (inside.mT @ self.rows).reshape(points.shape)
+        return self.count * means, self.count * hessian.reshape(*points.shape, -1)
 
 
 class Target:
-    """The log-density of t, given the last release.
+    """The log-density of t, given all releases.
 
     Args:
-        seen: The release.
+        rounds: The releases.
         prior: The prior.
         population: Rows that stand for the features' distribution.
     """
 
-    def __init__(self, seen: NoisyDerivatives, prior: Normal, population: Population) -> None:
-        values, self.basis = torch.linalg.eigh(seen.hessian)
-        known = shrink_eigenvalues(values, seen.hessian_var)
+    def __init__(self, rounds: NoisyDerivatives, prior: Normal, population: Population) -> None:
+        self.seen = combine_rounds(rounds)
+        values, self.basis = torch.linalg.eigh(self.seen.hessian)
+        known = shrink_eigenvalues(values, self.seen.hessian_var)
         self.hessian = (self.basis * known) @ self.basis.mT
-        self.unknown = unknown_variances(values, known, seen.hessian_var)
+        self.unknown = unknown_variances(values, known, self.seen.hessian_var)
         self.shared = self.unknown - torch.diag(self.unknown.diagonal())
-        self.seen, self.prior, self.population = seen, prior, population
-        self.means, self.curvature = population.differentiate(seen.point)
-        self.identity = torch.eye(len(values), dtype=torch.float64)
-        whole = self.hessian + seen.gradient_var * self.identity
-        self.own = float(torch.linalg.solve(whole, self.hessian).trace()) / len(values)  # r
+        self.prior, self.population = prior, population
+        means, curvatures = population.differentiate(rounds.point)
+        weights = _round_weights(rounds)
+        self.means = weights @ means
+        self.curvature = torch.tensordot(weights, curvatures, 1)
+        self.noise = self.seen.gradient_var * torch.eye(len(values), dtype=torch.float64)
+        self.own = float(torch.linalg.solve(self.hessian + self.noise, self.hessian).trace()) / len(values)  # r
 
-    def uncertainty(self, step: Tensor) -> Tensor:
+    def uncertainty(self, steps: Tensor) -> Tensor:
         """Find the covariance of what is not known of Hw.
 
         Args:
-            step: w [P].
+            steps: w [S, P].
 
         Returns:
-            K(w), positive semi-definite [P, P]; τ²(‖w‖²I + wwᵀ), were nothing known but A.
+            K(w), positive semi-definite [S, P, P]; τ²(‖w‖²I + wwᵀ), were nothing known but A.
         """
-        w = self.basis.mT @ step
-        inside = torch.diag(self.unknown @ w**2) + self.shared * torch.outer(w, w)
+        w = steps @ self.basis
+        inside = torch.diag_embed(w**2 @ self.unknown) + self.shared * w.unsqueeze(2) * w.unsqueeze(1)
         covariance: Tensor = self.basis @ inside @ self.basis.mT
         return covariance
 
-    def __call__(self, point: Tensor) -> float:
+    def __call__(self, points: Tensor) -> Tensor:
         """Evaluate it.
 
         Args:
-            point: t [P].
+            points: t [S, P].
 
         Returns:
-            The logarithm, up to a constant.
+            The logarithms, up to a constant [S].
         """
-        step = point - self.seen.point
-        means, curvature_ = self.population.differentiate(point)
-        expected = self.means - means + (self.curvature - self.hessian) @ step
-        known = self.seen.gradient_var * self.identity + self.uncertainty(step)
-        hessian = self.hessian + (1 - self.own / 3) * (curvature_ - self.curvature)
-        factor, failed = torch.linalg.cholesky_ex(hessian + known)
-        if int(failed):
-            values, basis = torch.linalg.eigh(hessian)
-            factor = torch.linalg.cholesky((basis * values.clamp(min=0)) @ basis.mT + known)
-        error = (self.seen.gradient - expected).unsqueeze(1)
-        scaled = torch.linalg.solve_triangular(factor, error, upper=False)
-        away = point - self.prior.mean
-        fit = (1 - self.own) * factor.diagonal().log().sum() + 0.5 * scaled.square().sum()
-        return float(-fit - 0.5 * away @ self.prior.precision @ away)
+        steps = points - self.seen.point
+        means, curvatures = self.population.differentiate(points)
+        expected = self.means - means + steps @ (self.curvature - self.hessian)
+        known = self.noise + self.uncertainty(steps)
+        hessians = self.hessian + (1 - self.own / 3) * (curvatures - self.curvature)
+        factors, failed = torch.linalg.cholesky_ex(hessians + known)
+        if bool(failed.any()):
+            values, basis = torch.linalg.eigh(hessians)
+            factors = torch.linalg.cholesky((basis * values.clamp(min=0).unsqueeze(1)) @ basis.mT + known)
+        errors = (self.seen.gradient - expected).unsqueeze(2)
+        scaled = torch.linalg.solve_triangular(factors, errors, upper=False)
+        away = points - self.prior.mean
+        determinants = factors.diagonal(dim1=1, dim2=2).log().sum(1)
+        fit = (1 - self.own) * determinants + 0.5 * scaled.square().sum((1, 2))
+        return -fit - 0.5 * (away @ self.prior.precision * away).sum(1)
 
 
-def fit_curve(seen: NoisyDerivatives, prior: Normal, gram: Tensor, classes: int, scale: Tensor) -> Normal:
+def fit_curve(rounds: NoisyDerivatives, prior: Normal, gram: Tensor, classes: int, scale: Tensor) -> Normal:
     """Find the mean and covariance of the posterior after the last round.
 
     Args:
-        seen: The last release.
+        rounds: The releases.
         prior: The prior.
         gram: Σ aaᵀ, as far as it is known.
         classes: C.
@@ -464,48 +522,60 @@ def fit_curve(seen: NoisyDerivatives, prior: Normal, gram: Tensor, classes: int,
     Returns:
         The Gaussian with these moments.
     """
-    line = fit_line(seen, prior)
-    target = Target(seen, prior, Population(gram, classes, scale))
+    line = fit_line(combine_rounds(rounds), prior)
+    target = Target(rounds, prior, Population(gram, classes, scale))
     drawn = draw_slices(target, line._replace(precision=line.precision / WIDER))
     away = drawn - drawn.mean(0)
     return Normal(drawn.mean(0), torch.linalg.inv(away.mT @ away / (len(away) - 1)))
 
 
-def draw_slices(target: Callable[[Tensor], float], around: Normal) -> Tensor:
+def draw_slices(target: Callable[[Tensor], Tensor], around: Normal) -> Tensor:
     """Draw from a density by elliptical slice sampling; the same numbers every time.
 
+    Every evaluation is a try of all chains, each of which goes on to its next draw when it has found one.
+
     Args:
-        target: Its logarithm.
+        target: Its logarithm, from [S, P] to [S].
         around: A Gaussian near it, which decides how fast it goes and not where.
 
     Returns:
-        Draws [S, P].
+        Draws of all chains [S, P].
     """
     factor = torch.linalg.cholesky(torch.linalg.inv(around.precision))
     count = WARM_UP + DRAWS
-    directions = Key(1).normal((count, len(around.mean)), around.mean) @ factor.mT
-    coins = Key(2).uniform(count * (TRIES + 2), around.mean).reshape(count, TRIES + 2).tolist()
+    shape = (CHAINS, count + 1, len(around.mean))
+    away, directions = (Key(1).normal(shape, around.mean) @ factor.mT).split([1, count], 1)
+    away = away.squeeze(1)
+    generator = Key(2).generator()
+    chains = torch.arange(CHAINS)
+    done = torch.zeros(CHAINS, dtype=torch.long)
+    drawn = torch.zeros(CHAINS, count, len(around.mean), dtype=torch.float64)
 
-    def ratio(away: Tensor) -> float:
-        return target(around.mean + away) + 0.5 * float(away @ around.precision @ away)
+    def toss() -> Tensor:
+        return torch.rand(CHAINS, generator=generator, dtype=torch.float64)
 
-    away = torch.zeros_like(around.mean)
-    height = ratio(away)
-    drawn = []
-    for direction, (level, first, *others) in zip(directions, coins, strict=True):
-        least = height + math.log(level + 1e-300)
-        angle = 2 * math.pi * first
-        low, high = angle - 2 * math.pi, angle
-        for coin in others:
-            tried = away * math.cos(angle) + direction * math.sin(angle)
-            found = ratio(tried)
-            if found > least:
-                away, height = tried, found
-                break
-            if angle < 0:
-                low = angle
-            else:
-                high = angle
-            angle = low + (high - low) * coin
-        drawn.append(around.mean + away)
-    return torch.stack(drawn[WARM_UP:])
+    def ratio(away: Tensor) -> Tensor:
+        return target(around.mean + away) + 0.5 * (away @ around.precision * away).sum(1)
+
+    least = ratio(away) + (toss() + 1e-300).log()
+    angle = 2 * math.pi * toss()
+    low, high = angle - 2 * math.pi, angle
+    for _ in range(TRIES * count):
+        direction = directions[chains, done.clamp(max=count - 1)]
+        tried = away * angle.cos().unsqueeze(1) + direction * angle.sin().unsqueeze(1)
+        height = ratio(tried)
+        taken = height > least
+        away = torch.where(taken.unsqueeze(1), tried, away)
+        new = taken & (done < count)
+        drawn[chains[new], done[new]] = away[new]
+        done = done + taken
+        if int(done.min()) >= count:
+            break
+        low = torch.where(angle < 0, angle, low)
+        high = torch.where(angle < 0, high, angle)
+        first = 2 * math.pi * toss()
+        low = torch.where(taken, first - 2 * math.pi, low)
+        high = torch.where(taken, first, high)
+        angle = torch.where(taken, first, low + (high - low) * toss())
+        least = torch.where(taken, height + (toss() + 1e-300).log(), least)
+    return around.mean + drawn[:, WARM_UP:].reshape(-1, len(around.mean))

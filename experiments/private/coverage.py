@@ -1,14 +1,13 @@
 """How often 90 % intervals of the private glm hold the truth, in simulation.
 
-    python experiments/private/coverage.py OUT [REPEATS [SETTINGS]]   # adds to OUT as it goes, prints its table
+    python experiments/private/coverage.py [REPEATS [NUMBER …]]   # adds to results/coverage.json, writes README's table
 
-The posterior was written with seeds below 200 in view; these runs have seeds from 1000 on.
+A setting is rows, columns, classes, ε and the variance of the prior, and NUMBER its place in `SETTINGS`; δ = 1e-5,
+noise once. Columns are standard Normal, clipped at √D as `epsilon` does; weights are drawn from the prior, outcomes
+from the model. An interval is mean ± 1.645 deviations of the posterior, of every weight's contrast, and of the latent
+function at new rows. An ablation, "a line", is the Gaussian posterior that takes F for linear.
 
-A setting is rows, columns, classes, ε and the variance of the prior; δ = 1e-5, noise once. Columns are
-standard Normal, clipped at √D as `epsilon` does; weights are drawn from the prior, outcomes from the model.
-An interval is mean ± 1.645 deviations of the posterior, of every weight's contrast, and of the latent function at new
-rows. Two ablations: "once", one release at 0 with the whole budget, and no rounds to find a point; "line", the
-Gaussian posterior of the last round that takes F for linear.
+The posterior was written with seeds below 40 000 in view; the table's runs have seeds from there on.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from consilience.comparison.trials import markdown_table, replace_between
 from consilience.data import Data
 from consilience.key import Key
 from consilience.linear.private import PRIVATE_ROUNDS, part_of
@@ -31,11 +31,13 @@ from consilience.pooling.derivatives import Quadratic
 from consilience.pooling.noisy_derivatives import (
     NoisyDerivatives,
     Normal,
+    combine_rounds,
     contrast_prior,
     contrasts,
     fit_curve,
     fit_line,
     gram_of,
+    join_rounds,
     read_derivatives,
     scale_of,
     sum_derivatives,
@@ -43,10 +45,12 @@ from consilience.pooling.noisy_derivatives import (
 from consilience.privacy.entropy import Simulated
 from consilience.privacy.mechanisms import Privacy, add_released
 
+HERE = Path(__file__).parent
+RESULTS, PAGE = HERE / "results" / "coverage.json", HERE / "README.md"
+BEGIN, END = "<!-- coverage.py -->", "<!-- end of coverage.py -->"
 NINETY = 1.6449
-FIRST = 1000  # seed: those before were looked at while the posterior was written
-ABLATED = 20  # runs of a setting with the ablation "once", which takes as long as all the rest
-PORTION = 20  # runs of a setting before the next one has its turn
+FIRST = 40_000  # seed: some of those before were looked at while the posterior was written
+PORTION = 10  # runs of a setting before the next one has its turn
 NEW = 200  # rows at which the function is looked at
 
 
@@ -108,64 +112,67 @@ def trial(setting: Setting, seed: int) -> dict[str, float]:
     scale = scale_of(width, True, privacy)
     known = contrast_prior(prior, scale)
     q = contrasts(setting.classes)
-    point, gram, seen = known.mean, torch.zeros(0), None
+    point, rounds = known.mean, None
     for t in range(PRIVATE_ROUNDS):
         part = part_of(t == PRIVATE_ROUNDS - 1)
         weights = q @ point.reshape(-1, width) * scale
         sums = sum_derivatives(itself, data, weights, privacy)
         total = add_released([privacy.add_noise(sums, Simulated(key.fold(2).fold(t)), part)])
         seen = read_derivatives(total, point, setting.classes, privacy, part)
-        if t == 0:
-            gram = gram_of(seen, setting.classes)
-        line = fit_line(seen, known)
+        rounds = join_rounds(rounds, seen)
+        line = fit_line(combine_rounds(rounds), known)
         point = line.mean
-    assert isinstance(seen, NoisyDerivatives)
-    curve = fit_curve(seen, known, gram, setting.classes, scale)
+    assert isinstance(rounds, NoisyDerivatives)
+    gram = gram_of(NoisyDerivatives(*(leaf[0] for leaf in rounds)), setting.classes)
+    curve = fit_curve(rounds, known, gram, setting.classes, scale)
     truth = (q.mT @ (theta / scale)).flatten()
     rows = one[setting.rows :] * scale
-    scores = {
+    return {
         "weights": covered(truth - curve.mean, torch.linalg.inv(curve.precision).diagonal()),
         "function": functions(rows, curve, truth, setting.classes),
         "line": functions(rows, line, truth, setting.classes),
     }
-    if seed < FIRST + ABLATED:
-        sums = sum_derivatives(itself, data, torch.zeros_like(theta), privacy)
-        total = add_released([privacy.add_noise(sums, Simulated(key.fold(3)))])
-        first = read_derivatives(total, torch.zeros_like(known.mean), setting.classes, privacy, 1.0)
-        once = fit_curve(first, known, gram_of(first, setting.classes), setting.classes, scale)
-        scores["once"] = functions(rows, once, truth, setting.classes)
-    return scores
 
 
 def table(found: dict[str, list[dict[str, float]]]) -> str:
-    lines = [
-        "| rows, columns, classes, ε, prior variance | runs | weights | function | once | a line |",
-        "| --- " * 6 + "|",
-    ]
-    for name, runs in found.items():
+    head = ["rows, columns, classes, ε, prior variance", "runs", "weights", "function", "a line"]
+    body = []
+    for setting in SETTINGS:
+        runs = found.get(name_of(setting), [])
+        if not runs:
+            continue
         cells = []
-        for score in ("weights", "function", "once", "line"):
-            values = [100 * run[score] for run in runs if score in run]
-            cells.append(f"{fmean(values):.1f} ± {stdev(values) / math.sqrt(len(values)):.1f}")
-        lines.append(f"| {name} | {len(runs)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        for score in ("weights", "function", "line"):
+            values = [100 * run[score] for run in runs]
+            cells.append(f"{fmean(values):.1f} ± {stdev(values) / math.sqrt(len(values)):.1f} %")
+        body.append([name_of(setting), str(len(runs)), *cells])
+    return markdown_table(head, body)
 
 
-def main(out: Path, repeats: int, settings: int) -> None:
+def name_of(setting: Setting) -> str:
+    return ", ".join(f"{value:g}" for value in setting)
+
+
+def main(repeats: int, numbers: list[int]) -> None:
     torch.set_num_threads(1)
-    found: dict[str, list[dict[str, float]]] = {}
-    if out.exists():
-        found = json.loads(out.read_text())
     for enough in range(PORTION, repeats + PORTION, PORTION):
-        for setting in SETTINGS[:settings]:
-            name = ", ".join(f"{value:g}" for value in setting)
+        for number in numbers:
+            name = name_of(SETTINGS[number])
+            found = read_results()
             runs = found.setdefault(name, [])
             while len(runs) < min(enough, repeats):
-                runs.append(trial(setting, FIRST + len(runs)))
-            out.write_text(json.dumps(found) + "\n")
-        print(table(found), flush=True)
+                runs.append(trial(SETTINGS[number], FIRST + len(runs)))
+            RESULTS.write_text(json.dumps(read_results() | {name: runs}) + "\n")
+    replace_between(PAGE, BEGIN, table(read_results()), END)
+
+
+def read_results() -> dict[str, list[dict[str, float]]]:
+    if not RESULTS.exists():
+        return {}
+    found: dict[str, list[dict[str, float]]] = json.loads(RESULTS.read_text())
+    return found
 
 
 if __name__ == "__main__":
-    given = dict(enumerate(sys.argv))
-    main(Path(sys.argv[1]), int(given.get(2, 100)), int(given.get(3, len(SETTINGS))))
+    words = [int(word) for word in sys.argv[1:]]
+    main(next(iter(words), 100), words[1:] or list(range(len(SETTINGS))))

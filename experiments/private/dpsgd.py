@@ -3,8 +3,9 @@
     python experiments/private/dpsgd.py DATA [COLUMN …]     # writes results/dpsgd.json as it goes, prints its table
 
 Every site adds noise of its own, in every step. Settings are chosen on validation rows of seed 100; the rows of the
-table are seeds 0 to 2, or to 9 where rows are few. Run again, it goes on. ε = ∞ clips as the others do and adds no noise to speak of. Columns
-named with their δ have that of table.py, and the same agreed constants where columns of a table are scaled.
+table are seeds 0 to 2, or to 9 where rows are few. Run again, it goes on. ε = ∞ clips as the others do and adds no
+noise to speak of. Columns named with their δ have that of table.py, and the same agreed constants where columns of a
+table are scaled.
 """
 
 from __future__ import annotations

@@ -21,12 +21,14 @@ from consilience.pooling.noisy_derivatives import (
     Population,
     Target,
     as_weights,
+    combine_rounds,
     contrast_prior,
     contrasts,
     draw_slices,
     fit_curve,
     fit_line,
     gram_of,
+    join_rounds,
     length_of,
     read_derivatives,
     scale_of,
@@ -156,9 +158,51 @@ def test_what_is_unknown_of_a_step_is_all_of_the_noise_where_nothing_is_shrunk()
     nothing = torch.zeros(3).double()
     seen = NoisyDerivatives(nothing, nothing, hessian, torch.tensor(1.0).double(), torch.tensor(4.0).double())
     prior = Normal(nothing, torch.eye(3).double())
-    target = Target(seen, prior, Population(torch.eye(3).double(), 2, torch.ones(3).double()))
+    target = Target(join_rounds(None, seen), prior, Population(torch.eye(3).double(), 2, torch.ones(3).double()))
     expected = 4 * ((step @ step) * torch.eye(3).double() + torch.outer(step, step))
-    assert torch.allclose(target.uncertainty(step), expected, rtol=1e-3)
+    assert torch.allclose(
+        target.uncertainty(torch.stack([0 * step, step])), expected * torch.tensor([[[0]], [[1]]]), rtol=1e-3
+    )
+
+
+def test_rounds_are_weighted_by_their_budget_and_have_its_noise_together() -> None:
+    """Without noise on a quadratic, gradients at two points are that at the point between, whoever holds which rows."""
+    hessian = torch.tensor([[9.0, 2.0], [2.0, 7.0]]).double()
+    points = torch.tensor([[0.4, -0.2], [2.0, 1.0]]).double()
+    rounds = None
+    for point, var in zip(points, (9.0, 1.0), strict=True):
+        noise = torch.tensor(var).double()
+        rounds = join_rounds(rounds, NoisyDerivatives(point, hessian @ point, hessian, noise, noise / 4))
+    assert rounds is not None
+    found = combine_rounds(rounds)
+    assert torch.allclose(found.point, torch.tensor([1.84, 0.88]).double())  # a tenth and nine tenths
+    assert torch.allclose(found.gradient, hessian @ found.point)
+    assert torch.allclose(found.hessian, hessian)
+    assert float(found.gradient_var) == pytest.approx(0.9)  # 1/(1/9 + 1)
+    assert float(found.hessian_var) == pytest.approx(0.225)
+
+
+def test_a_target_of_several_rounds_is_that_of_their_rows() -> None:
+    """Without noise, releases at any points have the likelihood of the rows: Target's differences do not change."""
+    data = make_rows(50, 2, 2, 0.3)
+    q = contrasts(2)
+    prior = Normal(torch.zeros(2).double(), torch.eye(2).double())
+    population = Population(data.x.mT @ data.x, 2, torch.ones(2).double())
+    population.rows, population.count = data.x, torch.ones(()).double()
+    population.squares = (data.x.unsqueeze(2) * data.x.unsqueeze(1)).reshape(50, -1)
+    asked = torch.tensor([[0.0, 0.0], [0.5, -0.4], [0.2, 0.6]]).double()
+    heights = []
+    for points in (asked[:1], asked):
+        rounds = None
+        for point in points:
+            values = sum_derivatives(itself, data, q @ point.reshape(1, 2), PRIVACY).values
+            seen = read_derivatives(Released(values, torch.ones(())), point, 2, PRIVACY, 1.0)
+            rounds = join_rounds(rounds, seen._replace(hessian_var=torch.tensor(1e-9).double()))
+        assert rounds is not None
+        rounds = rounds._replace(gradient_var=len(points) * torch.full((len(points),), 1e-6).double())
+        found = Target(rounds, prior, population)(torch.tensor([[0.1, 0.3], [0.0, 0.2], [-0.4, 0.1]]).double())
+        heights.append(found - found[0])
+    assert torch.allclose(heights[0], heights[1], rtol=1e-3, atol=1e-3)
 
 
 def test_without_noise_the_posterior_is_laplaces() -> None:
@@ -191,12 +235,12 @@ def test_weights_are_written_back_with_the_prior_along_what_classes_share() -> N
 
 
 def test_slices_draw_from_a_known_gaussian() -> None:
-    """Mean 1 and variance 0.25 in 2 dimensions, around a wrong Gaussian; 800 draws, 4 standard errors and a margin."""
+    """Mean 1 and variance 0.25 in 2 dimensions, around a wrong Gaussian; 960 draws, 4 standard errors and a margin."""
     around = Normal(torch.zeros(2).double(), torch.eye(2).double())
-    drawn = draw_slices(lambda t: -2 * float((t - 1).square().sum()), around)
+    drawn = draw_slices(lambda t: -2 * (t - 1).square().sum(1), around)
     assert torch.allclose(drawn.mean(0), torch.ones(2).double(), atol=0.12)
     assert torch.allclose(drawn.var(0), torch.full((2,), 0.25).double(), atol=0.08)
-    assert torch.equal(drawn, draw_slices(lambda t: -2 * float((t - 1).square().sum()), around))
+    assert torch.equal(drawn, draw_slices(lambda t: -2 * (t - 1).square().sum(1), around))
 
 
 def test_a_posterior_without_noise_is_that_of_a_fine_grid() -> None:
@@ -218,19 +262,20 @@ def test_a_posterior_without_noise_is_that_of_a_fine_grid() -> None:
     point = torch.tensor([mean]).double()
     values = sum_derivatives(itself, data, q @ point.reshape(1, 1), PRIVACY).values
     seen = read_derivatives(Released(values, torch.zeros(())), point, 2, PRIVACY, 1.0)
-    seen = seen._replace(gradient_var=torch.tensor(1e-9), hessian_var=torch.tensor(1e-9))
-    found = fit_curve(seen, prior, 60 * torch.eye(1).double(), 2, scale)
+    seen = seen._replace(gradient_var=torch.tensor(1e-9).double(), hessian_var=torch.tensor(1e-9).double())
+    found = fit_curve(join_rounds(None, seen), prior, 60 * torch.eye(1).double(), 2, scale)
 
     assert float(found.mean) == pytest.approx(mean, abs=0.15 * deviation)
     assert float(found.precision) ** -0.5 == pytest.approx(deviation, rel=0.12)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "margin"), [(0, 0.06), (2, 0.06), (3, 0.02), (9, 0.06)])
-def test_intervals_cover_what_they_say(number: int, margin: float) -> None:
-    """60 simulated studies: 90 % within 4 standard errors of their mean, some 0.015 each; within 88 to 92 where these
-    very runs were measured (700 rows, 13 columns: 89.1 %).
+@pytest.mark.parametrize("number", [0, 2, 3, 9])
+def test_intervals_cover_what_they_say(number: int) -> None:
+    """60 simulated studies: 90 % within 4 standard errors of their mean, some 0.015 each. No seed from 60 000 on was
+    looked at when the posterior was written, nor did one set this band; the Gaussian that takes F for linear falls
+    out of it.
     """
     coverage = module("private/coverage")
-    runs = [coverage.trial(coverage.SETTINGS[number], seed)["function"] for seed in range(100, 160)]
-    assert fmean(runs) == pytest.approx(0.9, abs=margin)
+    runs = [coverage.trial(coverage.SETTINGS[number], seed)["function"] for seed in range(60_000, 60_060)]
+    assert fmean(runs) == pytest.approx(0.9, abs=0.06)

@@ -97,7 +97,7 @@ def test_a_study_by_glm_spends_its_budget_in_four_rounds_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each round is paid for; with little noise the model is nearly that of the study without: rows are clipped."""
-    monkeypatch.setattr("consilience.pooling.noisy_derivatives.DRAWS", 100)
+    monkeypatch.setattr("consilience.pooling.noisy_derivatives.DRAWS", 8)
     words = {"method": "glm", "settings": (), "model": "linear"}
     predictions = []
     for name, more in (("plain", {"rounds": 8}), ("private", {"rounds": 4, "epsilon": 300.0, "delta": 1e-3})):
