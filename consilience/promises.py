@@ -103,8 +103,7 @@ def check_private(method: Method | type[Method]) -> None:
         InputError: It has no private form.
     """
     if not method.private:
-        instead = method.private_instead or "one of docs/private.md"
         raise InputError(
             f"{name(method)} has no private form, because nothing bounds what one row changes in its replies: choose "
-            f"{instead}."
+            "one of docs/private.md."
         )

@@ -44,7 +44,6 @@ class Declared:
         tempers: False where the calibration rows were trained on.
         common: There is a model for all sites, which a newcomer gets; False where each site has only its own.
         private: Takes a setting `privacy`, with which all that clients send is differentially private.
-        private_instead: Where it does not, what does for the same problem, in words; empty: docs/private.md says.
         private_rounds: How many rounds it has then, no more and no less; 0: as many as usual, or fewer.
     """
 
@@ -73,7 +72,6 @@ class Declared:
     tempers: ClassVar[bool] = True
     common: ClassVar[bool] = True
     private: ClassVar[bool] = False
-    private_instead: ClassVar[str] = ""
     private_rounds: ClassVar[int] = 0
 
     @property

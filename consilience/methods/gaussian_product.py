@@ -8,12 +8,15 @@ from typing import Any, ClassVar
 
 from consilience.errors import InputError
 from consilience.inference import Inference, Laplace, MultipleImputation
+from consilience.linear.private_numbers import check_private_numbers, multiply_private, release_moments
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.pooling.averages import cap_evidence
 from consilience.pooling.merging import as_gaussian
-from consilience.pooling.summands import PRODUCT, Summation
+from consilience.pooling.summands import PRODUCT, Summation, Total
 from consilience.posterior import Dense, Posterior, multiply
+from consilience.privacy.entropy import Source
+from consilience.privacy.mechanisms import Privacy, Released
 from consilience.settings import added
 from consilience.task import Task
 
@@ -26,10 +29,14 @@ class GaussianProduct(Method):
     1       N(μₖ, Σₖ) ← the client's posterior p(θ | Dₖ)
     2   p(θ | D) ∝ p(θ)^(1−K) Πₖ N(θ; μₖ, Σₖ)
 
+    With `privacy`, numbers on fixed features alone: the natural parameters of a client's likelihood are its moments,
+    which are released with noise, and the posterior knows of it: private.md.
+
     Attributes:
         inference: How a client fits; Laplace(dense=True) sends full precisions.
         cap: How many times the median client's claim a client may claim to know, above which its likelihood is
             tempered; 0: no cap.
+        privacy: Differential privacy of all that is sent, on bounded features; None: none.
     """
 
     name: ClassVar[str] = "gaussian_product"
@@ -38,23 +45,40 @@ class GaussianProduct(Method):
     one_shot: ClassVar[bool] = True
     sums: ClassVar[bool] = True
     tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts", "survival")
-    private_instead: ClassVar[str] = "exact for numbers, glm for classes"
+    carries: ClassVar[tuple[type, ...]] = (Released,)
+    private: ClassVar[bool] = True
 
     inference: Inference = Laplace()
     cap: float = added(0.0)
+    privacy: Privacy | None = added(None)
 
     def init(self, task: Task, server: Server) -> State:
         if self.cap and not self.cap >= 1:
             raise InputError(f"cap={self.cap:g} would temper the median client too: give 1 or more, or 0 for no cap.")
+        if self.privacy is not None:
+            check_private_numbers(task, self.privacy, server)
+            if self.inference != Laplace() or self.cap:
+                raise InputError(
+                    "Under noise moments are released, whatever a site infers: leave inference and cap out."
+                )
         return State(task.init(server.key))
 
     def local(self, task: Task, message: Posterior, client: Client) -> Reply:
+        if self.privacy is not None:
+            return release_moments(task, self.privacy, client.data)
         posterior = self.inference(task, message, client)
         if not isinstance(posterior, Dense):
             posterior = as_gaussian(posterior, task.uncertain)
         return Reply(posterior, client.data.size)  # 1
 
+    def protect(self, reply: Reply, source: Source) -> Reply:
+        if self.privacy is None:
+            return reply
+        return reply._replace(send=self.privacy.add_noise(reply.send, source))
+
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> State:
+        if self.privacy is not None:
+            return State(multiply_private(task, self.privacy, replies))
         factors: Any = payloads(replies)
         prior: Any = task.prior.gaussian(task.like)
         if isinstance(factors[0], Dense):
@@ -69,6 +93,8 @@ class GaussianProduct(Method):
         return replace(self, inference=MultipleImputation(self.inference, marks, tables))
 
     def summation(self) -> Summation | None:
+        if self.privacy is not None:
+            return Total()
         if self.cap:
             return None
         return PRODUCT

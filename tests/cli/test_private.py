@@ -27,7 +27,7 @@ def test_a_private_run_says_so_and_can_be_continued(invoke: Invoke, tmp_path: Pa
     ("words", "part"),
     [(("run", "fedavg", "--epsilon", "3"), "fedavg has no private form"),
      (("compare", "exact", "fedavg", "--epsilon", "3"), "fedavg has no private form"),
-     (("run", "gaussian_product", "--epsilon", "3"), "exact for numbers, glm for classes"),
+     (("run", "gaussian_product", "--data", "moons", "--epsilon", "3", "--delta", "1e-4"), "use glm"),
      (("run", "exact", "--epsilon", "0"), "epsilon=0"),
      (("run", "exact", "--epsilon", "-1"), "epsilon=-1"),
      (("run", "exact", "--delta", "1e-5"), "belongs to --epsilon"),

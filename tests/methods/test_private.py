@@ -12,9 +12,11 @@ import consilience as co
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
+from consilience.inference import Laplace
 from consilience.key import Key
 from consilience.methods.exact import ExactPooling
 from consilience.methods.exact_tuned import ExactTuned
+from consilience.methods.gaussian_product import GaussianProduct
 from consilience.methods.glm import GLM
 from consilience.models.bounded import Bounded
 from consilience.models.maps import RandomReLU
@@ -89,6 +91,34 @@ def test_much_budget_makes_glm_nearly_that_without_noise() -> None:
     assert float(ratio.min()) > 0.8 and float(ratio.max()) < 1.25
 
 
+def test_much_budget_makes_a_product_of_gaussians_nearly_that_without_noise() -> None:
+    """Moments make the posterior that `glm` finds of all rows, under the same prior and with the same learned noise."""
+    task, sites = problem(classes=None)
+    noisy = [rows._replace(y=rows.y + Key(k).normal(rows.y.shape, rows.y)) for k, rows in enumerate(sites.train)]
+    sites = dataclasses.replace(sites, train=tuple(noisy))
+    private = co.run(GaussianProduct(privacy=Privacy(5000.0, 1e-4, bound=10.0)), task, sites, scored=False)
+    plain = co.run(GLM(), task, sites, scored=False).state.posterior
+    found = private.state.posterior
+    assert all(isinstance(reply.payload, Released) and float(reply.size) == 0 for reply in private.replies)
+    deviation = torch.linalg.inv(plain.precision).diagonal().sqrt()
+    assert float(((found.mean - plain.mean) / deviation).abs().max()) < 0.5
+    ratio = torch.linalg.inv(found.precision).diagonal().sqrt() / deviation
+    assert float(ratio.min()) > 0.8 and float(ratio.max()) < 1.25
+
+
+@pytest.mark.parametrize(
+    ("method", "classes", "word"),
+    [(GaussianProduct(privacy=Privacy(3.0, 1e-4)), 3, "use glm"),
+     (GaussianProduct(cap=3.0, privacy=Privacy(3.0, 1e-4)), None, "leave inference and cap"),
+     (GaussianProduct(Laplace(dense=True), privacy=Privacy(3.0, 1e-4)), None, "leave inference and cap")],
+)  # fmt: skip
+def test_refuses_what_a_product_of_gaussians_cannot_keep_private(
+    method: GaussianProduct, classes: int | None, word: str
+) -> None:
+    with pytest.raises(InputError, match=word):
+        co.run(method, *problem(classes=classes))
+
+
 def test_the_rounds_of_glm_spend_all_of_the_budget() -> None:
     spent = [GLM().spends(t) for t in range(1, 5)]
     assert sum(spent) == pytest.approx(1.0) and spent[3] == 0.7
@@ -127,14 +157,14 @@ def test_a_sum_that_does_not_fit_its_steps_is_refused_and_nothing_wraps() -> Non
         Privacy(3.0, 1e-4).add_noise(huge, Simulated(Key(0)))
 
 
-@pytest.mark.parametrize("method", [ExactPooling, GLM])
+@pytest.mark.parametrize(("method", "classes"), [(ExactPooling, 3), (GLM, 3), (GaussianProduct, None)])
 def test_noisy_sums_that_are_folded_end_where_those_that_are_kept_do(
-    method: type[ExactPooling] | type[GLM], monkeypatch: pytest.MonkeyPatch
+    method: type[ExactPooling] | type[GLM] | type[GaussianProduct], classes: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many shares of the noise are counted; the posterior would be too sure of itself with fewer."""
     monkeypatch.setattr("consilience.engines.participation.PORTION", 2)
     monkeypatch.setattr("consilience.pooling.noisy_derivatives.DRAWS", 4)
-    task, sites = problem()
+    task, sites = problem(classes=classes)
     private = method(privacy=Privacy(3.0, 1e-4, noise="once", honest=4))
     kept = co.run(private, task, sites, scored=False)
     folded = co.run(private, task, sites, scored=False, keep_replies="none")

@@ -29,6 +29,7 @@ from consilience.methods.rules import (
     USUAL_STUDY,
     Situation,
     advise,
+    cautions,
     fits,
     table,
     usual_map,
@@ -71,6 +72,24 @@ def test_rules_speak_of_what_exists(rule: dict[str, Any]) -> None:
     assert rule.get("model") in (None, *MODELS)
     assert (rule.get("features") or "none:").split(":")[0] in ("none", *FEATURES)
     assert needs(METHODS[rule["method"]]()) == {Needs.NOTHING}
+
+
+@pytest.mark.parametrize(
+    "caution", [each for each in table()["cautions"] if "quotes" in each], ids=lambda each: each["say"][:60]
+)
+def test_every_figure_of_a_caution_is_on_its_page(caution: dict[str, Any]) -> None:
+    page = words((ROOT / caution["page"]).read_text())
+    assert all(words(quote) in page for quote in caution["quotes"])
+    quoted = NUMBER.findall(" ".join(caution["quotes"]))
+    measured = [number for number in NUMBER.findall(caution["say"]) if "." in number]
+    assert measured and all(number in quoted for number in measured)
+
+
+def test_who_asks_for_epsilon_hears_where_training_with_noise_did_better() -> None:
+    images = Situation(images=True, private=True, rows=1437)
+    assert any("DP-SGD" in caution for caution in cautions(images))
+    assert not cautions(dataclasses.replace(images, private=False))
+    assert not cautions(dataclasses.replace(images, secure=True))
 
 
 def every_situation() -> list[Situation]:
