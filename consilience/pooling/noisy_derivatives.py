@@ -506,7 +506,8 @@ class Target:
         away = points - self.prior.mean
         determinants = factors.diagonal(dim1=1, dim2=2).log().sum(1)
         fit = (1 - self.own) * determinants + 0.5 * scaled.square().sum((1, 2))
-        return -fit - 0.5 * (away @ self.prior.precision * away).sum(1)
+        logarithms: Tensor = -fit - 0.5 * (away @ self.prior.precision * away).sum(1)
+        return logarithms
 
 
 def fit_curve(rounds: NoisyDerivatives, prior: Normal, gram: Tensor, classes: int, scale: Tensor) -> Normal:
