@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -39,6 +40,11 @@ TITLES = {"digits": "digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST"
 TITLES |= {"femnist": "FEMNIST, 50 writers", "heart_disease": "heart disease"}
 EXACT = ("OneHot, 1 round", "Discriminant, 1 round", "Dirichlet, 1 round", "Tuned", "Tuned, Dirichlet")
 REFERENCE = "Tuned"
+GLM_ROUNDS = (3, 10, 40)
+FEATURES = {"digits": "conv:512", "heart_disease": "identity"} | dict.fromkeys(
+    ("mnist", "fashion_mnist", "cifar10", "femnist"), "conv:1024"
+)
+CLASSES = {"digits": 10, "mnist": 10, "fashion_mnist": 10, "cifar10": 10, "femnist": 62}
 PUBLISHED = {  # accuracy in %, ten clients, β = 0.05, 0.1, 0.3; the same CNN, one round, nothing at the server
     "FedLPA": {"mnist": (70.1, 77.4, 85.8), "fashion_mnist": (54.3, 55.3, 68.2), "cifar10": (18.4, 20.0, 26.6)},
     "DENSE": {"mnist": (57.8, 70.3, 84.5), "fashion_mnist": (47.8, 52.9, 64.3), "cifar10": (17.9, 19.9, 25.6)},
@@ -107,6 +113,31 @@ def sent(values: Cell) -> str:
     return f"{fmean(known) / 1e6:.2f} MB"
 
 
+def logistic_row(rounds: int) -> str:
+    return f"glm: the logistic model, {rounds} rounds"
+
+
+def add_logistic(trials: Trials, results: Mapping[str, Any]) -> None:
+    """Put glm's rows beside those of exact pooling: the same seeds, features, training and test rows."""
+    for data, values in results.items():
+        column = f"{data}/{FEATURES[data]}/exact"
+        for rounds, runs in values["rounds"].items():
+            for seed, scores in enumerate(runs):
+                rows = trials.get(column, {}).get(str(seed))
+                if rows is not None:
+                    rows[logistic_row(int(rounds))] = scores | later_bytes(data, rows, int(rounds))
+
+
+def later_bytes(data: str, rows: Cell, rounds: int) -> dict[str, float | None]:
+    """What a site sends: exact pooling's sums, then a loss, a gradient and Σ diag(p) − ppᵀ in double precision."""
+    if data not in CLASSES:
+        return {}  # of few weights Hessians are sent
+    classes = CLASSES[data]
+    width = int(FEATURES[data].split(":")[1]) + 1
+    first = rows["OneHot, 1 round"]["up_bytes"] or 0.0
+    return {"up_bytes": first + (rounds - 1) * 8 * (1 + classes * width + classes**2)}
+
+
 def rows_of(data: str, map_name: str, split: str, network: str = "cnn") -> dict[str, tuple[str, str]]:
     """The rows of one data set's table, with where each was scored."""
     heads, linear, net = f"{data}/{map_name}/exact", f"{data}/{map_name}/{split}", f"{data}/{network}/{split}"
@@ -116,6 +147,7 @@ def rows_of(data: str, map_name: str, split: str, network: str = "cnn") -> dict[
         heads = linear
     label = network.upper()
     rows = {f"exact: {row}": (heads, row) for row in (*EXACT, "Ridge, 1 round")}
+    rows |= {row: (heads, row) for row in map(logistic_row, GLM_ROUNDS)}
     rows |= {f"FedAvg of a head, {n}": (linear, f"FedAvg, head, {n}") for n in ("1 round", "10 short rounds")}
     rows["evidence pooling of heads, 1 round"] = (linear, "Evidence, head")
     rounds = ("1 round", "10 short rounds", "50 short rounds")
@@ -374,6 +406,7 @@ def main(words: list[str]) -> None:
             renew_rows(trials, Path(words[0]), part)
         RESULTS.write_text(json.dumps(trials, ensure_ascii=False, separators=(",", ":")) + "\n")
     trials = json.loads(RESULTS.read_text())
+    add_logistic(trials, json.loads((HERE / "results" / "glm.json").read_text()))
     replace_between(PAGE, BEGIN, page(trials), END)
     draw(trials, HERE / "results" / "bytes.svg")
 
