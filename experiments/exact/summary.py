@@ -399,14 +399,20 @@ def renew_rows(trials: Trials, folder: Path, part: str) -> None:
                 rows |= {row: {score: cut(v) for score, v in cells.items()} for row, cells in values.items()}
 
 
+def stored_trials() -> Trials:
+    """The stored trials, with glm's rows among them."""
+    trials: Trials = json.loads(RESULTS.read_text())
+    add_logistic(trials, json.loads((HERE / "results" / "glm.json").read_text()))
+    return trials
+
+
 def main(words: list[str]) -> None:
     if words:
         trials = collect_trials("exact/table", Path(words[0]), RESULTS)
         for part in ("tuned", "onehot"):
             renew_rows(trials, Path(words[0]), part)
         RESULTS.write_text(json.dumps(trials, ensure_ascii=False, separators=(",", ":")) + "\n")
-    trials = json.loads(RESULTS.read_text())
-    add_logistic(trials, json.loads((HERE / "results" / "glm.json").read_text()))
+    trials = stored_trials()
     replace_between(PAGE, BEGIN, page(trials), END)
     draw(trials, HERE / "results" / "bytes.svg")
 
