@@ -473,7 +473,7 @@ PLAN: tuple[tuple[str, range], ...] = (  # columns and their seeds, what decides
     ("fashion_mnist/cnn/dirichlet:0.1/10/once", ONE),
     ("mnist/conv:1024/exact/dirichlet", ONE),
     ("fashion_mnist/conv:1024/bytes", ONE),
-    ("fashion_mnist/cnn/dirichlet:0.1/10/more", ONE),
+    *((f"{name}/cnn/dirichlet:0.1/10/more", ONE) for name in ("fashion_mnist", "mnist")),
     ("fashion_mnist/conv:2048/bytes", ONE),
     *((f"{name}/cnn/dirichlet:0.1/10/once", ONE) for name in ("cifar10", "mnist")),
     ("femnist/cnn/natural/50", ONE),
