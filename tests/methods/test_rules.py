@@ -88,8 +88,15 @@ def test_every_figure_of_a_caution_is_on_its_page(caution: dict[str, Any]) -> No
 def test_who_asks_for_epsilon_hears_where_training_with_noise_did_better() -> None:
     images = Situation(images=True, private=True, rows=1437)
     assert any("DP-SGD" in caution for caution in cautions(images))
-    assert not cautions(dataclasses.replace(images, private=False))
+    assert not any("DP-SGD" in caution for caution in cautions(dataclasses.replace(images, private=False)))
     assert not cautions(dataclasses.replace(images, secure=True))
+
+
+def test_who_can_answer_ten_times_hears_of_the_logistic_model() -> None:
+    images = Situation(images=True, rows=1437)
+    assert any("glm with --prior-var 100" in caution for caution in cautions(images))
+    assert not cautions(dataclasses.replace(images, one_round=True))
+    assert not cautions(dataclasses.replace(images, network="other"))
 
 
 def every_situation() -> list[Situation]:
