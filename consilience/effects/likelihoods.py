@@ -16,7 +16,7 @@ from consilience.likelihood import LOG_NOISE, GaussianNoise
 from consilience.models.maps import flatten, last_layer
 from consilience.parties import Received
 from consilience.pooling.derivatives import Derivatives, pack
-from consilience.pooling.heads import Spectrum
+from consilience.pooling.spectrum import Spectrum
 from consilience.pooling.sums import Sums, decompress, square_matrix, whole_gram
 from consilience.posterior import Dense, Natural, Point, natural
 from consilience.task import Task

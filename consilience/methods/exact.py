@@ -19,8 +19,10 @@ from consilience.method import Knob, Method, keep_fields
 from consilience.models.maps import feature_map, last_layer
 from consilience.models.remembered import remember
 from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.pooling.heads import LEAST, SHARES, TEMPERATURES, Classes, Head, OneHot, Ridge, Spectrum, as_point, fit
+from consilience.pooling.fitting import LEAST, SHARES, TEMPERATURES, Head, as_point, fit
+from consilience.pooling.heads import Classes, OneHot, Ridge
 from consilience.pooling.noisy import Noisy, fit_noisy, read_release, sum_bounded
+from consilience.pooling.spectrum import Spectrum
 from consilience.pooling.summands import Summation, Total
 from consilience.pooling.sums import Sums, add, check_memory, compress, doubt, in_parts, summarise
 from consilience.posterior import Point

@@ -23,20 +23,10 @@ from consilience.methods.exact import (
 )
 from consilience.models.maps import feature_map
 from consilience.parties import Client, Received, Reply, Server, payloads
-from consilience.pooling.heads import (
-    SHARES,
-    TEMPERATURES,
-    Classes,
-    Discriminant,
-    Head,
-    OneHot,
-    Ridge,
-    Spectrum,
-    as_point,
-    fit,
-    prepared,
-)  # fmt: skip
+from consilience.pooling.fitting import SHARES, TEMPERATURES, Head, as_point, fit, prepared
+from consilience.pooling.heads import Classes, Discriminant, OneHot, Ridge
 from consilience.pooling.noisy import LOG_TEMPERATURES, choose_temperature, sum_scores
+from consilience.pooling.spectrum import Spectrum
 from consilience.pooling.summands import Summation
 from consilience.pooling.sums import Sums, in_chunks, whole_gram
 from consilience.predictive import Predictive, log_prob, tempered

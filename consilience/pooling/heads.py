@@ -1,11 +1,9 @@
 """Heads: what is learned on fixed features from sums alone, with its uncertainty, in closed form.
 
-    `Ridge`: Bayesian linear regression, of numbers or of ones and zeros that mark the classes
-    `Discriminant`: a Gaussian a class with one covariance; Student-t when its uncertainty is kept
-    `Dirichlet`: a Gaussian process a class on log-normal targets (Milios et al. 2018)
-
-All use features in units of their deviation over all sites' rows. Each has one setting λ, the weight of its prior,
-which maximises the marginal likelihood or is chosen by rows left out one at a time; that is closed form too.
+`Ridge`: Bayesian linear regression of numbers
+`OneHot`: the same of ones and zeros that mark the classes
+`Dirichlet`: a Gaussian process a class on log-normal targets (Milios et al. 2018)
+`Discriminant`: a Gaussian a class with one covariance; Student-t when its uncertainty is kept
 """
 
 from __future__ import annotations
@@ -14,252 +12,19 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from consilience.key import Key
-from consilience.likelihood import LOG_NOISE
+from consilience.pooling.spectrum import Spectrum, least_squares
 from consilience.pooling.sums import FLAT, Moments, Sums, in_parts, moments, square_matrix, targets
-from consilience.posterior import Point
-from consilience.predictive import Categorical, Distribution, Normal, maximise
-from consilience.tree import Params
+from consilience.predictive import Categorical, Distribution, Normal
 
-LEAST = 1e-10  # λ/n: a prior that says nothing
-SHARES = (  # values of λ/n that can be chosen: where λ matters half a decade apart, else a whole one
-    *(10.0**k for k in range(-10, -6)),
-    *(10 ** (k / 2 - 6) for k in range(15)),
-    *(10.0**k for k in range(2, 5)),
-)
-TEMPERATURES = tuple(2 ** (k / 2) for k in range(-4, 11))  # that can be chosen with them: 1/4 to 32
 DRAWS = 64  # of latent functions, behind a probability
 PROBIT = math.pi / 8  # of a variance, by which a logit is shrunk (MacKay 1992)
-
-
-class Spectrum(NamedTuple):
-    """Least squares at every λ at once: the eigenvectors of a scatter, shared by all outputs or one set for each.
-
-    Attributes:
-        mean: Of each feature [D].
-        scale: The deviation of each feature [D].
-        centre: Where a set's rows have their centre, in units of the deviations [B, D].
-        basis: Eigenvectors, in columns [B, D, D].
-        values: Eigenvalues [B, D].
-        coefficients: Σ y z along the eigenvectors [C, D].
-        offset: The outputs' weighted means [C].
-        weight: Σ of the rows' precisions [B].
-        spread: Σ (y − ȳ)² of every output [C].
-        size: n.
-        share: λ/n.
-    """
-
-    mean: Tensor
-    scale: Tensor
-    centre: Tensor
-    basis: Tensor
-    values: Tensor
-    coefficients: Tensor
-    offset: Tensor
-    weight: Tensor
-    spread: Tensor
-    size: Tensor
-    share: Tensor
-
-    @property
-    def shrunk(self) -> Tensor:
-        """The eigenvalues with λ added [B, D]."""
-        return self.values + self.share * self.size
-
-    def at(self, share: float) -> Spectrum:
-        """Choose λ.
-
-        Args:
-            share: λ/n.
-
-        Returns:
-            The fit there.
-        """
-        return self._replace(share=torch.as_tensor(share, dtype=torch.float64))
-
-    def linear(self) -> tuple[Tensor, Tensor]:
-        """Write the means as a linear layer of features as they are.
-
-        Returns:
-            Weights [C, D] and biases [C].
-        """
-        weight = (self.basis @ (self.coefficients / self.shrunk).unsqueeze(-1)).squeeze(-1)
-        bias = self.offset - (weight * self.centre).sum(1)
-        weight = weight / self.scale
-        return weight, bias - weight @ self.mean
-
-    @property
-    def noise(self) -> Tensor:
-        """σ² of every output [C]."""
-        return self.residual.clamp(min=1e-12) / (self.size - 1).clamp(min=1)
-
-    @property
-    def residual(self) -> Tensor:
-        """What is left of the spread, the prior's part included [C]."""
-        return self.spread - (self.coefficients**2 / self.shrunk).sum(-1)
-
-    def rotate(self, features: Tensor) -> Tensor:
-        """Take rows to the eigenvectors, which does not depend on λ.
-
-        Args:
-            features: φ [N, D].
-
-        Returns:
-            [B, N, D].
-        """
-        z = (features.to(self.mean) - self.mean) / self.scale
-        return (z - self.centre.unsqueeze(1)) @ self.basis
-
-    def latent(self, rotated: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict the outputs' functions.
-
-        Args:
-            rotated: What `rotate` returned.
-
-        Returns:
-            Means [N, C] and variances in units of the noise [N, B].
-        """
-        weights = self.coefficients / self.shrunk
-        if len(rotated) == 1:  # the eigenvectors are shared
-            means = rotated[0] @ weights.T
-        else:
-            means = torch.einsum("cnd,cd->nc", rotated, weights)
-        variances = torch.einsum("bnd,bd->nb", rotated**2, 1 / self.shrunk)
-        return means + self.offset, variances + 1 / self.weight
-
-
-class Classes(NamedTuple):
-    """A Gaussian a class with a common covariance, at every λ at once.
-
-    Attributes:
-        mean: Of each feature [D].
-        scale: The deviation of each feature [D].
-        basis: Eigenvectors of the scatter within classes, in columns [D, D].
-        values: Its eigenvalues [D].
-        centres: The classes' means along the eigenvectors [C, D].
-        counts: Rows a class, and the prior's [C].
-        size: n.
-        share: λ/n.
-    """
-
-    mean: Tensor
-    scale: Tensor
-    basis: Tensor
-    values: Tensor
-    centres: Tensor
-    counts: Tensor
-    size: Tensor
-    share: Tensor
-
-
-class Head(Protocol):
-    """What a head can do; `fit` is all that the server needs."""
-
-    by_class: ClassVar[bool]
-    tasks: ClassVar[tuple[str, ...]]
-
-    def prepare(self, totals: Sums) -> Any:
-        """Do what does not depend on λ.
-
-        Args:
-            totals: The sums of all rows.
-
-        Returns:
-            A fit with λ = 0.
-        """
-
-    def log_evidence(self, fit: Any, share: float) -> float:
-        """Evaluate the logarithm of the marginal likelihood, up to a constant.
-
-        Args:
-            fit: What `prepare` returned.
-            share: λ/n.
-        """
-
-    def predict(self, fit: Any, features: Tensor) -> Distribution:
-        """Predict.
-
-        Args:
-            fit: A fit with its λ.
-            features: φ [N, D].
-
-        Returns:
-            The predictive distribution, its epistemic part included.
-        """
-
-    def left_out(self, fit: Any, features: Tensor, y: Tensor, shares: Sequence[float]) -> list[Distribution]:
-        """Predict rows that are among the totals as if each were not.
-
-        Args:
-            fit: What `prepare` returned.
-            features: Their φ [N, D].
-            y: Their labels or targets.
-            shares: Values of λ/n.
-
-        Returns:
-            A distribution for each value.
-        """
-
-    def linear(self, fit: Any) -> tuple[Tensor, Tensor]:
-        """Write the head's mean as a linear layer.
-
-        Args:
-            fit: A fit with its λ.
-
-        Returns:
-            Weights [C, D] and biases [C], of features as they are.
-        """
-
-
-def fit(head: Head, totals: Sums, share: float | None = None, least: float = LEAST) -> Any:
-    """Fit a head to totals.
-
-    Args:
-        head: Which.
-        totals: The sums of all rows.
-        share: λ/n; None: where the marginal likelihood is largest.
-        least: The smallest λ/n that is considered then.
-
-    Returns:
-        What predicting needs.
-    """
-    prepared = head.prepare(totals)
-    if share is None:
-        evidence = lambda exponent: head.log_evidence(prepared, 10**exponent)
-        share = 10 ** maximise(evidence, math.log10(least), math.log10(SHARES[-1]))
-    return prepared._replace(share=torch.as_tensor(share, dtype=torch.float64))
-
-
-_latest: dict[Head, tuple[Sums, Any]] = {}
-
-
-def prepared(head: Head, totals: Sums) -> Any:
-    """Prepare a head, or take what was prepared last for these very totals: in a simulation all sites ask.
-
-    Args:
-        head: Which.
-        totals: The sums of all rows.
-
-    Returns:
-        What `head.prepare` returns.
-    """
-    known = _latest.get(head)
-    if known is None or known[0].gram is not totals.gram:
-        known = (totals, head.prepare(totals))
-        _latest[head] = known
-    return known[1]
-
-
-def _shrinkage(fit: Spectrum, share: float) -> Tensor:
-    """½ Σ log λ/(g + λ) for every output's eigenvectors [B]."""
-    penalty = share * fit.size
-    return 0.5 * (penalty.log() - (fit.values + penalty).log()).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -271,12 +36,12 @@ class Ridge:
 
     def prepare(self, totals: Sums) -> Spectrum:
         """See `Head.prepare`."""
-        return _spectrum(moments(totals))
+        return least_squares(moments(totals))
 
     def log_evidence(self, fit: Spectrum, share: float) -> float:
         """See `Head.log_evidence`; the noise is where it is largest."""
         residual = fit.at(share).residual.clamp(min=1e-300)
-        return float(len(residual) * _shrinkage(fit, share).sum() - 0.5 * (fit.size - 1) * residual.log().sum())
+        return float(len(residual) * fit.log_shrinkage(share).sum() - 0.5 * (fit.size - 1) * residual.log().sum())
 
     def predict(self, fit: Spectrum, features: Tensor) -> Distribution:
         """See `Head.predict`."""
@@ -286,7 +51,7 @@ class Ridge:
         """See `Head.left_out`."""
         rotated = fit.rotate(features)
         marks = targets(y, None)
-        return [_normal(fit.at(share), *_leave_out(fit.at(share), rotated, marks)) for share in shares]
+        return [_normal(fit.at(share), *fit.at(share).latent_left_out(rotated, marks)) for share in shares]
 
     def linear(self, fit: Spectrum) -> tuple[Tensor, Tensor]:
         """See `Head.linear`."""
@@ -311,7 +76,7 @@ class OneHot:
 
     def prepare(self, totals: Sums) -> Spectrum:
         """See `Head.prepare`."""
-        return _spectrum(moments(totals))
+        return least_squares(moments(totals))
 
     def log_evidence(self, fit: Spectrum, share: float) -> float:
         """See `Head.log_evidence`; the noise is where it is largest."""
@@ -325,7 +90,7 @@ class OneHot:
         """See `Head.left_out`."""
         rotated = fit.rotate(features)
         marks = targets(y, len(fit.offset))
-        return [self._categorical(fit.at(share), *_leave_out(fit.at(share), rotated, marks)) for share in shares]
+        return [self._categorical(fit.at(share), *fit.at(share).latent_left_out(rotated, marks)) for share in shares]
 
     def linear(self, fit: Spectrum) -> tuple[Tensor, Tensor]:
         """See `Head.linear`."""
@@ -400,7 +165,7 @@ class Dirichlet:
     def log_evidence(self, fit: Spectrum, share: float) -> float:
         """See `Head.log_evidence`."""
         explained = (fit.coefficients**2 / fit.at(share).shrunk).sum()
-        return float(_shrinkage(fit, share).sum() + 0.5 * explained)
+        return float(fit.log_shrinkage(share).sum() + 0.5 * explained)
 
     def predict(self, fit: Spectrum, features: Tensor) -> Distribution:
         """See `Head.predict`."""
@@ -413,11 +178,35 @@ class Dirichlet:
         member = targets(y, len(fit.offset))
         marks = y0 + (y1 - y0) * member
         noise = s0 + (s1 - s0) * member
-        return [_averaged_softmax(*_leave_out(fit.at(share), rotated, marks, noise)) for share in shares]
+        return [_averaged_softmax(*fit.at(share).latent_left_out(rotated, marks, noise)) for share in shares]
 
     def linear(self, fit: Spectrum) -> tuple[Tensor, Tensor]:
         """See `Head.linear`."""
         return fit.linear()
+
+
+class Classes(NamedTuple):
+    """A Gaussian a class with a common covariance, at every λ at once.
+
+    Attributes:
+        mean: Of each feature [D].
+        scale: The deviation of each feature [D].
+        basis: Eigenvectors of the scatter within classes, in columns [D, D].
+        values: Its eigenvalues [D].
+        centres: The classes' means along the eigenvectors [C, D].
+        counts: Rows a class, and the prior's [C].
+        size: n.
+        share: λ/n.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    basis: Tensor
+    values: Tensor
+    centres: Tensor
+    counts: Tensor
+    size: Tensor
+    share: Tensor
 
 
 @dataclass(frozen=True)
@@ -518,16 +307,6 @@ def _standardise_gram(gram: Tensor, m: Moments) -> Tensor:
     return centred / m.scale / m.scale.unsqueeze(1)
 
 
-def _spectrum(m: Moments) -> Spectrum:
-    """Unweighted least squares on all outputs: one set of eigenvectors."""
-    values, basis = torch.linalg.eigh(m.scatter)
-    centre = torch.zeros_like(m.mean).unsqueeze(0)
-    return Spectrum(
-        m.mean, m.scale, centre, basis.unsqueeze(0), values.clamp(min=0).unsqueeze(0), m.cross @ basis, m.target,
-        m.size.reshape(1), m.spread, m.size, torch.zeros_like(m.size),
-    )  # fmt: skip
-
-
 def _normal(fit: Spectrum, means: Tensor, variances: Tensor) -> Normal:
     """Numbers with the function's variance and the noise; one target has no dimension of its own."""
     var = fit.noise * variances
@@ -552,32 +331,3 @@ def _averaged_softmax(means: Tensor, variances: Tensor) -> Categorical:
         logits = mean.unsqueeze(1) + deviation.unsqueeze(1) * draws
         parts.append(torch.logsumexp(log_softmax(logits, -1), 1) - math.log(len(draws)))
     return Categorical(torch.cat(parts))
-
-
-def _leave_out(fit: Spectrum, rotated: Tensor, marks: Tensor, noise: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:
-    """Means and variances of rows left out: ŷ₋ᵢ = y − (y − ŷ)/(1 − h), v₋ᵢ = v/(1 − h), h = v/noise."""
-    means, variances = fit.latent(rotated)
-    rest = (1 - variances / noise).clamp(min=1e-6)
-    return marks - (marks - means) / rest, variances / rest
-
-
-def as_point(layer: tuple[Tensor, Tensor], fit: Any, like: Params) -> Point:
-    """Write a linear head as weights of a task.
-
-    Args:
-        layer: What `Head.linear` returned.
-        fit: The fit, for the noise.
-        like: The task's weights: a last linear layer, and a noise where that is learned.
-
-    Returns:
-        Weights of the same names and types.
-    """
-    params = dict(like)
-    for name, value in like.items():
-        if name == LOG_NOISE:
-            params[name] = fit.noise.log().mean().reshape(1).to(value)
-        elif name.endswith("weight"):
-            params[name] = layer[0].to(value)
-        elif name.endswith("bias"):
-            params[name] = layer[1].to(value)
-    return Point(params)

@@ -47,7 +47,8 @@ from torch import Tensor
 
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.pooling.heads import OneHot, Ridge, Spectrum
+from consilience.pooling.heads import OneHot, Ridge
+from consilience.pooling.spectrum import Spectrum
 from consilience.pooling.sums import in_chunks, square_matrix, summarise
 from consilience.predictive import Distribution, log_prob, tempered
 from consilience.privacy.mechanisms import Clipped, Privacy, Released

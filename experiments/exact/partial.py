@@ -22,7 +22,8 @@ from torch import Tensor
 from consilience.linear.hierarchy import deviations, newcomer, pool, site_posterior
 from consilience.metrics.paired import difference
 from consilience.metrics.scores import scores
-from consilience.pooling.heads import PROBIT, OneHot, fit
+from consilience.pooling.fitting import fit
+from consilience.pooling.heads import PROBIT, OneHot
 from consilience.pooling.sums import Sums, add, moments, square_matrix, summarise
 from consilience.posterior import Natural
 from consilience.predictive import Categorical, Distribution

@@ -43,7 +43,8 @@ from consilience.models import cnn, mlp, model
 from consilience.models.maps import features, on_features
 from consilience.parties import Client, Received, Server
 from consilience.payload import nbytes
-from consilience.pooling.heads import Dirichlet, Discriminant, Head, OneHot, Ridge, fit
+from consilience.pooling.fitting import Head, fit
+from consilience.pooling.heads import Dirichlet, Discriminant, OneHot, Ridge
 from consilience.pooling.sums import Sums, add, compress, summarise, whole_gram
 from consilience.predictive import Categorical, Distribution, Normal, log_prob
 from consilience.runs.result import Result

@@ -28,7 +28,8 @@ from consilience.metrics.scores import scores
 from consilience.models import model
 from consilience.models.maps import features, on_features, usual_features
 from consilience.models.remembered import remember_values
-from consilience.pooling.heads import LEAST, Discriminant, OneHot
+from consilience.pooling.fitting import LEAST
+from consilience.pooling.heads import Discriminant, OneHot
 from consilience.predictive import Categorical, temperature, tempered
 from consilience.splits.text import parse
 from consilience.training.shared import SharedTraining, share_training

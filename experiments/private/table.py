@@ -38,7 +38,8 @@ from consilience.metrics.scores import scores
 from consilience.models.bounded import Bounded
 from consilience.models.convolutions import GRID
 from consilience.models.maps import features
-from consilience.pooling.heads import OneHot, fit
+from consilience.pooling.fitting import fit
+from consilience.pooling.heads import OneHot
 from consilience.pooling.noisy import (
     LOG_TEMPERATURES,
     Noisy,

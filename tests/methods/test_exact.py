@@ -20,7 +20,7 @@ from consilience.methods.exact_tuned import GRID, SAME, ExactTuned, choose_setti
 from consilience.models.maps import features, on_features
 from consilience.parties import Received
 from consilience.payload import nbytes
-from consilience.pooling import heads, sums
+from consilience.pooling import fitting, heads, sums
 from consilience.predictive import Categorical, log_prob, tempered
 
 SPLITS = (co.splits.iid(), co.splits.dirichlet(0.05), co.splits.dirichlet(1.0))
@@ -77,7 +77,7 @@ def test_a_model_without_a_site_is_that_of_the_others() -> None:
     assert tree.all_finite(rest)
     for a, b in zip(rest, without.totals, strict=True):
         assert torch.allclose(a, b, rtol=1e-8, atol=1e-8 * float(b.abs().max()) if b.numel() else 0.0)
-    refit = heads.fit(heads.OneHot(), rest)
+    refit = fitting.fit(heads.OneHot(), rest)
     x = rows.all_test.x
     a = heads.OneHot().predict(refit, features("relu:40", 64).double()(x))
     b = method.predictive(task, without)(x)
@@ -124,8 +124,8 @@ def test_the_end_of_a_grid_is_told() -> None:
     task = co.regression(co.models.linear(sites.features).double())
     for method in (ExactPooling(), ExactTuned()):
         diagnosis = method.diagnose(task, co.run(method, task, sites, scored=False).state, x)
-        assert diagnosis["at_end_of_range"] == {"λ/n": pytest.approx(heads.SHARES[-1], rel=1e-3)}
-    fixed = ExactPooling(share=heads.SHARES[-1])
+        assert diagnosis["at_end_of_range"] == {"λ/n": pytest.approx(fitting.SHARES[-1], rel=1e-3)}
+    fixed = ExactPooling(share=fitting.SHARES[-1])
     assert "at_end_of_range" not in fixed.diagnose(task, co.run(fixed, task, sites, scored=False).state, x)
     task, sites = problem(co.splits.iid(), 2, width=12)
     for method in (ExactPooling(), ExactTuned()):
@@ -135,7 +135,7 @@ def test_the_end_of_a_grid_is_told() -> None:
 def test_sums_in_lower_precision_keep_lambda_above_their_rounding() -> None:
     """MNIST's rows chose λ/n = 1e-10: single precision leaves nothing of a Gram matrix there."""
     totals = sums.summarise(lambda x: x, problem(co.splits.iid(), 1)[1].train[0], 10)
-    assert least_share("float64", totals) == heads.LEAST < 4e-7 < least_share("float32", totals)
+    assert least_share("float64", totals) == fitting.LEAST < 4e-7 < least_share("float32", totals)
     assert least_share("float32", totals) < least_share("float16", totals)
 
 
@@ -194,6 +194,6 @@ def test_sites_can_choose_the_penalty_after_the_round() -> None:
     x = rows.all_test.x
     for value, swept in zip(knob.values, method.sweep(task, state, x), strict=True):
         direct = heads.OneHot().predict(
-            heads.fit(heads.OneHot(), state.totals, value), features("relu:40", 64).double()(x)
+            fitting.fit(heads.OneHot(), state.totals, value), features("relu:40", 64).double()(x)
         )
         assert torch.allclose(swept[0], direct[0], rtol=1e-9, atol=1e-9)

@@ -9,7 +9,7 @@ from sklearn.linear_model import BayesianRidge
 from torch import Tensor
 
 from consilience.data.sites import Data
-from consilience.pooling import heads, sums
+from consilience.pooling import fitting, heads, sums
 from consilience.predictive import Categorical, Normal
 
 N, D, C = 60, 5, 3
@@ -121,7 +121,7 @@ def test_rows_of_very_different_units_are_not_doubted() -> None:
 def test_ridge_is_bayesian_ridge() -> None:
     """scikit-learn's BayesianRidge on n − 1 contrasts, which is what a flat prior on the intercept leaves."""
     data = rows(None)
-    fit = heads.fit(heads.Ridge(), total(data, None))
+    fit = fitting.fit(heads.Ridge(), total(data, None))
     contrasts = scipy.linalg.helmert(N)
     z, y = contrasts @ scaled(data).numpy(), contrasts @ data.y.numpy()
     tiny = dict.fromkeys(("alpha_1", "alpha_2", "lambda_1", "lambda_2"), 1e-12)
@@ -143,14 +143,14 @@ def test_near_the_base_rate_a_floor_makes_outputs_probabilities() -> None:
     y = torch.arange(C).repeat(2000)
     x = torch.randn(len(y), C, generator=g, dtype=torch.float64) + 0.1 * sums.targets(y, C)
     totals = total(Data.of(x, y))
-    fit = heads.fit(heads.OneHot(), totals)
+    fit = fitting.fit(heads.OneHot(), totals)
     outputs, _ = fit.latent(fit.rotate(x))
     p = heads.OneHot().predict(fit, x)
     flat = heads.OneHot(floor=False).predict(fit, x)
     assert isinstance(p, Categorical) and isinstance(flat, Categorical)
     errors = [float((q.log_probs.exp() - outputs).abs().max()) for q in (p, flat)]
     assert 3 * errors[0] < errors[1]
-    sure = heads.fit(heads.OneHot(), total(Data.of(x + 50 * sums.targets(y, C), y)))
+    sure = fitting.fit(heads.OneHot(), total(Data.of(x + 50 * sums.targets(y, C), y)))
     known = x[:5] + 50 * sums.targets(y[:5], C)
     plain = heads.OneHot(floor=False).predict(sure, known)
     assert torch.equal(heads.OneHot().predict(sure, known)[0], plain[0])  # where outputs are sure it changes nothing
@@ -162,20 +162,20 @@ def test_features_that_depend_on_each_other_leave_the_evidence_bounded() -> None
     level = (data.x[:, :1] > 2).double()
     with_marks = Data.of(torch.cat([data.x, level], 1), data.y)
     twice = Data.of(torch.cat([data.x, level, 1 - level], 1), data.y)
-    single, double = (heads.fit(heads.Discriminant(), total(d)).share for d in (with_marks, twice))
-    assert float(double) > 1e3 * heads.LEAST
+    single, double = (fitting.fit(heads.Discriminant(), total(d)).share for d in (with_marks, twice))
+    assert float(double) > 1e3 * fitting.LEAST
     assert 0.3 < float(double / single) < 3  # a level that is marked twice has twice the scatter
 
 
 def test_a_layer_is_the_mean_of_its_head() -> None:
     data = rows(None)
-    fit = heads.fit(heads.Ridge(), total(data, None), 0.01)
+    fit = fitting.fit(heads.Ridge(), total(data, None), 0.01)
     weight, bias = heads.Ridge().linear(fit)
     p = heads.Ridge().predict(fit, data.x)
     assert close((data.x @ weight.T + bias).squeeze(1), p[0])
     labelled = rows()
     plain = heads.Discriminant(plain=True)
-    fit = heads.fit(plain, total(labelled), 0.01)
+    fit = fitting.fit(plain, total(labelled), 0.01)
     weight, bias = plain.linear(fit)
     q = plain.predict(fit, labelled.x)
     assert isinstance(q, Categorical)
@@ -189,7 +189,7 @@ def test_rows_left_out_of_a_regression(share: float) -> None:
     z = torch.cat([torch.ones(N, 1, dtype=torch.float64), scaled(data)], 1)
     penalty = share * N * torch.diag(torch.tensor([0.0] + [1.0] * D, dtype=torch.float64))
     p = heads.Ridge().left_out(heads.Ridge().prepare(total(data, None)), data.x, data.y, [share])[0]
-    noise = heads.fit(heads.Ridge(), total(data, None), share).noise
+    noise = fitting.fit(heads.Ridge(), total(data, None), share).noise
     for i in (0, 17, 59):
         others = torch.arange(N) != i
         inverse = torch.linalg.inv(z[others].T @ z[others] + penalty)
@@ -216,7 +216,7 @@ def test_dirichlet_head_is_weighted_least_squares() -> None:
     """Milios et al. 2018, eq. 5: ỹ = log α − s/2, s = log(1 + 1/α), a Gaussian process a class."""
     data = rows()
     head = heads.Dirichlet()
-    fit = heads.fit(head, total(data, by_class=True), 0.01)
+    fit = fitting.fit(head, total(data, by_class=True), 0.01)
     new = rows(seed=1, n=9).x
     means, variances = fit.latent(fit.rotate(new))
     expected = dirichlet_oracle(data, torch.ones(N, dtype=torch.bool), 0.01 * N, new)
@@ -241,7 +241,7 @@ def test_discriminant_is_linear_discriminant_analysis() -> None:
     """Without priors the coefficients are scikit-learn's, but for the degrees of freedom of the covariance."""
     data = rows()
     head = heads.Discriminant(strength=0.0, plain=True)
-    fit = heads.fit(head, total(data), 0.0)
+    fit = fitting.fit(head, total(data), 0.0)
     oracle = LinearDiscriminantAnalysis(solver="lsqr").fit(data.x.numpy(), data.y.numpy())
     weight, _ = head.linear(fit)
     factor = N / (N + D + 3)
@@ -268,7 +268,7 @@ def student_scores(z: Tensor, y: Tensor, new: Tensor, penalty: float, strength: 
 def test_discriminant_predicts_a_student_t() -> None:
     data = rows()
     head = heads.Discriminant()
-    fit = heads.fit(head, total(data), 0.05)
+    fit = fitting.fit(head, total(data), 0.05)
     new = rows(seed=1, n=9).x
     scores = student_scores(scaled(data), data.y, (new - data.x.mean(0)) / data.x.std(0, correction=0), 0.05 * N, 1.0)
     p = head.predict(fit, new)
@@ -329,7 +329,7 @@ def test_a_constant_feature_and_an_absent_class_do_no_harm() -> None:
     x = torch.cat([data.x, torch.full((N, 1), 3.0, dtype=torch.float64)], 1)
     absent = Data(x, data.y.clamp(max=1), data.w)
     for head in (heads.OneHot(), heads.Discriminant(), heads.Dirichlet()):
-        p = head.predict(heads.fit(head, total(absent, C, head.by_class)), x)
+        p = head.predict(fitting.fit(head, total(absent, C, head.by_class)), x)
         assert isinstance(p, Categorical)
         assert bool(torch.isfinite(p.log_probs).all())
         assert float(p.probs[:, 2].mean()) < 0.2

@@ -12,7 +12,8 @@ from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.key import Key
 from consilience.models.bounded import Bounded
-from consilience.pooling.heads import OneHot, Ridge, fit
+from consilience.pooling.fitting import fit
+from consilience.pooling.heads import OneHot, Ridge
 from consilience.pooling.noisy import (
     LOG_TEMPERATURES,
     Noisy,
