@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import consilience as co
@@ -31,7 +33,7 @@ from consilience.parties import Client
 from consilience.posterior import Point, Posterior
 from consilience.prior import Flat
 from consilience.runs.result import Result
-from consilience.splits.split import Rows, Split, dirichlet_draws, follow_class, labels_of
+from consilience.splits.split import Rows, Split, follow_class, labels_of
 from consilience.task import decay
 from consilience.training import Descent
 from consilience.training.chain import sample
@@ -61,34 +63,37 @@ PRINTED = {  # accuracy
 class Balanced(Split):
     """NIID-Bench's split by class: Dirichlet proportions, of which a client with a full share of all rows gets none.
 
+    Drawn by NumPy as the releases draw it, so that a seed of theirs gives the very rows that they gave to a client.
+
     Attributes:
         beta: The concentration.
+        seed: The release's.
     """
 
     beta: float
+    seed: int
 
     def deal(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
         """Deal class by class, anew until every client has ten rows."""
-        attempt = 0
-        while True:
-            dealt = self.deal_once(rows, sites, key.fold(attempt))
-            if min(len(part) for part in dealt) >= FEWEST:
-                return dealt
-            attempt += 1
-
-    def deal_once(self, rows: Rows, sites: int, key: Key) -> list[Tensor]:
         labels, classes = labels_of(self, rows)
-        shares = dirichlet_draws(self.beta, (classes, sites), key.fold(0))
-        parts: list[list[Tensor]] = [[] for _ in range(sites)]
+        draw = np.random.RandomState(self.seed)
+        while True:
+            dealt = self.deal_once(labels.numpy(), classes, sites, draw)
+            if min(map(len, dealt)) >= FEWEST:
+                return [torch.from_numpy(part) for part in dealt]
+
+    def deal_once(
+        self, labels: NDArray[np.int64], classes: int, sites: int, draw: np.random.RandomState
+    ) -> list[NDArray[np.int64]]:
+        parts = [np.empty(0, dtype=np.int64) for _ in range(sites)]
         for c in range(classes):
-            full = torch.tensor([sum(map(len, part)) >= len(labels) / sites for part in parts])
-            proportions = shares[c] * ~full
-            own = (labels == c).nonzero().flatten()
-            own = own[key.fold(1 + c).permutation(len(own))]
-            ends = (proportions / proportions.sum()).cumsum(0)[:-1] * len(own)
-            for part, piece in zip(parts, own.tensor_split(ends.long()), strict=True):
-                part.append(piece)
-        return [torch.cat(part) for part in parts]
+            own = np.flatnonzero(labels == c)
+            draw.shuffle(own)
+            shares = draw.dirichlet(np.repeat(self.beta, sites))
+            shares *= [len(part) < len(labels) / sites for part in parts]
+            ends = (np.cumsum(shares / shares.sum()) * len(own)).astype(int)[:-1]
+            parts = [np.append(part, piece) for part, piece in zip(parts, np.split(own, ends), strict=True)]
+        return parts
 
     def follow(self, test: Rows, train: Sequence[Rows], key: Key) -> list[Tensor]:
         """Follow the classes of the sites' training rows."""
@@ -145,7 +150,7 @@ def split_of(name: str, beta: float, clients: int, scale: str, seed: int, data_d
     rows = datasets.load(name, data_dir)
     if scale == "smoke":
         rows = replace(rows, x=rows.x[:200], y=rows.y[:200])
-    return rows.split(Balanced(beta), clients, calibration=0, seed=seed)
+    return rows.split(Balanced(beta, seed), clients, calibration=0, seed=seed)
 
 
 def ensembles(training: Inference) -> dict[str, Method]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -32,13 +33,24 @@ def test_the_page_is_that_of_its_results() -> None:
 
 def test_niid_benchs_split_deals_every_row_once_and_fills_up_nobody_further() -> None:
     labels = torch.arange(600) % 10
-    split = module("oneshot/published").Balanced(0.1)
+    split = module("oneshot/published").Balanced(0.1, 0)
 
     dealt = split.deal(Rows(torch.zeros(600, 1), labels, None, 10), 5, Key(0))
 
     assert torch.cat(dealt).sort().values.equal(torch.arange(600))
     assert min(map(len, dealt)) >= 10
     assert max(map(len, dealt)) < 600 / 5 + 60  # whoever has a fifth gets no more, and a class has 60 rows
+
+
+def test_niid_benchs_split_gives_clients_the_rows_that_fedlpas_release_gave_them() -> None:
+    """The counts are those that the released program logged for its seed 0 on Fashion-MNIST at β = 0.1."""
+    folder = os.environ.get("CONSILIENCE_DATA")
+    if folder is None:
+        pytest.skip("Fashion-MNIST is not here: set CONSILIENCE_DATA")
+    sites = module("oneshot/published").split_of("fashion_mnist", 0.1, 10, "full", 0, folder)
+
+    assert [len(rows.y) for rows in sites.train] == [2941, 5107, 8276, 9264, 5149, 6411, 7775, 5903, 6122, 3052]
+    assert sites.train[0].y.bincount(minlength=10).tolist() == [1176, 3, 0, 1553, 0, 0, 5, 204, 0, 0]
 
 
 def test_stored_trials_join_those_of_a_folder(tmp_path: Path) -> None:
