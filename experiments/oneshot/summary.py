@@ -1,8 +1,9 @@
 """Write results/*.json and the tables of docs/one-shot.md: python experiments/oneshot/summary.py [FOLDER …]
 
 Folders are where the experiments kept their trials: that of table.py, parts.py, and `consilience reproduce` with
-oneshot/published and oneshot/fusefl, in this order; "-" in place of one leaves what is stored of it. Their trials join
-the stored ones; without folders the tables are written from the stored trials as they are.
+oneshot/published at scale short, oneshot/fusefl, and oneshot/published at scales evidence and full, in this order; "-"
+in place of one leaves what is stored of it. Their trials join the stored ones; without folders the tables are written
+from the stored trials as they are.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ STORED = {  # an experiment and the scale that was run: where its trials are sto
     ("oneshot/parts", "full"): HERE / "results/parts.json",
     ("oneshot/published", "short"): HERE / "results/published.json",
     ("oneshot/fusefl", "small"): HERE / "results/fusefl.json",
+    ("oneshot/published", "evidence"): HERE / "results/published-evidence.json",
+    ("oneshot/published", "full"): HERE / "results/published-full.json",
 }
 BEGIN, END = "<!-- tables: experiments/oneshot/summary.py -->", "<!-- end of the tables -->"
 RESPLIT = {"digits": 0.25}  # test rows / training rows, where seeds re-split one table
@@ -145,7 +148,7 @@ def printed_by_column(experiment: str, names: dict[str, str]) -> dict[str, dict[
     return cells
 
 
-def page(table: Trials, parts: Trials, published: Trials, fusefl: Trials) -> str:
+def page(table: Trials, parts: Trials, published: Trials, fusefl: Trials, evidence: Trials, whole: Trials) -> str:
     """Everything between the marks of the page."""
     sections = []
     for column, title in TITLES.items():
@@ -155,12 +158,24 @@ def page(table: Trials, parts: Trials, published: Trials, fusefl: Trials) -> str
         sections += ["### Evidence pooling of other parts", parts_table(parts)]
     if published:
         printed = printed_by_column("oneshot/published", {})
-        sections += ["### FedLPA's setting with 20 passes in place of 200", printed_table(published, printed)]
+        title = "### FedLPA's setting with 20 passes in place of 200"
+        sections += [title, printed_table(join_rows(published, evidence), printed)]
+    if whole:
+        printed = printed_by_column("oneshot/published", {})
+        sections += ["### FedLPA's setting, 200 passes", printed_table(whole, printed)]
     if fusefl:
         printed = printed_by_column("oneshot/fusefl", {"ensemble": "ensemble, logits"})
         title = "### FuseFL's setting with a five-layer CNN and 10 passes in place of ResNet-18 and 200"
         sections += [title, printed_table(fusefl, printed)]
     return "\n\n".join(sections)
+
+
+def join_rows(trials: Trials, more: Trials) -> Trials:
+    """Trials with further rows of the same columns and seeds."""
+    return {
+        column: {seed: {**rows, **more.get(column, {}).get(seed, {})} for seed, rows in seeds.items()}
+        for column, seeds in trials.items()
+    }
 
 
 def seed_count(seeds: dict[str, Cell]) -> str:
