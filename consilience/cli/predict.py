@@ -54,6 +54,7 @@ def predict(
         summarise,
         write_csv,
     )
+    from consilience.data.tables import PREDICTIONS
 
     if thresholds is not None and set_ is None:
         raise InputError("Thresholds are for prediction sets: ask for some with --set 0.9.")
@@ -63,7 +64,7 @@ def predict(
     else:
         pooled = read_checked_model(model, study, memory)
         rows, predicted = predict_with_model(pooled, table, id_, abstain, set_, thresholds)
-    path = out_ or table.with_name(f"{table.stem}.predictions.csv")
+    path = out_ or table.with_name(f"{table.stem}{PREDICTIONS}")
     predictions = predicted.predictions
     write_files(path, write_csv(predictions, predicted.parts, rows, id_), "Predictions")
     summarise(predictions, predicted.parts, abstain)

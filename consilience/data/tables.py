@@ -24,6 +24,8 @@ from consilience.data.targets import read_outcome
 from consilience.errors import InputError, unknown_name
 from consilience.splits.split import Split
 
+PREDICTIONS = ".predictions.csv"  # how files end that `consilience predict` writes beside a table; no site's rows
+
 
 def from_csv(
     pattern: str | Path | Sequence[str | Path],
@@ -348,11 +350,15 @@ def file_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _matching(pattern: str) -> list[Path]:
-    """The files of a folder, or those that match a pattern, in order."""
-    folder = Path(pattern)
-    if folder.is_dir():
-        return sorted(path for path in folder.iterdir() if path.suffix in (".csv", ".tsv"))
-    return [Path(path) for path in sorted(glob.glob(pattern, recursive=True))]
+    """The files of a folder, or those that match a pattern, in order; a file that is named is taken as it is."""
+    named = Path(pattern)
+    if named.is_file():
+        return [named]
+    if named.is_dir():
+        found = [path for path in named.iterdir() if path.suffix in (".csv", ".tsv")]
+    else:
+        found = [Path(path) for path in glob.glob(pattern, recursive=True)]
+    return sorted(path for path in found if not path.name.endswith(PREDICTIONS))
 
 
 def stack(tables: Sequence[Table], targets: Sequence[str], reading: Reading) -> tuple[dict[str, Cells], Tensor]:

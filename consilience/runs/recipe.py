@@ -65,11 +65,11 @@ def check_prior(var: float | None, methods: Iterable[Method]) -> None:
     if var is None:
         return
     if not 0 < var < math.inf:
-        raise InputError(f"prior_var={var:g} is not a variance: give a number above 0, for example 100.")
+        raise InputError(f"A prior variance of {var:g} is not a variance: give a number above 0, for example 100.")
     learning = [method for method in methods if not method.bound]
     if learning and all(method.own_prior for method in learning):
         names = " and ".join(method.name for method in learning)
-        raise InputError(f"prior_var would change nothing: {names} weighs a prior of its own. Leave it out.")
+        raise InputError(f"A prior variance would change nothing: {names} weighs a prior of its own. Leave it out.")
 
 
 @dataclass(frozen=True)

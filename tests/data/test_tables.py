@@ -243,6 +243,17 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         from_csv([tmp_path / "other.csv"], "disease")
 
 
+def test_predictions_beside_tables_are_no_site(tmp_path: Path) -> None:
+    pattern = written(tmp_path, {"ulm": hospital(0), "bonn": hospital(100)})
+    before = from_csv(pattern, "disease", calibration=2).names
+    (tmp_path / "ulm.predictions.csv").write_text("row,p\n1,0.5\n")
+
+    assert from_csv(pattern, "disease", calibration=2).names == before
+    assert from_csv(tmp_path, "disease", calibration=2).names == before
+    with pytest.raises(InputError, match=r"ulm\.predictions\.csv has 1 row"):  # one that is named is read
+        from_csv(tmp_path / "ulm.predictions.csv", "disease", calibration=2)
+
+
 def test_files_of_one_name_are_known_by_their_folders(tmp_path: Path) -> None:
     for town in ("bonn", "ulm"):
         (tmp_path / town).mkdir()
