@@ -10,6 +10,7 @@ from torch import Tensor
 
 from consilience.data.sites import Data
 from consilience.errors import InputError
+from consilience.linear.noisy_posterior import SEARCH, fit_curve, gram_of
 from consilience.linear.problem import check_bounded, classes_of, layer_of, priors_of
 from consilience.models.maps import feature_map, last_layer
 from consilience.parties import Received, Reply, Server, payloads
@@ -17,12 +18,8 @@ from consilience.pooling.derivatives import laplace, pack, unpack
 from consilience.pooling.noisy_derivatives import (
     NoisyDerivatives,
     as_weights,
-    combine_rounds,
     contrast_prior,
     contrasts,
-    fit_curve,
-    fit_line,
-    gram_of,
     join_rounds,
     read_derivatives,
     scale_of,
@@ -127,11 +124,11 @@ def aggregate_private(
     last = isinstance(asked, Last)
     seen = read_derivatives(total, point, classes, privacy, part_of(last))
     rounds = join_rounds(before, seen)
+    gram = gram_of(NoisyDerivatives(*(leaf[0] for leaf in rounds)), classes)
     if last:
-        gram = gram_of(NoisyDerivatives(*(leaf[0] for leaf in rounds)), classes)
         fitted = fit_curve(rounds, known, gram, classes, scale)
         return laplace(*as_weights(fitted, prior, scale), layer_of(task)), (), rounds
-    mean, precision = as_weights(fit_line(combine_rounds(rounds), known), prior, scale)
+    mean, precision = as_weights(fit_curve(rounds, known, gram, classes, scale, SEARCH), prior, scale)
     posterior = laplace(mean, precision, layer_of(task))
     following = Point(unpack(mean, layer_of(task)))
     if len(rounds.point) == PRIVATE_ROUNDS - 1:

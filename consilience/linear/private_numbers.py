@@ -9,13 +9,13 @@ import torch
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.likelihood import GaussianNoise
+from consilience.linear.noisy_numbers import fit_numbers
 from consilience.linear.problem import check_bounded, layer_of, priors_of
 from consilience.models.maps import feature_map, last_layer
 from consilience.parties import Received, Reply, Server, payloads
 from consilience.pooling.derivatives import laplace
 from consilience.pooling.noisy import read_release, sum_bounded
 from consilience.pooling.noisy_derivatives import scale_of
-from consilience.pooling.noisy_numbers import fit_numbers
 from consilience.posterior import Dense
 from consilience.privacy.mechanisms import Privacy, add_released
 from consilience.task import Task

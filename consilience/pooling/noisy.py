@@ -206,19 +206,20 @@ def read_release(
     return NoisySums(matrix, cross, square, size, gram_var, variance / root_cross**2, square_var)
 
 
-def shrink_eigenvalues(values: Tensor, gram_var: Tensor) -> Tensor:
+def shrink_eigenvalues(values: Tensor, gram_var: Tensor, least: float = 0.0) -> Tensor:
     """Estimate uᵀGu for the eigenvectors u of G + E.
 
     Args:
         values: Eigenvalues of G + E, ascending [K].
         gram_var: τ², the variance of E off its diagonal.
+        least: What no eigenvalue of G is below.
 
     Returns:
-        ξ ≥ 0, ascending [K].
+        ξ, ascending [K].
     """
     apart = values.unsqueeze(1) - values
     pushed = (apart / (apart**2 + gram_var).clamp(min=1e-300)).sum(1)  # no pair nearer than the noise counts fully
-    return (values - 2 * gram_var * pushed).clamp(min=0).cummax(0).values
+    return (values - 2 * gram_var * pushed).clamp(min=least).cummax(0).values
 
 
 def positive_mean(estimate: Tensor, error: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from consilience.errors import InputError
 from consilience.formats.envelope import open_envelope
 from consilience.formats.signature import read_key
 from consilience.key import Key
+from consilience.linear.noisy_posterior import SEARCH
 from consilience.parties import Client
 from consilience.privacy.accountant import epsilon_of
 from consilience.privacy.budget import read_budget
@@ -97,7 +98,7 @@ def test_a_study_by_glm_spends_its_budget_in_four_rounds_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each round is paid for; with little noise the model is nearly that of the study without: rows are clipped."""
-    monkeypatch.setattr("consilience.pooling.noisy_derivatives.DRAWS", 8)
+    monkeypatch.setattr("consilience.linear.noisy_posterior.LAST", SEARCH)
     words = {"method": "glm", "settings": (), "model": "linear"}
     predictions = []
     for name, more in (("plain", {"rounds": 8}), ("private", {"rounds": 4, "epsilon": 300.0, "delta": 1e-3})):

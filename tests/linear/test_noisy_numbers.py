@@ -10,11 +10,11 @@ from torch import Tensor
 
 from consilience.data.sites import Data
 from consilience.key import Key
+from consilience.linear.noisy_numbers import fit_numbers
 from consilience.models.bounded import Bounded
 from consilience.pooling.derivatives import Quadratic
 from consilience.pooling.noisy import read_release, sum_bounded
 from consilience.pooling.noisy_derivatives import scale_of
-from consilience.pooling.noisy_numbers import fit_numbers
 from consilience.privacy.entropy import Simulated
 from consilience.privacy.mechanisms import Privacy, Released, add_released
 

@@ -2,7 +2,7 @@
 
 A site's factor of a product of Gaussians has the natural parameters Σ aaᵀ/s² and Σ t a/s²: the moments that `noisy`
 bounds and releases, over s². So they are released by that mechanism, with its proof, and their total is read as a
-gradient −b/s² at 0 and a Hessian G/s², of which `noisy_derivatives` has the posterior: F = −Hw holds exactly here, and
+gradient −b/s² at 0 and a Hessian G/s², of which `noisy_posterior` has the posterior: F = −Hw holds exactly here, and
 b/s² − Hw ~ N(0, H), as for any exponential family. What remains is s², which is found from the same moments by the EM
 algorithm of `noisy`, or known.
 """
@@ -14,9 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from consilience.linear.noisy_posterior import fit_line
 from consilience.pooling.derivatives import Quadratic
 from consilience.pooling.noisy import NoisySums, fit_noisy
-from consilience.pooling.noisy_derivatives import NoisyDerivatives, Normal, fit_line
+from consilience.pooling.noisy_derivatives import NoisyDerivatives, Normal
 
 
 class NoisyLine(NamedTuple):
