@@ -10,7 +10,7 @@ from consilience.errors import InputError
 from consilience.methods import METHODS
 from consilience.models.maps import bound_features
 from consilience.privacy.mechanisms import Privacy
-from consilience.promises import check_private, check_releases
+from consilience.promises import check_private, check_releases, privacy_statement
 
 if TYPE_CHECKING:
     from consilience.agreement.agreement import Agreement
@@ -65,7 +65,7 @@ def bounded_if_private(agreement: Agreement, feature_map: nn.Module | None) -> n
 
 
 def describe_promise(agreement: Agreement) -> dict[str, Any]:
-    """Say what is promised, and what is not, as reports and models state it.
+    """Say what is promised, by [privacy] or by private training, and what is not, as reports and models state it.
 
     Args:
         agreement: The study's agreement.
@@ -75,7 +75,10 @@ def describe_promise(agreement: Agreement) -> dict[str, Any]:
     """
     promise = promise_of(agreement)
     if promise is None:
-        return {}
+        trained = privacy_statement(agreement.build_method())
+        if trained is None:
+            return {}
+        return {"privacy": {**trained, "simulated": False}}
     parts = ["how many rows a site commits to when it joins, and that it takes part"]
     return {"privacy": promise.describe(simulated=False, not_covered=parts)}
 

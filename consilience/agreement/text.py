@@ -124,9 +124,9 @@ def _with_options(text: str, a: Agreement) -> str:
 
 def _with_promise(text: str, a: Agreement) -> str:
     """The text with what a promise of privacy means, whichever of its fields stand there."""
-    promise = describe_promise(a).get("privacy")
-    if promise is None:
+    if a.privacy is None:
         return text
+    promise = describe_promise(a)["privacy"]
     where = "every site adds all of the noise"
     if promise["noise"] == "once":
         where = f"noise once, {promise['honest_sites']} honest sites' shares of it, under secure sums"

@@ -69,10 +69,10 @@ def _show_agreement(agreement: Agreement) -> None:
         say("Rules of disclosure:")
         for rule in agreement.disclosure.listed():
             say(f"  {rule.name}: {rule.says}")
-    if agreement.privacy is not None:
-        from consilience.agreement.promise import describe_promise
+    from consilience.agreement.promise import describe_promise
 
-        say(privacy_note(describe_promise(agreement)))
+    if note := privacy_note(describe_promise(agreement)):
+        say(note)
 
 
 def _site_table(study: Study) -> Listing:

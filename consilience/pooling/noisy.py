@@ -293,12 +293,21 @@ class Noisy:
     Attributes:
         head: What predicts from the regression: `Ridge`, or `OneHot` without its floor.
         privacy: The setting.
+
+    Raises:
+        InputError: The head has a floor.
     """
 
     by_class: ClassVar[bool] = False
 
     head: Ridge | OneHot
     privacy: Privacy
+
+    def __post_init__(self) -> None:
+        if isinstance(self.head, OneHot) and self.head.floor:
+            raise InputError(
+                "Sums with noise do not tell the classes' shares, which a floor needs: OneHot(floor=False)."
+            )
 
     def predict(self, fit: Any, features: Tensor) -> Distribution:
         """Predict.

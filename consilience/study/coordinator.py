@@ -344,8 +344,11 @@ def _notes(study: Study, rows: Mapping[str, int], names: Sequence[str], rounds: 
     notes = ["The temperature is 1: no site's statistics have chosen it yet."]
     if study.agreement.target.event:
         notes = ["It predicts how hazards compare: no site's sums have given a baseline for survival curves yet."]
+    promise = privacy_note(describe_promise(study.agreement))
     if study.agreement.privacy is not None:
-        notes = [privacy_note(describe_promise(study.agreement))]
+        notes = []  # no statistics will choose a temperature
+    if promise:
+        notes.append(promise)
     active = [site.name for site in study.active]
     missing = [name for name in active if name not in names]
     never = [name for name in missing if name not in rows]

@@ -170,3 +170,34 @@ def test_a_changed_number_is_noticed_in_the_sum(tmp_path: Path) -> None:
     object.__setattr__(sites[0], "mask", lie)
     with pytest.raises(InputError, match="masks do not cancel"):
         rounds(study, server_key(tmp_path), loopback.Loopback(sites), tmp_path / "run", wait=0.2, deadline=5.0)
+
+
+def test_a_masked_answer_counts_once_and_in_its_own_round(tmp_path: Path) -> None:
+    """Twice the same reply is one; that of the first round, sent again in the second, is refused by name."""
+    for name in ("plain", "twice", "old"):
+        (tmp_path / name).mkdir()
+    held: dict[int, Message] = {}
+
+    def repeat(k: int, reply: Message) -> list[Message]:
+        return [reply, reply]
+
+    def replay(k: int, reply: Message) -> list[Message]:
+        before = held.setdefault(k, reply)
+        return [Message(before.content, reply_to=questions[k])] if k == 1 and before is not reply else [reply]
+
+    honest = served(studies.study(tmp_path / "plain", secure=True, **FEDAVG), tmp_path / "plain", "run")
+    twice = served(studies.study(tmp_path / "twice", secure=True, **FEDAVG), tmp_path / "twice", "run", repeat)
+    for a, b in zip(tree.leaves(honest.state), tree.leaves(twice.state), strict=True):
+        assert torch.equal(torch.as_tensor(a), torch.as_tensor(b))
+    study = studies.study(tmp_path / "old", secure=True, **FEDAVG)
+    grid = loopback.Loopback(loopback.study_sites(study, tmp_path / "old"), replay)
+    questions: dict[int, Message] = {}
+    asked = grid.app
+
+    def listen(message: Message, context: Any) -> Message:
+        questions[grid.sites[context.node_id].number] = message
+        return asked(message, context)
+
+    grid.app = listen
+    with pytest.raises(InputError, match="Site south, round 2: "):
+        rounds(study, server_key(tmp_path / "old"), grid, tmp_path / "old" / "run", wait=0.2, deadline=5.0)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +17,19 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'consilience[flowe
 import loopback
 import studies
 import torch
+from flwr.app import Message
 from rounds import server_key
+from tiny import Invoke
 
+from consilience import tree
 from consilience.agreement.members import Study
+from consilience.agreement.text import study_text
 from consilience.errors import InputError
 from consilience.flower.server import Deployed, rounds
+from consilience.flower.site import site_of
+from consilience.formats.envelope import open_envelope
 from consilience.formats.signature import read_key
+from consilience.linear.noisy_posterior import SEARCH
 from consilience.parties import Reply
 from consilience.privacy.accountant import epsilon_of
 from consilience.privacy.budget import read_budget
@@ -27,6 +38,7 @@ from consilience.privacy.mechanisms import Released
 from consilience.study.spending import release_once
 
 PRIVATE: dict[str, Any] = {"method": "exact", "settings": (), "epsilon": 3.0, "delta": 1e-3}
+TRAINED = ("inference=DPSGD", "inference.steps=2", "inference.epsilon=3", "inference.delta=1e-3")
 
 
 def serve(study: Study, folder: Path, out: str) -> Deployed:
@@ -150,3 +162,91 @@ def test_delta_above_one_over_the_rows_is_refused_before_a_site_waits(tmp_path: 
     study = studies.study(tmp_path, committed=400, **PRIVATE)
     with pytest.raises(InputError, match="1,200 rows"):
         loopback.study_sites(study, tmp_path)
+
+
+def test_glm_spends_its_budget_in_four_rounds_of_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round is paid for before it leaves, the last with seven tenths; together they are what was agreed."""
+    monkeypatch.setattr("consilience.linear.noisy_posterior.LAST", SEARCH)
+    study = studies.study(tmp_path, **{**PRIVATE, "method": "glm", "model": "linear", "rounds": 4})
+
+    result = serve(study, tmp_path, "run")
+
+    assert all(isinstance(reply.payload, Released) and float(reply.size) == 0 for reply in result.replies)
+    releases = read_budget(tmp_path / "north.site" / "north.ledger").releases
+    assert [release.round for release in releases] == [1, 2, 3, 4]
+    squares = [release.mu**2 for release in releases]
+    assert squares == pytest.approx([0.1 * sum(squares)] * 3 + [0.7 * sum(squares)])
+    assert epsilon_of(1e-3, sum(squares) ** 0.5) == pytest.approx(3.0, rel=1e-6)
+
+
+def test_a_second_study_of_the_same_rows_is_refused_by_their_ledger(tmp_path: Path) -> None:
+    """Over messages, too, all studies of a site have one budget."""
+
+    def run_study(seed: int) -> None:
+        study = studies.study(tmp_path, seed=seed, **PRIVATE)
+        sites = loopback.study_sites(study, tmp_path)
+        folder, key = tmp_path / f"north {seed}", read_key(tmp_path / "north.key")
+        north = study.member("north")
+        sites[0] = site_of(study, north, key, tmp_path / "north.csv", folder, ledger=tmp_path / "north.ledger")
+        rounds(study, server_key(tmp_path), loopback.Loopback(sites), tmp_path / f"run {seed}", wait=0.2, deadline=5.0)
+
+    run_study(1)
+    for name in studies.NAMES:
+        shutil.rmtree(tmp_path / f"{name}.site")  # of the first study; north's ledger stays
+    with pytest.raises(InputError, match=r"Site north, round 1: it reports: .*budget is 3"):
+        run_study(2)
+    assert len(read_budget(tmp_path / "north.ledger").releases) == 1
+
+
+@pytest.mark.parametrize("method", ["exact", "fedavg"])
+def test_a_served_model_states_the_promise(
+    method: str, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agreed: dict[str, Any] = PRIVATE
+    if method == "fedavg":
+        agreed = {"method": "fedavg", "settings": TRAINED}
+    study = studies.study(tmp_path, **agreed)
+    (tmp_path / "study.toml").write_text(study_text(study))
+
+    @contextmanager
+    def connected(*place: Any) -> Iterator[loopback.Loopback]:
+        yield loopback.Loopback(loopback.study_sites(study, tmp_path))
+
+    monkeypatch.setattr("consilience.flower.server.connect", connected)
+    monkeypatch.chdir(tmp_path)
+    code, said, _ = invoke("study", "serve", "study.toml", "--key", "server.key", "--insecure", "--deadline", "5")
+
+    assert code == 0, said
+    told = json.loads((tmp_path / "study.run" / "study.json").read_text())["privacy"]
+    stated = open_envelope(tmp_path / "study.run" / "study.model").header.about["privacy"]
+    for promise in (told, stated):
+        assert promise["epsilon"] == pytest.approx(3.0) and promise["delta"] == 1e-3 and promise["unit"] == "row"
+        assert promise["adjacency"] == "add or remove" and promise["not_covered"] and not promise["simulated"]
+
+
+def test_private_training_draws_in_secret_and_answers_a_round_once(tmp_path: Path) -> None:
+    """DP-SGD: the same study, rows and seed give other weights each time, and no site answers a round twice."""
+    sent = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        study = studies.study(folder, method="fedavg", settings=TRAINED, rounds=2)
+        result = serve(study, folder, "run")
+        sent.append(tree.leaves(result.replies[0].payload)[0])
+    assert not torch.equal(sent[0], sent[1])
+    releases = read_budget(folder / "north.site" / "north.ledger").releases
+    assert [release.round for release in releases] == [1, 2]
+    grid = loopback.Loopback(loopback.study_sites(study, folder))
+    asked = grid.app
+    refusals: list[str] = []
+
+    def twice(message: Message, context: Any) -> Message:
+        reply = asked(message, context)
+        if message.metadata.message_type == "train":
+            again = asked(message, context)
+            refusals.append(again.error.reason)
+        return reply
+
+    grid.app = twice
+    rounds(study, server_key(folder), grid, folder / "more", wait=0.2, deadline=5.0)
+    assert len(refusals) == 6 and all("other noise would cost twice" in reason for reason in refusals)

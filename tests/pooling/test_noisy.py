@@ -260,3 +260,9 @@ def test_refuses_sums_that_overflow_and_shares_that_are_missing() -> None:
         PRIVACY.add_noise(Clipped(torch.tensor([1e12], dtype=torch.float64)), Simulated(Key(0)))
     with pytest.raises(InputError, match="put in their share"):
         Privacy(noise="once", honest=3).check_shares(Released(torch.zeros(1), torch.tensor(2.0)))
+
+
+def test_a_head_that_needs_the_shares_of_classes_is_refused() -> None:
+    """Offsets are 0 in a fit to noisy sums: the floor would be 0/0."""
+    with pytest.raises(InputError, match="do not tell the classes' shares"):
+        Noisy(OneHot(), PRIVACY)
