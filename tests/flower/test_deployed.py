@@ -22,6 +22,9 @@ from deployed import BETA, ROOT, SCAFFOLD, Deployment
 from consilience import tree
 from consilience.flower.certificates import new_certificates, new_node_key
 from consilience.flower.processes import free_port
+from consilience.formats.envelope import open_envelope
+from consilience.privacy.accountant import epsilon_of
+from consilience.privacy.budget import read_budget
 from consilience.runs.store import Store
 
 pytestmark = pytest.mark.flower
@@ -81,6 +84,27 @@ def test_three_sites_with_tls_give_the_numbers_of_one_process(deployment: Start)
     payload = report(d)["ledger"]["up_bytes"]
     sent = sum(line["bytes"] for line in lines if line["way"] == "out")
     assert payload < sent < 1.02 * payload  # names, shapes and the signature are small beside the numbers
+
+
+def test_masks_and_noise_pass_between_processes_and_are_paid_for(deployment: Start) -> None:
+    """Over TLS: each site's ledger has the one release, and the model states the promise."""
+    promise = {"epsilon": 8.0, "delta": 1e-4, "noise_added": "once", "honest_sites": 3}
+    agreed = {"method": "exact", "settings": (), "model": "linear", "fewest_sites": 3, "smallest": 1}
+    d = deployment("north", "south", "west", masked=True, **agreed, **promise)
+    d.server()
+    for name in d.names:
+        d.site(name)
+
+    assert d.finish("server") == 0, d.said("server")
+
+    replies = list((d.out / "replies").rglob("*.safetensors"))
+    assert len(replies) == 3
+    for name in d.names:
+        (ledger,) = d.folder.rglob(f"{name}.ledger")
+        budget = read_budget(ledger)
+        assert len(budget.releases) == 1 and epsilon_of(1e-4, budget.spent()) == pytest.approx(8.0, rel=1e-6)
+    stated = open_envelope(d.out / "study.model").header.about["privacy"]
+    assert (stated["epsilon"], stated["noise"], stated["simulated"]) == (8.0, "once", False)
 
 
 def test_a_run_goes_on_without_sites_that_fail_and_says_who_and_why(deployment: Start) -> None:

@@ -199,5 +199,5 @@ def test_a_masked_answer_counts_once_and_in_its_own_round(tmp_path: Path) -> Non
         return asked(message, context)
 
     grid.app = listen
-    with pytest.raises(InputError, match="Site south, round 2: "):
+    with pytest.raises(InputError, match="Site south, round 2: its signature is not"):
         rounds(study, server_key(tmp_path / "old"), grid, tmp_path / "old" / "run", wait=0.2, deadline=5.0)

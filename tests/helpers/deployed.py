@@ -40,9 +40,11 @@ ROOT = Path(__file__).parent
 class Deployment:
     """Everything of one study in one folder; a process for the server and for each site, ended by their numbers."""
 
-    def __init__(self, folder: Path, names: Sequence[str], secure: bool = True, **agreed: Any) -> None:
+    def __init__(
+        self, folder: Path, names: Sequence[str], secure: bool = True, masked: bool = False, **agreed: Any
+    ) -> None:
         self.folder, self.names, self.secure = folder, tuple(names), secure
-        words = {"model": "mlp", "most_bytes": 20_000_000, "choose": 0.0, "test": 0.0, **agreed}
+        words = {"model": "mlp", "most_bytes": 20_000_000, "choose": 0.0, "test": 0.0, "secure": masked, **agreed}
         self.study: Study = studies.study(folder, self.names, 2000, target=TARGET, columns=COLUMNS, **words)
         self.file = folder / "study.toml"
         self.file.write_text(study_text(self.study))
