@@ -317,20 +317,19 @@ def fit_curve(
         gram: Σ aaᵀ, as far as it is known.
         classes: C.
         scale: From θ to its weights of a [K].
-        effort: How long to draw; usually as long as after the last round.
+        effort: How long to draw; None after the last round, where it is said if draws do not agree.
 
     Returns:
         The Gaussian with these moments.
     """
-    if effort is None:
-        effort = LAST
+    passes, warm_up, draws = effort or LAST
     target = Target(rounds, prior, Population(gram, classes, scale))
     found = fit_line(combine_rounds(rounds), prior)
-    for _ in range(effort.passes):
+    for _ in range(passes):
         around = found._replace(precision=found.precision / WIDER)
-        drawn = draw_slices(target, around, CHAINS, effort.warm_up, effort.draws)
+        drawn = draw_slices(target, around, CHAINS, warm_up, draws)
         found = moments_of(drawn.flatten(0, 1))
-    if effort is LAST and disagreement(drawn) > DISAGREE:
+    if effort is None and disagreement(drawn) > DISAGREE:
         warnings.warn(
             "The posterior under noise is so wide and bent that draws from it do not agree: do not rely on its "
             "intervals. Outcomes are nearly certain, or noise leaves little: allow a larger epsilon.",

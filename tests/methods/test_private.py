@@ -14,7 +14,7 @@ from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.inference import Laplace
 from consilience.key import Key
-from consilience.linear.noisy_posterior import SEARCH
+from consilience.linear.noisy_posterior import Effort
 from consilience.methods.exact import ExactPooling
 from consilience.methods.exact_tuned import ExactTuned
 from consilience.methods.gaussian_product import GaussianProduct
@@ -25,6 +25,8 @@ from consilience.parties import Client, Server
 from consilience.prior import Flat
 from consilience.privacy.entropy import Simulated
 from consilience.privacy.mechanisms import Clipped, Privacy, Released
+
+BRIEF = Effort(1, 2, 8)  # draws whose moments are not looked at
 
 
 def problem(sites: int = 4, classes: int | None = 3) -> tuple[co.Task, co.Sites]:
@@ -46,7 +48,8 @@ def problem(sites: int = 4, classes: int | None = 3) -> tuple[co.Task, co.Sites]
 def test_every_engine_adds_the_same_noise(
     method: type[ExactPooling] | type[ExactTuned] | type[GLM], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consilience.linear.noisy_posterior.LAST", SEARCH)  # moments are not looked at
+    monkeypatch.setattr("consilience.linear.noisy_posterior.LAST", BRIEF)  # moments are not looked at
+    monkeypatch.setattr("consilience.linear.private.SEARCH", BRIEF)
     task, sites = problem()
     private = method(privacy=Privacy(3.0, 1e-4))
     results = [co.run(private, task, sites, engine=engine) for engine in ("sequential", "parallel", "vectorised")]
@@ -164,7 +167,8 @@ def test_noisy_sums_that_are_folded_end_where_those_that_are_kept_do(
 ) -> None:
     """As many shares of the noise are counted; the posterior would be too sure of itself with fewer."""
     monkeypatch.setattr("consilience.engines.participation.PORTION", 2)
-    monkeypatch.setattr("consilience.linear.noisy_posterior.LAST", SEARCH)
+    monkeypatch.setattr("consilience.linear.noisy_posterior.LAST", BRIEF)
+    monkeypatch.setattr("consilience.linear.private.SEARCH", BRIEF)
     task, sites = problem(classes=classes)
     private = method(privacy=Privacy(3.0, 1e-4, noise="once", honest=4))
     kept = co.run(private, task, sites, scored=False)

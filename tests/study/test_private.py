@@ -20,7 +20,7 @@ from consilience.errors import InputError
 from consilience.formats.envelope import open_envelope
 from consilience.formats.signature import read_key
 from consilience.key import Key
-from consilience.linear.noisy_posterior import SEARCH
+from consilience.linear.noisy_posterior import Effort
 from consilience.parties import Client
 from consilience.privacy.accountant import epsilon_of
 from consilience.privacy.budget import read_budget
@@ -30,6 +30,7 @@ from consilience.study.rows import Parts, parts, rows_of, training_rows
 from consilience.study.site import fit
 from consilience.study.spending import charge, mu_of_round
 
+BRIEF = Effort(1, 2, 8)  # draws whose moments are not looked at
 PRIVATE: dict[str, Any] = {"method": "exact", "settings": (), "epsilon": 3.0, "delta": 1e-3}
 
 
@@ -98,7 +99,8 @@ def test_a_study_by_glm_spends_its_budget_in_four_rounds_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each round is paid for; with little noise the model is nearly that of the study without: rows are clipped."""
-    monkeypatch.setattr("consilience.linear.noisy_posterior.LAST", SEARCH)
+    monkeypatch.setattr("consilience.linear.noisy_posterior.LAST", BRIEF)
+    monkeypatch.setattr("consilience.linear.private.SEARCH", BRIEF)
     words = {"method": "glm", "settings": (), "model": "linear"}
     predictions = []
     for name, more in (("plain", {"rounds": 8}), ("private", {"rounds": 4, "epsilon": 300.0, "delta": 1e-3})):
