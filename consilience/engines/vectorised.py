@@ -15,7 +15,7 @@ from consilience import tree
 from consilience.data.sites import Data
 from consilience.engines.exchange import Turn, alone, client_view, excuse, source_of
 from consilience.engines.memory import keep_memory
-from consilience.engines.workers import cores, pool_of, small
+from consilience.engines.workers import Crew, cores, small
 from consilience.errors import InputError
 from consilience.method import Method
 from consilience.models.plain import perceptron
@@ -51,6 +51,7 @@ class Vectorised:
         self.memories: dict[int, Tree] = {}
         self.forgiving = False
         self.lost: dict[int, str] = {}
+        self.crew = Crew()
         self.stacks: dict[tuple[int, ...], Data] = {}  # rows of groups that come again in every round
 
     @property
@@ -98,14 +99,12 @@ class Vectorised:
             for group in track(groups, "group"):
                 yield from self.replies(method, task, message, group)
             return
-        with pool_of(min(cores(), len(groups)), task) as (pool, worker_task):
 
-            def work(group: dict[int, Client]) -> list[tuple[int, Reply | None]]:
-                return self.replies(method, worker_task(), message, group)
+        def work(own: Task, group: dict[int, Client]) -> list[tuple[int, Reply | None]]:
+            return self.replies(method, own, message, group)
 
-            jobs = [pool.submit(work, group) for group in groups]
-            for job in track(jobs, "group"):
-                yield from job.result()
+        for _, pairs in zip(track(groups, "group"), self.crew.share(work, task, groups), strict=True):
+            yield from pairs
 
     def steps(self, method: Method, task: Task) -> int:
         """Count the steps of groups that a round takes.

@@ -10,15 +10,19 @@ import copy
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from torch import nn
 
 from consilience.task import Task
 
+T = TypeVar("T")
+R = TypeVar("R")
 SMALL = 50_000  # parameters; below, a step is mostly overhead
 MEDIUM = 500_000  # parameters; above, clients side by side gain nothing over a core each
 
@@ -71,6 +75,71 @@ def pool_of(count: int, task: Task) -> Iterator[tuple[ThreadPoolExecutor, Callab
             yield pool, lambda: local.task
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+class Crew:
+    """The thread that calls and threads beside it, which stay for the next round, each with a copy of the network.
+
+    The caller does its share, so that on two cores one thread has to be woken: where several are, the system often puts
+    them on one core, and a short round is over before it parts them. The threads end with the crew.
+    """
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._model: nn.Module | None = None  # whose copies there are
+        self._copies: list[nn.Module] = []
+
+    def share(self, work: Callable[[Task, T], R], task: Task, items: Sequence[T]) -> Iterator[R]:
+        """Do work on all cores, with one BLAS thread each; what has not begun is dropped on an error.
+
+        Args:
+            work: Called with a task, whose network nobody else uses meanwhile, and an item.
+            task: The statistical problem.
+            items: What there is to do.
+
+        Yields:
+            What came of the items, in any order.
+        """
+        todo = deque(items)
+        helpers = min(cores(), len(items)) - 1
+
+        def take_turns(own: Task) -> Iterator[R]:
+            while todo:
+                try:
+                    item = todo.popleft()
+                except IndexError:  # another thread was faster
+                    return
+                yield work(own, item)
+
+        def help_out(own: Task) -> list[R]:
+            torch.set_num_threads(1)  # a new thread has torch's default, whatever the caller has set
+            try:
+                with torch.no_grad():
+                    return list(take_turns(own))
+            except BaseException:
+                todo.clear()
+                raise
+
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max(1, cores() - 1))
+        jobs = [self._pool.submit(help_out, own) for own in self._tasks(task, helpers)]
+        try:
+            with using_threads(1):
+                yield from take_turns(task)
+            for job in jobs:
+                yield from job.result()
+        finally:
+            todo.clear()
+            wait(jobs)
+
+    def _tasks(self, task: Task, count: int) -> list[Task]:
+        """The task with networks of its own for each thread; weights are passed in, so that copies serve every round."""
+        if self._model is not task.model:
+            self._model = task.model
+            self._copies = []
+        while len(self._copies) < count:
+            self._copies.append(copy.deepcopy(task.model))
+        return [dataclasses.replace(task, model=model) for model in self._copies[:count]]
 
 
 def small(task: Task) -> bool:
