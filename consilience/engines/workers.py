@@ -133,7 +133,7 @@ class Crew:
             wait(jobs)
 
     def _tasks(self, task: Task, count: int) -> list[Task]:
-        """The task with networks of its own for each thread; weights are passed in, so that copies serve every round."""
+        """The task with a network of its own for each thread; weights are passed in, so copies serve all rounds."""
         if self._model is not task.model:
             self._model = task.model
             self._copies = []

@@ -7,6 +7,7 @@ as much processor time as it saves. Where a single vmap runs and all is plain, t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -76,10 +77,15 @@ def take_rows(leaf: Tensor, order: Tensor) -> Tensor:
     if rows_dim != 0 or numbers_dim != 0:
         return leaf.index_select(0, order)
     with temporarily_pop_interpreter_stack():
-        clients, count = rows.shape[:2]
-        first = torch.arange(0, clients * count, count, device=numbers.device).unsqueeze(1)
+        first = _first_rows(*rows.shape[:2], numbers.device)
         taken = rows.flatten(0, 1).index_select(0, (numbers + first).flatten()).unflatten(0, numbers.shape)
     return rebatch(taken)
+
+
+@lru_cache(maxsize=16)
+def _first_rows(clients: int, count: int, device: torch.device) -> Tensor:
+    """Where each client's rows begin in the rows of all [K, 1]."""
+    return torch.arange(0, clients * count, count, device=device).unsqueeze(1)
 
 
 def stacked_gradient(
@@ -97,39 +103,45 @@ def stacked_gradient(
         A function of one client's flat weights and batch, inside the vmap, which writes into the same stack of vectors
         at every call.
     """
-    kept: list[Tensor] = []
+    gradient = torch.empty(0)  # of all clients, kept for the next call
+    views: Params = {}  # of it
 
     def gradient_at(vector: Tensor, batch: Data) -> Tensor:
-        x = _stack(batch.x)
-        vectors = _stack(vector)
-        clients = max(len(x), len(vectors))
-        x, vectors = x.expand(clients, *x.shape[1:]), vectors.expand(clients, -1)
+        nonlocal gradient, views
+        x, vectors = _stacks(batch.x, vector)
         with temporarily_pop_interpreter_stack():
             params = tree.unravel(vectors, like)
             inputs, outputs = _passed(net, params, x)
         own = {k: rebatch(params[k]) for k in extra}
         delta, by_extra = outcome(rebatch(outputs), batch, own)
-        deltas = _stack(delta)
-        others = [_stack(value) for value in by_extra]
+        deltas, *others = _stacks(delta, *by_extra)
         with temporarily_pop_interpreter_stack():
-            if not kept or kept[0].shape != vectors.shape:
-                kept[:] = [torch.empty(vectors.shape, dtype=vectors.dtype, device=vectors.device)]
-            gradients = tree.unravel(kept[0], like)
-            _write(net, params, inputs, deltas, gradients)
+            if gradient.shape != vectors.shape:
+                gradient = torch.empty(vectors.shape, dtype=vectors.dtype, device=vectors.device)
+                views = tree.unravel(gradient, like)
+            _write(net, params, inputs, deltas, views)
             for name, value in zip(extra, others, strict=True):
-                gradients[name].copy_(value.view_as(gradients[name]))
-        return rebatch(kept[0])
+                views[name].copy_(value.view_as(views[name]))
+        return rebatch(gradient)
 
     return gradient_at
 
 
-def _stack(tensor: Tensor) -> Tensor:
-    """What all clients see [K, …]; [1, …] where it is the same for all."""
-    plain, dim = unbatch(tensor)
+def _stacks(*tensors: Tensor) -> list[Tensor]:
+    """What all clients see [K, …], also of tensors that are the same for all, unless all of them are [1, …]."""
+    plain = [unbatch(tensor) for tensor in tensors]
+    clients = max(1 if dim is None else tensor.shape[dim] for tensor, dim in plain)
     with temporarily_pop_interpreter_stack():
-        if dim is None:
-            return plain.unsqueeze(0)
-        return plain.movedim(dim, 0)
+        return [_stack(tensor, dim, clients) for tensor, dim in plain]
+
+
+def _stack(tensor: Tensor, dim: int | None, clients: int) -> Tensor:
+    """What all clients see, of a tensor below the vmap."""
+    if dim is None:
+        return tensor.expand(clients, *tensor.shape)
+    if dim == 0:  # as nearly always
+        return tensor
+    return tensor.movedim(dim, 0)
 
 
 def _passed(net: Perceptron, params: Params, x: Tensor) -> tuple[list[Tensor], Tensor]:

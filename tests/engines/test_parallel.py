@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 import torch
@@ -55,6 +56,47 @@ def test_a_client_that_diverges_is_named() -> None:
     data[3] = data[3]._replace(x=data[3].x * 1e20)
     with pytest.raises(co.Diverged, match="Site 3, round 1"):
         Parallel(data, workers=2).gather(co.FedAvg(), task, task.init(Key(1)), range(6), TURN)
+
+
+def test_a_crew_does_everything_once_on_one_network_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "cores", lambda: 3)
+    task, _ = problem()
+    crew = workers.Crew()
+    busy: set[int] = set()
+    networks: set[int] = set()
+
+    def work(own: co.Task, item: int) -> int:
+        network = id(own.model)
+        assert network not in busy, "two threads on one network"
+        assert torch.get_num_threads() == 1 and not torch.is_grad_enabled()
+        busy.add(network)
+        networks.add(network)
+        time.sleep(0.001)
+        busy.remove(network)
+        return item
+
+    with torch.no_grad():
+        for _ in range(3):
+            assert sorted(crew.share(work, task, range(40))) == list(range(40))
+    assert len(networks) == 3 and id(task.model) in networks, "the caller takes part, and copies are kept"
+
+
+@pytest.mark.parametrize("culprit", ["caller", "helper"])
+def test_a_crew_drops_what_has_not_begun_on_an_error(monkeypatch: pytest.MonkeyPatch, culprit: str) -> None:
+    monkeypatch.setattr(workers, "cores", lambda: 2)
+    task, _ = problem()
+    begun: list[int] = []
+
+    def work(own: co.Task, item: int) -> None:
+        begun.append(item)
+        time.sleep(0.002)
+        if (own.model is task.model) == (culprit == "caller"):
+            raise co.Diverged("too far")
+
+    threads = torch.get_num_threads()
+    with pytest.raises(co.Diverged, match="too far"):
+        list(workers.Crew().share(work, task, range(1000)))
+    assert len(begun) < 100 and torch.get_num_threads() == threads
 
 
 def test_sister_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
