@@ -80,8 +80,9 @@ def pool_of(count: int, task: Task) -> Iterator[tuple[ThreadPoolExecutor, Callab
 class Crew:
     """The thread that calls and threads beside it, which stay for the next round, each with a copy of the network.
 
-    The caller does its share, so that on two cores one thread has to be woken: where several are, the system often puts
-    them on one core, and a short round is over before it parts them. The threads end with the crew.
+    The caller does its share, so that on two cores one thread has to be woken: two that were woken on a busy machine
+    took as long as one, as if they had one core, and a short round is over before that changes. The threads end with
+    the crew.
     """
 
     def __init__(self) -> None:

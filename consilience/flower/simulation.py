@@ -28,6 +28,9 @@ from consilience.parties import Received
 from consilience.task import Task
 from consilience.tree import Tree
 
+# By default Ray's workers are at niceness 15: other programs, and the thread of Flower's that looks for messages all
+# the time, then leave them next to nothing of a core.
+PRIORITY = ("RAY_worker_niceness", "0")
 START = 600.0  # seconds Ray may take to start its workers on a busy machine
 
 
@@ -112,6 +115,7 @@ class FlowerSimulation:
             raise InputError(
                 "Ray is running in this process already; shut it down first, so that it can be started here."
             )
+        os.environ.setdefault(*PRIORITY)
         path = os.pathsep.join(p for p in (*sys.path, os.environ.get("PYTHONPATH", "")) if p)
         try:
             ray.init(
