@@ -304,11 +304,15 @@ class Sites:
         return self._map(f, _same, _same)
 
     def fingerprint(self) -> str:
-        """Hash every row and its role: two runs that agree here saw the same data.
+        """Hash every row and its role: two runs that agree here saw the same data. Rows are hashed once.
 
         Returns:
             SHA-256 in hexadecimal digits.
         """
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         digest = hashlib.sha256(f"{self.classes} {self.target_shift!r} {self.target_scale!r}".encode())
         for role, parts in self._roles().items():
             digest.update(f"{role} {len(parts)}".encode())
