@@ -55,14 +55,29 @@ class _Table:
         self.y = data.y.flatten()
 
     @cached_property
-    def some(self) -> Tensor:
-        return _spaced(self.x).double()
-
-    @cached_property
     def telling(self) -> Tensor:
         """Which columns hold enough values to be told from others."""
-        ordered = self.some.sort(0).values
-        return (ordered.diff(dim=0) > 0).sum(0) + 1 >= DISTINCT
+        columns = _spaced(self.x).T
+        telling = _distinct(columns[:, : 4 * DISTINCT]) >= DISTINCT  # most tell within a few rows
+        telling[~telling] = _distinct(columns[~telling]) >= DISTINCT
+        return telling
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """Some rows, of the columns that tell."""
+        return _spaced(self.x)[:, self.telling].double()
+
+    @cached_property
+    def standardised_rows(self) -> Tensor:
+        return _standardised(self.rows)
+
+    @cached_property
+    def deviations(self) -> Tensor:
+        return self.rows.std(0)
+
+    @cached_property
+    def scaled_rows(self) -> Tensor:
+        return self.rows / self.deviations
 
     @cached_property
     def columns(self) -> Tensor:
@@ -98,12 +113,11 @@ class _Table:
         """One number for each feature, in their order."""
         if len(numbers) % self.x.shape[1] or self.telling.sum() < FEATURES:
             return False
-        rows = self.some[:, self.telling]
         for parts in _parts(numbers, self.x.shape[1]):
             part = parts[:, self.telling]
-            if self.telling.sum() >= MANY and _same_way(_standardised(part), _standardised(rows)):
+            if self.telling.sum() >= MANY and _same_way(_standardised(part), self.standardised_rows):
                 return True
-            if _near(part / rows.std(0), rows / rows.std(0), EXACT):
+            if _near(part / self.deviations, self.scaled_rows, EXACT):
                 return True
         return False
 
@@ -124,6 +138,12 @@ def _parts(numbers: Tensor, length: int) -> Iterator[Tensor]:
 def _spaced(rows: Tensor) -> Tensor:
     """At most `COMPARED` of the rows, evenly spaced."""
     return rows[:: -(-len(rows) // COMPARED)]
+
+
+def _distinct(rows: Tensor) -> Tensor:
+    """How many different numbers each row holds."""
+    ordered = rows.contiguous().sort(1).values
+    return (ordered[:, 1:] > ordered[:, :-1]).sum(1) + 1
 
 
 def _profiles(rows: Tensor) -> Tensor:
