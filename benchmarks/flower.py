@@ -1,8 +1,8 @@
 """Rounds of FedAvg with the engines here, with the engine on Flower's simulation, and in a plain Flower app.
 
 Each is a command of its own in a process of its own, in a network of its own where that is allowed, because Ray listens
-on all addresses. Ray's workers have the priority of the command here: by default theirs is so low that beside other
-programs a round takes ten times as long. Reported: seconds a round after the first, and from the command to its result.
+on all addresses. Ray's workers have the priority of the command here: by default theirs is so low that other
+programs starve them. Reported: seconds a round after the first, and from the command to its result.
 """
 
 from __future__ import annotations
