@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 import torch
-from torch import Tensor
+from noisy_rows import PRIVACY, itself, make_rows
 
 from consilience.comparison.reproduce import module
 from consilience.data.sites import Data
@@ -33,19 +33,7 @@ from consilience.pooling.noisy_derivatives import (
     scale_of,
     sum_derivatives,
 )
-from consilience.privacy.mechanisms import Privacy, Released
-
-PRIVACY = Privacy(1.0, 1e-5)
-
-
-def itself(x: Tensor) -> Tensor:
-    return x
-
-
-def make_rows(n: int, width: int, classes: int, size: float) -> Data:
-    generator = torch.Generator().manual_seed(0)
-    x = size * torch.randn(n, width, generator=generator, dtype=torch.float64)
-    return Data.of(x, torch.randint(classes, (n,), generator=generator))
+from consilience.privacy.mechanisms import Released
 
 
 def test_at_0_the_hessian_holds_the_gram_matrix() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from noisy_rows import PRIVACY, itself, make_rows
 
 from consilience.data.sites import Data
 from consilience.errors import InputError
@@ -23,19 +23,7 @@ from consilience.pooling.noisy_derivatives import (
     sum_derivatives,
 )
 from consilience.pooling.sums import square_matrix
-from consilience.privacy.mechanisms import Privacy, Released
-
-PRIVACY = Privacy(1.0, 1e-5)
-
-
-def itself(x: Tensor) -> Tensor:
-    return x
-
-
-def make_rows(n: int, width: int, classes: int, size: float) -> Data:
-    generator = torch.Generator().manual_seed(0)
-    x = size * torch.randn(n, width, generator=generator, dtype=torch.float64)
-    return Data.of(x, torch.randint(classes, (n,), generator=generator))
+from consilience.privacy.mechanisms import Released
 
 
 @pytest.mark.parametrize("classes", [2, 3, 5])
