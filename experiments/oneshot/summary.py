@@ -121,8 +121,8 @@ def parts_table(trials: Trials) -> str:
     return markdown_table(["evidence pooling of …", "validation NLL", "test NLL", "less one point's"], body)
 
 
-def printed_table(trials: Trials, printed: dict[str, dict[str, str]]) -> str:
-    """Accuracy and NLL of ours, and what is printed of another setting, by column."""
+def printed_table(trials: Trials, printed: dict[str, dict[str, str]], last: str = "printed, of another setting") -> str:
+    """Accuracy and NLL of ours, and what is printed, by column."""
     body = []
     for column, seeds in trials.items():
         rows = dict.fromkeys(row for by_row in seeds.values() for row in by_row)
@@ -132,7 +132,7 @@ def printed_table(trials: Trials, printed: dict[str, dict[str, str]]) -> str:
             body.append([column, row, *ours, str(len(values)), printed[column].get(row, "–")])
         for row in [row for row in printed[column] if row not in rows]:
             body.append([column, row, *["–" for _ in PRINTED_SCORES], "", printed[column][row]])
-    heading = ["column", "row", "accuracy", "NLL", "ECE", "seeds", "printed, of another setting"]
+    heading = ["column", "row", "accuracy", "NLL", "ECE", "seeds", last]
     return markdown_table(heading, body)
 
 
@@ -162,7 +162,7 @@ def page(table: Trials, parts: Trials, published: Trials, fusefl: Trials, eviden
         sections += [title, printed_table(join_rows(published, evidence), printed)]
     if whole:
         printed = printed_by_column("oneshot/published", {})
-        sections += ["### FedLPA's setting, 200 passes", printed_table(whole, printed)]
+        sections += ["### FedLPA's setting, 200 passes", printed_table(whole, printed, "printed")]
     if fusefl:
         printed = printed_by_column("oneshot/fusefl", {"ensemble": "ensemble, logits"})
         title = "### FuseFL's setting with a five-layer CNN and 10 passes in place of ResNet-18 and 200"
@@ -171,11 +171,12 @@ def page(table: Trials, parts: Trials, published: Trials, fusefl: Trials, eviden
 
 
 def join_rows(trials: Trials, more: Trials) -> Trials:
-    """Trials with further rows of the same columns and seeds."""
-    return {
-        column: {seed: {**rows, **more.get(column, {}).get(seed, {})} for seed, rows in seeds.items()}
-        for column, seeds in trials.items()
-    }
+    """Trials with further rows, and further seeds of their columns."""
+    joined: Trials = {}
+    for column, seeds in trials.items():
+        others = more.get(column, {})
+        joined[column] = {seed: {**seeds.get(seed, {}), **others.get(seed, {})} for seed in sorted({*seeds, *others})}
+    return joined
 
 
 def seed_count(seeds: dict[str, Cell]) -> str:
