@@ -64,6 +64,12 @@ SCALES = {  # after the rounds: local epochs, and which weightings
     "few": Scale(  # ten of Table 3's clients with their 600 rows, and nobody else
         ("fashion_mnist",), 6_000, None, {10: 20, 100: 20}, 10, BY_SIZE, (), ("GAA",), False, watched=True, clients=10
     ),
+    "rules": Scale(  # as `few`, with the five rules of equal weights
+        ("fashion_mnist",), 6_000, None, {10: 20, 100: 20}, 10, ("FVBA",), released=(), bounds=False, clients=10
+    ),
+    "hundred": Scale(  # a fifth of print's rounds of a hundred clients: FedAvg and the rule that print has ahead
+        ("fashion_mnist",), None, None, {10: 10, 100: 100}, 10, BY_SIZE, (), ("GAA",), bounds=False, watched=True
+    ),
     "small": Scale(("fashion_mnist",), 6_000, 4_000, {10: 3, 100: 30}, 5, BY_SIZE),
     "others": Scale(("cifar10", "svhn"), 6_000, 4_000, {10: 3, 100: 30}, 5, BY_SIZE),
     "smoke": Scale(("fashion_mnist",), 200, None, {10: 1, 100: 1}, 1, ("FVBA", "FVBWA")),
