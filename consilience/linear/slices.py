@@ -30,7 +30,8 @@ def draw_slices(target: Callable[[Tensor], Tensor], around: Normal, chains: int,
         draws: Draws of each that are kept.
 
     Returns:
-        Draws [chains, draws, P].
+        Draws [chains, draws, P]. A chain that finds none within `TRIES` each stays where it is, which `disagreement`
+        shows.
     """
     factor = torch.linalg.cholesky(torch.linalg.inv(around.precision))
     count = warm_up + draws
@@ -69,6 +70,8 @@ def draw_slices(target: Callable[[Tensor], Tensor], around: Normal, chains: int,
         high = torch.where(taken, first, high)
         angle = torch.where(taken, first, low + (high - low) * toss())
         least = torch.where(taken, height + (toss() + 1e-300).log(), least)
+    unfinished = torch.arange(count) >= done.unsqueeze(1)
+    drawn = torch.where(unfinished.unsqueeze(2), away.unsqueeze(1), drawn)
     return around.mean + drawn[:, warm_up:]
 
 

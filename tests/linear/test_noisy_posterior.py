@@ -135,6 +135,15 @@ def test_slices_draw_from_a_known_gaussian() -> None:
     assert disagreement(chains) < 1.1
 
 
+def test_chains_that_find_nothing_stay_where_they_began_and_disagree() -> None:
+    """Of a density that is nowhere: 32 starts from a unit normal, not 32 times its centre, which would look certain."""
+    around = Normal(torch.zeros(2).double(), torch.eye(2).double())
+    chains = draw_slices(lambda t: torch.full((len(t),), math.nan).double(), around, 32, 2, 3)
+    assert torch.equal(chains, chains[:, :1].expand_as(chains))
+    assert torch.allclose(chains[:, 0].var(0), torch.ones(2).double(), atol=0.6)
+    assert disagreement(chains) == math.inf
+
+
 def test_a_posterior_without_noise_is_that_of_a_fine_grid() -> None:
     """One weight, 60 rows, no noise to speak of: mean and deviation by adding up the likelihood itself on a grid."""
     generator = torch.Generator().manual_seed(3)
