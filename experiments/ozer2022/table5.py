@@ -15,7 +15,7 @@ from consilience.data import Data
 from consilience.engines import Parallel
 
 TABLE1 = module("ozer2022/table1")
-ROUNDS = {"full": 5, "overnight": 5, "small": 2, "smoke": 1}
+ROUNDS = {"full": 5, "overnight": 5, "evening": 1, "small": 2, "smoke": 1}
 ROWS = {"small": 6_000, "smoke": 200}  # training rows, where not all
 COLUMNS = ("10 at a time", "5 at a time", "2 at a time", "1 at a time")
 
@@ -41,7 +41,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
 
     values: Values = {"FED": seconds(co.FedAvg(TABLE1.descent(epochs), equal=True), point)}
     values["FEDAVG"] = seconds(co.FedAvg(TABLE1.descent(epochs)), point)
-    for weighting in ("FVBA", "FVBWA") if scale != "small" else ("FVBWA",):
+    for weighting in ("FVBA", "FVBWA") if scale not in ("evening", "small") else ("FVBWA",):
         for rule in TABLE1.RULES:
             method = TABLE1.merging(rule, weighting, epochs)
             values[f"{weighting} {rule}"] = seconds(method, gaussian)
