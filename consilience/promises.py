@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 from consilience.errors import InputError
 from consilience.method import Method, name, usual_rounds
 from consilience.privacy.mechanisms import Privacy
+from consilience.privacy.subsampled import Steps
 
 M = TypeVar("M", bound=Method)
 
@@ -40,11 +41,26 @@ def privacy_statement(method: Method) -> dict[str, Any] | None:
     return cast(dict[str, Any] | None, own())
 
 
+def steps_of_round(method: Method) -> Steps | None:
+    """Find the noisy steps on random batches that a client takes in a round.
+
+    Args:
+        method: The method with its settings, told its rounds.
+
+    Returns:
+        The steps, where its inference takes such and promises something by them.
+    """
+    if privacy_statement(method) is None:
+        return None
+    steps: Steps = method.inference.steps_of_round  # type: ignore[attr-defined]
+    return steps
+
+
 def for_rounds(method: M, rounds: int) -> M:
     """Tell whatever spends a budget over the rounds how many there are.
 
-    An inference that does has a method `for_rounds` of its own, and another, `privacy_statement`, that says what it
-    promises; the promise holds only where nothing else is sent.
+    An inference that does has a method `for_rounds` of its own, another, `privacy_statement`, that says what it
+    promises, and a property `steps_of_round`, that says by what; the promise holds only where nothing else is sent.
 
     Args:
         method: The method with its settings.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from consilience.agreement.agreement import Agreement
+    from consilience.privacy.budget import Cost
 
 
 @site_app.command()
@@ -219,7 +219,7 @@ def fit(
     from consilience.study.rows import rows_of
     from consilience.study.site import fit as fit_site
     from consilience.study.site import own_scores
-    from consilience.study.spending import charge, mu_of_round
+    from consilience.study.spending import charge, cost_of_round
 
     study = read(study_file)
     member, signing_key = site_identity(study, key)
@@ -232,7 +232,7 @@ def fit(
         rows = same_rows(study.agreement, member.number, data, recalled, memory_path, replace)
         with progress(True):
             fitted = fit_site(study, member, signing_key, rows, message, memory_path, replace)
-        spent = mu_of_round(study.agreement, fitted.round)
+        spent = cost_of_round(study.agreement, fitted.round)
         ledger_path = ledger or Path(f"{member.name}.ledger")
         entry = (ledger_path, study.agreement, signing_key, rows.train, "reply", fitted.round, spent, fitted.repeated)
         charge(*entry, dry=True)  # first of all: what may not leave is not kept either
@@ -340,9 +340,6 @@ def ledger(
     delta: Annotated[float | None, typer.Option(help="Choose the budget's δ.")] = None,
 ) -> None:
     """Show everything this site ever released about its rows, and what is left of its budget. It stays here."""
-    import math
-
-    from consilience.privacy.accountant import epsilon_of
     from consilience.privacy.budget import read_budget
     from consilience.study.spending import with_limit
 
@@ -354,7 +351,7 @@ def ledger(
     table = columns(("when", "study", "what", "round", "rows", "ε alone", "ε so far"), right=("round", "rows"))
     for i, release in enumerate(budget.releases):
         so_far = dataclasses.replace(budget, releases=budget.releases[: i + 1]).spent(release.rows)
-        shown = [_epsilon_text(budget.delta, mu, epsilon_of) for mu in (release.mu, so_far)]
+        shown = [_epsilon_text(budget.delta, cost) for cost in (release.cost, so_far)]
         round_ = str(release.round or "")
         table.add_row(release.when, release.study, release.what, round_, f"{len(release.rows):,}", *shown)
     out.print(table)
@@ -362,14 +359,14 @@ def ledger(
         say("No budget is chosen yet: the first study with differential privacy brings its own.")
         return
     say(f"Budget: ε = {budget.epsilon:g} at δ = {budget.delta:g} for each row, over all studies (add or remove a row).")
-    if not all(math.isfinite(release.mu) for release in budget.releases):
+    if not all(release.bounded for release in budget.releases):
         say("What was released without noise has no ε: for those rows no budget holds.", "yellow")
 
 
-def _epsilon_text(delta: float, mu: float, epsilon_of: Callable[[float, float], float]) -> str:
+def _epsilon_text(delta: float, cost: Cost) -> str:
     """ε of releases at the ledger's δ."""
-    if mu == float("inf"):
+    if cost.mu == float("inf"):
         return "no bound"
     if not delta:
         return "–"
-    return f"{epsilon_of(delta, mu):.3g}"
+    return f"{cost.epsilon(delta):.3g}"

@@ -17,7 +17,7 @@ from consilience.key import Key
 from consilience.parties import Client
 from consilience.posterior import Point, Posterior, centre
 from consilience.privacy.entropy import are_secret, protecting_normal, protecting_uniform
-from consilience.privacy.subsampled import epsilon_of_steps, noise_for
+from consilience.privacy.subsampled import Steps, epsilon_of_steps, noise_for
 from consilience.progress import track
 from consilience.task import Task, grad
 from consilience.training.optimisers import Descent
@@ -144,6 +144,11 @@ class DPSGD:
         if self.noise_multiplier is not None:
             return self.noise_multiplier
         return noise_for(self.epsilon, self.delta, self.share, self.steps * (self.rounds or 1))
+
+    @property
+    def steps_of_round(self) -> Steps:
+        """What a client's round spends; see `consilience.promises.steps_of_round`."""
+        return Steps(self.sigma, self.share, self.steps)
 
     def privacy_statement(self) -> dict[str, Any] | None:
         """Say what is promised, for reports and files.

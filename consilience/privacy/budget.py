@@ -3,7 +3,8 @@
 Rows are known by a hash of their content, keyed by the site, so that the ledger tells nobody a row. A release is
 charged to the rows it was made from, and a new one may not take what was released about any of its rows past the
 budget: every earlier release that shares a row with it counts in full. Releases with Gaussian noise compose to
-μ = √Σ μᵢ². A release without noise has no bound: with it, nothing that is promised later about the same rows holds.
+μ = √Σ μᵢ²; noisy steps on random batches (DP-SGD) are composed with them by their privacy losses. A release without
+noise has no bound: with it, nothing that is promised later about the same rows holds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import hashlib
 import hmac
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,11 +26,51 @@ from torch import Tensor
 
 from consilience.disk.writing import PRIVATE, write_whole
 from consilience.errors import InputError, refuse_damage
-from consilience.privacy.accountant import check_budget, compose, epsilon_of
+from consilience.privacy.accountant import check_budget, compose
+from consilience.privacy.subsampled import Steps, add_steps, epsilon_of_all
 
 FORMAT = 1
 SLACK = 1e-6  # of ε, that adding up squares may cost
 Hashes = NDArray[np.uint64]
+
+
+class Cost(NamedTuple):
+    """What releases tell about a row.
+
+    Attributes:
+        mu: μ = Δ/σ of all with Gaussian noise; infinite where one has no noise.
+        steps: Noisy steps on random batches beside them.
+    """
+
+    mu: float = 0.0
+    steps: tuple[Steps, ...] = ()
+
+    def epsilon(self, delta: float) -> float:
+        """Find the ε that goes with a δ.
+
+        Args:
+            delta: δ, between 0 and 1.
+
+        Returns:
+            ε; infinite without a bound.
+        """
+        return epsilon_of_all(delta, self.mu, self.steps)
+
+
+UNBOUNDED = Cost(math.inf)
+
+
+def add_costs(costs: Iterable[Cost]) -> Cost:
+    """Put several releases together.
+
+    Args:
+        costs: Of each.
+
+    Returns:
+        What they tell together.
+    """
+    each = list(costs)
+    return Cost(compose(cost.mu for cost in each), add_steps(kind for cost in each for kind in cost.steps))
 
 
 class Release(NamedTuple):
@@ -40,7 +81,7 @@ class Release(NamedTuple):
         agreement: The hash of its agreement.
         what: In words: moments, scaling sums, statistics.
         round: The round, from 1 on; 0 outside of rounds.
-        mu: μ = Δ/σ; infinite without noise.
+        cost: What it tells.
         when: The day, as 2024-01-31.
         rows: Hashes of the rows it was made from, sorted.
     """
@@ -49,9 +90,14 @@ class Release(NamedTuple):
     agreement: str
     what: str
     round: int
-    mu: float
+    cost: Cost
     when: str
     rows: Hashes
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it has noise."""
+        return math.isfinite(self.cost.mu)
 
     @property
     def name(self) -> tuple[str, str, int]:
@@ -73,16 +119,16 @@ class Budget:
     delta: float = 0.0
     releases: tuple[Release, ...] = ()
 
-    def spent(self, rows: Hashes | None = None) -> float:
+    def spent(self, rows: Hashes | None = None) -> Cost:
         """Add up what was released.
 
         Args:
             rows: The rows it is about; None: any.
 
         Returns:
-            μ of all releases that were made from one of these rows, at least.
+            What all releases told that were made from one of these rows, at least.
         """
-        return compose(r.mu for r in self.releases if rows is None or np.isin(rows, r.rows).any())
+        return add_costs(r.cost for r in self.releases if rows is None or np.isin(rows, r.rows).any())
 
     def charge(self, release: Release, repeated: bool = False) -> Budget:
         """Enter a release before it is made.
@@ -99,12 +145,11 @@ class Budget:
         """
         for earlier in self.releases:
             same = earlier.name == release.name and np.array_equal(earlier.rows, release.rows)
-            if same and (repeated or not math.isfinite(release.mu)):
+            if same and (repeated or not release.bounded):
                 return self
         self._check_clock(release)
-        before = self.spent(release.rows)
-        if math.isfinite(release.mu):
-            self._check(release, before)
+        if release.bounded:
+            self._check(release, self.spent(release.rows))
         return replace(self, releases=(*self.releases, release))
 
     def _check_clock(self, release: Release) -> None:
@@ -115,14 +160,16 @@ class Budget:
                 f"{self.releases[-1].when}; set the clock right, and try again."
             )
 
-    def _check(self, release: Release, before: float) -> None:
-        if not math.isfinite(before):
-            studies = ", ".join(sorted({r.study for r in self.releases if not math.isfinite(r.mu)}))
+    def _check(self, release: Release, before: Cost) -> None:
+        if not math.isfinite(before.mu) and release.cost.steps:
+            return  # private training answers for its weights alone, and says what it leaves out
+        if not math.isfinite(before.mu):
+            studies = ", ".join(sorted({r.study for r in self.releases if not r.bounded}))
             raise InputError(
                 f"Nothing is sent: something about these rows was released without noise before ({studies}), and no ε "
                 "holds for them any more; use other rows, or name another ledger with --ledger if that was public."
             )
-        after = epsilon_of(self.delta, compose([before, release.mu]))
+        after = add_costs([before, release.cost]).epsilon(self.delta)
         if after > self.epsilon * (1 + SLACK):
             raise InputError(
                 f"Nothing is sent: ε would become {after:.3g} at δ = {self.delta:g} for these rows, and this site's "
@@ -188,10 +235,7 @@ def read_budget(path: Path) -> Budget:
         if value["format"] != FORMAT:
             raise InputError(f"{path} is of another version of consilience: use that one.")
         releases = tuple(_release(entry) for entry in value["releases"])
-        budget = Budget(float(value["epsilon"]), float(value["delta"]), releases)
-        if any(not r.mu >= 0 for r in budget.releases):
-            raise ValueError("μ")
-        return budget
+        return Budget(float(value["epsilon"]), float(value["delta"]), releases)
 
 
 def write_budget(path: Path, budget: Budget) -> None:
@@ -201,14 +245,28 @@ def write_budget(path: Path, budget: Budget) -> None:
         path: Its file.
         budget: The ledger.
     """
-    releases = [{**r._asdict(), "mu": str(r.mu), "rows": _pack(r.rows)} for r in budget.releases]
+    releases = [_entry(release) for release in budget.releases]
     value = {"format": FORMAT, "epsilon": budget.epsilon, "delta": budget.delta, "releases": releases}
     write_whole(path, json.dumps(value, indent=1).encode(), "Choose another place with --ledger.", PRIVATE)
 
 
+def _entry(release: Release) -> dict[str, Any]:
+    """One line of a ledger's file, as JSON has it; steps where there are any."""
+    entry = {**release._asdict(), "mu": str(release.cost.mu), "rows": _pack(release.rows)}
+    del entry["cost"]
+    if release.cost.steps:
+        entry["steps"] = [list(kind) for kind in release.cost.steps]
+    return entry
+
+
 def _release(entry: dict[str, Any]) -> Release:
     """One line of a ledger's file."""
-    return Release(**{**entry, "mu": float(entry["mu"]), "rows": _unpack(entry["rows"])})
+    known = {**entry, "rows": _unpack(entry["rows"])}
+    steps = tuple(Steps(float(noise), float(share), int(number)) for noise, share, number in known.pop("steps", ()))
+    mu = float(known.pop("mu"))
+    if not mu >= 0 or not all(kind.noise_multiplier > 0 and 0 < kind.share <= 1 and kind.number > 0 for kind in steps):
+        raise ValueError("cost")
+    return Release(**known, cost=Cost(mu, steps))
 
 
 def _pack(rows: Hashes) -> str:

@@ -1,4 +1,6 @@
-"""What many noisy steps on random batches promise: the accountant of DP-SGD, which is Google's dp-accounting.
+"""What many noisy steps on random batches promise, by themselves and beside releases with Gaussian noise.
+
+The accountant is Google's dp-accounting.
 
 Every row is in a step's batch with the same probability, by a coin of its own (Poisson sampling); neighbouring data
 sets differ by one row, added or removed. Privacy loss distributions are composed numerically, each error on the safe
@@ -8,15 +10,48 @@ side.
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 from types import ModuleType
+from typing import NamedTuple
 
 from consilience.errors import InputError
+from consilience.privacy.accountant import epsilon_of
 
 INTERVAL = 1e-3  # of privacy loss, to which distributions are rounded upwards
 LEAST = 0.3  # noise multiplier: with less, a single step may tell e^5 and more
 MOST = 1e4
 NEAR = 2e-3  # relative, to which a noise multiplier is found, from above
+
+
+class Steps(NamedTuple):
+    """Noisy steps on random batches.
+
+    Attributes:
+        noise_multiplier: The noise's deviation, in units of the clipping norm.
+        share: The probability with which a row is in a step's batch.
+        number: How many there are.
+    """
+
+    noise_multiplier: float
+    share: float
+    number: int
+
+
+def add_steps(several: Iterable[Steps]) -> tuple[Steps, ...]:
+    """Put steps together.
+
+    Args:
+        several: Steps of any kind.
+
+    Returns:
+        As many of each kind as there are in all, in a fixed order.
+    """
+    counts: Counter[tuple[float, float]] = Counter()
+    for steps in several:
+        counts[steps.noise_multiplier, steps.share] += steps.number
+    return tuple(Steps(*kind, number) for kind, number in sorted(counts.items()))
 
 
 def _library() -> tuple[ModuleType, ModuleType]:
@@ -29,7 +64,6 @@ def _library() -> tuple[ModuleType, ModuleType]:
     return dp_accounting, pld
 
 
-@lru_cache(maxsize=4096)
 def epsilon_of_steps(noise_multiplier: float, delta: float, share: float, steps: int) -> float:
     """Find the ε of so many steps.
 
@@ -45,14 +79,37 @@ def epsilon_of_steps(noise_multiplier: float, delta: float, share: float, steps:
     Raises:
         InputError: dp-accounting is not installed.
     """
-    if noise_multiplier < LEAST:
+    return epsilon_of_all(delta, 0.0, (Steps(noise_multiplier, share, steps),))
+
+
+@lru_cache(maxsize=4096)
+def epsilon_of_all(delta: float, mu: float, steps: tuple[Steps, ...]) -> float:
+    """Find the ε of releases with Gaussian noise and of steps, all together.
+
+    Args:
+        delta: δ.
+        mu: μ of the releases; 0: there are none.
+        steps: The steps, of every kind.
+
+    Returns:
+        ε: without steps exactly, with them rounded upwards; ∞ where there is next to no noise.
+
+    Raises:
+        InputError: There are steps, and dp-accounting is not installed.
+    """
+    if math.isinf(mu) or any(kind.noise_multiplier < LEAST for kind in steps):
         return math.inf
+    if not steps:
+        return epsilon_of(delta, mu)
     events, pld = _library()
-    step = events.GaussianDpEvent(noise_multiplier)
-    if share < 1:
-        step = events.PoissonSampledDpEvent(share, step)
     accountant = pld.PLDAccountant(value_discretization_interval=INTERVAL)
-    accountant.compose(step, steps)
+    if mu > 0:
+        accountant.compose(events.GaussianDpEvent(1 / mu))
+    for kind in steps:
+        step = events.GaussianDpEvent(kind.noise_multiplier)
+        if kind.share < 1:
+            step = events.PoissonSampledDpEvent(kind.share, step)
+        accountant.compose(step, kind.number)
     return float(accountant.get_epsilon(delta))
 
 

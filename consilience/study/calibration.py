@@ -9,7 +9,6 @@ once for each model and kept.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +34,7 @@ from consilience.handover.files import open_file
 from consilience.handover.masking import MaskBook, book_path, counts_of
 from consilience.handover.summing import mask_table
 from consilience.pooling.summands import Cells
+from consilience.privacy.budget import UNBOUNDED, Cost
 from consilience.privacy.entropy import Entropy
 from consilience.study.account import account
 from consilience.study.coordinator import ChosenFiles, left_out, own_key
@@ -235,9 +235,9 @@ def charge_counts(
     """
     if not len(rows.y):
         return  # nobody's: zeros, with noise or without
-    spent = math.inf
+    spent = UNBOUNDED
     if agreement.privacy is not None:
-        spent = agreement.privacy.mu
+        spent = Cost(agreement.privacy.mu)
     charge(path, agreement, key, rows, f"counts about {model.checksum[:12]}", 0, spent, counts.repeated, dry)
 
 

@@ -21,7 +21,8 @@ from consilience.formats.codec import kept_types_of
 from consilience.formats.envelope import Header, seal
 from consilience.handover.files import open_file
 from consilience.parties import Reply
-from consilience.privacy.budget import Hashes, Release, hash_rows, read_budget, today, write_budget
+from consilience.privacy.budget import UNBOUNDED, Cost, Hashes, Release, hash_rows, read_budget, today, write_budget
+from consilience.promises import privacy_statement, steps_of_round
 
 
 def secret_of(key: Ed25519PrivateKey) -> bytes:
@@ -36,20 +37,23 @@ def secret_of(key: Ed25519PrivateKey) -> bytes:
     return hashlib.sha256(b"consilience ledger" + key.private_bytes_raw()).digest()
 
 
-def mu_of_round(agreement: Agreement, round: int) -> float:
-    """Find what a site's reply of a round spends.
+def cost_of_round(agreement: Agreement, round: int) -> Cost:
+    """Find what a site's reply of a round tells.
 
     Args:
         agreement: The study's agreement.
         round: The round, from 1 on.
 
     Returns:
-        μ; infinite where the study promises nothing.
+        Its cost; without bound where the study promises nothing.
     """
-    privacy = agreement.privacy
-    if privacy is None:
-        return math.inf
-    return privacy.mu * math.sqrt(agreement.build_method().spends(round))
+    method = agreement.build_method()
+    if agreement.privacy is not None:
+        return Cost(agreement.privacy.mu * math.sqrt(method.spends(round)))
+    steps = steps_of_round(method)
+    if steps is not None:
+        return Cost(steps=(steps,))
+    return UNBOUNDED
 
 
 def charge(
@@ -59,7 +63,7 @@ def charge(
     data: Data,
     what: str,
     round: int = 0,
-    mu: float = math.inf,
+    cost: Cost = UNBOUNDED,
     repeated: bool = False,
     dry: bool = False,
 ) -> None:
@@ -72,7 +76,7 @@ def charge(
         data: The rows that it was made from.
         what: What is released, in words.
         round: The round, from 1 on; 0 outside of rounds.
-        mu: What it spends; infinite without noise.
+        cost: What it tells.
         repeated: Whether the very same numbers left before: they tell nothing new.
         dry: Whether only to refuse what the budget does not allow, before what is to leave is kept.
 
@@ -80,14 +84,24 @@ def charge(
         InputError: The budget does not allow it.
     """
     rows: Hashes = hash_rows((data.x, data.y), secret_of(key))
-    release = Release(agreement.name, agreement.hash, what, round, mu, today(), rows)
+    release = Release(agreement.name, agreement.hash, what, round, cost, today(), rows)
     with lock_file(path):
         budget = read_budget(path)
-        if not budget.epsilon and agreement.privacy is not None:
-            budget = budget.limit(agreement.epsilon, agreement.delta)
+        if not budget.epsilon and (promised := _promised(agreement)) is not None:
+            budget = budget.limit(*promised)
         charged = budget.charge(release, repeated)
         if not dry:
             write_budget(path, charged)
+
+
+def _promised(agreement: Agreement) -> tuple[float, float] | None:
+    """(ε, δ) of a study; None where it promises nothing."""
+    if agreement.privacy is not None:
+        return agreement.epsilon, agreement.delta
+    stated = privacy_statement(agreement.build_method())
+    if stated is None:
+        return None
+    return stated["epsilon"], stated["delta"]
 
 
 def check_once(path: Path, agreement: Agreement, key: Ed25519PrivateKey, data: Data, what: str) -> None:
@@ -151,7 +165,7 @@ def release_once(
     agreement = study.agreement
     if agreement.privacy is None:
         reply = make()
-        charge(ledger, agreement, key, data, "reply", round)
+        charge(ledger, agreement, key, data, "reply", round, cost_of_round(agreement, round))
         return reply
     kept = _read_kept(path, study)
     repeated = str(round) in kept
@@ -166,7 +180,7 @@ def release_once(
         questions = {number: asked for number, (asked, _) in kept.items()}
         header = Header("memory", agreement.hash, agreement.name, member.name, round, {"questions": questions})
         write_whole(path, seal(values, header, key), "Make room, and let the server ask again.", PRIVATE)
-    charge(ledger, agreement, key, data, "reply", round, mu_of_round(agreement, round), repeated)
+    charge(ledger, agreement, key, data, "reply", round, cost_of_round(agreement, round), repeated)
     return kept[str(round)][1]
 
 

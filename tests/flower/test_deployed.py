@@ -23,7 +23,6 @@ from consilience import tree
 from consilience.flower.certificates import new_certificates, new_node_key
 from consilience.flower.processes import free_port
 from consilience.formats.envelope import open_envelope
-from consilience.privacy.accountant import epsilon_of
 from consilience.privacy.budget import read_budget
 from consilience.runs.store import Store
 
@@ -102,7 +101,7 @@ def test_masks_and_noise_pass_between_processes_and_are_paid_for(deployment: Sta
     for name in d.names:
         (ledger,) = d.folder.rglob(f"{name}.ledger")
         budget = read_budget(ledger)
-        assert len(budget.releases) == 1 and epsilon_of(1e-4, budget.spent()) == pytest.approx(8.0, rel=1e-6)
+        assert len(budget.releases) == 1 and budget.spent().epsilon(1e-4) == pytest.approx(8.0, rel=1e-6)
     stated = open_envelope(d.out / "study.model").header.about["privacy"]
     assert (stated["epsilon"], stated["noise"], stated["simulated"]) == (8.0, "once", False)
 

@@ -32,10 +32,10 @@ from consilience.formats.signature import read_key
 from consilience.linear.noisy_posterior import Effort
 from consilience.parties import Reply
 from consilience.privacy.accountant import epsilon_of
-from consilience.privacy.budget import read_budget
+from consilience.privacy.budget import UNBOUNDED, read_budget
 from consilience.privacy.masks import Masked
 from consilience.privacy.mechanisms import Released
-from consilience.study.spending import release_once
+from consilience.study.spending import release_once, with_limit
 
 BRIEF = Effort(1, 2, 8)  # draws whose moments are not looked at
 PRIVATE: dict[str, Any] = {"method": "exact", "settings": (), "epsilon": 3.0, "delta": 1e-3}
@@ -57,7 +57,7 @@ def test_rounds_are_private_paid_for_and_repeated_not_redrawn(tmp_path: Path) ->
     second = serve(study, tmp_path, "second")
 
     assert all(isinstance(reply.payload, Released) and float(reply.size) == 0 for reply in first.replies)
-    assert epsilon_of(1e-3, budget.spent()) == pytest.approx(3.0, rel=1e-6)
+    assert budget.spent().epsilon(1e-3) == pytest.approx(3.0, rel=1e-6)
     for a, b in zip(first.replies, second.replies, strict=True):
         assert torch.equal(a.payload.values, b.payload.values)
     assert len(read_budget(ledger).releases) == len(budget.releases) == 1
@@ -76,7 +76,7 @@ def test_masks_and_noise_together(tmp_path: Path) -> None:
     for a, b in zip(first.replies, second.replies, strict=True):
         assert torch.equal(a.payload.values, b.payload.values)  # a retry is masked and noisy as before
     budget = read_budget(tmp_path / "north.site" / "north.ledger")
-    assert epsilon_of(1e-4, budget.spent()) == pytest.approx(8.0, rel=1e-6) and len(budget.releases) == 1
+    assert budget.spent().epsilon(1e-4) == pytest.approx(8.0, rel=1e-6) and len(budget.releases) == 1
     assert bool(torch.isfinite(first.state.fit.mean).all())
 
 
@@ -156,7 +156,7 @@ def test_a_study_without_noise_is_entered_too(tmp_path: Path) -> None:
     study = studies.study(tmp_path, method="exact", settings=())
     serve(study, tmp_path, "run")
     ledger = read_budget(tmp_path / "north.site" / "north.ledger")
-    assert [release.mu for release in ledger.releases] == [float("inf")]
+    assert [release.cost for release in ledger.releases] == [UNBOUNDED]
 
 
 def test_delta_above_one_over_the_rows_is_refused_before_a_site_waits(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_glm_spends_its_budget_in_four_rounds_of_messages(tmp_path: Path, monkey
     assert all(isinstance(reply.payload, Released) and float(reply.size) == 0 for reply in result.replies)
     releases = read_budget(tmp_path / "north.site" / "north.ledger").releases
     assert [release.round for release in releases] == [1, 2, 3, 4]
-    squares = [release.mu**2 for release in releases]
+    squares = [release.cost.mu**2 for release in releases]
     assert squares == pytest.approx([0.1 * sum(squares)] * 3 + [0.7 * sum(squares)])
     assert epsilon_of(1e-3, sum(squares) ** 0.5) == pytest.approx(3.0, rel=1e-6)
 
@@ -236,8 +236,14 @@ def test_private_training_draws_in_secret_and_answers_a_round_once(tmp_path: Pat
         result = serve(study, folder, "run")
         sent.append(tree.leaves(result.replies[0].payload)[0])
     assert not torch.equal(sent[0], sent[1])
-    releases = read_budget(folder / "north.site" / "north.ledger").releases
-    assert [release.round for release in releases] == [1, 2]
+    ledger = folder / "north.site" / "north.ledger"
+    budget = read_budget(ledger)
+    assert [release.round for release in budget.releases] == [1, 2]
+    assert budget.epsilon == 3.0 and 2.9 < budget.spent().epsilon(budget.delta) <= 3.0
+    with pytest.raises(InputError, match="Nothing is sent: ε would become"):
+        serve(study, folder, "second")
+    for site in studies.NAMES:
+        with_limit(folder / f"{site}.site" / f"{site}.ledger", 9.0, None)
     grid = loopback.Loopback(loopback.study_sites(study, folder))
     asked = grid.app
     refusals: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import torch
 
 from consilience.errors import InputError
 from consilience.privacy.accountant import epsilon_of, mu_of
-from consilience.privacy.budget import Budget, Release, hash_rows, read_budget, write_budget
+from consilience.privacy.budget import UNBOUNDED, Budget, Cost, Release, add_costs, hash_rows, read_budget, write_budget
+from consilience.privacy.subsampled import Steps
 
 SECRET = b"site"
 MU = mu_of(1.0, 1e-5)
@@ -19,7 +21,7 @@ MU = mu_of(1.0, 1e-5)
 
 def release(study: str = "s", rows: range = range(10), mu: float = MU, round: int = 1) -> Release:
     x = torch.arange(100).reshape(100, 1).double()[list(rows)]
-    return Release(study, study, "reply", round, mu, "2024-01-31", hash_rows((x, x), SECRET))
+    return Release(study, study, "reply", round, Cost(mu), "2024-01-31", hash_rows((x, x), SECRET))
 
 
 def test_releases_compose_and_stop_at_the_budget() -> None:
@@ -28,7 +30,7 @@ def test_releases_compose_and_stop_at_the_budget() -> None:
     budget = Budget().limit(limit, 1e-5)
     for study in "abcd":
         budget = budget.charge(release(study))
-    assert budget.spent() == pytest.approx(2 * MU)
+    assert budget.spent().mu == pytest.approx(2 * MU)
     with pytest.raises(InputError, match="Nothing is sent"):
         budget.charge(release("e"))
 
@@ -65,7 +67,7 @@ def test_a_ledger_survives_the_disk(tmp_path: Path) -> None:
     budget = Budget().limit(2.0, 1e-5).charge(release()).charge(release("p", range(50, 60), math.inf))
     write_budget(path, budget)
     again = read_budget(path)
-    assert (again.epsilon, again.delta, again.spent()) == (2.0, 1e-5, math.inf)
+    assert (again.epsilon, again.delta, again.spent()) == (2.0, 1e-5, UNBOUNDED)
     assert np.array_equal(again.releases[0].rows, budget.releases[0].rows)
     assert path.stat().st_mode & 0o077 == 0
 
@@ -85,3 +87,45 @@ def test_hashes_name_rows_by_content_and_hide_them() -> None:
     assert len(here) == 2
     assert np.array_equal(here, hash_rows((x.flip(0), y.flip(0)), SECRET))
     assert not np.isin(here, hash_rows((x, y), b"elsewhere")).any()
+
+
+def test_steps_and_gaussian_noise_compose_as_one_gaussian_where_every_row_is_in_every_step() -> None:
+    """Four steps of σ = 2 are μ = 1, and beside a release of μ = 1 they are μ = √2 (Dong, Roth and Su 2022)."""
+    steps = Cost(steps=(Steps(2.0, 1.0, 3), Steps(2.0, 1.0, 1)))
+    together = add_costs([Cost(1.0), steps])
+    assert together.steps == (Steps(2.0, 1.0, 4),)
+    exact = epsilon_of(1e-5, math.sqrt(2))
+    assert exact <= together.epsilon(1e-5) <= exact + 0.01
+
+
+def test_private_training_counts_against_the_budget_and_survives_the_file(tmp_path: Path) -> None:
+    """Steps on a tenth of the rows, σ = 1: the ε of a hundred is the budget, and one more study is too much."""
+    hundred = Cost(steps=(Steps(1.0, 0.1, 100),))
+    budget = Budget().limit(hundred.epsilon(1e-5), 1e-5)
+    for round in range(1, 5):
+        budget = budget.charge(release("trained", round=round)._replace(cost=Cost(steps=(Steps(1.0, 0.1, 25),))))
+    write_budget(tmp_path / "n.ledger", budget)
+    again = read_budget(tmp_path / "n.ledger")
+    assert again.spent() == hundred
+    with pytest.raises(InputError, match="Nothing is sent: ε would become"):
+        again.charge(release("sums"))
+    assert len(again.charge(release("sums", range(50, 60))).releases) == 5
+
+
+def test_private_training_is_entered_after_a_release_without_noise() -> None:
+    """It answers for its weights alone; the ledger goes on to say that nothing holds for these rows."""
+    budget = Budget().limit(9.0, 1e-5).charge(release("scaling", mu=math.inf))
+    budget = budget.charge(release("trained")._replace(cost=Cost(steps=(Steps(1.0, 0.1, 25),))))
+    assert len(budget.releases) == 2 and budget.spent().epsilon(1e-5) == math.inf
+
+
+@pytest.mark.parametrize("steps", ["[[NaN, 0.1, 5]]", "[[1.0, 0.0, 5]]", "[[1.0, 0.1, -5]]", "[[1.0]]"])
+def test_steps_that_cannot_be_are_damage(tmp_path: Path, steps: str) -> None:
+    path = tmp_path / "n.ledger"
+    cost = Cost(steps=(Steps(1.0, 0.1, 5),))
+    write_budget(path, Budget().limit(9.0, 1e-5).charge(release()._replace(cost=cost)))
+    value = json.loads(path.read_text())
+    value["releases"][0]["steps"] = json.loads(steps)
+    path.write_text(json.dumps(value))
+    with pytest.raises(InputError, match="is damaged"):
+        read_budget(path)

@@ -26,7 +26,7 @@ from consilience.guarantees.kinds import find_guarantee, site_table
 from consilience.guarantees.sets import Guarantee
 from consilience.handover.masking import MaskBook, book_path, counts_of
 from consilience.handover.summing import drop_sites
-from consilience.privacy.accountant import epsilon_of, sigma_of
+from consilience.privacy.accountant import sigma_of
 from consilience.privacy.budget import read_budget
 from consilience.study.calibration import Counts, calibrate, charge_counts, count, kept_path, score_rows
 from consilience.study.model import Model, read_model
@@ -299,7 +299,7 @@ def test_the_ledger_is_charged_once_and_refuses_a_second_model(private: Made, tm
     charge_counts(ledger, agreed, key, own, private.model, counts._replace(repeated=True))
 
     budget = read_budget(ledger)
-    assert len(budget.releases) == 1 and epsilon_of(1e-4, budget.spent()) == pytest.approx(8.0, rel=1e-6)
+    assert len(budget.releases) == 1 and budget.spent().epsilon(1e-4) == pytest.approx(8.0, rel=1e-6)
     other: Model = dataclasses.replace(private.model, checksum="0" * 64)
     with pytest.raises(InputError, match="budget is 8"):
         charge_counts(ledger, agreed, key, own, other, counts)
@@ -314,7 +314,7 @@ def test_counts_in_the_open_are_entered_as_without_a_bound(masked: Made, tmp_pat
 
     charge_counts(ledger, masked.study.agreement, key, masked.rows["north"].calibrate, masked.model, counts)
 
-    assert read_budget(ledger).spent() == math.inf
+    assert read_budget(ledger).spent().mu == math.inf
 
 
 def test_under_masks_noise_is_added_once(tmp_path: Path) -> None:

@@ -23,12 +23,12 @@ from consilience.key import Key
 from consilience.linear.noisy_posterior import Effort
 from consilience.parties import Client
 from consilience.privacy.accountant import epsilon_of
-from consilience.privacy.budget import read_budget
+from consilience.privacy.budget import UNBOUNDED, read_budget
 from consilience.study.coordinator import pool
 from consilience.study.model import read_model
 from consilience.study.rows import Parts, parts, rows_of, training_rows
 from consilience.study.site import fit
-from consilience.study.spending import charge, mu_of_round
+from consilience.study.spending import charge, cost_of_round
 
 BRIEF = Effort(1, 2, 8)  # draws whose moments are not looked at
 PRIVATE: dict[str, Any] = {"method": "exact", "settings": (), "epsilon": 3.0, "delta": 1e-3}
@@ -111,7 +111,7 @@ def test_a_study_by_glm_spends_its_budget_in_four_rounds_of_files(
         for round in range(1, made.agreement.rounds + 1):
             pooled = pool(made, replies(made, folder, message), server_key(folder), after=after)
             if made.agreement.epsilon:
-                spent = mu_of_round(made.agreement, round)
+                spent = cost_of_round(made.agreement, round)
                 key = read_key(folder / "north.key")
                 charge(folder / "n.ledger", made.agreement, key, site(folder, made).train, "reply", round, spent)
             if pooled.message and pooled.state:
@@ -126,7 +126,7 @@ def test_a_study_by_glm_spends_its_budget_in_four_rounds_of_files(
     assert stated["adjacency"] == "add or remove" and stated["not_covered"] and not stated["simulated"]
     budget = read_budget(tmp_path / "private" / "n.ledger")
     assert [release.round for release in budget.releases] == [1, 2, 3, 4]
-    assert epsilon_of(1e-3, budget.spent()) == pytest.approx(300.0, rel=1e-6)
+    assert budget.spent().epsilon(1e-3) == pytest.approx(300.0, rel=1e-6)
     assert pooled.account["privacy"]["epsilon"] == 300.0 and pooled.account["privacy"]["adjacency"] == "add or remove"
     assert float((predictions[0] - predictions[1]).abs().mean()) < 0.1
     with pytest.raises(InputError, match="rounds=4"):
@@ -148,13 +148,13 @@ def test_a_clock_that_goes_back_sends_nothing(tmp_path: Path, monkeypatch: pytes
     key = studies.new_key(tmp_path / "x.key")
     data, _ = rows_of(agreed, studies.table(tmp_path / "x.csv", studies.rows(1)))
     words = (tmp_path / "x.ledger", agreed, key, data, "reply")
-    charge(*words, 1, mu_of_round(agreed, 1))
+    charge(*words, 1, cost_of_round(agreed, 1))
     before = (tmp_path / "x.ledger").read_bytes()
     monkeypatch.setattr("consilience.study.spending.today", lambda: "1999-12-31")
     with pytest.raises(InputError, match="Nothing is sent: the clock says 1999-12-31"):
-        charge(*words, 2, mu_of_round(agreed, 2))
+        charge(*words, 2, cost_of_round(agreed, 2))
     assert (tmp_path / "x.ledger").read_bytes() == before
-    charge(*words, 1, mu_of_round(agreed, 1), repeated=True)  # the same again has its date already
+    charge(*words, 1, cost_of_round(agreed, 1), repeated=True)  # the same again has its date already
 
 
 def test_delta_is_below_one_over_the_rows_of_all(tmp_path: Path) -> None:
@@ -179,18 +179,36 @@ def test_the_ledger_takes_the_agreed_budget_and_refuses_a_second_study(tmp_path:
     key = studies.new_key(tmp_path / "x.key")
     data, _ = rows_of(agreed, studies.table(tmp_path / "x.csv", studies.rows(1)))
     path = tmp_path / "x.ledger"
-    charge(path, agreed, key, data, "reply", 1, mu_of_round(agreed, 1))
-    assert epsilon_of(1e-3, read_budget(path).spent()) == pytest.approx(3.0, rel=1e-6)
+    charge(path, agreed, key, data, "reply", 1, cost_of_round(agreed, 1))
+    assert read_budget(path).spent().epsilon(1e-3) == pytest.approx(3.0, rel=1e-6)
     other = studies.agreement(tmp_path, **{**PRIVATE, "seed": 7})
     with pytest.raises(InputError, match="budget is 3"):
-        charge(path, other, key, data, "reply", 1, mu_of_round(other, 1))
+        charge(path, other, key, data, "reply", 1, cost_of_round(other, 1))
     plain = studies.agreement(tmp_path, method="exact", settings=())
-    assert mu_of_round(plain, 1) == math.inf
+    assert cost_of_round(plain, 1) == UNBOUNDED
+
+
+def test_private_training_is_charged_by_its_steps(tmp_path: Path, invoke: Any) -> None:
+    """DP-SGD of ε = 2 in two rounds: it brings the budget, both rounds fit into it, and a second study does not."""
+    settings = ("inference=DPSGD", "inference.epsilon=2", "inference.delta=1e-3", "inference.steps=5")
+    agreed = studies.agreement(tmp_path, method="fedavg", settings=settings, rounds=2)
+    key, path = studies.new_key(tmp_path / "x.key"), tmp_path / "x.ledger"
+    data, _ = rows_of(agreed, studies.table(tmp_path / "x.csv", studies.rows(1)))
+    for round in (1, 2):
+        charge(path, agreed, key, data, "reply", round, cost_of_round(agreed, round))
+    budget = read_budget(path)
+    assert (budget.epsilon, budget.delta) == (2.0, 1e-3)
+    assert 1.9 < budget.spent().epsilon(1e-3) <= 2.0
+    assert [release.cost.steps[0].number for release in budget.releases] == [5, 5]
+    with pytest.raises(InputError, match="ε would become 2"):
+        charge(path, agreed, key, data, "reply", 3, cost_of_round(agreed, 2))
+    shown = invoke("site", "ledger", str(path))[1]
+    assert "no bound" not in shown and "ε = 2 at δ = 0.001" in shown
 
 
 def test_two_rounds_share_one_budget(tmp_path: Path) -> None:
     agreed = studies.agreement(tmp_path, **{**PRIVATE, "method": "exact_tuned", "rounds": 2})
-    spent = [mu_of_round(agreed, r) for r in (1, 2)]
+    spent = [cost_of_round(agreed, r).mu for r in (1, 2)]
     assert epsilon_of(1e-3, math.hypot(*spent)) == pytest.approx(3.0, rel=1e-6)
 
 
