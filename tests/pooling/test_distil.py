@@ -311,6 +311,16 @@ def test_equal_weights_ignore_sizes() -> None:
     assert float(state.posterior.params["weight"]) == pytest.approx(1.0, abs=1e-5)  # by size: 4/3
 
 
+def test_the_committee_machine_is_the_average_of_logits_to_the_power_of_the_clients() -> None:
+    """With a prior that tells no class apart: so both choose the same classes, and differ in how sure they are."""
+    clients = [Categorical(Key(k).normal((7, 4)).log_softmax(-1)) for k in range(5)]
+    uniform = Categorical(torch.zeros(7, 4).log_softmax(-1))
+    averaged = logarithmic(clients, torch.ones(5)).log_probs  # type: ignore[attr-defined]
+    multiplied = product(clients, uniform).log_probs  # type: ignore[attr-defined]
+    assert torch.allclose(multiplied, (5 * averaged).log_softmax(-1), atol=1e-5)
+    assert torch.equal(multiplied.argmax(-1), averaged.argmax(-1))
+
+
 def test_the_average_of_logits_is_the_logarithmic_pool() -> None:
     g = torch.Generator().manual_seed(0)
     logits = torch.randn(3, 5, 4, generator=g)
