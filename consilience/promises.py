@@ -52,7 +52,7 @@ def steps_of_round(method: Method) -> Steps | None:
     """
     if privacy_statement(method) is None:
         return None
-    steps: Steps = method.inference.steps_of_round  # type: ignore[attr-defined]
+    steps: Steps | None = getattr(getattr(method, "inference", None), "steps_of_round", None)
     return steps
 
 
