@@ -73,7 +73,7 @@ class Size(NamedTuple):
     hidden: int
     learn: BPCfKL
     rounds: int
-    steps: int  # passes over the union
+    steps: int  # the server's, in batches of 100
     hmc: co.HMC
     long: bool  # also the rows with 100 local steps
 
@@ -93,12 +93,12 @@ SMOKE = dataclasses.replace(
     SMALL, rows=10, trajectories=1, steps=2, interval=1, updates=1, data_steps=1, coreset_steps=1, noises=1
 )
 SIZES = {
-    "full": Size(100, 100, (32, 64), 128, LEARN, 1000, 200, co.HMC(2e-4, 10.0, 10, 150, 1, 1, 10), True),
-    "overnight": Size(100, 100, (8, 16), 128, NIGHT, 200, 200, co.HMC(1e-3, 1.0, 10, 50, 2, 2, 4), True),
-    "evening": Size(30, 50, (8, 16), 64, SMALL, 40, 107, co.HMC(1e-3, 1.0, 5, 10, 2, 1, 2), False),
-    "patient": Size(30, 50, (8, 16), 64, PATIENT, 40, 107, co.HMC(1e-3, 1.0, 5, 10, 2, 1, 2), False),
-    "small": Size(10, 20, (8, 16), 64, SMALL, 40, 100, co.HMC(1e-3, 1.0, 5, 10, 2, 1, 2), False),
-    "smoke": Size(2, 2, (2, 2), 4, SMOKE, 2, 1, co.HMC(1e-3, 1.0, 1, 1, 1, 1, 2), False),
+    "full": Size(100, 100, (32, 64), 128, LEARN, 1000, 2000, co.HMC(2e-4, 10.0, 10, 150, 1, 1, 10), True),
+    "overnight": Size(100, 100, (8, 16), 128, NIGHT, 200, 2000, co.HMC(1e-3, 1.0, 10, 50, 2, 2, 4), True),
+    "evening": Size(30, 50, (8, 16), 64, SMALL, 40, 2000, co.HMC(1e-3, 1.0, 5, 10, 2, 1, 2), False),
+    "patient": Size(30, 50, (8, 16), 64, PATIENT, 40, 2000, co.HMC(1e-3, 1.0, 5, 10, 2, 1, 2), False),
+    "small": Size(10, 20, (8, 16), 64, SMALL, 40, 2000, co.HMC(1e-3, 1.0, 5, 10, 2, 1, 2), False),
+    "smoke": Size(2, 2, (2, 2), 4, SMOKE, 2, 0, co.HMC(1e-3, 1.0, 1, 1, 1, 1, 2), False),
 }
 
 
@@ -196,9 +196,14 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     return values
 
 
-def descent(size: Size, momentum: float = 0.0) -> co.SGD:
-    """The server's SGD on the union (Table 7), which in print has no momentum."""
-    return co.SGD(1e-2, momentum, size.steps, 100)
+def passes(size: Size, rows: int) -> int:
+    """How often the server goes over so many pseudo-rows: 2 000 steps in batches of 100 (Table 7)."""
+    return max(1, size.steps * 100 // rows)
+
+
+def descent(size: Size, rows: int, momentum: float = 0.0) -> co.SGD:
+    """The server's SGD on the union, which in print has no momentum."""
+    return co.SGD(1e-2, momentum, passes(size, rows), 100)
 
 
 def pseudocoresets(
@@ -207,12 +212,13 @@ def pseudocoresets(
     """BPC-FL with each inference at the server, on the same coresets."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        method = co.CoresetFL(size.learn, descent(size))
+        rows = len(sites) * size.learn.rows
+        method = co.CoresetFL(size.learn, descent(size, rows))
         first = co.run(method, task, sites, seed=seed, engine="parallel", out=folder)
         return {
             "BPC-FL + SGD": first,
-            WITH_MOMENTUM: first.pool(co.CoresetFL(size.learn, descent(size, 0.9))),
-            "BPC-FL + Adam": first.pool(co.CoresetFL(size.learn, co.Adam(1e-2, size.steps, 100))),
+            WITH_MOMENTUM: first.pool(co.CoresetFL(size.learn, descent(size, rows, 0.9))),
+            "BPC-FL + Adam": first.pool(co.CoresetFL(size.learn, co.Adam(1e-2, passes(size, rows), 100))),
             "BPC-FL + HMC": first.pool(co.CoresetFL(size.learn, size.hmc)),
         }
 

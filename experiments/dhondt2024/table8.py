@@ -23,8 +23,9 @@ def score_writers(writers: int, rows: int, seed: int, scale: str, data_dir: str 
     learn = dataclasses.replace(size.learn, rows=rows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plain = co.run(co.CoresetFL(learn, table1.descent(size)), task, sites, seed=seed, engine="parallel")
-        runs = {"BPC-FL + SGD": plain, table1.WITH_MOMENTUM: plain.pool(co.CoresetFL(learn, table1.descent(size, 0.9)))}
+        steps = [table1.descent(size, writers * rows, momentum) for momentum in (0.0, 0.9)]
+        plain = co.run(co.CoresetFL(learn, steps[0]), task, sites, seed=seed, engine="parallel")
+        runs = {"BPC-FL + SGD": plain, table1.WITH_MOMENTUM: plain.pool(co.CoresetFL(learn, steps[1]))}
     values: Values = {}
     for row, result in runs.items():
         metrics = scores(result.method.predictive(task, result.state)(others.x), others.y)
