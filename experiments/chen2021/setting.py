@@ -282,6 +282,15 @@ def score_result(result: Result, sites: co.Sites) -> dict[str, float | None]:
     return {k: 100 * v if k == "accuracy" else v for k, v in mean.items()}
 
 
+def score_rows(rows: Mapping[str, co.Method], task: co.Task, sites: co.Sites, rounds: int, seed: int) -> Values:
+    """Run every row by itself, and score its end."""
+    values: Values = {}
+    for name, method in rows.items():
+        result = co.run(method, task, sites, rounds=rounds, seed=seed, scored=False)
+        values[name] = score_result(result, sites)
+    return values
+
+
 def watch(result: Result) -> dict[str, float | None]:
     """Accuracy after every round of a watched run, of the single model and of the ensemble beside it."""
     has_student = isinstance(result.method, co.FedBE) and result.method.distil is not None  # the student is the model

@@ -38,10 +38,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
         ensemble = co.pooling.Ensemble(co.pooling.GaussianModels(deviation))
         made = co.FedBE(fedavg, ensemble, distil=distil)
         rows[f"FedBE, sharpen {sharpen:g}, {deviation:g} σ"] = dataclasses.replace(made, sharpen=sharpen)
-    values: Values = {}
-    for name, method in rows.items():
-        result = co.run(method, task, sites, rounds=size.rounds[network], seed=seed, scored=False)
-        values[name] = SETTING.score_result(result, sites)
+    values: Values = SETTING.score_rows(rows, task, sites, size.rounds[network], seed)
     return values
 
 

@@ -26,10 +26,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     inner = {"FedAvg": co.FedAvg(steps), "FedProx": co.FedProx(steps)}
     rows: dict[str, co.Method] = {**inner, "FedBE": co.FedBE(inner["FedAvg"], distil=distil)}
     rows["FedBE + FedProx"] = co.FedBE(inner["FedProx"], distil=distil)
-    values: Values = {}
-    for name, method in rows.items():
-        result = co.run(method, task, sites, rounds=size.rounds[network], seed=seed, scored=False)
-        values[name] = SETTING.score_result(result, sites)
+    values: Values = SETTING.score_rows(rows, task, sites, size.rounds[network], seed)
     return values
 
 
