@@ -84,7 +84,8 @@ def charge(
         InputError: The budget does not allow it.
     """
     rows: Hashes = hash_rows((data.x, data.y), secret_of(key))
-    release = Release(agreement.name, agreement.hash, what, round, cost, today(), rows)
+    whole = agreement.privacy is not None  # private training answers for its weights, beside sums and moments
+    release = Release(agreement.name, agreement.hash, what, round, cost, today(), rows, whole)
     with lock_file(path):
         budget = read_budget(path)
         if not budget.epsilon and (promised := _promised(agreement)) is not None:

@@ -24,6 +24,9 @@ def release(study: str = "s", rows: range = range(10), mu: float = MU, round: in
     return Release(study, study, "reply", round, Cost(mu), "2024-01-31", hash_rows((x, x), SECRET))
 
 
+TRAINED = release("trained")._replace(cost=Cost(steps=(Steps(1.0, 0.1, 25),)), whole=False)
+
+
 def test_releases_compose_and_stop_at_the_budget() -> None:
     """Four releases of μ are one of 2μ; the fifth would be √5·μ."""
     limit = epsilon_of(1e-5, 2 * MU)
@@ -112,11 +115,24 @@ def test_private_training_counts_against_the_budget_and_survives_the_file(tmp_pa
     assert len(again.charge(release("sums", range(50, 60))).releases) == 5
 
 
-def test_private_training_is_entered_after_a_release_without_noise() -> None:
-    """It answers for its weights alone; the ledger goes on to say that nothing holds for these rows."""
+def test_a_promise_about_what_has_noise_alone_is_entered_after_a_release_without_noise() -> None:
+    """The ledger goes on to say that nothing holds for all that left about these rows."""
     budget = Budget().limit(9.0, 1e-5).charge(release("scaling", mu=math.inf))
-    budget = budget.charge(release("trained")._replace(cost=Cost(steps=(Steps(1.0, 0.1, 25),))))
+    budget = budget.charge(TRAINED)
     assert len(budget.releases) == 2 and budget.spent().epsilon(1e-5) == math.inf
+
+
+def test_a_promise_about_what_has_noise_alone_has_a_budget_after_a_release_without_noise() -> None:
+    """The budget is what one study takes; a second one adds to it, whatever left without noise."""
+    budget = Budget().limit(TRAINED.cost.epsilon(1e-5), 1e-5).charge(release("scaling", mu=math.inf)).charge(TRAINED)
+    assert budget.spent(noisy=True) == TRAINED.cost
+    with pytest.raises(InputError, match="Nothing is sent: ε would become"):
+        budget.charge(TRAINED._replace(agreement="another"))
+
+
+def test_what_a_promise_is_about_survives_the_file(tmp_path: Path) -> None:
+    write_budget(tmp_path / "n.ledger", Budget().limit(9.0, 1e-5).charge(TRAINED).charge(release()))
+    assert [r.whole for r in read_budget(tmp_path / "n.ledger").releases] == [False, True]
 
 
 @pytest.mark.parametrize("steps", ["[[NaN, 0.1, 5]]", "[[1.0, 0.0, 5]]", "[[1.0, 0.1, -5]]", "[[1.0]]"])
