@@ -89,6 +89,7 @@ NIGHT = dataclasses.replace(
 )  # fmt: skip
 SMALL = dataclasses.replace(NIGHT, trajectories=4, steps=100, updates=30, data_steps=20, coreset_steps=20, noises=2)
 PATIENT = dataclasses.replace(SMALL, updates=500)  # as many as Table 2 has
+AVERAGED = dataclasses.replace(SMALL, draws=5, noises=10)  # M and S of Table 2
 SMOKE = dataclasses.replace(
     SMALL, rows=10, trajectories=1, steps=2, interval=1, updates=1, data_steps=1, coreset_steps=1, noises=1
 )
@@ -97,6 +98,8 @@ SIZES = {
     "overnight": Size(100, 100, (8, 16), 128, NIGHT, 200, 2000, co.HMC(1e-3, 1.0, 10, 50, 2, 2, 4), True),
     "evening": Size(30, 50, (8, 16), 64, SMALL, 40, 2000, co.HMC(1e-3, 1.0, 5, 10, 2, 1, 2), False),
     "patient": Size(30, 50, (8, 16), 64, PATIENT, 40, 2000, co.HMC(1e-3, 1.0, 5, 10, 2, 1, 2), False),
+    "averaged": Size(30, 50, (8, 16), 64, AVERAGED, 40, 2000, co.HMC(1e-3, 1.0, 5, 10, 2, 1, 2), False),
+    "wide": Size(30, 50, (32, 64), 128, SMALL, 40, 2000, co.HMC(1e-3, 1.0, 5, 10, 2, 1, 2), False),
     "small": Size(10, 20, (8, 16), 64, SMALL, 40, 2000, co.HMC(1e-3, 1.0, 5, 10, 2, 1, 2), False),
     "smoke": Size(2, 2, (2, 2), 4, SMOKE, 2, 0, co.HMC(1e-3, 1.0, 1, 1, 1, 1, 2), False),
 }
