@@ -1,7 +1,8 @@
 """The tables of FEMNIST in README.md: python experiments/dhondt2024/summary.py FOLDER
 
-FOLDER holds the `--out` folders of `consilience reproduce dhondt2024/table1` and `table9` under these names. Stored
-results and the page are renewed from the trials that are there; means and standard errors over seeds.
+FOLDER holds the `--out` folders of `consilience reproduce dhondt2024/table1`, `table8` and `table9` under these names,
+with trials of any scale. Stored results and the page are renewed from the trials that are there; means and standard
+errors over seeds.
 """
 
 from __future__ import annotations
@@ -15,22 +16,27 @@ from typing import Any
 from consilience.comparison.reproduce import collect, load
 
 HERE = Path("experiments/dhondt2024")
-STORED = {"table1": "small", "table9": "evening"}  # the scale that the page shows
+STORED = {  # what is stored, at which scales
+    "table1": ("small",),
+    "table8": ("evening",),
+    "table9": ("evening", "averaged", "wide", "patient", "overnight"),
+}
+SHOWN = {"table1": "small", "table8": "evening", "table9": "evening"}  # tables of the page, and their scale
 SCORES = ("nll", "accuracy", "ece")
 Values = dict[str, dict[str, dict[str, list[float]]]]  # column → row → score → one value a seed
 
 
-def results(name: str, folder: Path) -> dict[str, Any]:
+def results(name: str, scale: str, folder: Path) -> dict[str, Any]:
     """What is stored of an experiment: its cells, and each seed's scores.
 
     Args:
-        name: `table1` or `table9`.
+        name: `table1`, `table8` or `table9`.
+        scale: At which it ran.
         folder: The `--out` of its run.
 
     Returns:
         JSON, with the seeds that have run.
     """
-    scale = STORED[name]
     experiment = load(f"dhondt2024/{name}")
     per_seed: Values = {}
     seeds: set[int] = set()
@@ -79,6 +85,24 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def one_at_a_time(found: list[dict[str, Any]]) -> str:
+    """What each scale of Table 9 changes: thirty writers, the first seed of each.
+
+    Args:
+        found: What `results` returned, for each scale.
+
+    Returns:
+        Markdown: scores of the plain row and of its bound.
+    """
+    lines = ["| scale | row | NLL | accuracy, % | ECE |", "| --- | --- | ---: | ---: | ---: |"]
+    for each in found:
+        for row, scores in each["per_seed"].get("30 writers", {}).items():
+            if "momentum" not in row:
+                nll, accuracy, ece = (scores[score][0] for score in SCORES)
+                lines.append(f"| `{each['scale']}` | {row} | {nll:.3f} | {100 * accuracy:.1f} | {ece:.3f} |")
+    return "\n".join(lines)
+
+
 def mean_of(values: list[float], digits: int) -> str:
     """Write a mean with its standard error, where there are two seeds or more.
 
@@ -113,9 +137,14 @@ def renew(page: str, name: str, text: str) -> str:
 
 if __name__ == "__main__":
     content = (HERE / "README.md").read_text(encoding="utf-8")
-    for table_name, table_scale in STORED.items():
-        made = results(table_name, Path(sys.argv[1]) / table_name)
-        stored = HERE / "results" / f"{table_name}-{table_scale}.json"
-        stored.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
-        content = renew(content, table_name, table(made))
+    made: dict[str, list[dict[str, Any]]] = {}
+    for table_name, scales in STORED.items():
+        for table_scale in scales:
+            made.setdefault(table_name, []).append(results(table_name, table_scale, Path(sys.argv[1]) / table_name))
+            stored = HERE / "results" / f"{table_name}-{table_scale}.json"
+            stored.write_text(json.dumps(made[table_name][-1], indent=1) + "\n", encoding="utf-8")
+    for table_name, table_scale in SHOWN.items():
+        shown = next(each for each in made[table_name] if each["scale"] == table_scale)
+        content = renew(content, table_name, table(shown))
+    content = renew(content, "one at a time", one_at_a_time(made["table9"]))
     (HERE / "README.md").write_text(content, encoding="utf-8")
