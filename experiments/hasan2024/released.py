@@ -51,7 +51,7 @@ ONE_ROUND_RHO, ONE_ROUND_RATE = 1.0, 0.1  # of FedPA: the defaults, since the sc
 COUNTER_MEANT, BY_DATE, ALL_HOURS, BY_CHANCE = "counter meant", "by date", "all hours", "by chance"
 SETTINGS = {**TABLE2.SETTINGS, "forest_fire": {**TABLE2.SETTINGS["forest_fire"], "epochs": 10, "round": 6}}
 WHOLE_FILE = f"air_quality, {ALL_HOURS}, {BY_CHANCE}"
-VARIANTS = (COUNTER_MEANT, BY_DATE, f"{BY_DATE}, {COUNTER_MEANT}", BY_CHANCE, ALL_HOURS)
+VARIANTS = (ALL_HOURS, BY_CHANCE, COUNTER_MEANT, BY_DATE, f"{BY_DATE}, {COUNTER_MEANT}")
 SAMPLED = ("Mixture", "Product", "β-PredBayes", "D-β-PredBayes", "D-BCM", "EP-MCMC", "EP-MCMC, mean", "FedPA, 1 round")
 COLUMNS = (
     *SETTINGS,
