@@ -19,7 +19,7 @@ from consilience import cli
 pytest_plugins = ["costs"]
 PLOTS = [f"consilience.plots.{name}" for name in ("by_site", "plots", "predictions", "survival_curve", "trends")]
 PLOTS += [f"consilience.report.{name}" for name in ("forest", "prediction_sets", "reproduction_page")]
-RESAMPLED = {"metrics", "scoring", "test_before.py"}  # tests that look at the intervals of scores
+RESAMPLED = {"metrics", "scoring", "compatibility"}  # tests that look at the intervals of scores
 LOOKED_AT = {"report", "experiments", "test_events.py"}  # tests that look at figures
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # a red test stays red; no clock decides
