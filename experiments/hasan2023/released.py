@@ -5,7 +5,7 @@ h = 0 the clients' rows are disjoint. Weight decay acts in the sampler alone, wh
 FedPA of several rounds takes one cycle and two samples a round and remembers the newest six; of one round it follows
 the released recursion. EP-MCMC is the mean of the clients' means; FedProx penalises the norm of every tensor; AdaptFL
 starts at v = 0; FedBE draws with variances for deviations; β is where ten passes of Adam end; students start at a
-client. FedAvg of several rounds carries its momentum.
+client, FedKT's at random. FedAvg of several rounds carries its momentum.
 
 `--scale fedavg` is one-round FedAvg alone, at full settings.
 """
@@ -138,7 +138,7 @@ class Trial:
         return sampler(self.h, rows, rate, epochs, cycles)
 
     def students(self, local: Result) -> None:
-        """Rows whose clients train a point: FedBE, one-shot FL and FedKT, all with students that start at a client."""
+        """Rows whose clients train a point: FedBE and one-shot FL, whose students start at a client, and FedKT."""
         points: Sequence[Point] = [r.payload for r in local.replies]
         ensemble = co.pooling.Ensemble(models=REGRESSION.VarianceForDeviation())
         centre = average(points, torch.ones(len(points)))
@@ -149,7 +149,8 @@ class Trial:
         self.score("FedBE", self.distil.predictive(self.task, student))
         self.add("Oneshot FL", local.pool(co.OneShotFL(distil=self.distil), scored=False))
         voting = dataclasses.replace(local, replies=[r._replace(payload=samples_of(r.payload)) for r in local.replies])
-        self.add("FedKT", voting.pool(co.FedKT(models=1, consistent=False, distil=self.distil), scored=False))
+        fresh = dataclasses.replace(self.distil, start=co.pooling.at_random)
+        self.add("FedKT", voting.pool(co.FedKT(models=1, consistent=False, distil=fresh), scored=False))
 
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
