@@ -140,6 +140,8 @@ if __name__ == "__main__":
     made: dict[str, list[dict[str, Any]]] = {}
     for table_name, scales in STORED.items():
         for table_scale in scales:
+            if not (Path(sys.argv[1]) / table_name / "trials" / table_scale).exists():
+                continue
             made.setdefault(table_name, []).append(results(table_name, table_scale, Path(sys.argv[1]) / table_name))
             stored = HERE / "results" / f"{table_name}-{table_scale}.json"
             stored.write_text(json.dumps(made[table_name][-1], indent=1) + "\n", encoding="utf-8")
