@@ -16,12 +16,11 @@ from typing import Any
 from consilience.comparison.reproduce import collect, load
 
 HERE = Path("experiments/dhondt2024")
-STORED = {  # what is stored, at which scales
+STORED = {  # what is stored, at which scales; the first is that of the page's table
     "table1": ("small",),
     "table8": ("evening",),
     "table9": ("evening", "averaged", "wide", "patient", "overnight"),
 }
-SHOWN = {"table1": "small", "table8": "evening", "table9": "evening"}  # tables of the page, and their scale
 SCORES = ("nll", "accuracy", "ece")
 Values = dict[str, dict[str, dict[str, list[float]]]]  # column → row → score → one value a seed
 
@@ -137,16 +136,15 @@ def renew(page: str, name: str, text: str) -> str:
 
 if __name__ == "__main__":
     content = (HERE / "README.md").read_text(encoding="utf-8")
-    made: dict[str, list[dict[str, Any]]] = {}
     for table_name, scales in STORED.items():
-        for table_scale in scales:
-            if not (Path(sys.argv[1]) / table_name / "trials" / table_scale).exists():
-                continue
-            made.setdefault(table_name, []).append(results(table_name, table_scale, Path(sys.argv[1]) / table_name))
+        folder_of_table = Path(sys.argv[1]) / table_name
+        ran = [scale for scale in scales if (folder_of_table / "trials" / scale).exists()]
+        made = {scale: results(table_name, scale, folder_of_table) for scale in ran}
+        for table_scale, found_here in made.items():
             stored = HERE / "results" / f"{table_name}-{table_scale}.json"
-            stored.write_text(json.dumps(made[table_name][-1], indent=1) + "\n", encoding="utf-8")
-    for table_name, table_scale in SHOWN.items():
-        shown = next(each for each in made[table_name] if each["scale"] == table_scale)
-        content = renew(content, table_name, table(shown))
-    content = renew(content, "one at a time", one_at_a_time(made["table9"]))
+            stored.write_text(json.dumps(found_here, indent=1) + "\n", encoding="utf-8")
+        if scales[0] in made:
+            content = renew(content, table_name, table(made[scales[0]]))
+        if len(made) > 1:
+            content = renew(content, "one at a time", one_at_a_time([*made.values()]))
     (HERE / "README.md").write_text(content, encoding="utf-8")
