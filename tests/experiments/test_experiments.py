@@ -217,3 +217,20 @@ def test_a_released_client_carries_its_momentum_from_round_to_round(rounds: int)
             optimiser.step()
     for name, leaf in network.state_dict().items():
         torch.testing.assert_close(result.state.posterior.params[name], leaf, atol=1e-5, rtol=1e-4)
+
+
+def test_fedkt_alone_starts_its_student_at_random_as_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The released programs of FedBE and one-shot FL set the student to a client, FedKT's sets nothing."""
+    released = module("hasan2023/released")
+    sites = co.datasets.moons(n=60).split(co.splits.iid(), sites=2, test=0.2, inputs=10, seed=0)
+    trial = object.__new__(released.Trial)
+    trial.task, trial.sites, trial.seed, trial.values = co.classification(co.models.linear(2, 2)), sites, 0, {}
+    trial.distil = co.pooling.Distil(co.SGD(0.1, epochs=1), start=co.pooling.at_client)
+    local = co.run(co.FedAvg(co.SGD(0.1, epochs=1)), trial.task, sites, rounds=1, seed=0, scored=False)
+    starts = {}
+    monkeypatch.setattr(released.Trial, "score", lambda self, row, model: None)
+    monkeypatch.setattr(released.Trial, "add", lambda self, row, r: starts.update({row: r.method.distil.start}))
+
+    trial.students(local)
+
+    assert starts == {"Oneshot FL": co.pooling.at_client, "FedKT": co.pooling.at_random}
