@@ -40,14 +40,14 @@ def describe(
     data_dir: DataDir_ = None,
     reading: ReadingOptions,
 ) -> None:
-    """Show counts, means, deviations, quartiles and gaps of the training rows, by site and over all."""
+    """Show counts, means, SDs, quartiles and missing values of all rows, by site and over all."""
     from consilience.runs.recipe import Recipe
     from consilience.summaries.table import table_one
 
     check_applies(ctx)
     read = reading.read(target)
     rows = Recipe("", data=data, target=read.target, sites=sites, split=split, seed=seed, data_dir=data_dir)
-    recipe = dataclasses.replace(rows, calibration=0, reading=read.reading)
+    recipe = dataclasses.replace(rows, calibration=0, test=0, reading=read.reading)
     table = table_one(recipe.build_sites(), smallest)
     _write(table, read.target or data, csv_, html_)
     _show(table)
@@ -101,4 +101,5 @@ def _show(table: TableOne) -> None:
     for line in table.lines():
         listing.add_row(*line)
     out.print(listing)
-    say(f"Counts from 1 to {table.smallest - 1}, and what would give them away by subtraction, are withheld.")
+    for note in table.notes:
+        say(note)

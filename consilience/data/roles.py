@@ -46,17 +46,19 @@ def hold_out(rows: Rows, share: float, key: Key) -> tuple[Rows, Rows]:
 
     Args:
         rows: All rows.
-        share: Between 0 and 1; of a site with two rows or more, one at least goes either way.
+        share: Below 1; 0 holds nothing out. Of a site with two rows or more, one at least goes either way otherwise.
         key: For what is drawn.
 
     Returns:
         The rows to train on and the rows to test on.
 
     Raises:
-        InputError: `share` is not between 0 and 1.
+        InputError: `share` is not from 0 to below 1.
     """
-    if not 0 < share < 1:
-        raise InputError(f"test={share} is not a share between 0 and 1: try test=0.2.")
+    if not 0 <= share < 1:
+        raise InputError(f"test={share} is not a share from 0 to below 1: try test=0.2.")
+    if not share:
+        return rows, rows.take(torch.zeros(0, dtype=torch.int64))
     group = rows.site
     if group is None:
         group = torch.zeros(len(rows.y), dtype=torch.int64)

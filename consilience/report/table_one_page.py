@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from consilience.report.page import Cell, render
-from consilience.summaries.summary import BINS
 from consilience.summaries.table import TableOne
 from consilience.version import __version__
 
@@ -29,7 +28,7 @@ def table_one_page(table: TableOne, title: str) -> str:
         alerts=[],
         scores={},
         tables=[{"title": "Columns by site", "heads": heads, "rows": rows}],
-        notes=notes(table),
+        notes=table.notes,
         caution="",
         pictures=[],
         answers=[],
@@ -38,24 +37,6 @@ def table_one_page(table: TableOne, title: str) -> str:
         details=[],
         version=__version__,
     )
-
-
-def notes(table: TableOne) -> list[str]:
-    """Say how the numbers came about.
-
-    Args:
-        table: The table.
-
-    Returns:
-        Sentences.
-    """
-    return [
-        f"Counts from 1 to {table.smallest - 1} are withheld, and with them others that would give them away by "
-        "subtraction; ≥ marks a sum in which withheld counts are missing.",
-        f"Quartiles are read off {BINS} bins of equal width over the agreed range of a column, as if values lay evenly "
-        "within a bin.",
-        "Where few values are missing, a mean is rounded so that it does not tell how many.",
-    ]
 
 
 def _cell(text: str) -> Cell:

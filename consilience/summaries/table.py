@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +15,7 @@ from consilience.data.sites import Sites
 from consilience.effects.spreadsheets import inert
 from consilience.errors import InputError
 from consilience.summaries.summary import BINS, WITHHELD, Summary, summarise
-from consilience.summaries.variables import Variable, columns_of, variables_of
+from consilience.summaries.variables import Variable, all_rows, columns_of, variables_of
 
 OVERALL = "all"
 QUARTILES = {"first quartile": 0.25, "median": 0.5, "third quartile": 0.75}
@@ -30,7 +30,9 @@ class Entry(NamedTuple):
         statistic: count, mean, deviation, median, first quartile, third quartile or rows.
         site: Whose it is; `all` for the sites together.
         value: The number; None where it is withheld or not known.
-        at_least: Whether it is a sum in which withheld counts are missing.
+        at_least: Whether sites that withhold theirs are missing in it: a count is at least as large, and any other
+            number is of the sites that show theirs.
+        within: How far a quartile that was read off bins may be from that of the rows; 0 where a number is exact.
     """
 
     column: str
@@ -39,6 +41,7 @@ class Entry(NamedTuple):
     site: str
     value: float | None
     at_least: bool = False
+    within: float = 0.0
 
 
 Found: TypeAlias = Mapping[tuple[str, str, str, str], Entry]
@@ -124,13 +127,38 @@ class TableOne:
                 if variable.unit:
                     unit = f", {variable.unit}"
                 means = [self._spread(found, name, place) for place in places]
-                rows.append([f"{name}{unit}: mean (deviation)", *means])
-                rows.append([f"{name}{unit}: median (quartiles)", *(self._middle(found, name, p) for p in places)])
+                rows.append([f"{name}{unit}: mean (SD)", *means])
+                if (name, "", "median", OVERALL) in found:
+                    middles = [self._middle(found, name, place) for place in places]
+                    rows.append([f"{name}{unit}: median (quartiles)", *middles])
             for level in (*variable.levels, "missing"):
                 cells = [self._share(found, name, level, place) for place in places]
                 if level != "missing" or any(cell not in ("0", "≥ 0") for cell in cells):
                     rows.append([f"{name}: {level}", *cells])
         return rows
+
+    @property
+    def notes(self) -> list[str]:
+        """What has to be known to read the table: sentences, none where nothing is withheld or approximate."""
+        notes = []
+        if self.smallest > 1:
+            notes.append(
+                f"{_small_counts(self.smallest)} are withheld, with others that would give them away by subtraction."
+            )
+        if any(entry.at_least for entry in self.entries if entry.statistic == "count"):
+            notes.append("≥: sites that withhold their count are not in the sum.")
+        if any(entry.at_least and entry.value is not None for entry in self.entries if entry.statistic != "count"):
+            notes.append("*: without the sites that withhold theirs.")
+        if any(entry.within for entry in self.entries):
+            notes.append(
+                f"≈: quartiles are read off {BINS} bins of equal width over a column's agreed range. ?: a quartile in "
+                "bins that were merged, as few rows are in them, is withheld."
+            )
+        if any(entry.value is None and entry.level == "missing" for entry in self.entries):
+            notes.append(
+                "Where the number of missing values is withheld, a mean is rounded so that it does not tell it."
+            )
+        return notes
 
     def __str__(self) -> str:
         """The table for people, in aligned columns."""
@@ -153,26 +181,68 @@ class TableOne:
     def _share(self, found: Found, name: str, level: str, place: str) -> str:
         entry = found[name, level, "count", place]
         rows = found["", "", "rows", place].value
-        if not entry.value or not rows:
+        if not entry.value or not rows or entry.at_least:  # no share is known of what may be more
             return self._count(entry)
         return f"{self._count(entry)} ({100 * entry.value / rows:.0f} %)"
 
     def _spread(self, found: Found, name: str, place: str) -> str:
-        mean = found[name, "", "mean", place].value
-        deviation = found[name, "", "deviation", place].value
-        if mean is None or deviation is None:
+        mean = found[name, "", "mean", place]
+        deviation = found[name, "", "deviation", place]
+        if mean.value is None or deviation.value is None:
             return "withheld"
-        return f"{mean:.4g} ({deviation:.3g})"
+        return f"{_short(mean.value, 4)} ({_short(deviation.value, 3)}){_mark(mean)}"
 
     def _middle(self, found: Found, name: str, place: str) -> str:
-        first, middle, third = (found[name, "", statistic, place].value for statistic in QUARTILES)
-        if first is None or middle is None or third is None:
+        first, middle, third = (found[name, "", statistic, place] for statistic in QUARTILES)
+        if middle.value is None:
             return "withheld"
-        return f"{middle:.4g} ({first:.4g} to {third:.4g})"
+        about = ""
+        if middle.within:
+            about = "≈ "
+        return f"{about}{_digits(middle)} ({_digits(first)} to {_digits(third)}){_mark(middle)}"
+
+
+def _mark(entry: Entry) -> str:
+    """What stands behind a number that some sites are missing in."""
+    if entry.at_least:
+        return " *"
+    return ""
+
+
+def _short(value: float, digits: int) -> str:
+    """A number with so many digits, and all of those before the point."""
+    if 10**digits <= abs(value) < 1e12:
+        return f"{value:.0f}"
+    return f"{value:.{digits}g}"
+
+
+def _digits(entry: Entry) -> str:
+    """A quartile with the digits that are known."""
+    if entry.value is None:
+        return "?"
+    if not entry.within:
+        return _short(entry.value, 4)
+    decimals = max(0, -math.floor(math.log10(_step(entry.within))))
+    return f"{entry.value:.{decimals}f}"
+
+
+def _small_counts(smallest: int) -> str:
+    """Which counts are withheld."""
+    if smallest == 2:
+        return "Counts of 1"
+    return f"Counts from 1 to {smallest - 1}"
+
+
+def _step(width: float) -> float:
+    """The place of the last digit that may be shown: that of the first digit of half a bin."""
+    return float(10.0 ** math.floor(math.log10(width / 2)))
 
 
 def table_one(sites: Sites, smallest: int = 10) -> TableOne:
-    """Describe the training rows of a simulation as sites of a study would describe theirs.
+    """Describe the rows of a simulation, whatever their role, as sites of a study would describe theirs.
+
+    Rows that the server has are at no site, and not described. Quartiles are those of the rows, as nothing has to leave
+    a site for them; counts and means are withheld as in a study.
 
     Args:
         sites: The sites with their rows.
@@ -185,10 +255,33 @@ def table_one(sites: Sites, smallest: int = 10) -> TableOne:
         InputError: Rows are images, or a site has too few.
     """
     variables = variables_of(sites)
-    summaries = {}
-    for name, part in zip(sites.names, sites.train, strict=True):
-        summaries[name] = summarise(variables, columns_of(sites, part), smallest)
-    return combine(variables, summaries, smallest)
+    columns = {name: columns_of(sites, part) for name, part in zip(sites.names, all_rows(sites), strict=True)}
+    summaries = {name: summarise(variables, part, smallest) for name, part in columns.items()}
+    table = combine(variables, summaries, smallest)
+    entries = [entry for entry in table.entries if entry.statistic not in QUARTILES]
+    for j, variable in enumerate(variables):
+        if not variable.levels:
+            values = {name: part[j].values[~part[j].gaps].numpy() for name, part in columns.items()}
+            shown = {name: own for name, own in values.items() if int(summaries[name].told[j])}
+            entries += _exact_quartiles(variable.name, shown, list(columns))
+    return replace(table, entries=tuple(entries))
+
+
+def _exact_quartiles(name: str, values: Mapping[str, Any], sites: Sequence[str]) -> list[Entry]:
+    """Quartiles of the values themselves; none of a column with two values, whose mean says it all."""
+    whole = np.concatenate([np.zeros(0), *values.values()])
+    if len(np.unique(whole)) <= 2:
+        return []
+    entries = []
+    for statistic, share in QUARTILES.items():
+        found = float(np.quantile(whole, share))
+        entries.append(Entry(name, "", statistic, OVERALL, found, len(values) < len(sites)))
+        for site in sites:
+            own = None
+            if site in values:
+                own = float(np.quantile(values[site], share))
+            entries.append(Entry(name, "", statistic, site, own))
+    return entries
 
 
 def combine(variables: Sequence[Variable], summaries: Mapping[str, Summary], smallest: int) -> TableOne:
@@ -260,35 +353,62 @@ def _moments(name: str, j: int, parts: Mapping[str, Summary]) -> list[Entry]:
     return entries
 
 
+class _Curve(NamedTuple):
+    """How many values lie up to each edge of the bins, as far as it is shown.
+
+    Attributes:
+        least: At least so many, [BINS + 1].
+        most: At most so many, [BINS + 1].
+        between: Where these differ, a straight line between the edges that are shown, [BINS + 1].
+    """
+
+    least: Any
+    most: Any
+    between: Any
+
+
 def _quartiles(variable: Variable, j: int, parts: Mapping[str, Summary]) -> list[Entry]:
-    """Quartiles between the edges of the bins, as if values lay evenly there."""
+    """Quartiles from the counts in bins; none of a column whose values all lie in the first and the last bin."""
     edges = np.linspace(variable.low, variable.high, BINS + 1)
     curves = {}
     for site, part in parts.items():
         counts = part.cumulative[j].numpy()
         shown = counts != WITHHELD
         if shown.any():
-            curves[site] = np.interp(edges, edges[shown], counts[shown])
-    entries = []
+            places = np.flatnonzero(shown)
+            least = counts[places[np.searchsorted(places, np.arange(BINS + 1), "right") - 1]]
+            most = counts[places[np.searchsorted(places, np.arange(BINS + 1))]]
+            curves[site] = _Curve(least, most, np.interp(edges, edges[shown], counts[shown]))
+    if curves and all(curve.between[1] == curve.between[-2] for curve in curves.values()):
+        return []
     whole = None
     if curves:
-        whole = np.sum(list(curves.values()), 0)
+        whole = _Curve(*(np.sum(leaves, 0) for leaves in zip(*curves.values(), strict=True)))
+    width = (variable.high - variable.low) / BINS
+    entries = []
     for statistic, share in QUARTILES.items():
-        entries.append(
-            Entry(variable.name, "", statistic, OVERALL, _quantile(edges, whole, share), len(curves) < len(parts))
-        )
+        partial = len(curves) < len(parts)
+        value = _quantile(edges, whole, share)
+        entries.append(Entry(variable.name, "", statistic, OVERALL, value, partial, width))
         for site in parts:
-            entries.append(Entry(variable.name, "", statistic, site, _quantile(edges, curves.get(site), share)))
+            value = _quantile(edges, curves.get(site), share)
+            entries.append(Entry(variable.name, "", statistic, site, value, within=width))
     return entries
 
 
-def _quantile(edges: Any, curve: Any, share: float) -> float | None:
-    """Where a cumulative count first reaches a share of its total; straight lines between the edges."""
-    if curve is None or curve[-1] <= 0:
+def _quantile(edges: Any, curve: _Curve | None, share: float) -> float | None:
+    """Where a share of the values lies, on a straight line within its bin; None where the bin is not known.
+
+    It lies above every edge that fewer values than that are up to, and at or below the first that as many are.
+    """
+    if curve is None or curve.most[-1] <= 0:
         return None
-    goal = share * curve[-1]
-    i = int(np.searchsorted(curve, goal))
-    if i == 0:
-        return float(edges[0])
-    low, high = curve[i - 1], curve[i]
-    return float(edges[i - 1] + (edges[i] - edges[i - 1]) * (goal - low) / (high - low))
+    goal = share * curve.most[-1]
+    last = int(np.searchsorted(curve.least, goal))
+    first = int(np.searchsorted(curve.most, goal))
+    if first != last:
+        return None
+    low, high = curve.between[last - 1], curve.between[last]
+    found = edges[last - 1] + (edges[last] - edges[last - 1]) * (goal - low) / (high - low)
+    step = _step(float(edges[1] - edges[0]))
+    return float(round(float(found) / step) * step)
