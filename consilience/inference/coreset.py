@@ -15,7 +15,7 @@ from torch import Tensor
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.inference.pseudo_rows import initial, starts
+from consilience.inference.pseudo_rows import drawn, initial, starts
 from consilience.key import Key
 from consilience.parties import Client
 from consilience.payload import Coreset
@@ -49,7 +49,7 @@ class BPCfKL:
     """Move K pseudo-rows until their posterior resembles that of the client's rows: KL(p(θ|D) ‖ q(θ|C)) downhill.
 
     1   R trajectories of T steps on U/n, from starts that all clients share; weights are kept at intervals
-    2   C ← inputs around the mean of the client's; labels by their frequency, or the mean target
+    2   C ← inputs around the mean of the client's; labels by their frequency, or the mean target (or rows of its own)
         for each update
     3       draw M of the kept weights;  θ_D ← those L_D steps later on the same trajectory
     4       θ_C ← L_C steps on the coreset's own U/n, from the weights drawn
@@ -79,6 +79,8 @@ class BPCfKL:
         momentum: m, the share of the last step that goes on; 0.5 in the reference
         mean: whether steps are along the mean over the K rows; False: along their sum, K times as far, as runs made
             before had it
+        own: whether line 2 begins at rows of the client's own, as Algorithm 2 may be read and the reference does by
+            default; what is sent may then show them
     """
 
     rows: int = 10
@@ -99,6 +101,7 @@ class BPCfKL:
     memory: float = 1e9
     momentum: float = dataclasses.field(default=0.5, metadata={"added": True, "before": 0.0})
     mean: bool = dataclasses.field(default=True, metadata={"added": True, "before": False})
+    own: bool = dataclasses.field(default=False, metadata={"added": True})
 
     def abridge(self) -> BPCfKL:
         """Take one step everywhere; see `consilience.settings.abridge`."""
@@ -140,7 +143,7 @@ class BPCfKL:
         check_exact(task, "A coreset")
         data = client.data
         weights, spacing = self.pretrain(task, seed, client)  # 1
-        first = initial(task, data, self.rows, self.spread, client.key.fold(1))  # 2
+        first = self.begin(task, data, client.key.fold(1))  # 2
         coreset = first
         velocity = still(first)
         scale = torch.ones_like(data.size)
@@ -168,6 +171,21 @@ class BPCfKL:
             scale = torch.where(away, 0.5 * scale, scale)
             halved = halved + away.to(halved)
         return Learned(coreset, halved, nearness(coreset, data))
+
+    def begin(self, task: Task, data: Data, key: Key) -> Coreset:
+        """Return the first pseudo-rows.
+
+        Args:
+            task: which says how many classes there are
+            data: the client's rows
+            key: for what is drawn
+
+        Returns:
+            The first coreset.
+        """
+        if self.own:
+            return drawn(data, self.rows, key)
+        return initial(task, data, self.rows, self.spread, key)
 
     def pretrain(self, task: Task, seed: Tensor, client: Client) -> tuple[Tensor, int]:
         """Train on the client's rows from R starts and keep weights along the way.

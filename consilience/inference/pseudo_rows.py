@@ -32,6 +32,22 @@ def starts(task: Task, seed: Tensor, count: int) -> Tensor:
         return torch.stack([tree.ravel(task.init(Key(seed).fold(r)).params) for r in range(count)])
 
 
+def drawn(data: Data, rows: int, key: Key) -> Coreset:
+    """A client's own rows, drawn without replacement, labels and all; drawn rows again where there are too few.
+
+    Args:
+        data: the client's rows
+        rows: K, how many rows
+        key: for the draw
+
+    Returns:
+        The first coreset; each of its rows counts n/K.
+    """
+    order = key.order(data.w)  # rows that only fill up come last
+    chosen = order[torch.arange(rows, device=order.device) % (data.w > 0).sum()]
+    return Coreset(data.x[chosen], data.y[chosen].clone(), (data.size / rows).expand(rows).clone())
+
+
 def initial(task: Task, data: Data, rows: int, spread: float, key: Key) -> Coreset:
     """Inputs z ~ N(x̄, spread²); labels in turn, the most frequent first; for regression the mean target (§3.3).
 

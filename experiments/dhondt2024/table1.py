@@ -7,6 +7,10 @@ LEAF's, inverted (white on black) as FedJAX's loader, on which the paper is buil
 
 Table 2's "prior precision / regularization" 1e-2 has two readings, a column each: −log p(θ)/n beside the mean loss,
 with n the rows of whoever trains, and weight decay on the mean loss itself. The second concerns BPC-FL alone.
+
+Two more things that the text leaves open are columns of Table 9: pseudo-rows that begin at rows of the writer's own
+(Algorithm 2, line 4; §3.3 has noise around the mean), and weights that begin as FedJAX's do. The row of real rows is
+the former with no update: what the server makes of as many rows that nobody learned.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from consilience.metrics.communication import Curve, bytes_sent, bytes_to_reach,
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn
 from consilience.parties import Client
-from consilience.posterior import Posterior, Samples
+from consilience.posterior import Point, Posterior, Samples
 from consilience.prior import Flat, Isotropic
 from consilience.runs.result import Result
 from consilience.tilt import decay
@@ -43,6 +47,8 @@ from consilience.training.kernels import Optimise
 
 ALL_ROWS = 10_000  # more than a writer has
 DECAY = "decay 0.01"
+OWN, HAIKU = "own rows", "haiku"  # where pseudo-rows and weights begin
+REAL = "real rows, as many, the server's SGD"
 WITH_MOMENTUM = "BPC-FL + SGD, momentum 0.9"
 
 
@@ -64,6 +70,21 @@ class Iterates:
         kernel = Optimise(Descent(self.rate, self.momentum), constant, 1.0)
         last = keep_after_burn_in(self.steps, max(self.steps - 10, 0), 1)
         return sample(task, start, client, kernel, self.steps, ALL_ROWS, last)
+
+
+class HaikuTask(co.Task):
+    """Weights that begin as haiku's, on which FedJAX is built: normal, 1/√fan-in, cut off at twice that; biases 0."""
+
+    def init(self, key: Key) -> Point:
+        """Draw fresh weights from the key."""
+        generator = key.generator()
+        params = super().init(key).params
+        for leaf in params.values():
+            leaf.zero_()
+            if leaf.ndim > 1:
+                deviation = leaf[0].numel() ** -0.5
+                nn.init.trunc_normal_(leaf, 0.0, deviation, -2 * deviation, 2 * deviation, generator=generator)
+        return Point(params)
 
 
 class Size(NamedTuple):
@@ -136,10 +157,14 @@ def prepare(writers: int, unseen: int, seed: int, data_dir: str | None) -> tuple
 
 
 def regularised(size: Size, column: str) -> co.Task:
-    """The task with Table 2's 1e-2 as a prior's precision, or as weight decay where the column says so."""
+    """The task with Table 2's 1e-2 as a prior's precision, or as weight decay, and with haiku's weights, where the
+    column says so."""
     if column.endswith(DECAY):
         return co.classification(network(size), prior=Flat()).tilted(decay(1e-2))
-    return co.classification(network(size), prior=Isotropic(100.0))
+    task = co.classification(network(size), prior=Isotropic(100.0))
+    if column.endswith(HAIKU):
+        return HaikuTask(**{field.name: getattr(task, field.name) for field in dataclasses.fields(task)})
+    return task
 
 
 def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
@@ -217,13 +242,20 @@ def pseudocoresets(
         warnings.simplefilter("ignore")
         rows = len(sites) * size.learn.rows
         method = co.CoresetFL(size.learn, descent(size, rows))
+        still = co.CoresetFL(unlearned(size.learn), descent(size, rows))
         first = co.run(method, task, sites, seed=seed, engine="parallel", out=folder)
         return {
             "BPC-FL + SGD": first,
+            REAL: co.run(still, task, sites, seed=seed, engine="parallel"),
             WITH_MOMENTUM: first.pool(co.CoresetFL(size.learn, descent(size, rows, 0.9))),
             "BPC-FL + Adam": first.pool(co.CoresetFL(size.learn, co.Adam(1e-2, passes(size, rows), 100))),
             "BPC-FL + HMC": first.pool(co.CoresetFL(size.learn, size.hmc)),
         }
+
+
+def unlearned(learn: BPCfKL) -> BPCfKL:
+    """Pseudo-rows that begin at rows of the writer's own and stay there."""
+    return dataclasses.replace(learn, own=True, updates=0, trajectories=1, steps=1, interval=1, data_steps=1)
 
 
 def score_unseen(result: Result, others: Data) -> dict[str, float | None]:

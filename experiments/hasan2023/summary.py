@@ -19,8 +19,8 @@ from consilience.metrics.paired import difference
 
 PAGE, BEGIN = Path("experiments/hasan2023/README.md"), "<!-- tables: summary.py -->"
 RESULTS = Path("experiments/hasan2023/results")
-EXPERIMENT = load("hasan2023/accuracy")
-COLUMNS = EXPERIMENT.columns
+ACCURACY = load("hasan2023/accuracy")
+COLUMNS = ACCURACY.columns
 SHARED = module("evidence/summary")
 CALIBRATED = (
     "BCM",
@@ -43,14 +43,14 @@ PAIRS += [("β", "Oneshot FL"), ("β", "Server only, all labels"), ("D β", "Fed
 
 def cells(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """(row, column) → ours, its error, the paper's; one entry a cell that has trials."""
-    results_by_cell = collect("hasan2023/accuracy", EXPERIMENT, range(1000), "full", folder)["cells"]
+    results_by_cell = collect("hasan2023/accuracy", ACCURACY, range(1000), "full", folder)["cells"]
     return {(c["row"], c["column"]): c for c in results_by_cell if c["ours"] is not None}
 
 
 def accuracies(results_by_cell: dict[tuple[str, str], dict[str, Any]]) -> str:
     """Ours ± its standard error (the paper's)."""
     body = []
-    for row in dict.fromkeys([*(EXPERIMENT.paper or {}), *(row for row, _ in results_by_cell)]):
+    for row in dict.fromkeys([*(ACCURACY.paper or {}), *(row for row, _ in results_by_cell)]):
         if not row.endswith("tempered"):  # which changes no class
             body.append([row, *(format_cell(results_by_cell.get((row, column))) for column in COLUMNS)])
     return str(SHARED.lines(["accuracy, % (paper)", *headings(results_by_cell)], body))
@@ -70,7 +70,7 @@ def format_cell(cell: dict[str, Any] | None) -> str:
 
 def distances(results_by_cell: dict[tuple[str, str], dict[str, Any]]) -> str:
     """Ours minus the paper's in standard errors of the difference."""
-    rows = [[row, *(away(results_by_cell.get((row, column))) for column in COLUMNS)] for row in EXPERIMENT.paper or {}]
+    rows = [[row, *(away(results_by_cell.get((row, column))) for column in COLUMNS)] for row in ACCURACY.paper or {}]
     return str(SHARED.lines(["", *COLUMNS], rows))
 
 
@@ -165,7 +165,7 @@ def released(results_by_cell: dict[tuple[str, str], dict[str, Any]]) -> str:
     before = {(c["row"], c["column"]): c["ours"] for c in shuffled}
     columns = [c for c in COLUMNS if any(column == c for _, column in results_by_cell)]
     body = []
-    for row in dict.fromkeys([*(EXPERIMENT.paper or {}), *(row for row, _ in results_by_cell)]):
+    for row in dict.fromkeys([*(ACCURACY.paper or {}), *(row for row, _ in results_by_cell)]):
         cells = [(results_by_cell.get((row, column)), before.get((row, column))) for column in columns]
         body.append([row, *(format_released(cell, old) for cell, old in cells)])
     return str(SHARED.lines(["accuracy, % as released [shuffled] (paper), seeds, distance", *columns], body))

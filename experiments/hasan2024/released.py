@@ -10,7 +10,8 @@ round to round. AdaptFL starts at v = 0, FedBE draws with variances for deviatio
 Further columns are air quality with the counter as it was meant, with the sites cut by date, and with all 9 357 hours:
 the loader's comment counts 7 485 and 1 872 rows, which is the file before hours without a target were dropped. Columns
 'by chance' cut the rows as they come from the random split that gives the server its fifth, without sorting them first;
-the thesis's Table 3.2 is held against those, and its EP-MCMC against the mean of the clients' means alone.
+the thesis's Table 3.2 is held against those, and its EP-MCMC against the mean of the clients' means alone. The last
+reading of air quality leaves out the hours in which the sensors were silent and sorts by C6H6.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from consilience.posterior import Point, Posterior, Samples, average, centre, sa
 from consilience.predictive import Distribution, Normal
 from consilience.prior import Flat
 from consilience.runs.result import Result
-from consilience.splits.labels import iid
+from consilience.splits.labels import iid, sorted_feature
 from consilience.splits.split import Rows, Split
 from consilience.splits.text import parse
 from consilience.training import AdamSteps, Descent
@@ -49,13 +50,18 @@ CLIENTS, BATCH, FRICTION, DECAY = TABLE2.CLIENTS, TABLE2.BATCH, TABLE2.FRICTION,
 DRAWS = 10  # of EP-MCMC
 ONE_ROUND_RHO, ONE_ROUND_RATE = 1.0, 0.1  # of FedPA: the defaults, since the script sets neither
 COUNTER_MEANT, BY_DATE, ALL_HOURS, BY_CHANCE = "counter meant", "by date", "all hours", "by chance"
+SENSORS_ON, BY_BENZENE = "sensors on", "by C6H6"
 SETTINGS = {**TABLE2.SETTINGS, "forest_fire": {**TABLE2.SETTINGS["forest_fire"], "epochs": 10, "round": 6}}
 WHOLE_FILE = f"air_quality, {ALL_HOURS}, {BY_CHANCE}"
+MEASURED = (
+    f"air_quality, {SENSORS_ON}, {BY_BENZENE}"  # fixed after two seeds of six combinations; scored on other seeds
+)
 VARIANTS = (ALL_HOURS, BY_CHANCE, COUNTER_MEANT, BY_DATE, f"{BY_DATE}, {COUNTER_MEANT}")
 SAMPLED = ("Mixture", "Product", "β-PredBayes", "D-β-PredBayes", "D-BCM", "EP-MCMC", "EP-MCMC, mean", "FedPA, 1 round")
 COLUMNS = (
     *SETTINGS,
     WHOLE_FILE,
+    MEASURED,
     *(f"{name}, {BY_CHANCE}" for name in SETTINGS if name != "air_quality"),
     *(f"air_quality, {variant}" for variant in VARIANTS),
 )
@@ -152,8 +158,12 @@ def prepare(column: str, seed: int, data_dir: str | None) -> tuple[co.Sites, Dat
     file = "hasan2023"
     if ALL_HOURS in variants:
         file = "hasan2023_all_hours"
+    if SENSORS_ON in variants:
+        file = "hasan2023_sensors_on"
     rows = datasets.load(f"{name}@{file}", data_dir)
     split: Split = parse("sorted_feature")
+    if BY_BENZENE in variants:
+        split = sorted_feature(rows.feature_names.index("C6H6(GT)"))
     if BY_DATE in variants:
         split = InFileOrder()
     if BY_CHANCE in variants:

@@ -18,7 +18,12 @@ RESULTS = Path("experiments/hasan2024/results/released.json")
 MSE = Path("experiments/hasan2023/results/regression_released.json")
 RELEASED = module("hasan2024/released")
 SHARED = module("evidence/summary")
-AIR = ["air_quality", *(f"air_quality, {variant}" for variant in RELEASED.VARIANTS), RELEASED.WHOLE_FILE]
+AIR = [
+    "air_quality",
+    *(f"air_quality, {variant}" for variant in RELEASED.VARIANTS),
+    RELEASED.WHOLE_FILE,
+    RELEASED.MEASURED,
+]
 
 Cells = dict[tuple[str, str], dict[str, Any]]
 
@@ -68,6 +73,6 @@ Air quality again:
 
 if __name__ == "__main__":
     for name, path in (("hasan2024/released", RESULTS), ("hasan2023/regression_released", MSE)):
-        results = collect(name, load(name), range(10), "full", Path(sys.argv[1]))
+        results = collect(name, load(name), range(20), "full", Path(sys.argv[1]))
         path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     PAGE.write_text(SHARED.between(PAGE.read_text(), BEGIN, page(read_cells(RESULTS))))

@@ -301,6 +301,8 @@ def test_all_hours_of_air_quality_are_there_on_request() -> None:
     assert (len(air.y), len(air.y_test)) == (7485, 1872)  # as the loader of Hasan et al. 2024 comments
     y = everything(air)[1]
     assert int((y == y.min()).sum()) == 9357 - 7674  # hours whose target is −200
+    measured = air_quality(variant="hasan2023_sensors_on")
+    assert len(everything(measured)[1]) == 7344  # known CO in the file, and C6H6 other than −200
     with pytest.raises(InputError, match="no variant"):
         datasets.load("wine@hasan2023_all_hours")
 

@@ -81,6 +81,7 @@ def test_the_first_scale_is_the_whole_experiment_unless_that_takes_days() -> Non
     shorter = {"hasan2023/larger": "quick", "oneshot/fusefl": "small"}
     for name in names():
         assert load(name).scales[0] == shorter.get(name, "full"), name
+        assert not name.endswith("/summary"), name  # what writes a page is no experiment
 
 
 def test_many_rounds_are_five_on_letters_and_ten_on_photographs() -> None:

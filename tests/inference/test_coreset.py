@@ -20,7 +20,7 @@ from consilience.errors import InputError
 from consilience.formats.settings import describe, restore
 from consilience.inference import BPCfKL, Inference
 from consilience.inference.coreset import contrast, departure, still
-from consilience.inference.pseudo_rows import initial
+from consilience.inference.pseudo_rows import drawn, initial
 from consilience.key import Key
 from consilience.parties import Client, Received, Server
 from consilience.payload import Coreset
@@ -349,3 +349,25 @@ def test_rows_that_differ_at_the_server_alone_learn_their_coresets_once() -> Non
     assert one.replies[0].payload.coreset.x is other.replies[0].payload.coreset.x  # handed on, not learned again
     assert one.metrics != other.metrics
     assert other.metrics == co.run(methods[1], task, sites, seed=3).metrics
+
+
+def test_a_coreset_can_begin_at_rows_of_the_clients_own() -> None:
+    _, data = conjugate(12, 0)
+    filled = Data(*(torch.cat([leaf, torch.zeros_like(leaf[:5])]) for leaf in data))  # five rows of padding
+
+    few, many = (drawn(filled, rows, Key(4)) for rows in (7, 30))
+
+    pairs = {(*x.tolist(), float(y)) for x, y in zip(data.x, data.y, strict=True)}
+    for coreset in (few, many):
+        assert {(*x.tolist(), float(y)) for x, y in zip(coreset.x, coreset.y, strict=True)} <= pairs
+        assert float(coreset.w.sum()) == pytest.approx(12)
+    assert len(few.x.unique(dim=0)) == 7 and len(many.x.unique(dim=0)) == 12  # none twice before each was drawn
+
+
+def test_without_updates_a_coreset_stays_where_it_begins() -> None:
+    (task, data), learn = conjugate(12, 0), BPCfKL(rows=4, trajectories=1, steps=1, data_steps=1, updates=0, own=True)
+
+    learned = learn.learn(task, SEED, Client(data, (), Key(5)))
+
+    assert torch.equal(learned.coreset.x, drawn(data, 4, Key(5).fold(1)).x)
+    assert int(learned.near.copies) > 0  # and what is sent says that it shows rows
