@@ -18,7 +18,7 @@ test: .venv/.ready      ## the fast suite
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not flower"
 
 test-slow: .venv/.ready ## reproductions that take minutes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
 test-flower: .venv/.ready ## Flower for real: Ray, TLS, processes that die; needs leave to make a network namespace
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[flower]"

@@ -12,7 +12,7 @@ from consilience.comparison.outcomes import Outcome
 from consilience.data.sites import Sites
 from consilience.errors import InputError
 from consilience.formats.settings import describe
-from consilience.formats.typed import matches, restore_fields
+from consilience.formats.typed import Rows, Share, Size, matches, restore_fields
 from consilience.method import group, name
 from consilience.metrics.communication import SUMS, Curve, curve
 from consilience.runs.store import FORMAT, Store
@@ -63,24 +63,24 @@ class Cell:
     name: str
     method: str
     needs: str
-    rounds: int
+    rounds: Rows
     metrics: Numbers | None = None
     intervals: Intervals | None = None
     tempered: Json | None = None
     reliability: list[Json] | None = None
-    seconds: float = 0.0
-    up_bytes: int | None = None
-    down_bytes: int | None = None
+    seconds: Size = 0.0
+    up_bytes: Rows | None = None
+    down_bytes: Rows | None = None
     settings: Json = field(default_factory=dict)
     curve: Curve | None = None
-    ece_if_calibrated: float | None = None
+    ece_if_calibrated: Share | None = None
     worst_site: Json | None = None
     best: Numbers | None = None
     own_rows: Json | None = None
-    models: int | None = None
+    models: Rows | None = None
     newcomer: Json | None = None
     engine: str | None = None
-    threads: int | None = None
+    threads: Rows | None = None
     warnings: list[str] | None = None
     versions: Json | None = None
     failures: list[Json] | None = None
@@ -180,13 +180,13 @@ class Problem:
 
     data: str
     split: str
-    sites: int
+    sites: Rows
     site_names: list[str]
     task: str
     class_names: list[str] | None
     labels: list[list[int]] | None
-    rows_of_data: dict[str, int]
-    parameters: int
+    rows_of_data: dict[str, Rows]
+    parameters: Rows
     fingerprint: str
 
     @staticmethod
@@ -286,7 +286,7 @@ def _is_scored(part: Json | None) -> bool:
     """Whether a part of a cell, if it is there, has scores, and intervals and a temperature of the right kind."""
     if part is None:
         return True
-    fields = {"metrics": Numbers, "intervals": Intervals | None, "temperature": float | None}
+    fields = {"metrics": Numbers, "intervals": Intervals | None, "temperature": Size | None}
     return all(matches(kind, part.get(name)) for name, kind in fields.items()) and (
         matches(Json | None, part.get("tempered")) and _is_scored(part.get("tempered"))
     )
@@ -295,8 +295,9 @@ def _is_scored(part: Json | None) -> bool:
 def _is_site(entry: Json) -> bool:
     """Whether an entry of the calibration by site has a number of rows, scores and bins."""
     bins = entry.get("reliability") or []
-    whole = matches(int, entry.get("test")) and matches(list[Json], bins)
-    return whole and _is_scored(entry) and all(_is_bin(one) for one in bins)
+    levels = entry.get("coverage") or []
+    whole = matches(Rows, entry.get("test")) and matches(list[Json], bins) and matches(list[Json], levels)
+    return whole and _is_scored(entry) and all(map(_is_bin, bins)) and all(map(_is_level, levels))
 
 
 def _is_point(entry: Json) -> bool:
@@ -306,8 +307,14 @@ def _is_point(entry: Json) -> bool:
 
 def _is_bin(entry: Json) -> bool:
     """Whether an entry of a reliability diagram has the ends of a bin, and numbers."""
-    fields = {"low": float, "high": float, "interval": list[float | None] | None}
-    fields |= dict.fromkeys(("count", "confidence", "accuracy"), float | None)
+    fields = {"low": Share, "high": Share, "count": Rows, "interval": list[float | None] | None}
+    fields |= dict.fromkeys(("confidence", "accuracy"), Share | None)
+    return all(matches(kind, entry.get(name)) for name, kind in fields.items())
+
+
+def _is_level(entry: Json) -> bool:
+    """Whether an entry of the coverage has its level and a share of rows."""
+    fields = {"level": Share, "observed": Share | None, "interval": list[float | None] | None}
     return all(matches(kind, entry.get(name)) for name, kind in fields.items())
 
 

@@ -11,6 +11,7 @@ from consilience.findings import wording as words
 from consilience.findings.run_findings import NUMBERS
 from consilience.findings.values import Bin, Scores, Site, read_bins, read_scores, read_site
 from consilience.findings.wording import BASELINE, BASELINES, BOUND, Json, group_rows, metric, score_keys
+from consilience.formats.typed import Rows, Share, Size, checked
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,10 @@ class ComparisonRow:
     name: str
     word: str | None
     needs: str
-    rounds: int | None
-    passes: float | None
-    up: float | None
-    down: float | None
+    rounds: Rows | None
+    passes: Size | None
+    up: Size | None
+    down: Size | None
     scores: Scores
     tempered: Scores | None
     reliability: Sequence[Bin]
@@ -128,7 +129,7 @@ class SplitTable:
     reference: str | None
     rows: Sequence[ComparisonRow]
     communication: Sequence[Json]
-    labels: Sequence[Sequence[int]]
+    labels: Sequence[Sequence[Rows]]
     site_names: Sequence[str]
     class_names: Sequence[str] | None
     seeds: Sequence[int]
@@ -172,8 +173,8 @@ class ComparisonReport:
     title: str
     tables: Sequence[SplitTable]
     is_regression: bool
-    test_rows: int | None
-    ece_if_calibrated: float | None
+    test_rows: Rows | None
+    ece_if_calibrated: Share | None
     seeds: Sequence[int]
     reference: str | None
     warnings: Sequence[Any]
@@ -206,7 +207,7 @@ def read_comparison(comparison: Json) -> ComparisonReport:
     seeds = comparison.get("seeds") or []
     if not seeds and comparison.get("seed") is not None:
         seeds = [comparison["seed"]]
-    return ComparisonReport(
+    report = ComparisonReport(
         content=comparison,
         title=str(comparison.get("title") or "Comparison"),
         tables=tables,
@@ -220,6 +221,7 @@ def read_comparison(comparison: Json) -> ComparisonReport:
         ranks=ranks,
         beside=beside,
     )
+    return checked(report)
 
 
 def _read_table(part: Json) -> SplitTable:
@@ -230,7 +232,7 @@ def _read_table(part: Json) -> SplitTable:
     names = part.get("site_names") or []
     if len(names) != len(labels):
         names = range(len(labels))
-    return SplitTable(
+    table = SplitTable(
         split=str(part.get("split")),
         sentence=str(part.get("sentence") or ""),
         reference=part.get("reference"),
@@ -241,6 +243,7 @@ def _read_table(part: Json) -> SplitTable:
         class_names=part.get("class_names"),
         seeds=part.get("seeds") or [],
     )
+    return checked(table)
 
 
 def _read_baselines(part: Json) -> list[ComparisonRow]:
@@ -278,7 +281,7 @@ def _read_row(row: Json) -> ComparisonRow:
     tempered = None
     if row.get("tempered"):
         tempered = read_scores(row["tempered"])
-    return ComparisonRow(
+    read = ComparisonRow(
         name=str(row.get("name", "–")),
         word=row.get("row"),
         needs=str(row.get("needs", "nothing")),
@@ -293,3 +296,4 @@ def _read_row(row: Json) -> ComparisonRow:
         settings=row.get("settings") or {},
         per_site=[read_site(site, i) for i, site in enumerate(row.get("calibration") or [])],
     )
+    return checked(read)

@@ -26,6 +26,7 @@ from consilience.findings.values import (
     read_weakest,
 )
 from consilience.findings.wording import BASELINES, BOUNDS, Json, baseline_name, scope
+from consilience.formats.typed import Rows, Share, Size, checked
 
 NUMBERS = ("regression", "counts", "survival")  # tasks that predict no classes
 
@@ -42,9 +43,9 @@ class PredictedBin:
         interval: The 95 % interval of the mean observation.
     """
 
-    rows: int
+    rows: Rows
     predicted: float
-    deviation: float
+    deviation: Size
     observed: float
     interval: Sequence[float]
 
@@ -62,8 +63,8 @@ class Predicted:
 
     bins: Sequence[PredictedBin]
     points: Sequence[tuple[float, float, float]]
-    spread: float | None
-    horizon: float | None = None
+    spread: Size | None
+    horizon: Size | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class UncertaintyPart:
     """
 
     name: str
-    rows: int
+    rows: Rows
     aleatoric: float
     within: float
     disagreement: float
@@ -98,9 +99,9 @@ class Example:
     """
 
     kind: str
-    predicted: int
-    confidence: float
-    true: int
+    predicted: Rows
+    confidence: Share
+    true: Rows
     image: Sequence[Sequence[float]] | None
 
 
@@ -146,9 +147,9 @@ class RunReport:
     title: str
     is_study: bool
     is_regression: bool
-    sites: int | None
-    rounds: int | None
-    rows: Mapping[str, int | None]
+    sites: Rows | None
+    rounds: Rows | None
+    rows: Mapping[str, Rows | None]
     class_names: Sequence[str] | None
     scores: Scores
     own_rows: Scores | None
@@ -167,8 +168,8 @@ class RunReport:
     uncertainty: Sequence[UncertaintyPart]
     examples: Sequence[Example]
     diagnostics: Json
-    ece_if_calibrated: float | None
-    smallest_count: int | None
+    ece_if_calibrated: Share | None
+    smallest_count: Rows | None
     multiplies: bool
     warnings: Sequence[Any]
     failures: Sequence[Any]
@@ -216,7 +217,7 @@ def read_run(run: Json) -> RunReport:
     newcomer = None
     if run.get("newcomer"):
         newcomer = read_scores(run["newcomer"])
-    return RunReport(
+    report = RunReport(
         content=run,
         title=str(run.get("title") or run.get("method") or "Run"),
         is_study=run.get("kind") == "study",
@@ -249,22 +250,25 @@ def read_run(run: Json) -> RunReport:
         failures=run.get("failures") or [],
         sets=read_sets(run.get("guarantee")),
     )
+    return checked(report)
 
 
 def _read_predicted(predicted: Json | None) -> Predicted | None:
     if not predicted:
         return None
     bins = [
-        PredictedBin(b["rows"], b["said"], b["deviation"], b["seen"], b["interval"])
+        checked(PredictedBin(b["rows"], b["said"], b["deviation"], b["seen"], b["interval"]))
         for b in predicted.get("bins") or []
     ]
     points = [(point[0], point[1], point[2]) for point in predicted.get("points") or []]
-    return Predicted(bins, points, predicted.get("spread"), predicted.get("horizon"))
+    return checked(Predicted(bins, points, predicted.get("spread"), predicted.get("horizon")))
 
 
 def _read_uncertainty(part: Json) -> UncertaintyPart:
-    return UncertaintyPart(part["of"], part["rows"], part["aleatoric"], part["within"], part["disagreement"])
+    fields = (part["of"], part["rows"], part["aleatoric"], part["within"], part["disagreement"])
+    return checked(UncertaintyPart(*fields))
 
 
 def _read_example(example: Json) -> Example:
-    return Example(example["kind"], example["said"], example["confidence"], example["true"], example.get("image"))
+    fields = (example["kind"], example["said"], example["confidence"], example["true"], example.get("image"))
+    return checked(Example(*fields))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from consilience.findings.wording import Json, score
+from consilience.formats.typed import Rows, Share, Size, checked
 
 Span: TypeAlias = Sequence[float | None]
 LARGEST = 1e30  # beyond it no axis can be drawn, and no score means anything
@@ -44,9 +45,9 @@ class Scores:
 
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     intervals: Mapping[str, Span | None] = field(default_factory=dict)
-    errors: Mapping[str, float | None] = field(default_factory=dict)
+    errors: Mapping[str, Size | None] = field(default_factory=dict)
     differences: Mapping[str, Json] = field(default_factory=dict)
-    temperature: float | None = None
+    temperature: Size | None = None
 
     def value(self, key: str) -> float | None:
         """Look up a score.
@@ -118,11 +119,11 @@ class Bin:
         interval: The accuracy's 95 % interval.
     """
 
-    low: float
-    high: float
-    count: int
-    confidence: float | None
-    accuracy: float | None
+    low: Share
+    high: Share
+    count: Rows
+    confidence: Share | None
+    accuracy: Share | None
     interval: Span | None
 
 
@@ -136,8 +137,8 @@ class Level:
         interval: Its 95 % interval.
     """
 
-    level: float
-    observed: float | None
+    level: Share
+    observed: Share | None
     interval: Span | None
 
 
@@ -157,11 +158,11 @@ class Site:
     """
 
     name: str
-    train: int | None
-    test: int | None
-    labels: Sequence[int | None] | None
+    train: Rows | None
+    test: Rows | None
+    labels: Sequence[Rows | None] | None
     scores: Scores
-    influence: float | None = None
+    influence: Share | None = None
     reliability: Sequence[Bin] = ()
     coverage: Sequence[Level] = ()
 
@@ -177,8 +178,8 @@ class Traffic:
     """
 
     site: str
-    up: float | None
-    down: float | None
+    up: Size | None
+    down: Size | None
 
 
 @dataclass(frozen=True)
@@ -192,10 +193,10 @@ class Ledger:
         round: The round they were counted in, where it was one of several.
     """
 
-    up: float | None
-    down: float | None
+    up: Size | None
+    down: Size | None
     per_site: Sequence[Traffic]
-    round: int | None = None
+    round: Rows | None = None
 
 
 @dataclass(frozen=True)
@@ -209,10 +210,10 @@ class Round:
         down: Bytes to the sites.
     """
 
-    number: int
+    number: Rows
     scores: Scores
-    up: float | None
-    down: float | None
+    up: Size | None
+    down: Size | None
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ class Bound:
     scores: Scores
     failure: str
     own_rows: Scores | None = None
-    models: int | None = None
+    models: Rows | None = None
 
 
 @dataclass(frozen=True)
@@ -254,12 +255,14 @@ def read_scores(part: Json) -> Scores:
     Returns:
         The scores; what is missing is empty or None.
     """
-    return Scores(
-        part.get("metrics") or {},
-        part.get("intervals") or {},
-        part.get("errors") or {},
-        part.get("differences") or {},
-        part.get("temperature"),
+    return checked(
+        Scores(
+            part.get("metrics") or {},
+            part.get("intervals") or {},
+            part.get("errors") or {},
+            part.get("differences") or {},
+            part.get("temperature"),
+        )
     )
 
 
@@ -273,7 +276,9 @@ def read_bins(bins: Sequence[Json] | None) -> list[Bin]:
         The bins, none where there is no diagram.
     """
     return [
-        Bin(b["low"], b["high"], b.get("count") or 0, b.get("confidence"), b.get("accuracy"), b.get("interval"))
+        checked(
+            Bin(b["low"], b["high"], b.get("count") or 0, b.get("confidence"), b.get("accuracy"), b.get("interval"))
+        )
         for b in bins or []
     ]
 
@@ -290,7 +295,7 @@ def read_bound(bound: Json) -> Bound:
     own_rows = None
     if bound.get("own_rows"):
         own_rows = read_scores(bound["own_rows"])
-    return Bound(read_scores(bound), str(bound.get("failure") or ""), own_rows, bound.get("models"))
+    return checked(Bound(read_scores(bound), str(bound.get("failure") or ""), own_rows, bound.get("models")))
 
 
 def read_site(site: Json, number: int) -> Site:
@@ -304,15 +309,17 @@ def read_site(site: Json, number: int) -> Site:
         The site and its scores.
     """
     name = str(site.get("site", number))
-    return Site(
-        name,
-        site.get("train"),
-        site.get("test"),
-        site.get("labels"),
-        read_scores(site),
-        site.get("influence"),
-        read_bins(site.get("reliability")),
-        [read_level(level) for level in site.get("coverage") or []],
+    return checked(
+        Site(
+            name,
+            site.get("train"),
+            site.get("test"),
+            site.get("labels"),
+            read_scores(site),
+            site.get("influence"),
+            read_bins(site.get("reliability")),
+            [read_level(level) for level in site.get("coverage") or []],
+        )
     )
 
 
@@ -327,7 +334,7 @@ def read_weakest(site: Json | None) -> WeakestSite | None:
     """
     if not site:
         return None
-    return WeakestSite(str(site.get("site")), {key: x for key, x in site.items() if key != "site"})
+    return checked(WeakestSite(str(site.get("site")), {key: x for key, x in site.items() if key != "site"}))
 
 
 def read_ledger(ledger: Json | None) -> Ledger | None:
@@ -342,10 +349,10 @@ def read_ledger(ledger: Json | None) -> Ledger | None:
     if not ledger:
         return None
     traffic = [
-        Traffic(str(site.get("site", i)), site.get("up_bytes"), site.get("down_bytes"))
+        checked(Traffic(str(site.get("site", i)), site.get("up_bytes"), site.get("down_bytes")))
         for i, site in enumerate(ledger.get("per_site") or [])
     ]
-    return Ledger(ledger.get("up_bytes"), ledger.get("down_bytes"), traffic, ledger.get("round"))
+    return checked(Ledger(ledger.get("up_bytes"), ledger.get("down_bytes"), traffic, ledger.get("round")))
 
 
 def read_round(entry: Json, number: int) -> Round:
@@ -358,7 +365,8 @@ def read_round(entry: Json, number: int) -> Round:
     Returns:
         The round's scores and bytes.
     """
-    return Round(entry.get("round", number), Scores(entry), entry.get("up_bytes"), entry.get("down_bytes"))
+    scores = checked(Scores(entry))
+    return checked(Round(entry.get("round", number), scores, entry.get("up_bytes"), entry.get("down_bytes")))
 
 
 def read_level(level: Json) -> Level:
@@ -370,4 +378,4 @@ def read_level(level: Json) -> Level:
     Returns:
         The nominal and the observed coverage.
     """
-    return Level(level["level"], level.get("observed"), level.get("interval"))
+    return checked(Level(level["level"], level.get("observed"), level.get("interval")))

@@ -31,6 +31,7 @@ from consilience.engines.ledger import COLUMNS, Ledger
 from consilience.engines.soundness import holds_finite
 from consilience.errors import InputError, refuse_damage
 from consilience.formats.codec import decode, digest, encode, kept_types_of
+from consilience.formats.typed import parse_json
 from consilience.method import Method
 from consilience.models import is_import_path
 from consilience.parties import Received
@@ -293,7 +294,7 @@ class Store:
         if not path.exists():
             raise InputError(f"{self.folder} is not a run's folder: it holds no {name}.")
         with refuse_damage(f"{path} is damaged or not ours; restore it or start the run again."):
-            value = json.loads(path.read_text(encoding="utf-8"))
+            value = parse_json(path.read_text(encoding="utf-8"))
             checksum = value.pop("checksum", None)
             if checksum is not None and checksum != _checksum(value):
                 raise InputError(f"{path} is damaged, its checksum does not match: restore it or start the run again.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 from damage import Outcomes, damaged, mutated
 
 from consilience.comparison import compare, tune
+from consilience.errors import InputError
 
 PROBLEM: dict[str, Any] = {"data": "moons", "sites": 3, "model": "linear"}
 FEW_AND_MANY = [8, pytest.param(600, marks=pytest.mark.slow)]
@@ -55,3 +57,18 @@ def test_a_damaged_cell_is_one_sentence(work: Callable[[Path], Any], sealed: boo
         shutil.rmtree(folder)
 
     assert not outcomes.bad, outcomes
+
+
+@pytest.mark.parametrize("accuracy", [7.0, -0.5, math.nan])
+def test_a_share_beyond_1_in_a_cell_is_one_sentence(accuracy: float, tmp_path: Path) -> None:
+    """Such bins ended in a math domain error when Wilson's interval was taken of them."""
+    comparison(tmp_path)
+    file = sorted((tmp_path / "cells").rglob("mixture*.json"))[0]
+    value = {name: item for name, item in json.loads(file.read_text()).items() if name != "checksum"}
+    for site in value["calibration"]:
+        for one in site["reliability"]:
+            one["accuracy"] = accuracy
+    file.write_text(json.dumps(value))
+
+    with pytest.raises(InputError, match="damaged"):
+        comparison(tmp_path)
