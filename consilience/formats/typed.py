@@ -123,7 +123,6 @@ def restore_fields(kind: type[T], value: Any) -> T:
         return kind(**fields)
 
 
-@cache
 def declared_types(kind: type) -> Mapping[str, Any]:
     """Find the types of a class's fields.
 
@@ -133,6 +132,11 @@ def declared_types(kind: type) -> Mapping[str, Any]:
     Returns:
         Types by name; none where a type is only known to a type checker, so that nothing can be judged.
     """
+    return _declared_types(kind)
+
+
+@cache
+def _declared_types(kind: Any) -> Mapping[str, Any]:
     try:
         return get_type_hints(kind, include_extras=True)
     except NameError:
