@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.errors import InputError
 
 _Draw: TypeAlias = Callable[[Tensor | int, Sequence[int], torch.dtype], Tensor]  # seed, shape, type → numbers
 
@@ -167,6 +168,10 @@ def _draw(bare: _Draw, operator: Any, key: Key, shape: Sequence[int], like: Tens
     dtype = torch.float32
     if like is not None:
         dtype = like.dtype
+    if not dtype.is_floating_point:
+        raise InputError(
+            "Rows of token ids cannot be drawn or moved: choose a method that leaves its rows as they are."
+        )
     if like is not None and like.is_meta:  # where nothing is allocated
         return torch.empty(list(shape), dtype=dtype, device="meta")
     if isinstance(key.seed, int) and not tree.under_vmap():

@@ -5,7 +5,6 @@ Change the target, not the sampler: FedProx and SCAFFOLD are `task.tilted(…)`,
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 import math
@@ -23,7 +22,13 @@ from consilience.errors import InputError
 from consilience.key import Key
 from consilience.likelihood import GaussianNoise, Heteroscedastic, Likelihood, Softmax
 from consilience.models.batchnorm import statistics
-from consilience.models.controlled import control, refuse_hidden_state, refuse_uncontrolled
+from consilience.models.controlled import (
+    control,
+    draw_weights,
+    refuse_hidden_state,
+    refuse_uncontrolled,
+    refuse_undrawn,
+)
 from consilience.models.plain import perceptron
 from consilience.models.plain_cnn import channels_last, plain_cnn, suits_channels_last
 from consilience.models.remembered import remember
@@ -137,22 +142,19 @@ class Task:
         return params
 
     def init(self, key: Key) -> Point:
-        """Draw fresh weights: every layer re-initialises itself from the key.
+        """Draw fresh weights: the same key gives the same numbers, however the network was built.
 
         Args:
             key: The randomness; the same numbers on every device.
 
         Returns:
             The weights, on the model's device.
+
+        Raises:
+            InputError: The key does not decide a weight.
         """
         device = next((weight.device for weight in self.model.parameters()), torch.device("cpu"))
-        fresh = copy.deepcopy(self.model).to("cpu")  # so that the numbers are the same for every device
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int(key.fold(0).seed))  # `torch.manual_seed` takes a millisecond
-            for layer in fresh.modules():
-                reset = getattr(layer, "reset_parameters", None)
-                if callable(reset):
-                    reset()
+        fresh = draw_weights(self.model, int(key.fold(0).seed))
         return Point({k: v.to(device) for k, v in self._params(fresh).items()})
 
     def outputs(self, params: Params, x: Tensor) -> Tensor:
@@ -328,8 +330,8 @@ class Task:
             Uniform probabilities over classes; for regression, moments over draws of the prior.
         """
         if isinstance(self.likelihood, Softmax):
-            classes = self.classes(x)
-            return Categorical(torch.full((x.shape[0], classes), 1 / classes, dtype=x.dtype, device=x.device).log())
+            uniform = torch.ones_like(self.outputs(self.like, x[:1])[0])
+            return Categorical((uniform / len(uniform)).log().expand(x.shape[0], -1))
         if not self.has_numbers:
             raise InputError("There is no prediction of counts or survival times before any data: use another method.")
         if isinstance(self.prior, Flat):
@@ -358,6 +360,7 @@ class Task:
             InputError: If the network cannot be used with these rows.
         """
         refuse_uncontrolled(self.model)
+        refuse_undrawn(self.model)
         regresses = not isinstance(self.likelihood, Softmax)
         if classes is None and not regresses:
             raise InputError("These rows are a regression problem: build the task with `co.regression(model)`.")
@@ -368,7 +371,12 @@ class Task:
                 out = self.outputs(self.like, data.x[:2])
         except RuntimeError as error:
             shape = tuple(data.x.shape[1:])
-            raise InputError(f"The model cannot take inputs of shape {shape}: {str(error).splitlines()[0]}.") from error
+            remedy = ""
+            if data.x.is_floating_point() and any(isinstance(layer, nn.Embedding) for layer in self.model.modules()):
+                remedy = " Token ids are whole numbers: read them with `from_arrays(…, tokens=True)`."
+            raise InputError(
+                f"The model cannot take inputs of shape {shape}: {str(error).splitlines()[0]}.{remedy}"
+            ) from error
         self.likelihood.check(out, data.y[:2], classes)
         refuse_hidden_state(self.model, data.x[:8])
 

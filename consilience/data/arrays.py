@@ -29,6 +29,7 @@ def from_arrays(
     public: bool = False,
     standardise: bool = True,
     outcome: str = "",
+    tokens: bool = False,
 ) -> Dataset:
     """Make a data set of anything numpy can read, of a data frame, or of a `torch.utils.data.Dataset`.
 
@@ -50,6 +51,8 @@ def from_arrays(
         standardise: Whether `Dataset.split` standardises by default.
         outcome: "counts" where `y` holds counts, or counts and exposures [N, 2]; "survival" where it holds times and
             events, 1 or 0 where the time is censored [N, 2].
+        tokens: Whether `x` holds token ids, whole numbers from 0 that a network looks up in an `nn.Embedding`: they
+            stay whole numbers and are not standardised.
 
     Returns:
         The data set.
@@ -75,9 +78,9 @@ def from_arrays(
     sites_test: Tensor | None = None
     if site is not None:
         site_names, sites, sites_test = _encode("site", site, site_test)
-    x = _to_matrix("x", x)
+    x = _to_matrix("x", x, tokens)
     if x_test is not None:
-        x_test = _to_matrix("x_test", x_test)
+        x_test = _to_matrix("x_test", x_test, tokens)
     if feature_names is not None:
         feature_names = tuple(feature_names)
     return Dataset(
@@ -150,17 +153,17 @@ def _to_floats(name: str, values: Any) -> Tensor:
         ) from None
 
 
-def _to_matrix(name: str, values: Any) -> Tensor:
-    x = _to_floats(name, values)
+def _to_matrix(name: str, values: Any, tokens: bool) -> Tensor:
+    x = _to_integers(name, values, "tokens=True") if tokens else _to_floats(name, values)
     if x.ndim == 1:
         return x.unsqueeze(1)
     return x
 
 
-def _to_integers(name: str, values: Any) -> Tensor:
+def _to_integers(name: str, values: Any, where: str = "classes=") -> Tensor:
     numbers = _to_floats(name, values)
     if not torch.equal(numbers, numbers.floor()):
-        raise InputError(f"{name} must hold whole numbers where classes= is given.")
+        raise InputError(f"{name} must hold whole numbers where {where} is given.")
     return numbers.long()
 
 

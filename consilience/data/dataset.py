@@ -53,7 +53,8 @@ class Dataset:
 
     Attributes:
         name: The name of the data set.
-        x: Features, [N, …], float32; or float64, which becomes float32 once it is scaled.
+        x: Features, [N, …], float32; or float64, which becomes float32 once it is scaled; or token ids, int64, which
+            stay as they are.
         y: Classes 0 … C−1, [N] int64; or targets, [N], float32 or float64 as the features.
         classes: How many there are; None for a regression.
         site: The natural site of each row, [N] int64; None where rows have none.
@@ -166,6 +167,8 @@ class Dataset:
         """
         if not isinstance(split, Split):
             raise InputError(f"{split!r} is not a split: pass for example iid() or dirichlet(0.1).")
+        if not self.x.is_floating_point() and (standardise or isinstance(split, Shifted)):
+            raise InputError(f"{self.name} holds token ids, which are no amounts: leave standardise and shifts out.")
         base = split.split if isinstance(split, Shifted) else split
         self._check_sorting(base)
         source, names = self._choose_sites(base, sites)
@@ -270,7 +273,7 @@ class Dataset:
         if isinstance(split, Shifted):
             sites = shift_features(sites, split, [mark for _, mark in self.gaps], key)
         if standardise is None:
-            standardise = self.standardise
+            standardise = self.standardise and self.x.is_floating_point()
         if standardise:
             sites = sites.standardised()
         return sites.to(torch.float32)
@@ -279,8 +282,13 @@ class Dataset:
 def _check_part(dataset: Dataset, part: str, x: Tensor, y: Tensor, site: Tensor | None) -> None:
     """Refuse rows that do not fit together or that no network can use; `part` is "" or "test "."""
     name = dataset.name
-    if not x.is_floating_point() or x.ndim < 2 or 0 in x.shape[1:]:
-        raise InputError(f"{name}: the {part}features must be floating-point numbers with a row for every example.")
+    if not (x.is_floating_point() or x.dtype == torch.int64) or x.ndim < 2 or 0 in x.shape[1:]:
+        raise InputError(
+            f"{name}: the {part}features must be floating-point numbers, or token ids in int64, with a row for every "
+            "example."
+        )
+    if not x.is_floating_point() and x.numel() and int(x.min()) < 0:
+        raise InputError(f"{name}: the {part}token ids must be whole numbers from 0, and one is {int(x.min())}.")
     for what, column in (("labels", y), ("site ids", site)):
         if column is not None and len(column) != len(x):
             raise InputError(f"{name} has {len(x)} {part}rows and {len(column)} {what}: give one for each row.")

@@ -26,7 +26,7 @@ class Data(NamedTuple):
     """Labelled rows.
 
     Attributes:
-        x: Features, [N, …].
+        x: Features, [N, …]; whole numbers where they are token ids.
         y: Labels or targets, [N, …].
         w: 1 for a row, 0 for padding, and a weight for a pseudo-row, [N].
     """
@@ -51,7 +51,10 @@ class Data(NamedTuple):
         Returns:
             The rows.
         """
-        return Data(x, y, torch.ones(len(x), dtype=x.dtype, device=x.device))
+        dtype = torch.float32
+        if x.is_floating_point():
+            dtype = x.dtype
+        return Data(x, y, torch.ones(len(x), dtype=dtype, device=x.device))
 
 
 Features = int | tuple[int, ...]
@@ -86,6 +89,7 @@ class Sites:
             are.
         outcome: What targets are that are neither classes nor plain numbers: `counts` or `survival`.
         imputations: How many times a site fills its gaps by draws; 0: gaps are filled by means.
+        tokens: Whether rows were token ids, where the rows themselves are gone; see `holds_tokens`.
     """
 
     train: tuple[Data, ...]
@@ -111,6 +115,7 @@ class Sites:
     conformal: tuple[Data, ...] | None = None
     outcome: str = ""
     imputations: int = 0
+    tokens: bool = False
 
     def __repr__(self) -> str:
         """What the sites hold, in one line: no row is shown."""
@@ -145,6 +150,11 @@ class Sites:
         if self.classes:
             return "classification"
         return self.outcome or "regression"
+
+    @property
+    def holds_tokens(self) -> bool:
+        """Whether rows are token ids: whole numbers that a network looks up, and no amounts."""
+        return self.tokens or any(not part.x.is_floating_point() for part in self.train)
 
     @cached_property
     def all_test(self) -> Data:
@@ -219,7 +229,7 @@ class Sites:
         Returns:
             The sites with no rows in any role, as `co.load(folder)` has them.
         """
-        bare = replace(self, train=(), test=(), validation=None, conformal=None)
+        bare = replace(self, tokens=self.holds_tokens, train=(), test=(), validation=None, conformal=None)
         return replace(bare, inputs=None, calibration=None, numbers=None)
 
     def label_counts(self) -> Tensor:

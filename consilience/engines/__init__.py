@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Sequence
 
 from consilience.data.sites import Data
 from consilience.engines.exchange import Engine, Turn
 from consilience.engines.parallel import Parallel
 from consilience.engines.sequential import Sequential
-from consilience.engines.vectorised import FEW, Vectorised, even
+from consilience.engines.vectorised import FEW, Vectorised, even, refusal
 from consilience.engines.workers import small, threads_for, together, using_threads
 from consilience.errors import InputError, unknown_name
 from consilience.task import Task
@@ -95,7 +96,8 @@ def choose_engine(name: str, task: Task, data: Sequence[Data]) -> str:
     Networks without convolutions run side by side (vectorised) up to some size, if there are eight clients or more and
     groups of similar size hold two on average (for larger networks: four), and one after another otherwise, for threads
     that take short steps mostly wait for each other. Larger networks and those with convolutions run on all cores
-    (parallel), a single client sequentially.
+    (parallel), a single client sequentially. Side by side is tried once, on a row: a network that torch cannot pass so
+    runs one client after another, with a warning that names the reason.
 
     Args:
         name: An engine's name, or `auto`.
@@ -119,10 +121,21 @@ def choose_engine(name: str, task: Task, data: Sequence[Data]) -> str:
         if len(data) == 1:
             return "sequential"
         return "parallel"
+    if _side_by_side(task, data):
+        return "vectorised"
+    return "sequential"
+
+
+def _side_by_side(task: Task, data: Sequence[Data]) -> bool:
+    """Whether small clients are many and alike enough to be passed together, and torch can do so."""
     sizes = {k: len(d.w) for k, d in enumerate(data)}
     company = FEW
     if small(task):
         company = 2
-    if len(sizes) >= max(2 * FEW, company * len(even(sizes))):
-        return "vectorised"
-    return "sequential"
+    if len(sizes) < max(2 * FEW, company * len(even(sizes))):
+        return False
+    reason = refusal(task, data[0])
+    if reason:
+        sentence = f"Sites are computed one after another: torch cannot pass them side by side ({reason})."
+        warnings.warn(sentence, stacklevel=3)
+    return not reason

@@ -13,9 +13,9 @@ import torch
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.engines.participation import FAILED
-from consilience.errors import Diverged, Exploded, SiteWarning
+from consilience.errors import Diverged, Exploded, InputError, SiteWarning
 from consilience.key import Key
-from consilience.method import Method
+from consilience.method import Method, name
 from consilience.parties import Client, Received, Reply
 from consilience.privacy.entropy import Source, noise_source
 from consilience.settings import slow_down
@@ -188,12 +188,33 @@ def alone(method: Method, task: Task, message: Tree, client: Client, k: int, rou
 def _reply(method: Method, task: Task, message: Tree, client: Client, k: int, round: int) -> Reply:
     """One client's reply, whose numbers must be finite."""
     try:
-        reply = method.local(task, message, client)
+        with explaining(method, "choose a method whose sites send weights alone"):
+            reply = method.local(task, message, client)
     except Diverged as error:
         raise type(error)(f"Site {k}, round {round + 1}: {error}") from error
     if not tree.all_finite(reply.send):
         raise not_finite(k, round)
     return reply
+
+
+@contextmanager
+def explaining(method: Method, remedy: str) -> Iterator[None]:
+    """Say in one sentence what to do where torch cannot batch over a layer of a network.
+
+    Args:
+        method: What is computed in the block.
+        remedy: What to do.
+
+    Raises:
+        InputError: A layer has no rule for many rows or many clients at once.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        if "Batching rule" not in reason and not reason.startswith("vmap:"):
+            raise
+        raise InputError(f"{name(method)} needs what torch cannot do for this network ({reason}): {remedy}.") from error
 
 
 def not_finite(k: int, round: int) -> Diverged:

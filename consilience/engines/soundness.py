@@ -44,21 +44,21 @@ class Sifted(NamedTuple):
     left_out: tuple[int, ...] = ()
 
 
-def draw_probes(key: Key, like: Tensor, count: int = PROBES) -> Tensor:
+def draw_probes(key: Key, rows: Tensor, count: int = PROBES) -> Tensor:
     """Draw rows to try a model on, where nobody has said what is plausible.
 
     Args:
         key: The run's key.
-        like: Rows that give the shape and type of one; their values are not looked at.
+        rows: Rows that give the shape and type of one; the values of token ids are used, others not looked at.
         count: How many rows.
 
     Returns:
-        Standard normals, or zeros where rows hold no fractions, [count, …].
+        Standard normals, or rows of token ids as they are, [count, …].
     """
-    shape = (count, *like.shape[1:])
-    if not like.is_floating_point():
-        return torch.zeros(shape, dtype=like.dtype, device=like.device)
-    return key.fold(Stream.PROBE).normal(shape, like)
+    key = key.fold(Stream.PROBE)
+    if rows.is_floating_point():
+        return key.normal((count, *rows.shape[1:]), rows)
+    return rows[key.permutation(len(rows)).to(rows.device)][:count]
 
 
 @contextmanager

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
 from consilience import tree
 from consilience.data.sites import Data
-from consilience.engines.exchange import Turn, alone, client_view, excuse, source_of
+from consilience.engines.exchange import Turn, alone, client_view, excuse, explaining, source_of
 from consilience.engines.memory import keep_memory
 from consilience.engines.workers import Crew, cores, small
 from consilience.errors import InputError
@@ -24,7 +25,7 @@ from consilience.payload import nbytes
 from consilience.progress import track
 from consilience.task import Task
 from consilience.training.compiled import worthwhile
-from consilience.tree import Tree
+from consilience.tree import Params, Tree
 
 BUDGET = 256 * 2**20  # bytes a group may need, roughly; larger groups are no faster
 COPIES = 16  # of a client's weights that are alive at a time: chain, gradients, the optimiser's averages, samples
@@ -197,7 +198,8 @@ class Vectorised:
         try:
             others = tree.stack([tuple(view)[1:] for view in views.values()])
             stacked = Client(self.rows(tuple(group)), *others)
-            together: Reply = torch.func.vmap(lambda client: method.local(task, message, client))(stacked)
+            with explaining(method, "use engine='sequential'"):
+                together: Reply = torch.func.vmap(lambda client: method.local(task, message, client))(stacked)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
@@ -300,6 +302,34 @@ def finite(stacked: Tree, count: int) -> list[bool]:
         if not tree.finite(leaf):
             fine &= torch.isfinite(leaf).reshape(count, -1).all(1).to(fine.device)
     return fine.tolist()
+
+
+def refusal(task: Task, rows: Data) -> str:
+    """Try a step of two clients side by side, on one row.
+
+    Args:
+        task: The statistical problem.
+        rows: A client's rows, of which one is looked at.
+
+    Returns:
+        Why torch cannot take it; empty where it can.
+    """
+    if perceptron(task.model) is not None:
+        return ""
+    row, both = Data(*(leaf[:1] for leaf in rows)), tree.stack([task.like, task.like])
+    rows = tree.stack([row, row])
+
+    def loss(params: Params, row: Data) -> Tensor:
+        return task.loss(params, row, torch.ones(()))
+
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.func.vmap(task.outputs)(both, rows.x)
+            torch.func.vmap(torch.func.grad(loss))(both, rows)
+    except RuntimeError as error:
+        return str(error).splitlines()[0].rstrip(".")
+    return ""
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -141,6 +141,8 @@ def blueprint(task: Task, sites: Sites) -> dict[str, Any]:
         plan[name] = getattr(sites, name)
     if sites.outcome:
         plan["outcome"] = sites.outcome
+    if sites.holds_tokens:
+        plan["tokens"] = True
     for name in SCALES:
         scale = getattr(sites, name)
         plan[name] = None if scale is None else scale.tolist()
@@ -213,6 +215,7 @@ def _build_sites(plan: Json) -> Sites:
     if not isinstance(plan["features"], int):
         fields["features"] = tuple(plan["features"])
     fields["outcome"] = str(plan.get("outcome", ""))
+    fields["tokens"] = bool(plan.get("tokens", False))
     for name in NAMES:
         fields[name] = None if plan[name] is None else tuple(plan[name])
     for name in SCALES:

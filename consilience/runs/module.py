@@ -55,6 +55,8 @@ class Predictor(nn.Module):
         self.register_buffer("scale", scale.double())
         self._target = (sites.target_scale, sites.target_shift)
         self._dtype = next(iter(result.task.like.values())).dtype
+        if sites.holds_tokens:
+            self._dtype = torch.int64
         self._predict = result.method.predictive(result.task, result.state)
         features = sites.features
         shape = (features,) if isinstance(features, int) else tuple(features)

@@ -19,6 +19,7 @@ from consilience.errors import InputError
 from consilience.formats.settings import check_settings, describe
 from consilience.method import Method, Needs, group, moves_statistics, name, needs
 from consilience.methods import METHODS
+from consilience.models.controlled import describe_constants
 from consilience.models.maps import describe_maps
 from consilience.promises import check_releases, privacy_of
 from consilience.runs.device import on
@@ -285,6 +286,9 @@ def identity(
     maps = describe_maps(task.model)
     if maps:
         parts.append({"features": maps})
+    constants = describe_constants(task.model)
+    if constants:
+        parts.append({"constants": constants})
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

@@ -254,7 +254,16 @@ class Result:
         if not bool(torch.isfinite(rows).all()):
             first = int((~torch.isfinite(rows)).flatten(1).any(1).int().argmax())
             raise InputError(f"Row {first} holds NaN or an infinite value: fill it in, or leave the row out.")
-        return self.sites.scaled(rows.double()).to(next(iter(self.task.like.values())))
+        return self._as_input(rows)
+
+    def _as_input(self, rows: Tensor) -> Tensor:
+        """Rows of finite numbers on the scale and of the type that the network takes."""
+        device_and_type = next(iter(self.task.like.values()))
+        if not self.sites.holds_tokens:
+            return self.sites.scaled(rows.double()).to(device_and_type)
+        if bool((rows != rows.round()).any()) or bool((rows < 0).any()):
+            raise InputError("This run was made from token ids: give whole numbers from 0.")
+        return rows.to(device_and_type.device, torch.int64)
 
     def _state_of(self, site: str | None) -> Any:
         """The server's state, or what a site makes of it at home with what it remembers."""
@@ -400,15 +409,23 @@ class Result:
         if self.report["rounds"] > 1 or not self.replies:
             raise InputError("Influence is measured after one round whose replies are at hand: run with rounds=1.")
         key = Key(self.report["seed"])
-        features = self.sites.features
-        shape = (features,) if isinstance(features, int) else tuple(features)
-        x = draw_probes(key, torch.empty((0, *shape), dtype=next(iter(self.task.like.values())).dtype), INFLUENCE)
+        x = draw_probes(key, self._example_rows(), INFLUENCE)
         server = server_in_round(self.server, key, 0)
         start = self.method.init(self.task, self.server)
         influence = measure_influence(self.method, self.task, start, server, self.replies, x)
         if influence.unknown:
             raise InputError(f"The sites' influence cannot be measured: {influence.unknown}")
         return {self.sites.names[k]: share for k, share in influence.shares.items()}
+
+    def _example_rows(self) -> Tensor:
+        """Rows of the shape and type that the network takes; a loaded run may have none."""
+        if self.sites.train:
+            return self.sites.train[0].x
+        if self.sites.holds_tokens:
+            raise InputError("Influence is measured on rows of token ids, which this run came without: hand them in.")
+        features = self.sites.features
+        shape = (features,) if isinstance(features, int) else tuple(features)
+        return torch.empty((0, *shape), dtype=next(iter(self.task.like.values())).dtype)
 
     @cached_property
     def bounds(self) -> dict[str, Any]:

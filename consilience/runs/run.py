@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ from consilience.runs.conformal import check_level, report_guarantee
 from consilience.runs.device import device as named_device
 from consilience.runs.device import on, place_on
 from consilience.runs.effects import effects_report
-from consilience.runs.loop import Loop, new_checkpoint
+from consilience.runs.loop import Loop, collect_warnings, new_checkpoint
 from consilience.runs.provenance import check, facts, identity, reported_identity
 from consilience.runs.result import Result
 from consilience.runs.start import Start, start_from
@@ -117,12 +118,15 @@ def run(
     check_level(sites, level)
     part.check(cohort, method, len(sites))
     store = _store(out, keep_replies, resume)
-    place = _place(compute, method, task, sites, rounds, store)
+    with warnings.catch_warnings(record=True) as noticed:
+        warnings.simplefilter("always")
+        place = _place(compute, method, task, sites, rounds, store)
     fingerprint = identity(method, task, sites, seed, on(place.engine_name, compute.device), cohort.fingerprint())
     key = Key(seed)
     server = server_view(key, len(sites), sites.inputs, sites.calibration)
     origin = None if start is None else start_from(start, task)
     checkpoint = new_checkpoint(_first_state(method, task, server, origin), fingerprint)
+    checkpoint = checkpoint._replace(warnings=collect_warnings((), noticed, sites.names))
     spent = 0.0
     if store is not None and resume:
         checkpoint = _saved(store, method, fingerprint, rounds) or checkpoint

@@ -30,7 +30,7 @@ def lines_to_beat(sites: Sites) -> dict[str, Any]:
 
     Returns:
         `base_rate` (the classes' frequencies, or the mean), `site_rate` (the same of a row's own site) and
-        `pooled_linear`, each with its `metrics`; none without training or test rows.
+        `pooled_linear`, unless rows are token ids, each with its `metrics`; none without training or test rows.
     """
     if not sites.train or sum(len(part.x) for part in sites.test) == 0:
         return {}
@@ -43,7 +43,8 @@ def lines_to_beat(sites: Sites) -> dict[str, Any]:
         models = _class_rates(sites, train.y)
     else:
         models = _means(sites, train.y.double())
-    models["pooled_linear"] = _linear(train, rows.x, sites.classes)
+    if train.x.is_floating_point():  # token ids are names, not amounts
+        models["pooled_linear"] = _linear(train, rows.x, sites.classes)
     return {name: {"metrics": scores(*in_units(p, rows, sites))} for name, p in models.items()}
 
 
