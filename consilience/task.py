@@ -360,7 +360,6 @@ class Task:
             InputError: If the network cannot be used with these rows.
         """
         refuse_uncontrolled(self.model)
-        refuse_undrawn(self.model)
         regresses = not isinstance(self.likelihood, Softmax)
         if classes is None and not regresses:
             raise InputError("These rows are a regression problem: build the task with `co.regression(model)`.")
@@ -379,6 +378,7 @@ class Task:
             ) from error
         self.likelihood.check(out, data.y[:2], classes)
         refuse_hidden_state(self.model, data.x[:8])
+        refuse_undrawn(self.model)
 
 
 def _chunk(x: Tensor) -> int:

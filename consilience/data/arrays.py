@@ -98,6 +98,7 @@ def from_arrays(
         public=public,
         standardise=standardise,
         outcome=outcome,
+        tokens=tokens,
     )
 
 

@@ -53,8 +53,7 @@ class Dataset:
 
     Attributes:
         name: The name of the data set.
-        x: Features, [N, …], float32; or float64, which becomes float32 once it is scaled; or token ids, int64, which
-            stay as they are.
+        x: Features, [N, …], float32; or float64, which becomes float32 once it is scaled; or, with `tokens`, int64.
         y: Classes 0 … C−1, [N] int64; or targets, [N], float32 or float64 as the features.
         classes: How many there are; None for a regression.
         site: The natural site of each row, [N] int64; None where rows have none.
@@ -74,6 +73,7 @@ class Dataset:
         outcome: `counts` where targets are counts [N], or counts with exposures [N, 2]; `survival` where they are times
             with events, 1 or 0 where the time is censored [N, 2].
         imputations: How many times gaps are filled by draws at every site, where the method can; 0: by means.
+        tokens: Whether features are token ids, whole numbers from 0 that a network looks up: they stay as they are.
     """
 
     name: str
@@ -94,6 +94,7 @@ class Dataset:
     columns: tuple[Encoding, ...] | None = None
     outcome: str = ""
     imputations: int = 0
+    tokens: bool = False
 
     def __post_init__(self) -> None:
         _check_part(self, "", self.x, self.y, self.site)
@@ -167,7 +168,7 @@ class Dataset:
         """
         if not isinstance(split, Split):
             raise InputError(f"{split!r} is not a split: pass for example iid() or dirichlet(0.1).")
-        if not self.x.is_floating_point() and (standardise or isinstance(split, Shifted)):
+        if self.tokens and (standardise or isinstance(split, Shifted)):
             raise InputError(f"{self.name} holds token ids, which are no amounts: leave standardise and shifts out.")
         base = split.split if isinstance(split, Shifted) else split
         self._check_sorting(base)
@@ -210,6 +211,7 @@ class Dataset:
             columns=self.columns,
             outcome=self.outcome,
             imputations=self.imputations,
+            tokens=self.tokens,
         )
         if aside is not None:
             with_roles = replace(with_roles, conformal=tuple(to_data(rows.take(part)) for part in aside))
@@ -273,7 +275,7 @@ class Dataset:
         if isinstance(split, Shifted):
             sites = shift_features(sites, split, [mark for _, mark in self.gaps], key)
         if standardise is None:
-            standardise = self.standardise and self.x.is_floating_point()
+            standardise = self.standardise and not self.tokens
         if standardise:
             sites = sites.standardised()
         return sites.to(torch.float32)
@@ -282,12 +284,14 @@ class Dataset:
 def _check_part(dataset: Dataset, part: str, x: Tensor, y: Tensor, site: Tensor | None) -> None:
     """Refuse rows that do not fit together or that no network can use; `part` is "" or "test "."""
     name = dataset.name
-    if not (x.is_floating_point() or x.dtype == torch.int64) or x.ndim < 2 or 0 in x.shape[1:]:
-        raise InputError(
-            f"{name}: the {part}features must be floating-point numbers, or token ids in int64, with a row for every "
-            "example."
-        )
-    if not x.is_floating_point() and x.numel() and int(x.min()) < 0:
+    kind = "floating-point numbers"
+    fits = x.is_floating_point()
+    if dataset.tokens:
+        kind = "token ids in int64"
+        fits = x.dtype == torch.int64
+    if not fits or x.ndim < 2 or 0 in x.shape[1:]:
+        raise InputError(f"{name}: the {part}features must be {kind} with a row for every example.")
+    if dataset.tokens and x.numel() and int(x.min()) < 0:
         raise InputError(f"{name}: the {part}token ids must be whole numbers from 0, and one is {int(x.min())}.")
     for what, column in (("labels", y), ("site ids", site)):
         if column is not None and len(column) != len(x):

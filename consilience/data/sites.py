@@ -89,7 +89,7 @@ class Sites:
             are.
         outcome: What targets are that are neither classes nor plain numbers: `counts` or `survival`.
         imputations: How many times a site fills its gaps by draws; 0: gaps are filled by means.
-        tokens: Whether rows were token ids, where the rows themselves are gone; see `holds_tokens`.
+        tokens: Whether features are token ids: whole numbers that a network looks up, and no amounts.
     """
 
     train: tuple[Data, ...]
@@ -153,7 +153,7 @@ class Sites:
 
     @property
     def holds_tokens(self) -> bool:
-        """Whether rows are token ids: whole numbers that a network looks up, and no amounts."""
+        """Whether features are token ids, by what is said or by the rows themselves."""
         return self.tokens or any(not part.x.is_floating_point() for part in self.train)
 
     @cached_property
