@@ -44,6 +44,7 @@ FORMAT_1 = {  # what agreements of format 1 lack
     "most_influence": 1.0,
 }
 RARE = ("merge", "refuse")
+ROLES = ("place", "content")
 HAND_OUTS = ("mixture", "student", "ensemble")
 
 
@@ -109,6 +110,8 @@ class Agreement:
         imputations: How many times a site draws its gaps, where a column says so.
         patient: The column that says whose a row is, where patients with several rows are protected; rows if empty.
         evaluation: Whether a site may send a model's calibration on its test rows, in merged counts.
+        roles: What decides which rows train, choose, test and calibrate: `content`, of each row by itself; `place`, its
+            rank in the table, as it was before there was a choice, wherever nothing is promised.
     """
 
     name: str
@@ -163,6 +166,7 @@ class Agreement:
         "leaving",
         "sites may also send a model's calibration on their test rows: no count below `smallest`",
     )
+    roles: str = optional("place", "rows", "content: a row's role follows from the row and the seed, from no other row")
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -358,6 +362,8 @@ class Agreement:
             )
         if self.format > 1 and self.rare not in RARE:
             raise unknown_name("way with rare values", self.rare, RARE)
+        if self.roles not in ROLES:
+            raise unknown_name("way to give rows their roles", self.roles, ROLES)
         if self.few_outcomes not in OUTCOMES:
             raise unknown_name("way with classes of few rows", self.few_outcomes, OUTCOMES)
         if not 0 <= self.rows_per_parameter < math.inf:

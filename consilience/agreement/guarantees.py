@@ -113,7 +113,7 @@ def describe_counts(agreement: Agreement) -> str:
             f", each with noise of deviation {math.sqrt(plan.noise):.3g} from the operating system (ε = "
             f"{agreement.epsilon:g}, δ = {agreement.delta:g}: these rows train nobody, so that nothing else spends it)"
         )
-    elif plan.kind != "quantile" and (agreement.cells or not agreement.secure):
+    elif plan.kind != "quantile":
         text += f", none of a cell with fewer than {fewest_scores(agreement)} rows"
     if agreement.secure:
         text += "; masked, so that the sum over all sites can be read and no site's own"

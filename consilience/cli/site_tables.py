@@ -101,7 +101,10 @@ def show_training(study: Study, path: Path, number: int) -> None:
     elif not training.notes:
         say(f"No level, mark or combination of them has fewer than {agreement.smallest} training rows.")
     rows = f"{len(training.data.y):,} training rows for {agreement.parameters:,} parameters"
-    say(f"{rows}; which rows train is drawn by the number that a site gets when it joins.")
+    drawn = "drawn by the number that a site gets when it joins"
+    if agreement.roles == "content":
+        drawn = "drawn from the seed by each row's own content"
+    say(f"{rows}; which rows train is {drawn}.")
     for sentence in pooling_rules(agreement):
         say(sentence)
 

@@ -15,6 +15,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
+from consilience.agreement.agreement import Agreement
 from consilience.agreement.members import Member, Study
 from consilience.disk.locks import lock_file
 from consilience.disk.writing import PRIVATE, write_whole
@@ -109,6 +110,7 @@ class MaskBook:
             if self._is_dropped(round, what, entry):
                 raise InputError(f"The sum of round {round} went on without this site: nothing is sent for it.")
             if entry is None:
+                self._check_first(entries, round, what, purpose.roster)
                 entry = {"content": content, "sites": [site.number for site in members], "roster": purpose.roster}
                 vectors[name] = mask(values, self.member.number, self._keys(members, purpose))
                 self._write({**entries, name: entry}, vectors)
@@ -154,9 +156,10 @@ class MaskBook:
                 raise InputError(f"{stays} others were told for this sum, and both together show what a site sent.")
             if len(gone) != len(dropped) or not {*dropped} <= {*entry["sites"]}:
                 raise InputError(f"{stays} the sum is not over all of them.")
-            if len(entry["sites"]) - len(dropped) < self.study.agreement.fewest_sites:
-                fewest = self.study.agreement.fewest_sites
-                raise InputError(f"{stays} fewer than {fewest} sites would be left in the sum.")
+            try:
+                check_left(self.study.agreement, len(entry["sites"]) - len(dropped))
+            except InputError as error:
+                raise InputError(f"{stays} {error}") from error
             self._write({**entries, name: {**entry, "told": dropped}}, vectors)
         members = roster_of(self.study, entry["sites"])
         keys = self._keys(gone, purpose_of(self.study, members, round, what))
@@ -165,6 +168,27 @@ class MaskBook:
         agreement = self.study.agreement
         header = Header("unmask", agreement.hash, agreement.name, self.member.name, round, about)
         return seal({"keys": told}, header, self.key)
+
+    def _check_first(self, entries: dict[str, Any], round: int, what: str, roster: str) -> None:
+        """Refuse to answer a question again about another model or for other sites: two sums show where they differ.
+
+        Only rounds go on with fewer sites, as each asks something else; by files and over Flower they are the same.
+        """
+        kind = what.partition(" ")[0]
+        for name, entry in entries.items():
+            before, _, asked = name.partition(" ")
+            if not entry["content"] or asked.partition(" ")[0] != kind:
+                continue
+            if kind != REPLY:
+                raise InputError(
+                    f"This site has masked {kind} about another model in this study, and the difference of two sums "
+                    "can show what a single site sent: go on with the model of then, or make a new study."
+                )
+            if before == str(round) and entry["roster"] != roster:
+                raise InputError(
+                    f"This site has masked another answer for round {round}, for other sites, and the difference of "
+                    "two sums can show what a single site sent: hand over the first, or make a new study."
+                )
 
     def _leave(self, entries: dict[str, Any], vectors: dict[str, Tensor], name: str) -> None:
         """Write down that a sum goes on without this site, and refuse."""
@@ -210,6 +234,27 @@ class MaskBook:
         agreement = self.study.agreement
         header = Header("masks", agreement.hash, agreement.name, self.member.name, 1, {"entries": entries})
         write_whole(self.path, seal(vectors, header, self.key), "Make room; nothing has left.", PRIVATE)
+
+
+def check_left(agreement: Agreement, count: int) -> None:
+    """Refuse to sum on over too few sites: each could compute the others', or their noise would be too little.
+
+    Args:
+        agreement: The study's agreement.
+        count: How many sites would be left in the sum.
+
+    Raises:
+        InputError: There are too few.
+    """
+    fewest = agreement.fewest_sites
+    if count < fewest:
+        raise InputError(f"{count} sites would be left, and the study sums over no fewer than {fewest}.")
+    privacy = agreement.privacy
+    if privacy is not None and privacy.noise == "once" and count < privacy.honest:
+        raise InputError(
+            f"{count} sites would be left, and the shares of noise that make up ε = {privacy.epsilon:g} are those of "
+            f"{privacy.honest} (honest_sites): wait for the others, or make a new study that relies on fewer."
+        )
 
 
 def book_path(study: Study, member: Member, folder: Path = Path()) -> Path:

@@ -41,7 +41,7 @@ from consilience.errors import InputError
 from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Envelope, Header, seal
 from consilience.handover.admission import bounds_of
-from consilience.handover.masking import MESSAGE, REPLY, MaskBook, purpose_of, roster_of
+from consilience.handover.masking import MESSAGE, REPLY, MaskBook, check_left, purpose_of, roster_of
 from consilience.method import Method
 from consilience.parties import Received, Reply
 from consilience.pooling.summands import Counted, Summation
@@ -417,9 +417,7 @@ def drop_sites(
             f"A model with {', '.join(pooled)} has been pooled, so it has answered: the sum without it would show by "
             "subtraction what it sent."
         )
-    left = len(study.active) - len(numbers)
-    if left < agreement.fewest_sites:
-        raise InputError(f"{left} sites would be left, and the study sums over no fewer than {agreement.fewest_sites}.")
+    check_left(agreement, len(study.active) - len(numbers))
     header = Header("drop", agreement.hash, agreement.name, "server", round, {"what": what, "sites": numbers})
     request = seal({"sites": torch.tensor(numbers)}, header, key)
     if before:

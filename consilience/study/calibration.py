@@ -1,9 +1,9 @@
 """Prediction sets of a study: each site counts the scores of rows it set aside, the coordinator finds thresholds.
 
-A site's table shows how strange these rows look to the model, and no row. Handed over as it is, cells with few rows are
-counted in a cell above them, which only enlarges the sets. Under masks only the sum over all sites can be read, so that
-a table leaves as it was counted, also one of no rows. Under differential privacy it leaves with noise, which is drawn
-once for each model and kept.
+A site's table shows how strange these rows look to the model, and no row. Cells with few rows are counted in a cell
+above them, which only enlarges the sets; also before they are masked, so that no difference of sums shows a row. Under
+masks a site with too few rows sends zeros, which nobody can tell from counts. Under differential privacy a table leaves
+with noise, which is drawn once for each model and kept.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def count(
     if plan.noise:
         return _with_noise(study, member, key, rows, header, plan, table, book, kept)
     counted = len(rows.y)
-    if plan.kind != "quantile" and (agreement.cells or not agreement.secure):
+    if plan.kind != "quantile":
         table = merge_upwards(table, fewest_scores(agreement))
         counted = int(table.sum())
     return Counts(_seal(study, member, key, rows, header, table, counted, book))

@@ -92,6 +92,7 @@ def proposal(
         hand_out=hand_out or usual_hand_out(METHODS[method]),
         features=features or Agreement.features,
         secure=secure,
+        roles="content",
         **(privacy or {}),
     )
     if target.event:

@@ -15,14 +15,14 @@ from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Inspection, inspect, labelled_rows, spans
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.key import Stream
+from consilience.key import Key, Stream
 from consilience.privacy.disclosure import Finding, guard
 from consilience.privacy.rules import RARE_VALUES, SMALLEST_CELL, by_rule
 from consilience.promises import privacy_statement
 
 
 class Parts(NamedTuple):
-    """A site's rows by their role; the same at every call, as they depend on the seed and the site's number alone.
+    """A site's rows by their role; the same at every call, as they depend on the seed and the rows alone.
 
     Attributes:
         train: Rows to train on.
@@ -102,7 +102,10 @@ def patient_weights(column: str, inspection: Inspection) -> Tensor:
 
 
 def parts(agreement: Agreement, number: int, data: Data) -> Parts:
-    """Give rows their roles, drawn by the seed within each class, or among rows with and without an event.
+    """Give rows their roles, each by its content and the study's seed: what other rows there are changes none.
+
+    Two replies from tables that differ in one row then differ by that row alone, which every promise counts on.
+    Studies that were signed before roles were agreed on, and that promise nothing, keep theirs.
 
     Args:
         agreement: The study's agreement.
@@ -115,9 +118,22 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
     Raises:
         InputError: Too few rows are left to train on.
     """
-    key = agreement.key.fold(Stream.ROLES).fold(number)
-    if agreement.privacy is not None:
+    if agreement.roles == "content" or is_promised(agreement):
         return _check_left(agreement, _by_content(agreement, data))
+    return _check_left(agreement, _by_place(agreement, agreement.key.fold(Stream.ROLES).fold(number), data))
+
+
+def is_promised(agreement: Agreement) -> bool:
+    """Say whether a study promises differential privacy, of what is sent or of training.
+
+    Args:
+        agreement: The study's agreement.
+    """
+    return agreement.privacy is not None or privacy_statement(agreement.build_method()) is not None
+
+
+def _by_place(agreement: Agreement, key: Key, data: Data) -> Parts:
+    """Roles by rank in the table, within each class, or among rows with and without an event."""
     roles = torch.zeros(len(data.y), dtype=torch.int64)
     groups = agreement.target.groups(data.y)
     for label in sorted(set(groups.tolist())):
@@ -129,7 +145,7 @@ def parts(agreement: Agreement, number: int, data: Data) -> Parts:
         roles[order[choose : choose + test]] = 2
         calibrate = round(agreement.calibrate * len(rows))
         roles[order[choose + test : choose + test + calibrate]] = 3
-    return _check_left(agreement, _with_roles(data, roles))
+    return _with_roles(data, roles)
 
 
 def _with_roles(data: Data, roles: Tensor) -> Parts:
@@ -145,11 +161,19 @@ def draw_by_content(agreement: Agreement, data: Data, purpose: str = "") -> Tens
         purpose: What the numbers are for; others have others.
 
     Returns:
-        Numbers in [0, 1), in float64 [N]; equal rows have equal ones.
+        Numbers in [0, 1), in float64 [N]. The second of two equal rows has another than the first, and so on: one copy
+        more gets a number of its own, and all others keep theirs.
     """
     seed = f"{agreement.name} {agreement.seed}{purpose}".encode()
-    texts = (seed + x.numpy().tobytes() + y.numpy().tobytes() for x, y in zip(data.x, data.y, strict=True))
-    places = [int.from_bytes(hashlib.sha256(text).digest()[:6]) / 2**48 for text in texts]
+    copies: Counter[bytes] = Counter()
+    places = []
+    for x, y in zip(data.x, data.y, strict=True):
+        text = seed + x.numpy().tobytes() + y.numpy().tobytes()
+        copy = copies[text]
+        copies[text] += 1
+        if copy:
+            text += copy.to_bytes(8)
+        places.append(int.from_bytes(hashlib.sha256(text).digest()[:6]) / 2**48)
     return torch.tensor(places, dtype=torch.float64)
 
 
@@ -188,7 +212,7 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
     Raises:
         InputError: The study refuses rare values and there are some, or too few rows are left for the model.
     """
-    if agreement.privacy is not None or privacy_statement(agreement.build_method()) is not None:
+    if is_promised(agreement):
         agreement.disclosure.check_parameters(len(data.y), agreement.parameters)
         return Training(data, ())  # merging looks at other rows, which one row must not change; noise hides rare values
     guarded = guard(data.x, spans(agreement.columns), agreement.smallest)

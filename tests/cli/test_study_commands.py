@@ -48,11 +48,11 @@ def test_one_round_from_start_to_predictions(place: Place) -> None:
 
     assert "Nothing was sent or written" in checked and "send.params.0.weight" in checked
     assert "its signature fits" in shown and "send.params.0.bias = [" in shown
-    assert (
-        "this is the mixture (β = 0)" in pooled and "Pooled from north, south, west, 252 rows" in pooled
-    )  # 3 × 0.7 × 120
+    trained = place.dealt("train")
+    assert trained == pytest.approx(0.7 * 360, abs=5 * (360 * 0.7 * 0.3) ** 0.5)  # each row by a draw of its own
+    assert "this is the mixture (β = 0)" in pooled and f"Pooled from north, south, west, {trained} rows" in pooled
     assert "Chosen by statistics of north, south, west: " in chosen
-    assert "24 test rows" in judged and "Calibration slope" in judged
+    assert f"{place.dealt('test', 'west')} test rows" in judged and "Calibration slope" in judged
     assert "give --study to check" in unchecked and "give --study to check" not in judged
     page = (place.root / "west" / "west.html").read_text()
     assert "they stay here" in page and "Calibration slope" in page and "Provenance" in page
@@ -167,7 +167,8 @@ def test_a_pool_prints_every_sites_influence(place: Place) -> None:
     head, *lines = told[told.index("site ") :].splitlines()
     assert head.split() == ["site", "rows", "influence"]
     shares = {line.split()[0]: float(line.split()[2]) for line in lines[:3]}
-    assert shares == dict.fromkeys(studies.NAMES, 33.0)  # of a mixture of as many rows each: their weight
+    weights = {name: 100 * place.dealt("train", name) / place.dealt("train") for name in studies.NAMES}
+    assert shares == pytest.approx(weights, abs=0.51)  # of a mixture: a site's weight
     assert "Influence by site" in (place.root / "server" / "sepsis.html").read_text()
 
 
@@ -250,7 +251,7 @@ def test_a_model_is_old_when_a_site_of_an_earlier_round_has_left(place: Place) -
     used = place.at("server", "predict", "two.model", "../north/data.csv", "--study", "sepsis.toml", "-o", "p.csv")
     place.at("server", *last, "again.model")
 
-    assert "Pooled from north, south, west, 252 rows" in told  # 3 × 0.7 × 120
+    assert f"Pooled from north, south, west, {place.dealt('train')} rows" in told
     assert left.count("still includes north") == 2
     assert "outdated model: it includes north" in used
     assert place.at("server", "study", "show", "sepsis.toml").count("OUTDATED") == 3

@@ -9,6 +9,9 @@ import pytest
 import studies
 from tiny import Invoke
 
+from consilience.agreement.members import read
+from consilience.study.rows import parts, rows_of
+
 SHORT = ["--method", "mixture", *(word for setting in studies.SHORT for word in ("--set", setting))]
 
 
@@ -67,6 +70,15 @@ class Place:
         for name in studies.NAMES:
             self.at(name, "site", "fit", "sepsis.toml", "data.csv", *words)
             self.carry(f"{name}.reply", name, "server")
+
+    def dealt(self, role: str, *names: str) -> int:
+        """How many rows of these sites, or of all, have a role."""
+        count = 0
+        for name in names or studies.NAMES:
+            study = read(self.root / name / "sepsis.toml")
+            data, _ = rows_of(study.agreement, self.root / name / "data.csv")
+            count += len(getattr(parts(study.agreement, study.member(name).number, data), role).y)
+        return count
 
     @property
     def files(self) -> list[str]:

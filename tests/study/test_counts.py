@@ -28,12 +28,13 @@ from consilience.handover.masking import MaskBook, book_path, counts_of
 from consilience.handover.summing import drop_sites
 from consilience.privacy.accountant import sigma_of
 from consilience.privacy.budget import read_budget
+from consilience.study import calibration
 from consilience.study.calibration import Counts, calibrate, charge_counts, count, kept_path, score_rows
 from consilience.study.model import Model, read_model
 from consilience.study.rows import Parts, parts, rows_of
 
 SETS: dict[str, Any] = {"method": "exact", "settings": (), "fewest_sites": 3, "level": 0.8, "calibrate": 0.4}
-MASKED: dict[str, Any] = {**SETS, "choose": 0.0, "smallest": 4, "secure": True}
+MASKED: dict[str, Any] = {**SETS, "choose": 0.0, "smallest": 4, "cells": 1, "secure": True}  # single scores are shown
 PRIVATE: dict[str, Any] = {**SETS, "choose": 0.0, "test": 0.0, "epsilon": 8.0, "delta": 1e-3, "grid": 4}
 FOUR = (*studies.NAMES, "east")
 
@@ -136,6 +137,18 @@ def test_counts_go_on_without_a_site(tmp_path: Path) -> None:
 
     assert found.sites == studies.NAMES
     assert sum(found.rows) == sum(len(made.rows[name].calibrate.y) for name in studies.NAMES)
+
+
+def test_small_cells_are_merged_before_they_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a difference of two sums would show of a site has no cell with fewer rows than may be shown."""
+    made = Made(tmp_path, **{**MASKED, "cells": 0})
+    under: list[torch.Tensor] = []
+    monkeypatch.setattr(calibration, "mask_table", lambda book, what, content, table, rows: under.append(table.values))
+
+    made.count("north")
+
+    cells = under[0][under[0] > 0]
+    assert len(cells) > 0 and float(cells.min()) >= 4
 
 
 def test_the_same_question_has_the_same_answer_and_another_is_refused(masked: Made) -> None:
@@ -344,9 +357,9 @@ def test_wild_counts_with_noise_are_refused(private: Made, tmp_path: Path) -> No
 def test_the_agreement_says_what_leaves(tmp_path: Path) -> None:
     masked = describe_counts(studies.agreement(tmp_path, **MASKED))
     private = describe_counts(studies.agreement(tmp_path, **PRIVATE))
-    plain = describe_counts(studies.agreement(tmp_path, **{**MASKED, "secure": False}))
+    plain = describe_counts(studies.agreement(tmp_path, **{**MASKED, "secure": False, "cells": 0}))
 
-    assert "2,002 counts" in masked and "masked" in masked and "fewer than" not in masked
+    assert "2,002 counts" in masked and "masked" in masked and "fewer than 1 rows" in masked
     assert "10 counts" in private and "noise of deviation 0.48" in private and "ε = 8" in private
     assert "fewer than 4 rows" in plain
     assert describe_counts(studies.agreement(tmp_path)) == ""

@@ -151,7 +151,7 @@ def test_a_site_is_told_what_is_merged_before_and_after(
 
     sentence = "Column 'lactate': fewer than 10 rows lack it; what stands for a missing value counts as known there."
     assert sentence in checked and sentence in fitted
-    assert "84 training rows for 14 parameters" in checked
+    assert f"{place.dealt('train', 'north')} training rows for 14 parameters" in checked
     assert "Fewer than 3 replies are not pooled" in checked and "old less new is what those sites sent" in checked
 
 

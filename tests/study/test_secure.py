@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,16 @@ from consilience.agreement.text import study_text
 from consilience.disk import writing
 from consilience.errors import InputError
 from consilience.formats.codec import TYPES
-from consilience.formats.envelope import open_envelope, seal
+from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.formats.signature import read_key
-from consilience.handover.masking import MaskBook, book_path
+from consilience.handover.masking import MESSAGE, REPLY, MaskBook, book_path
 from consilience.handover.masking import statistics_of as statistics_about
 from consilience.handover.summing import drop_sites
+from consilience.privacy.accountant import epsilon_of
 from consilience.privacy.masks import Masked
 from consilience.study.coordinator import PooledFiles, choose, pool, start
-from consilience.study.model import read_model
-from consilience.study.site import fit
+from consilience.study.model import Model, model_file, read_model
+from consilience.study.site import fit, statistics
 
 FOUR = ("north", "south", "west", "east")
 SUMS: dict[str, Any] = {"method": "exact", "settings": (), "fewest_sites": 3, "smallest": 1}
@@ -222,6 +224,61 @@ def _fit(study: Study, folder: Path, name: str, records: Any = None) -> bytes:
     return fit(study, study.member(name), key, own, None, folder / f"{name}.other").reply
 
 
+def test_a_site_keeps_its_masks_where_too_little_noise_would_be_left(tmp_path: Path) -> None:
+    """Shares of four, of which three are left, are μ √(4/3): ε = 1 would be 1.18."""
+    promise = {"epsilon": 1.0, "delta": 1e-4, "noise_added": "once", "honest_sites": 4}
+    study = masked_study(tmp_path, FOUR, **promise)
+    replies(study, tmp_path)
+    header = Header("drop", study.agreement.hash, study.agreement.name, "server", 1, {"what": "reply", "sites": [3]})
+    (tmp_path / "sepsis.drop").write_bytes(seal({"sites": torch.tensor([3])}, header, server_key(tmp_path)))
+
+    assert study.agreement.privacy is not None
+    assert epsilon_of(1e-4, study.agreement.privacy.mu * math.sqrt(4 / 3)) == pytest.approx(1.18, abs=0.005)
+    with pytest.raises(
+        InputError, match="stay here: 3 sites would be left, and the shares of noise that make up ε = 1"
+    ):
+        book(study, tmp_path, "north").tell(tmp_path / "sepsis.drop")
+    with pytest.raises(InputError, match="3 sites would be left, and the shares"):
+        dropped(study, tmp_path, "east")
+
+
+def test_a_second_sum_with_one_site_less_is_refused(tmp_path: Path) -> None:
+    """The attack: the coordinator signs the model again, one blank more in a note, and asks all sites but one."""
+    study = masked_study(tmp_path, FOUR, choose=0.3)
+    model = read_model(pooled_model(study, tmp_path, replies(study, tmp_path)), study)
+    fewer = study.without("east")
+    again = dataclasses.replace(model, facts=model.facts._replace(notes=(*model.facts.notes, " ")))
+    (tmp_path / "again.model").write_bytes(model_file(again, server_key(tmp_path)))
+    again = read_model(tmp_path / "again.model", study)
+    own = rows(study, tmp_path)["north"].choose
+    key, kept = read_key(tmp_path / "north.key"), book_path(study, study.member("north"), tmp_path)
+
+    def asked(study: Study, model: Model) -> bytes:
+        member = study.member("north")
+        return statistics(study, member, key, own, model.method, model.state, model.checksum, kept)
+
+    first = asked(study, model)
+    assert again.checksum != model.checksum and asked(study, model) == first
+    with pytest.raises(InputError, match="for other sites"):
+        asked(fewer, model)
+    for other in (study, fewer):
+        with pytest.raises(InputError, match="masked statistics about another model"):
+            asked(other, again)
+
+
+def test_a_round_is_masked_for_one_list_of_sites_by_files_and_over_flower(tmp_path: Path) -> None:
+    study = masked_study(tmp_path, FOUR)
+    values = torch.arange(5)
+    first = book(study, tmp_path, "north").mask(1, REPLY, "rows", values)
+
+    assert torch.equal(book(study, tmp_path, "north").mask(1, REPLY, "rows", values).values, first.values)
+    book(study, tmp_path, "west").mask(1, REPLY, "rows", values)
+    book(study, tmp_path, "north").mask(1, MESSAGE, "rows", values)  # for the same sites: the sum is the same
+    with pytest.raises(InputError, match="for round 1, for other sites"):
+        book(study.without("east"), tmp_path, "west").mask(1, MESSAGE, "rows", values)
+    book(study.without("east"), tmp_path, "north").mask(2, REPLY, "rows", values)  # the next round asks something else
+
+
 def test_a_site_tells_for_one_drop_out_and_never_below_the_fewest(tmp_path: Path) -> None:
     five = (*FOUR, "mid")
     study = masked_study(tmp_path, five)
@@ -239,7 +296,7 @@ def test_a_site_tells_for_one_drop_out_and_never_below_the_fewest(tmp_path: Path
         dropped(study, tmp_path, "east", "mid", "west")
     forged = open_envelope(other).header._replace(about={"what": "reply", "sites": [2, 3, 4]})
     (tmp_path / "three.drop").write_bytes(seal({"sites": torch.tensor([2])}, forged, server_key(tmp_path)))
-    with pytest.raises(InputError, match="fewer than 3 sites would be left"):
+    with pytest.raises(InputError, match=r"masks shared .* stay here: 2 sites would be left"):
         book(study, tmp_path, "south").tell(tmp_path / "three.drop")
 
 
