@@ -111,7 +111,7 @@ def _show(table: Effects) -> None:
 
 
 def _listing(table: Effects) -> Listing:
-    from consilience.report.forest import between, figure, span
+    from consilience.report.forest import NEW_SITE, between, differences, figure, new_site, span
 
     shown = table.ratio or "effect"
     numbers = ["coefficient", "std. error", shown, "interval"]
@@ -119,10 +119,10 @@ def _listing(table: Effects) -> Listing:
         numbers = ["effect", "std. error", "interval"]
     differ = any(row.sites for row in table)
     if differ:
-        numbers += ["tau", "I²", "p (Q)", "new site"]
+        numbers += ["tau", "I²", "p (Q)", "new site"][: len(differences(table))]
     listing = columns(["effect of", *numbers], right=numbers)
     several = len({row.outcome for row in table}) > 1
-    for estimate, row in zip(table.estimates, table.rows, strict=True):
+    for place, (estimate, row) in enumerate(zip(table.estimates, table.rows, strict=True)):
         name = str(estimate.label)
         if several:
             name = f"{row.outcome}, {name}"
@@ -131,6 +131,11 @@ def _listing(table: Effects) -> Listing:
             cells.append(figure(row.estimate, True))
         cells.append(span(row.low, row.high, bool(table.ratio)))
         if differ:
-            cells += between(row, bool(table.ratio))
+            cells += between(row, bool(table.ratio))[: len(differences(table))]
         listing.add_row(*cells)
+        if table.newcomers:
+            coefficient, error, *effect = new_site(table, place)
+            if not table.ratio:
+                effect = effect[1:]  # it is the coefficient
+            listing.add_row(f"  {NEW_SITE}", coefficient, error, *effect)
     return listing

@@ -130,6 +130,8 @@ class Effects:
         estimates: The pooled estimates.
         by_site: The sites' own estimates, by site; none where they are not known or not shown.
         differences: How much the sites differ, one for each estimate, where only that is shown and not `by_site`.
+        newcomers: The effects at a new site, one for each estimate, where a model of how sites differ says them: the
+            pooled estimate is then that of the sites' mean.
     """
 
     target: str
@@ -139,6 +141,7 @@ class Effects:
     estimates: tuple[Estimate, ...]
     by_site: Mapping[str, tuple[Estimate, ...]] = dataclasses.field(default_factory=dict)
     differences: tuple[Heterogeneity | None, ...] = ()
+    newcomers: tuple[Estimate, ...] = ()
 
     @property
     def ratio(self) -> str:
@@ -169,6 +172,10 @@ class Effects:
         found = self.heterogeneity(place)
         if found is not None:
             between = found
+        if self.newcomers:
+            new = self.newcomers[place]
+            wide = reach(new.error, self.level)
+            between = (*between[:-2], new.estimate - wide, new.estimate + wide)
         return Effect(*estimate.label, estimate.estimate, estimate.error, low, high, *ratios, *between)
 
     def heterogeneity(self, place: int) -> Heterogeneity | None:
@@ -257,7 +264,7 @@ class Effects:
         Returns:
             Plain values.
         """
-        return {
+        value: dict[str, Any] = {
             "target": self.target,
             "against": self.against,
             "link": self.link,
@@ -269,6 +276,11 @@ class Effects:
                 for site, found in self._site_lines()
             ],
         }
+        if self.newcomers:
+            value["new_site"] = [
+                {**new.label._asdict(), "estimate": new.estimate, "error": new.error} for new in self.newcomers
+            ]
+        return value
 
     def _site_lines(self) -> list[tuple[str, Estimate]]:
         return [(site, found) for site, part in self.by_site.items() for found in part]
@@ -293,7 +305,9 @@ def from_json(value: Mapping[str, Any]) -> Effects:
     if not by_site:
         differences = tuple(_difference(line) for line in value["effects"])
     estimates = tuple(_estimate(line) for line in value["effects"])
-    return Effects(value["target"], value["against"], value["link"], value["level"], estimates, by_site, differences)
+    newcomers = tuple(_estimate(line) for line in value.get("new_site", ()))
+    names = (value["target"], value["against"], value["link"], value["level"])
+    return Effects(*names, estimates, by_site, differences, newcomers)
 
 
 def _estimate(line: Mapping[str, Any]) -> Estimate:
@@ -309,7 +323,12 @@ def _difference(line: Mapping[str, Any]) -> Heterogeneity | None:
 
 
 def table_of(
-    task: Task, design: Design, pooled: Dense, sites: Mapping[str, Natural] | None = None, level: float = 0.95
+    task: Task,
+    design: Design,
+    pooled: Dense,
+    sites: Mapping[str, Natural] | None = None,
+    level: float = 0.95,
+    newcomer: Dense | None = None,
 ) -> Effects:
     """Make the table of a linear model.
 
@@ -319,6 +338,7 @@ def table_of(
         pooled: The Gaussian over its weights, as `likelihoods.gaussian_of` finds it.
         sites: The sites' likelihoods by their names.
         level: Of all intervals.
+        newcomer: The Gaussian over a new site's weights, where a model of how sites differ has one.
 
     Returns:
         The table.
@@ -332,19 +352,26 @@ def table_of(
             "The effects of a model with two outputs a number are not defined: use one noise for all rows."
         )
     labels, rows = contrasts_of(task, design, link)
-    count = rows.shape[1]
     shift = torch.tensor([_shift(label, design, link) for label in labels], dtype=torch.float64)
-    means = rows @ pooled.mean[:count] + shift
-    covariance = torch.linalg.solve(pooled.precision, _padded(rows, len(pooled.mean)).T)[:count]
-    variances = (rows.T * covariance).sum(0)
-    estimates = _estimates(labels, means, variances)
+    estimates = _contrast(labels, rows, shift, pooled)
+    newcomers: tuple[Estimate, ...] = ()
+    if newcomer is not None:
+        newcomers = _contrast(labels, rows, shift, newcomer)
     by_site = {}
     for name, likelihood in (sites or {}).items():
         by_site[name] = site_estimates(labels, rows, shift, likelihood)
     against = ""
     if link == "logit":
         against = design.reference
-    return Effects(design.target, against, link, 0.95, estimates, by_site).at(level)
+    return Effects(design.target, against, link, 0.95, estimates, by_site, newcomers=newcomers).at(level)
+
+
+def _contrast(labels: Sequence[Label], rows: Tensor, shift: Tensor, belief: Dense) -> tuple[Estimate, ...]:
+    """Combinations of the weights with their standard errors."""
+    count = rows.shape[1]
+    means = rows @ belief.mean[:count] + shift
+    covariance = torch.linalg.solve(belief.precision, _padded(rows, len(belief.mean)).T)[:count]
+    return _estimates(labels, means, (rows.T * covariance).sum(0))
 
 
 def _estimates(labels: Sequence[Label], means: Tensor, variances: Tensor) -> tuple[Estimate, ...]:

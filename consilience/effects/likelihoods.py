@@ -13,6 +13,8 @@ from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.likelihood import LOG_NOISE, GaussianNoise
+from consilience.linear.hierarchy import Hierarchy, mean_site, newcomer
+from consilience.linear.site_factors import as_posterior
 from consilience.models.maps import flatten, last_layer
 from consilience.parties import Received
 from consilience.pooling.derivatives import Derivatives, pack
@@ -60,7 +62,8 @@ def gaussian_of(task: Task, state: Any) -> Dense:
         state: The state after the last round.
 
     Returns:
-        The Gaussian in double precision, in the order of the task's weights; a learned log-noise comes last.
+        The Gaussian in double precision, in the order of the task's weights; a learned log-noise comes last. Where
+        sites have weights of their own it is that of their mean.
 
     Raises:
         InputError: There is none.
@@ -71,10 +74,29 @@ def gaussian_of(task: Task, state: Any) -> Dense:
         return _from_spectrum(fit, layer)
     if fit is not None and len(fit):
         raise InputError(NO_EFFECTS)
+    hierarchy = getattr(state, "hierarchy", None)
+    if isinstance(hierarchy, Hierarchy):
+        return as_posterior(task, mean_site(hierarchy), state.log_noise)
     posterior = state.posterior
     if not isinstance(posterior, Dense):
         raise InputError(NO_GAUSSIAN)
     return Dense(posterior.mean.double().cpu(), posterior.precision.double().cpu())
+
+
+def newcomer_of(task: Task, state: Any) -> Dense | None:
+    """Find the Gaussian over a new site's weights, where sites have weights of their own.
+
+    Args:
+        task: The statistical problem.
+        state: The state after the last round.
+
+    Returns:
+        The Gaussian, as `gaussian_of` gives that of their mean; None where there is one model for all.
+    """
+    hierarchy = getattr(state, "hierarchy", None)
+    if not isinstance(hierarchy, Hierarchy):
+        return None
+    return as_posterior(task, newcomer(hierarchy), state.log_noise)
 
 
 def _from_spectrum(fit: Spectrum, layer: Params) -> Dense:

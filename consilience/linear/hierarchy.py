@@ -25,10 +25,12 @@ from consilience.posterior import Dense, Natural
 
 NODES = 9  # of a grid, for each variance
 LOWEST, HIGHEST = 0.01, 12.0  # of τ, in units of its prior's scale: where a first look is taken
-WIDTH = 3.0  # standard deviations of log τ around its mean that a finer grid spans
+BELOW, ABOVE = 4.5, 3.0  # standard deviations of log τ from its mean that a finer grid spans: it is skewed
 ZOOMS = 5  # finer grids, at most
 TOGETHER = 2**21  # numbers of Λ that several nodes of a grid are computed from together
 NEGLIGIBLE = 1e-7  # weight of a node, below which it is not looked at
+FINE = 4001  # places at which a density between nodes is looked at
+FAR = 10.0  # log-density by which it falls beyond the nodes until it is left out
 
 
 class Hierarchy(NamedTuple):
@@ -128,7 +130,7 @@ def population_of(precision: Tensor, linear: Tensor, var: Tensor, prior: Natural
     Returns:
         μ and the marginal likelihood of T.
     """
-    found = _population(precision, linear, var.double().unsqueeze(0), prior)
+    found = populations(precision, linear, var.double().unsqueeze(0), prior)
     return Population(found.mean[0].reshape(prior.linear.shape), found.var[0], found.log_evidence[0])
 
 
@@ -146,8 +148,18 @@ def stack(factors: Sequence[Natural]) -> tuple[Tensor, Tensor]:
     return precision, linear.reshape(*linear.shape[:2], -1)
 
 
-def _population(precision: Tensor, linear: Tensor, var: Tensor, prior: Natural) -> Population:
-    """The same at several T [J, P] together: everything gets a leading J."""
+def populations(precision: Tensor, linear: Tensor, var: Tensor, prior: Natural) -> Population:
+    """Find the same at several T together.
+
+    Args:
+        precision: Λ [K, P, P].
+        linear: h [K, P, M].
+        var: The diagonals of T [J, P], zeros allowed.
+        prior: What is believed of μ before.
+
+    Returns:
+        μ and the marginal likelihood of each T; everything has a leading J.
+    """
     root = var.sqrt().unsqueeze(1).unsqueeze(-1)
     lower = _lower(precision, root)
     seen = torch.linalg.solve_triangular(lower, root * precision, upper=False)  # L⁻¹RΛ
@@ -216,14 +228,14 @@ def pool(
 
     def at(logs: Tensor) -> Iterator[Population]:
         for part in (2 * logs).exp()[:, groups].split(max(1, TOGETHER // precision.numel())):
-            yield _population(precision, linear, part, prior)
+            yield populations(precision, linear, part, prior)
 
     axes = [torch.linspace(math.log(LOWEST), math.log(HIGHEST), nodes, dtype=torch.float64) + s.log() for s in scale]
     logs, weights, mean = _look(axes, scale, at)
     for _ in range(ZOOMS):
         axes = [_zoom(logs[:, g], weights, axis) for g, axis in enumerate(axes)]
         logs, weights, mean = _look(axes, scale, at)
-        if all(_deviation(logs[:, g], weights) > 0.5 * (axis[1] - axis[0]) for g, axis in enumerate(axes)):
+        if all(_deviation(logs[:, g], weights) > 0.8 * (axis[1] - axis[0]) for g, axis in enumerate(axes)):
             break
     kept = weights > NEGLIGIBLE
     variances = torch.cat([found.var for found in at(logs[kept])])
@@ -245,8 +257,10 @@ def _look(
 def _zoom(logs: Tensor, weights: Tensor, axis: Tensor) -> Tensor:
     """A narrower axis, over the part of log τ that has weight."""
     mean = (weights * logs).sum()
-    half = torch.maximum(WIDTH * _deviation(logs, weights), 0.75 * (axis[1] - axis[0]))
-    return torch.linspace(float(mean - half), float(mean + half), len(axis), dtype=torch.float64)
+    deviation = torch.maximum(_deviation(logs, weights), 0.25 * (axis[1] - axis[0]))
+    return torch.linspace(
+        float(mean - BELOW * deviation), float(mean + ABOVE * deviation), len(axis), dtype=torch.float64
+    )
 
 
 def _deviation(logs: Tensor, weights: Tensor) -> Tensor:
@@ -293,6 +307,19 @@ def _at_nodes(precision: Tensor, linear: Tensor, var: Tensor, mean: Tensor, spre
     return Belief(own @ linear + share @ mean, own + share @ spread @ share.mT)
 
 
+def mean_site(hierarchy: Hierarchy) -> Belief:
+    """Say what is known of μ, the mean of the sites' weights: a mixed model's fixed effects.
+
+    Args:
+        hierarchy: What all sites say.
+
+    Returns:
+        The mixture over T of N(E(μ | T, D), V), by its moments.
+    """
+    weights, _, mean = _nodes(hierarchy)
+    return _mix(weights, mean, hierarchy.spread, hierarchy.mean.shape[1:])
+
+
 def newcomer(hierarchy: Hierarchy) -> Belief:
     """Say what is known of the weights of a site that took no part.
 
@@ -322,15 +349,42 @@ def deviations(hierarchy: Hierarchy, levels: Sequence[float] = (0.025, 0.5, 0.97
         levels: Which quantiles of τ = √T.
 
     Returns:
-        The quantiles of p(τ | D), read off the grid [levels, P].
+        The quantiles of p(τ | D), interpolated between the nodes of the grid [levels, P].
     """
-    ordered, places = hierarchy.var.sqrt().sort(0)
-    mass = hierarchy.weights[places].cumsum(0)
-    found = []
-    for level in levels:
-        reached = (mass >= level - 1e-12).to(torch.int64).argmax(0)
-        found.append(ordered.gather(0, reached.unsqueeze(0)).squeeze(0))
-    return torch.stack(found)
+    columns, places = hierarchy.var.sqrt().unique(dim=1, return_inverse=True)
+    found = [_quantiles(column, hierarchy.weights, levels) for column in columns.unbind(1)]
+    return torch.stack(found, 1)[:, places]
+
+
+def _quantiles(taus: Tensor, weights: Tensor, levels: Sequence[float]) -> Tensor:
+    """Quantiles of one τ. Its log-density in u = log τ is a cubic spline through the nodes.
+
+    Below them it is u + c τ², as p(D | T) is even in τ; above them a line.
+    """
+    from scipy.interpolate import CubicSpline  # here, because it takes a while to import
+
+    logs, places = taus.clamp(min=1e-150).log().mul(1e9).round().div(1e9).unique(return_inverse=True)
+    mass = torch.zeros(len(logs), dtype=weights.dtype).index_add_(0, places, weights)
+    kept = mass > NEGLIGIBLE * mass.max()
+    nodes, height = logs[kept], mass[kept].log()
+    if len(nodes) < 4:  # T is given, or known as well as one node is from the next
+        steps = mass.cumsum(0) / mass.sum()
+        read: Tensor = logs.exp()[torch.searchsorted(steps, torch.tensor(levels, dtype=steps.dtype) - 1e-12)]
+        return read
+    spline = CubicSpline(nodes.numpy(), height.numpy())
+    fall = min(float(spline(nodes[-1], 1)), -1.0)
+    fine = torch.linspace(float(nodes[0]) - FAR, float(nodes[-1]) - FAR / fall, FINE, dtype=torch.float64)
+    inside = torch.from_numpy(spline(fine.clamp(nodes[0], nodes[-1]).numpy()))
+    under = (fine - nodes[0]).clamp(max=0)
+    above = (fine - nodes[-1]).clamp(min=0)
+    bend = (float(spline(nodes[0], 1)) - 1) / 2
+    density = (inside + under + bend * ((2 * under).exp() - 1) + fall * above - height.max()).exp()
+    below = torch.cumulative_trapezoid(density, dim=0)
+    wanted = torch.tensor(levels, dtype=torch.float64) * below[-1]
+    right = torch.searchsorted(below, wanted).clamp(1, len(below) - 1)
+    share = (wanted - below[right - 1]) / (below[right] - below[right - 1])
+    quantiles: Tensor = (fine[right] + share * (fine[1] - fine[0])).exp()
+    return quantiles
 
 
 def i_squared(factors: Sequence[Natural], var: Tensor) -> Tensor:

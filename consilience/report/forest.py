@@ -20,6 +20,7 @@ from consilience.findings.wording import Json, percent
 from consilience.plots.drawing import ACCENT, DASHED, INK, MUTED, SECOND, shorten, svg, wrap
 from consilience.report.page import Picture
 
+NEW_SITE = "a new site"
 MOST_EFFECTS = 16  # that are drawn; the table has all
 MOST_SITES = 20  # whose estimates are drawn one by one
 ACROSS = 2
@@ -108,7 +109,7 @@ def _lines(effects: Effects, place: int, row: Effect) -> list[Line]:
             lines.append(Line(site, own.estimate, own.estimate - wide, own.estimate + wide, ACCENT, "o"))
     lines.append(Line("pooled", row.estimate, row.low, row.high, INK, "D"))
     if row.newcomer_low is not None and row.newcomer_high is not None:
-        lines.append(Line("a new site", None, row.newcomer_low, row.newcomer_high, SECOND, ""))
+        lines.append(Line(NEW_SITE, None, row.newcomer_low, row.newcomer_high, SECOND, ""))
     return lines
 
 
@@ -190,6 +191,8 @@ def _caption(effects: Effects) -> str:
         parts.append(f"Dots are the sites' own estimates with {level} intervals, the diamond is the pooled one.")
     else:
         parts.append(f"The diamond is the pooled estimate with its {level} interval.")
+    if effects.newcomers:
+        parts.append("The pooled estimate is the mean of the sites' effects, as far as it is known.")
     if any(row.newcomer_low is not None for row in effects):
         parts.append("The line below it is where the effect at a new site is expected.")
     parts.append("The dashed line is no effect; intervals far wider than others are cut off.")
@@ -203,14 +206,52 @@ def _headings(effects: Effects) -> list[str]:
     level = percent(effects.level)
     between = []
     if any(row.sites for row in effects):
-        between = ["τ", "I²", "p (Q)", "New site"]
+        between = differences(effects)
     return ["Effect", name, f"{level} interval", *effects.by_site, *between]
+
+
+def differences(effects: Effects) -> list[str]:
+    """Name the columns that say how much the sites differ.
+
+    Args:
+        effects: The table.
+
+    Returns:
+        Their names; without the new site's where it has lines of its own.
+    """
+    names = ["τ", "I²", "p (Q)", "New site"]
+    if effects.newcomers:
+        return names[:-1]
+    return names
 
 
 def _table(effects: Effects) -> list[list[str]]:
     rows = effects.rows
     differ = any(row.sites for row in rows)
-    return [_table_row(effects, estimate, row, differ) for estimate, row in zip(effects.estimates, rows, strict=True)]
+    lines = []
+    for place, (estimate, row) in enumerate(zip(effects.estimates, rows, strict=True)):
+        lines.append(_table_row(effects, estimate, row, differ))
+        if effects.newcomers:
+            cells = new_site(effects, place)
+            lines.append([NEW_SITE, *cells[2:], *["–"] * (len(lines[-1]) - 3)])
+    return lines
+
+
+def new_site(effects: Effects, place: int) -> list[str]:
+    """Write a new site's line under an effect.
+
+    Args:
+        effects: The table, whose newcomers are known.
+        place: The effect's number in it, from 0.
+
+    Returns:
+        The coefficient, its standard error, the effect as it is shown, and its interval.
+    """
+    new = effects.newcomers[place]
+    is_ratio = bool(effects.ratio)
+    wide = reach(new.error, effects.level)
+    ends = span(new.estimate - wide, new.estimate + wide, is_ratio)
+    return [figure(new.estimate, False), figure(new.error, False), figure(new.estimate, is_ratio), ends]
 
 
 def _table_row(effects: Effects, estimate: Estimate, row: Effect, differ: bool) -> list[str]:
@@ -225,7 +266,7 @@ def _table_row(effects: Effects, estimate: Estimate, row: Effect, differ: bool) 
         ends = span(own.estimate - wide, own.estimate + wide, is_ratio)
         cells.append(f"{figure(own.estimate, is_ratio)} ({ends})")
     if differ:
-        cells += between(row, is_ratio)
+        cells += between(row, is_ratio)[: len(differences(effects))]
     return cells
 
 

@@ -10,7 +10,7 @@ import torch
 from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Column
 from consilience.effects.effects import Effects, from_json, table_of
-from consilience.effects.likelihoods import from_replies, gaussian_of
+from consilience.effects.likelihoods import from_replies, gaussian_of, newcomer_of
 from consilience.effects.terms import Design, Field, terms_of
 from consilience.errors import InputError, refuse_damage
 from consilience.parties import Received
@@ -90,7 +90,8 @@ def pooled_effects(
         found = from_replies(task, pooled, replies, message) or ()
         if len(found) < FEWEST:
             found = ()
-        table = table_of(task, agreed_design(agreement), pooled, dict(zip(names, found, strict=False)))
+        by_site = dict(zip(names, found, strict=False))
+        table = table_of(task, agreed_design(agreement), pooled, by_site, newcomer=newcomer_of(task, state))
     except (InputError, RuntimeError):  # not linear, no Gaussian, or a precision that cannot be inverted
         return None
     if agreement.hand_out == "ensemble":
@@ -116,7 +117,9 @@ def model_effects(
         InputError: The model is not linear on the columns, or holds no Gaussian over its weights.
     """
     task = model.agreement.build_task()
-    table = table_of(task, agreed_design(model.agreement, reference), gaussian_of(task, model.state), None, level)
+    design = agreed_design(model.agreement, reference)
+    newcomer = newcomer_of(task, model.state)
+    table = table_of(task, design, gaussian_of(task, model.state), None, level, newcomer)
     if account is None or not account.get("effects") or reference:
         return table
     with refuse_damage("The report beside the model does not hold what a table of effects holds: move it away."):
