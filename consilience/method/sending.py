@@ -89,6 +89,16 @@ class Sending(Declared):
         """
         return reply.size
 
+    def sums_by_class(self, task: Task) -> bool:
+        """Say whether a client adds up products of features over the rows of each class by themselves.
+
+        Few rows of a class then stand out in them, whatever rows of other classes there are.
+
+        Args:
+            task: The statistical problem.
+        """
+        return False
+
     @property
     def narrowest(self) -> float | None:
         """The smallest variance of a client's Gaussian that its rows need not explain.

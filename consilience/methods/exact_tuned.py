@@ -160,6 +160,9 @@ class ExactTuned(Method):
     def summation(self) -> Summation | None:
         return ExactPooling(wire=self.wire).summation()
 
+    def sums_by_class(self, task: Task) -> bool:
+        return self.pool(task).sums_by_class(task)
+
     def pool(self, task: Task) -> ExactPooling:
         """Return exact pooling with the first head."""
         return ExactPooling(self.chosen_heads(task)[0], None, self.wire, self.privacy)

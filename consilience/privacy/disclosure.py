@@ -7,12 +7,16 @@ combines features linearly is therefore looked at here, and not single columns a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from consilience.privacy.sparse import find_sparse
+
+NAMED = 4  # columns of a combination that a sentence names
+INVOLVED = 0.05  # of a combination's largest weight, in units of features' deviations: columns that are named
 ALONE = 1 - 1e-7  # share of a group's own indicator that features can combine to: 1 but for rounding
 
 
@@ -75,13 +79,30 @@ class Group(NamedTuple):
     rows: Tensor
 
 
-def guard(x: Tensor, spans: Sequence[Span], smallest: int) -> Guarded:
+class Summed(NamedTuple):
+    """What of a row is added up over rows, beside the columns themselves.
+
+    Attributes:
+        feature_map: What the model makes of rows before it is linear; None: the columns.
+        outcome: What of the outcome is summed with the features [N, M]; M is 0 for nothing.
+        target: The outcome's name.
+        apart: Rows of the same number are added up by themselves [N]; None: all rows are added up together.
+    """
+
+    feature_map: Callable[[Tensor], Tensor] | None
+    outcome: Tensor
+    target: str = ""
+    apart: Tensor | None = None
+
+
+def guard(x: Tensor, spans: Sequence[Span], smallest: int, summed: Summed | None = None) -> Guarded:
     """Merge rare values, and leave rows out that features could still be combined to show.
 
     Args:
         x: Features, [N, D].
         spans: Where the columns lie among them.
         smallest: The fewest rows that a group may have.
+        summed: What is added up beside the columns; None for nothing.
 
     Returns:
         The rows after that; every group has no row or at least `smallest`.
@@ -94,11 +115,14 @@ def guard(x: Tensor, spans: Sequence[Span], smallest: int) -> Guarded:
         for span in spans:
             findings |= dict.fromkeys(merge_column(part, span, smallest))
         x[rows] = part
-        found = find_apart(part, spans, smallest)
-        if found is None:
+        apart = find_apart(part, spans, smallest)
+        found = [apart] if apart is not None else _combined(part, spans, smallest, _of(summed, rows))
+        if not found:
             break
-        findings[Finding(found.name, "they are left out")] = None
-        rows[rows.nonzero().flatten()[found.rows]] = False
+        places = rows.nonzero().flatten()
+        for group in found:
+            findings[Finding(group.name, "they are left out")] = None
+            rows[places[group.rows]] = False
     return Guarded(x, rows, tuple(findings))
 
 
@@ -234,3 +258,56 @@ def _profile(inside: Tensor, smallest: int) -> Group | None:
     if not alone.any():
         return None
     return Group(f"Several levels and marks together single out fewer than {smallest} rows", alone[which])
+
+
+def _of(summed: Summed | None, rows: Tensor) -> Summed:
+    """What is added up of some rows."""
+    if summed is None:
+        return Summed(None, torch.zeros(int(rows.sum()), 0))
+    apart = summed.apart
+    if apart is not None:
+        apart = apart[rows]
+    return summed._replace(outcome=summed.outcome[rows], apart=apart)
+
+
+def _combined(x: Tensor, spans: Sequence[Span], smallest: int, summed: Summed) -> list[Group]:
+    """Few rows in which a combination of what is added up is not what it is in all others."""
+    columns = [(place, span.name) for span in spans for place in _places(span)]
+    places = torch.tensor([place for place, _ in columns], dtype=torch.int64)
+    names = [name for _, name in columns]
+
+    def features(own: Tensor) -> Tensor:
+        if summed.feature_map is None:
+            return torch.cat([x[own][:, places], summed.outcome[own]], 1)
+        with torch.no_grad():
+            return torch.cat([summed.feature_map(x[own]), summed.outcome[own]], 1)
+
+    together = torch.arange(len(x))
+    parts = [together]
+    if summed.apart is not None:
+        parts = [together[summed.apart == part] for part in summed.apart.unique()]
+    groups = []
+    for part in parts:
+        for shown in find_sparse(lambda own, part=part: features(part[own]), len(part), smallest):  # type: ignore[misc]
+            inside = torch.zeros(len(x), dtype=torch.bool)
+            inside[part[shown.rows]] = True
+            name = "the model's features"
+            if summed.feature_map is None:
+                name = _involved(names + [summed.target] * summed.outcome.shape[1], shown.weights)
+            groups.append(Group(f"A combination of {name} is the same in all but fewer than {smallest} rows", inside))
+    return groups
+
+
+def _places(span: Span) -> range:
+    """The features of a column that are added up."""
+    return range(span.first, span.first + (len(span.levels) or 1 + span.marked))
+
+
+def _involved(names: Sequence[str], weights: Tensor) -> str:
+    """The columns of a combination."""
+    large = (weights.abs() > INVOLVED * weights.abs().max()).nonzero().flatten().tolist()
+    involved = list(dict.fromkeys(names[i] for i in large))
+    listed = ", ".join(f"'{name}'" for name in involved[:NAMED])
+    if len(involved) > NAMED:
+        listed += f" and {len(involved) - NAMED} more"
+    return listed

@@ -78,7 +78,8 @@ class DisclosureRules:
         few = self.smallest
         rules = [Rule(SMALLEST_CELL, f"No count from 1 to {few - 1} is shown, and no site takes part with fewer rows.")]
         if self.rare == "merge":
-            rules.append(Rule(RARE_VALUES, f"Values that fewer than {few} rows have are merged before a site fits."))
+            says = f"Values that fewer than {few} rows have are merged before a site fits"
+            rules.append(Rule(RARE_VALUES, f"{says}, and rows that a combination of columns shows are left out."))
         elif self.rare == "refuse":
             rules.append(Rule(RARE_VALUES, f"A site with values that fewer than {few} rows have does not fit."))
         elif self.rare == "noise":

@@ -16,7 +16,7 @@ from consilience.agreement.columns import Inspection, inspect, labelled_rows, sp
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.key import Key, Stream
-from consilience.privacy.disclosure import Finding, guard
+from consilience.privacy.disclosure import Finding, Summed, guard
 from consilience.privacy.rules import RARE_VALUES, SMALLEST_CELL, by_rule
 from consilience.promises import privacy_statement
 
@@ -215,7 +215,7 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
     if is_promised(agreement):
         agreement.disclosure.check_parameters(len(data.y), agreement.parameters)
         return Training(data, ())  # merging looks at other rows, which one row must not change; noise hides rare values
-    guarded = guard(data.x, spans(agreement.columns), agreement.smallest)
+    guarded = guard(data.x, spans(agreement.columns), agreement.smallest, summed(agreement, data))
     findings = guarded.findings
     if findings and agreement.format == 1:
         return Training(data, (_warning(findings),))
@@ -232,6 +232,44 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
     classes = {label: int((left.y == code).sum()) for code, label in enumerate(agreement.target.classes)}
     check_events(agreement, left)
     return Training(left, (*notes, *agreement.disclosure.check_outcomes(classes)))
+
+
+def summed(agreement: Agreement, data: Data) -> Summed:
+    """Say what of a site's rows may be added up, which decides which rows a sum could show.
+
+    Where features are summed by class, or times a number, the outcome is one more column. A class of fewer rows than
+    the smallest count has a rule of its own, so that it is no column.
+
+    Args:
+        agreement: The study's agreement.
+        data: The site's rows to train on.
+
+    Returns:
+        What is added up beside the columns.
+    """
+    apart = None
+    if agreement.build_method().sums_by_class(agreement.build_task()):
+        apart = data.y
+    return Summed(agreement.build_feature_map(), _outcome_columns(agreement, data.y), agreement.target.name, apart)
+
+
+def _outcome_columns(agreement: Agreement, y: Tensor) -> Tensor:
+    """The outcome as features are summed with it [N, M]: a number, a count by its exposure, indicators of classes."""
+    match agreement.target.kind:
+        case "regression":
+            return y.reshape(len(y), -1)
+        case "counts":
+            pair = y.reshape(len(y), -1)
+            return pair[:, :1] / pair[:, 1:].prod(1, keepdim=True)
+        case "classification":
+            counts = y.bincount(minlength=len(agreement.target.classes))
+            large = [code for code in counts.argsort(descending=True).tolist() if counts[code] >= agreement.smallest]
+            rest = len(y) - int(counts[large].sum())
+            if 0 < rest < agreement.smallest:
+                large = large[:-1]  # so that the rest are enough
+            return (y.unsqueeze(1) == torch.tensor(large, dtype=y.dtype)).float()
+        case _:
+            return torch.zeros(len(y), 0)
 
 
 def check_events(agreement: Agreement, data: Data) -> None:
