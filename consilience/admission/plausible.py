@@ -17,12 +17,14 @@ from consilience import tree
 from consilience.admission.bounds import FAR, ROUNDING, Bounds
 from consilience.admission.form import leaves_of, nodes_of
 from consilience.likelihood import LOG_NOISE
+from consilience.linear.own_fit import OwnFit
 from consilience.payload import Coreset, Logits
 from consilience.pooling.derivatives import Derivatives
 from consilience.pooling.sums import Sums
 from consilience.posterior import Dense, Gaussian, Natural, Point, Samples
 from consilience.tree import Params, Tree
 
+FARTHEST = 1e6  # a weight without a prior: no more than forty over the deviation of a column in its agreed unit
 ADVICE = "check the scaling of the columns, or try a smaller rate."
 
 
@@ -262,6 +264,9 @@ def _others(value: Tree, bounds: Bounds, rows: int, path: str = "") -> Iterator[
             yield rows * bounds.score(rows), f"{path}.loss".removeprefix("."), loss
             yield bounds.gradient_sum(rows), f"{path}.gradient".removeprefix("."), gradient
             yield bounds.curvature(rows), f"{path}.curvature".removeprefix("."), curvature
+        case OwnFit(mode, there):
+            yield FARTHEST, f"{path}.mode".removeprefix("."), mode
+            yield from _others(there, bounds, rows, f"{path}.there".removeprefix("."))
         case Logits(values):
             yield bounds.score(rows), f"{path}.values".removeprefix("."), values
         case Tensor():

@@ -279,7 +279,7 @@ def _write_result(
     influence = result.report.get("influence") or {"shares": {}, "unknown": ""}
     remarks = influence_warnings(study.agreement, influence["shares"], influence["unknown"])
     report = account(study, facts, rows, replies, ledger, [*losses, *accepted, *remarks], influence["shares"])
-    effects = pooled_effects(study.agreement, result.state, None, [*replies], [*replies.values()])
+    effects = pooled_effects(study.agreement, result.state, [*replies], [*replies.values()])
     if effects is not None:
         report["effects"] = effects.to_json()
     write_files(path, model, "Model")

@@ -271,6 +271,7 @@ class Effects:
             "ratio": self.ratio,
             "level": self.level,
             "effects": [row._asdict() for row in self.rows],
+            "compared": [*self.by_site],
             "sites": [
                 {"site": site, **found.label._asdict(), "estimate": found.estimate, "error": found.error}
                 for site, found in self._site_lines()
@@ -298,7 +299,7 @@ def from_json(value: Mapping[str, Any]) -> Effects:
     Returns:
         The table.
     """
-    by_site: dict[str, tuple[Estimate, ...]] = {}
+    by_site: dict[str, tuple[Estimate, ...]] = {str(site): () for site in value.get("compared", ())}
     for line in value["sites"]:
         by_site[line["site"]] = (*by_site.get(line["site"], ()), _estimate(line))
     differences: tuple[Heterogeneity | None, ...] = ()

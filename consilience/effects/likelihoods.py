@@ -7,24 +7,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
 from consilience.likelihood import LOG_NOISE, GaussianNoise
 from consilience.linear.hierarchy import Hierarchy, mean_site, newcomer
+from consilience.linear.own_fit import MOST, OwnFit, fit_alone, fits_alone, is_on_columns
 from consilience.linear.site_factors import as_posterior
-from consilience.models.maps import flatten, last_layer
+from consilience.models.maps import last_layer
 from consilience.parties import Received
-from consilience.pooling.derivatives import Derivatives, pack
+from consilience.pooling.derivatives import pack
 from consilience.pooling.spectrum import Spectrum
 from consilience.pooling.sums import Sums, decompress, square_matrix, whole_gram
-from consilience.posterior import Dense, Natural, Point, natural
+from consilience.posterior import Dense, Natural, natural
 from consilience.task import Task
 from consilience.tree import Params
 
-MOST = 400  # weights of which all second derivatives are taken from rows
 NOT_PLAIN = (
     "Effects are those of a linear model on the columns themselves: use the model 'linear' without a feature map."
 )
@@ -47,8 +47,7 @@ def layer_of(task: Task) -> Params:
     Raises:
         InputError: The model is no linear layer on the columns themselves.
     """
-    layers = flatten(task.model)
-    if not isinstance(layers[-1], nn.Linear) or not all(isinstance(layer, nn.Flatten) for layer in layers[:-1]):
+    if not is_on_columns(task.model):
         raise InputError(NOT_PLAIN)
     last_layer(task.model)
     return {name: task.like[name].double() for name in task.uncertain}
@@ -131,29 +130,29 @@ def _in_order(means: Tensor, matrix: Tensor, layer: Params) -> Dense:
     return Dense(mean, precision)
 
 
-def from_replies(task: Task, pooled: Dense, replies: Sequence[Received], message: Any = None) -> list[Natural] | None:
-    """Read the sites' likelihoods off their replies.
+def from_replies(task: Task, pooled: Dense, state: Any, replies: Sequence[Received]) -> list[Natural] | None:
+    """Read the sites' likelihoods off what they sent.
 
     Args:
         task: The statistical problem.
         pooled: The Gaussian of all sites together.
-        replies: The replies of one round.
-        message: What they answer, where it is known.
+        state: The state after the last round, which may hold the sites' own fits.
+        replies: The replies of that round.
 
     Returns:
-        One for each reply; None where replies do not say.
+        One for each reply; None where nothing says.
     """
     payloads = [reply.payload for reply in replies]
     layer = layer_of(task)
+    alone = dict(getattr(state, "alone", ()))
+    if replies and all(str(reply.client) in alone for reply in replies):
+        return [_from_fit(alone[str(reply.client)], layer) for reply in replies]
     if payloads and all(isinstance(payload, Dense) for payload in payloads):
         prior = task.prior.dense(layer)
         return [_without(payload, prior) for payload in payloads]
     if payloads and all(isinstance(payload, Sums) for payload in payloads) and len(payloads[0].square):
         precision = math.exp(-_log_noise(task, pooled, payloads))
         return [_from_sums(payload, layer, precision) for payload in payloads]
-    if payloads and all(_has_hessian(payload, layer) for payload in payloads) and isinstance(message, Point):
-        point = pack({name: message.params[name] for name in layer})
-        return [_from_derivatives(payload, point, layer) for payload in payloads]
     return None
 
 
@@ -199,25 +198,16 @@ def _from_sums(sums: Sums, layer: Params, precision: float) -> Natural:
     return Natural(dense.mean, dense.precision)
 
 
-def _has_hessian(payload: Any, layer: Params) -> bool:
-    count = sum(leaf.numel() for leaf in layer.values())
-    if not isinstance(payload, Derivatives) or not isinstance(payload.curvature, Tensor):
-        return False
-    return payload.curvature.numel() == count * (count + 1) // 2
-
-
-def _from_derivatives(sent: Derivatives, point: Tensor, layer: Params) -> Natural:
-    """One Newton step from where the derivatives were taken."""
-    hessian = square_matrix(sent.curvature.double(), point.numel())
-    linear = hessian @ point.flatten() - sent.gradient.double().flatten()
-    dense = _in_order(linear.reshape(point.shape), hessian, layer)
+def _from_fit(fit: OwnFit, layer: Params) -> Natural:
+    """The quadratic about a site's own mode."""
+    hessian = square_matrix(fit.there.curvature.double(), fit.mode.numel())
+    linear = hessian @ fit.mode.double().flatten()
+    dense = _in_order(linear.reshape(fit.mode.shape), hessian, layer)
     return Natural(dense.mean, dense.precision)
 
 
 def from_rows(task: Task, pooled: Dense, parts: Sequence[Data]) -> list[Natural] | None:
-    """Approximate the sites' likelihoods about the pooled model: gradients and second derivatives over their rows.
-
-    A site's own estimate is then one Newton step away from the pooled one; for numbers it is least squares.
+    """Find the sites' likelihoods from their rows, as quadratics about their own maxima: for numbers, least squares.
 
     Args:
         task: The statistical problem.
@@ -231,6 +221,8 @@ def from_rows(task: Task, pooled: Dense, parts: Sequence[Data]) -> list[Natural]
     count = sum(leaf.numel() for leaf in layer.values())
     if count > MOST:
         return None
+    if fits_alone(task):
+        return [_from_fit(fit_alone(task, Data(*(leaf.cpu() for leaf in part))), layer) for part in parts]
     centre = pooled.mean[:count]
     others = {name: leaf.double() for name, leaf in task.likelihood.extra().items()}
     if LOG_NOISE in others:

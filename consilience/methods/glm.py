@@ -11,6 +11,16 @@ from torch import Tensor
 from consilience.errors import InputError
 from consilience.likelihood import GaussianNoise, Softmax
 from consilience.linear.event_sums import begin_search
+from consilience.linear.own_fit import (
+    OwnFit,
+    Told,
+    alone_of,
+    doubt_told,
+    fit_alone,
+    fits_alone,
+    summands_of,
+    without_own,
+)
 from consilience.linear.posteriors import class_posterior, differentiate_at, first_sums, number_posterior
 from consilience.linear.predictions import predict_on_features
 from consilience.linear.private import (
@@ -33,14 +43,13 @@ from consilience.pooling.derivatives import (
     Search,
     advance,
     begin,
-    doubt_derivatives,
     pack,
     sum_up,
     unpack,
 )
 from consilience.pooling.noisy_derivatives import NoisyDerivatives
 from consilience.pooling.summands import Summation, Total
-from consilience.pooling.sums import Sums, add, check_memory, doubt
+from consilience.pooling.sums import Sums, add, check_memory
 from consilience.posterior import Point, Posterior, centre
 from consilience.predictive import Predictive
 from consilience.privacy.entropy import Source
@@ -57,11 +66,13 @@ class GLMState(NamedTuple):
         asked: θ, where derivatives are asked for; () before the first round, and once the search has converged.
         search: How θ was found, or all releases of a private run so far; () before the first round, and for numbers,
             which one round of sums decides.
+        alone: Each site's own fit, by its number; the coordinator alone has them. () where sites have none.
     """
 
     posterior: Posterior
     asked: Point | Last | tuple[()] = ()
     search: Search | NoisyDerivatives | tuple[()] = ()
+    alone: dict[str, OwnFit] | tuple[()] = ()
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,7 @@ class GLM(Method):
     """Logistic, linear, Poisson or Cox regression on fixed features: the mode of all rows, and its Laplace posterior.
 
         for each client k of K, in parallel, in the first round
-    1       Sₖ ← Σ φφᵀ, Σ y φᵀ, Σ y² over its rows;  send Sₖ
+    1       Sₖ ← Σ φφᵀ, Σ y φᵀ, Σ y² over its rows;  send Sₖ; on plain columns also its own θₖ, and its Hessian there
     2   numbers: θ, H ← the mode of U for Σₖ Sₖ and the task's prior, and the Hessian there; done
     3   classes: θ ← 0 − H⁻¹∇U, both from Σₖ Sₖ;  counts and times to an event: in place of Sₖ, 4 at θ = 0
         for each client k of K, in parallel, in every other round until ‖∇U‖ is small
@@ -87,17 +98,18 @@ class GLM(Method):
         average: Average the classes' probabilities over the posterior, which is too wide where rows are few for their
             weights; False: the mode predicts.
         privacy: Differential privacy of all that is sent, on bounded features; None: none.
+        compare: Whether sites send their own fits, by which the table of effects says how much sites differ.
     """
 
     name: ClassVar[str] = "glm"
-    sends: ClassVar[str] = "sums over its rows: a Gram matrix of the features, then gradients; of few weights, Hessians"
+    sends: ClassVar[str] = "sums: a Gram matrix, then gradients; of few weights Hessians, of plain columns its own fit"
     tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts", "survival")
     usual_rounds: ClassVar[int] = 8
     everyone: ClassVar[bool] = True
     sums: ClassVar[bool] = True
     heads: ClassVar[bool] = True
     explains: ClassVar[bool] = True
-    carries: ClassVar[tuple[type, ...]] = (Sums, Derivatives, Search, Released, Last, NoisyDerivatives)
+    carries: ClassVar[tuple[type, ...]] = (Sums, Derivatives, Search, Told, OwnFit, Released, Last, NoisyDerivatives)
     private: ClassVar[bool] = True
     private_rounds: ClassVar[int] = PRIVATE_ROUNDS
 
@@ -105,6 +117,7 @@ class GLM(Method):
     tolerance: float = 1e-8
     average: bool = False
     privacy: Privacy | None = added(None)
+    compare: bool = added(True, before=False)
 
     def init(self, task: Task, server: Server) -> GLMState:
         layer = last_layer(task.model)
@@ -125,7 +138,10 @@ class GLM(Method):
         if self.privacy is not None:
             return release_derivatives(task, self.privacy, message, data)
         if isinstance(client.memory, tuple):
-            return Reply(first_sums(task, data), data.size, keep=data.size)  # 1
+            sums = first_sums(task, data)
+            if self.compare and fits_alone(task):
+                return Reply(Told(sums, fit_alone(task, data)), data.size, keep=data.size)  # 1
+            return Reply(sums, data.size, keep=data.size)  # 1
         if not isinstance(message, Point):
             return Reply(NOTHING, data.size, client.memory)
         sent = differentiate_at(task, data, pack(message.params), self.has_hessian(task))  # 4
@@ -147,6 +163,8 @@ class GLM(Method):
                 before = state.search
             return GLMState(*aggregate_private(task, self.privacy, state.asked, before, replies))
         prior, _ = priors_of(task)
+        alone = alone_of(replies) or state.alone
+        replies = without_own(replies)
         if isinstance(replies[0].payload, Sums):
             warn_of_few_rows(replies)
             totals = add(payloads(replies))
@@ -161,12 +179,17 @@ class GLM(Method):
             return state
         posterior = class_posterior(task, search, self.has_hessian(task))  # 7
         if search.distance <= self.tolerance:
-            return GLMState(posterior, (), search)
-        return GLMState(posterior, Point(unpack(search.next, layer_of(task))), search)
+            return GLMState(posterior, (), search, alone)
+        return GLMState(posterior, Point(unpack(search.next, layer_of(task))), search, alone)
+
+    @property
+    def folds(self) -> bool:
+        return True
 
     def fold(self, replies: Sequence[Received]) -> list[Received]:
-        warn_of_few_rows(replies, whole=False)
-        return super().fold(replies)
+        sums = without_own(replies)
+        warn_of_few_rows(sums, whole=False)
+        return super().fold(sums)
 
     def predictive(self, task: Task, state: GLMState) -> Predictive:
         if classes_of(task) is None or self.average or self.privacy is not None:
@@ -184,12 +207,10 @@ class GLM(Method):
     def doubt(self, task: Task, message: Point | Last | tuple[()], send: Any) -> str | None:
         if self.privacy is not None:
             return None  # noise may make sums what no rows have
-        if isinstance(send, Sums):
-            return doubt(send)
-        return doubt_derivatives(send)
+        return doubt_told(send)
 
     def summation(self) -> Summation:
-        return Total()
+        return Total(summands_of)  # a site's own fit is no summand: where replies are masked, it stays there
 
     def has_hessian(self, task: Task) -> bool:
         """Tell whether there are few enough weights for a matrix of all pairs."""

@@ -24,6 +24,8 @@ NEW_SITE = "a new site"
 MOST_EFFECTS = 16  # that are drawn; the table has all
 MOST_SITES = 20  # whose estimates are drawn one by one
 ACROSS = 2
+EXTREME = math.log(9999)  # of a ratio, beyond which none is written or drawn
+UNKNOWN = "not estimable"  # of an effect that a site's rows do not tell
 FAR = 5.0  # times the middle interval's half-width from the pooled estimate, beyond which intervals are cut off
 
 
@@ -116,10 +118,13 @@ def _lines(effects: Effects, place: int, row: Effect) -> list[Line]:
 def _draw_panel(axes: Axes, lines: Sequence[Line], names: Sequence[str], is_ratio: bool, named: bool) -> None:
     places = {name: i for i, name in enumerate(names)}
     low, high = _ends(lines)
+    if is_ratio:
+        low, high = max(low, -EXTREME), min(high, EXTREME)
     for line in lines:
-        if math.isnan(line.low):
-            continue
         y = places[line.name]
+        if math.isnan(line.low):
+            axes.text(0.02, y, UNKNOWN, transform=axes.get_yaxis_transform(), fontsize=6, color=MUTED, va="center")
+            continue
         ends = [_shown(min(max(end, low), high), is_ratio) for end in (line.low, line.high)]
         axes.plot(ends, [y, y], color=line.colour, linewidth=1.2)
         if line.middle is not None and low <= line.middle <= high:
@@ -145,7 +150,7 @@ def _ends(lines: Sequence[Line]) -> tuple[float, float]:
     pooled = next(line for line in lines if line.marker == "D")
     assert pooled.middle is not None
     widths = [(line.high - line.low) / 2 for line in lines if not math.isnan(line.low)]
-    most = FAR * max(statistics.median(widths), (pooled.high - pooled.low) / 2)
+    most = FAR * statistics.median(widths)
     low = min(0.0, max(pooled.middle - most, min(line.low for line in lines if not math.isnan(line.low))))
     high = max(0.0, min(pooled.middle + most, max(line.high for line in lines if not math.isnan(line.low))))
     edge = 0.04 * (high - low) or 0.1
@@ -156,13 +161,16 @@ def _ticks(low: float, high: float) -> list[float]:
     """Three or four round ratios between two ends, 1 among them."""
     decades = (high - low) / math.log(10)
     step = max(1, math.ceil(decades / 3))  # decades between two ticks
-    ticks = [10.0**k for k in range(-step * 100, step * 100 + 1, step) if low <= k * math.log(10) <= high]
+    first = math.ceil(low / math.log(10) / step)
+    last = math.floor(high / math.log(10) / step)
+    ticks = [10.0 ** (k * step) for k in range(first, last + 1)]
     if decades < 2:
         ticks += [tick for tick in (0.03, 0.3, 3.0, 30.0) if low <= math.log(tick) <= high]
     return sorted(ticks)
 
 
 def _shown(value: float, is_ratio: bool) -> float:
+    """A value as it is drawn and written; ratios that are neither are left at where they end."""
     if is_ratio:
         return math.exp(min(max(value, -700.0), 700.0))
     return value
@@ -195,6 +203,11 @@ def _caption(effects: Effects) -> str:
         parts.append("The pooled estimate is the mean of the sites' effects, as far as it is known.")
     if any(row.newcomer_low is not None for row in effects):
         parts.append("The line below it is where the effect at a new site is expected.")
+    if any(len(found) < len(effects) for found in effects.by_site.values()):
+        parts.append(
+            f"“{UNKNOWN}” means that the site's rows do not tell this effect, as where a level is missing, "
+            "stands for only one outcome or depends on other columns; the site is left out of τ, I² and Q there."
+        )
     parts.append("The dashed line is no effect; intervals far wider than others are cut off.")
     if len(effects) - 1 > MOST_EFFECTS:
         parts.append(f"The first {MOST_EFFECTS} of {len(effects) - 1} are drawn.")
@@ -260,7 +273,7 @@ def _table_row(effects: Effects, estimate: Estimate, row: Effect, differ: bool) 
     for found in effects.by_site.values():
         own = next((other for other in found if other.label == estimate.label), None)
         if own is None:
-            cells.append("–")
+            cells.append(UNKNOWN)
             continue
         wide = reach(own.error, effects.level)
         ends = span(own.estimate - wide, own.estimate + wide, is_ratio)
@@ -298,9 +311,9 @@ def figure(value: float, is_ratio: bool) -> str:
     Returns:
         The number.
     """
-    if is_ratio and value > math.log(9999):
+    if is_ratio and value > EXTREME:
         return "> 9999"
-    if is_ratio and value < -math.log(9999):
+    if is_ratio and value < -EXTREME:
         return "< 0.0001"
     shown = _shown(value, is_ratio)
     if is_ratio and 0.1 <= shown < 10:

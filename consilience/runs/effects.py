@@ -45,7 +45,7 @@ def run_effects(
     """
     pooled = gaussian_of(task, state)
     design = design_of(sites, reference)
-    by_site = _likelihoods(task, pooled, sites, replies)
+    by_site = _likelihoods(task, pooled, sites, state, replies)
     if by_site or not kept:
         return table_of(task, design, pooled, by_site, level, newcomer_of(task, state))
     if reference:
@@ -54,9 +54,11 @@ def run_effects(
         return from_json(kept).at(level)
 
 
-def _likelihoods(task: Task, pooled: Dense, sites: Sites, replies: Sequence[Received]) -> dict[str, Natural]:
+def _likelihoods(
+    task: Task, pooled: Dense, sites: Sites, state: Any, replies: Sequence[Received]
+) -> dict[str, Natural]:
     """What each site says alone, by its name; nothing where that is not known, or a row is at several sites."""
-    found = from_replies(task, pooled, replies)
+    found = from_replies(task, pooled, state, replies)
     if found is not None:
         return {sites.names[reply.client]: own for reply, own in zip(replies, found, strict=True)}
     if not sites.train or len(sites.train) < 2:

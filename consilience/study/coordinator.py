@@ -179,7 +179,7 @@ def pool(
     }
     remarks = influence_warnings(agreement, shares, influence.unknown)
     report = account(study, facts, rows, replies, ledger, [*left_out(collected.refused), *accepted, *remarks], shares)
-    effects = pooled_effects(agreement, played.state, played.message, collected.names, collected.received)
+    effects = pooled_effects(agreement, played.state, collected.names, collected.received)
     if effects is not None:
         report["effects"] = effects.to_json()
     return PooledFiles(model, state_bytes, next_message, facts, collected.refused, report, tuple(remarks))

@@ -67,7 +67,7 @@ def _field(column: Column, first: int) -> Field:
 
 
 def pooled_effects(
-    agreement: Agreement, state: Any, message: Any, names: Sequence[str], replies: Sequence[Received]
+    agreement: Agreement, state: Any, names: Sequence[str], replies: Sequence[Received]
 ) -> Effects | None:
     """Make the table of effects for a study's report.
 
@@ -77,7 +77,6 @@ def pooled_effects(
     Args:
         agreement: The study's agreement.
         state: The pool.
-        message: What the replies answer.
         names: Whose replies they are.
         replies: The replies that were pooled.
 
@@ -87,7 +86,7 @@ def pooled_effects(
     task = agreement.build_task()
     try:
         pooled = gaussian_of(task, state)
-        found = from_replies(task, pooled, replies, message) or ()
+        found = from_replies(task, pooled, state, replies) or ()
         if len(found) < FEWEST:
             found = ()
         by_site = dict(zip(names, found, strict=False))

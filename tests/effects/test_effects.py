@@ -14,18 +14,13 @@ from statsmodels.stats.meta_analysis import combine_effects
 from torch import nn
 
 import consilience as co
-from consilience import tree
 from consilience.data.sites import Data, Sites
 from consilience.effects.effects import Effects, Estimate, Label, from_json
 from consilience.effects.heterogeneity import combine
-from consilience.effects.likelihoods import NO_GAUSSIAN, NOT_PLAIN, from_replies, from_rows, gaussian_of, layer_of
+from consilience.effects.likelihoods import NO_GAUSSIAN, NOT_PLAIN, from_replies, from_rows, gaussian_of
 from consilience.effects.terms import fields_of
 from consilience.errors import InputError
 from consilience.inference import Laplace, Newton
-from consilience.models.maps import feature_map
-from consilience.parties import Received
-from consilience.pooling.derivatives import differentiate, pack
-from consilience.posterior import Point
 from consilience.prior import Flat, Isotropic
 
 NAMES = ("age", "cp=a", "cp=b", "cp=c", "bp", "bp missing")
@@ -175,18 +170,15 @@ def test_a_site_of_numbers_estimates_what_least_squares_does_there(method: str) 
     np.testing.assert_allclose(own["estimate"], oracle.params, rtol=1e-4)  # of the prior, 1e-6 is left
 
 
-def test_sites_of_classes_are_one_newton_step_from_the_pool() -> None:
-    """The score and information of statsmodels at the pooled estimate give the step."""
+def test_sites_of_classes_have_the_coefficients_and_errors_of_statsmodels_on_their_own_rows() -> None:
     sites = hospitals("two")
-    result = co.run(co.GLM(), linear(sites, Flat()), sites, rounds=8)
-    table = result.effects()
-    pooled = np.array([row.estimate for row in table])
-    design, y = in_units(replace(sites, train=sites.train[2:3]))
-    model = sm.Logit(y, design)
-    var = np.linalg.inv(-model.hessian(pooled))
-    own = [found for found in table.by_site["h2"]]
-    np.testing.assert_allclose([found.estimate for found in own], pooled + var @ model.score(pooled), rtol=1e-5)
-    np.testing.assert_allclose([found.error for found in own], np.sqrt(np.diag(var)), rtol=1e-5)
+    table = co.run(co.GLM(), linear(sites, Isotropic(0.1)), sites, rounds=8).effects()  # the prior is the pool's
+    for k, name in enumerate(sites.names):
+        design, y = in_units(replace(sites, train=sites.train[k : k + 1]))
+        oracle = sm.Logit(y, design).fit(disp=0, tol=1e-13, maxiter=100)
+        own = table.by_site[name]
+        np.testing.assert_allclose([found.estimate for found in own], oracle.params, rtol=1e-6)
+        np.testing.assert_allclose([found.error for found in own], oracle.bse, rtol=1e-6)
 
 
 def test_the_product_of_posteriors_tells_how_much_sites_differ() -> None:
@@ -258,6 +250,14 @@ def test_a_saved_run_keeps_what_sites_said(tmp_path: object) -> None:
     result = co.run(co.GLM(), linear(sites, Flat()), sites, rounds=6, out=str(tmp_path))
     again = co.load(str(tmp_path))
     assert again.effects(0.9).rows == result.effects(0.9).rows
+    swapped = {"cp": "b"}
+    assert again.effects(reference=swapped).rows == result.effects(reference=swapped).rows
+
+
+def test_a_saved_run_without_the_sites_fits_needs_their_rows_for_another_reference(tmp_path: object) -> None:
+    sites = hospitals("two", (60, 60, 60))
+    co.run(co.GLM(compare=False), linear(sites, Flat()), sites, rounds=6, out=str(tmp_path))
+    again = co.load(str(tmp_path))
     with pytest.raises(InputError, match="Another reference needs the sites' rows"):
         again.effects(reference={"cp": "b"})
 
@@ -287,21 +287,18 @@ def test_columns_are_read_off_names() -> None:
     ]
 
 
-def test_gradients_and_hessians_say_what_rows_say() -> None:
-    """What sites of `glm` send about the pooled mode are the same quadratics as those found from their rows."""
+def test_what_sites_sent_is_what_their_rows_say() -> None:
+    """The sites' own fits are the same from the state, by their first replies, and from the rows of a simulation."""
     sites = hospitals("three")
     task = linear(sites, Flat())
-    pooled = gaussian_of(task, co.run(co.GLM(), task, sites, rounds=6).state)
-    mode = Point(tree.unravel(pooled.mean, layer_of(task)))
-    features = feature_map(task.model)
-    replies = []
-    for k, part in enumerate(sites.train):
-        sent = differentiate(features, part, pack(mode.params), True)
-        replies.append(Received(k, part.size, sent))
-    by_replies = from_replies(task, pooled, replies, mode)
+    result = co.run(co.GLM(), task, sites, rounds=6)
+    pooled = gaussian_of(task, result.state)
+    by_replies = from_replies(task, pooled, result.state, result.replies)
     by_rows = from_rows(task, pooled, sites.train)
     assert by_replies is not None and by_rows is not None
     for one, other in zip(by_replies, by_rows, strict=True):
         assert torch.allclose(one.precision, other.precision, rtol=1e-9, atol=1e-9)
         assert torch.allclose(one.linear, other.linear, rtol=1e-9, atol=1e-9)
-    assert from_replies(task, pooled, replies) is None  # where they were taken is not known
+    alone = co.run(co.GLM(compare=False), task, sites, rounds=6)
+    assert from_replies(task, pooled, alone.state, alone.replies) is None
+    assert alone.effects().rows == result.effects().rows

@@ -400,13 +400,23 @@ def test_sums_that_no_rows_have_are_refused(tmp_path: Path) -> None:
     agreement = honest.agreement_of(tmp_path, method="glm", smallest=1, rounds=1)
     played = next(iter(honest.honest_rounds(agreement, honest.tables(agreement, tmp_path, 60))))
     reply = played.replies[0]
-    negative = torch.cat([reply.payload.gram[:-1], torch.tensor([-1.0])])
+    sums, own = reply.payload
+    negative = torch.cat([sums.gram[:-1], torch.tensor([-1.0])])
     lies = {
-        "'gram' holds": reply.payload._replace(gram=stretch(reply.payload.gram, 6e4)),
-        "'cross' holds": reply.payload._replace(cross=stretch(reply.payload.cross, 5e3)),
-        "counts": reply.payload._replace(counts=reply.payload.counts + 1),
-        "positive semi-definite": reply.payload._replace(gram=negative),
+        "'sums.gram' holds": sums._replace(gram=stretch(sums.gram, 6e4)),
+        "'sums.cross' holds": sums._replace(cross=stretch(sums.cross, 5e3)),
+        "counts": sums._replace(counts=sums.counts + 1),
+        "positive semi-definite": sums._replace(gram=negative),
     }
-    for sentence, send in lies.items():
+    for sentence, lie in lies.items():
         with pytest.raises(Refused, match=sentence):
-            played.admit(reply, send=send)
+            played.admit(reply, send=reply.payload._replace(sums=lie))
+    there = own.there
+    fits = {
+        "'own.mode' holds": own._replace(mode=stretch(own.mode, 1e7)),
+        "'own.there.curvature' holds": own._replace(there=there._replace(curvature=stretch(there.curvature, 6e4))),
+        "its curvature": own._replace(there=there._replace(curvature=-there.curvature)),
+    }
+    for sentence, lie in fits.items():
+        with pytest.raises(Refused, match=sentence):
+            played.admit(reply, send=reply.payload._replace(own=lie))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -43,11 +44,29 @@ def test_without_sites_the_pooled_effects_are_shown_alone() -> None:
     assert effects_pictures(None) == []
 
 
-def test_a_site_that_lacks_an_effect_has_a_dash() -> None:
+def test_a_site_that_cannot_tell_an_effect_says_so() -> None:
     whole = table()
     short = {**whole.by_site, "site 1": whole.by_site["site 1"][:2]}
     (picture,) = effects_pictures(Effects("died", "no", "logit", 0.95, whole.estimates, short).to_json())
-    assert picture.rows[2][4] == "–"
+    assert picture.rows[2][4] == "not estimable"
+    assert "not estimable" in picture.caption and "not estimable" not in effects_pictures(whole.to_json())[0].caption
+    silent = {**whole.by_site, "site 1": ()}
+    (picture,) = effects_pictures(Effects("died", "no", "logit", 0.95, whole.estimates, silent).to_json())
+    assert picture.headings[4] == "site 1" and picture.rows[1][4] == "not estimable"
+
+
+@pytest.mark.parametrize("error", [100.0, 1e4, 1e300])
+@pytest.mark.parametrize("link", ["logit", "identity"])
+def test_an_effect_that_rows_do_not_tell_does_not_stretch_the_axes(link: str, error: float) -> None:
+    """Two columns that depend on each other under a wide prior; with 1e4 the axis ended at 1e±278."""
+    whole = table(link)
+    vague = tuple(found._replace(error=error) for found in whole.estimates)
+    drawn = forest(Effects("died", "no", link, 0.95, vague, whole.by_site))
+    root = ElementTree.fromstring(drawn.replace("xlink:", ""))
+    texts = [text.replace("−", "-") for text in re.findall(r"<text[^>]*>([^<]*)", drawn)]
+    ticks = [float(text) for text in texts if re.fullmatch(r"-?[0-9.e+-]+", text)]
+    assert root.attrib["role"] == "img" and ticks
+    assert max(map(abs, ticks)) <= 9999  # of a difference, by the sites: five times their half-widths of 0.2
 
 
 def test_ratios_beyond_reading_are_cut() -> None:
