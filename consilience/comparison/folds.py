@@ -15,7 +15,7 @@ from consilience.guarantees.counts import count_scores
 from consilience.guarantees.cross import CrossGuarantee, check_folds, cross_intervals, cross_sets
 from consilience.guarantees.scores import CALIBRATION, PREDICTION, draws, row_scores, score_from
 from consilience.key import Key, Stream
-from consilience.method import Method
+from consilience.method import Method, is_personal
 from consilience.predictive import Categorical, Distribution, Normal
 from consilience.runs.conformal import GRID, LEVEL
 from consilience.runs.result import Result
@@ -48,7 +48,7 @@ class CrossSets:
             target's units.
         """
         with torch.no_grad():
-            models = [result.method.predictive(result.task, result.state)(x) for result in self.runs]
+            models = [result.model()(x) for result in self.runs]
         classes = [p for p in models if isinstance(p, Categorical)]
         if classes:
             return cross_sets(self.guarantee, classes, draws(Key(self.seed), PREDICTION, len(x)))
@@ -99,6 +99,8 @@ def cross_conformal(
     found = score_from(score, sites.kind)
     if found.name in ("quantile", "time"):
         raise InputError(f"Folds have no sets by the score '{found}': use hinge, aps, raps or residual.")
+    if is_personal(method):
+        raise InputError("Folds need one model for all sites, and this method has one for each.")
     edges = found.edges(grid, sites.classes)
     assigned = assign_folds(sizes, folds, seed)
     runs = []
@@ -106,9 +108,7 @@ def cross_conformal(
     for fold in range(folds):
         kept = tuple(_take(part, own != fold) for part, own in zip(sites.train, assigned, strict=True))
         result = run(method, task, dataclasses.replace(sites, train=kept), seed=seed, engine=engine, scored=False)
-        if result.method.personal(result.task, result.state) is not None:
-            raise InputError("Folds need one model for all sites, and this method has one for each.")
-        model = result.method.predictive(result.task, result.state)
+        model = result.model()
         counts = torch.zeros(len(edges) + 1, dtype=torch.int64)
         for k, (part, own) in enumerate(zip(sites.train, assigned, strict=True)):
             left_out = _take(part, own == fold)

@@ -13,6 +13,7 @@ from consilience.data.sites import Data, Sites
 from consilience.engines.participation import Participation
 from consilience.errors import Diverged
 from consilience.formats.settings import describe
+from consilience.method import is_made_at_home
 from consilience.parties import Received
 from consilience.progress import track
 from consilience.runs.result import Result
@@ -116,6 +117,6 @@ def _replay(first: Result) -> EngineFactory:
 def _sharing_key(r: Row, present: Participation) -> str:
     """What two rows must have in common to use the same replies; empty where nothing can be shared."""
     settings = r.method.reply_settings()
-    if settings is None or r.rounds != 1:
+    if settings is None or r.rounds != 1 or is_made_at_home(r.method):  # of what its sites keep, not of replies alone
         return ""
     return json.dumps(describe([settings, present]), sort_keys=True)

@@ -16,7 +16,7 @@ from consilience.data.sites import Data, Sites
 from consilience.engines.workers import cores
 from consilience.errors import Diverged, InputError
 from consilience.inference.point import SGD
-from consilience.method import Method
+from consilience.method import Method, is_personal
 from consilience.methods import METHODS
 from consilience.models.cnn import cnn_chen
 from consilience.models.maps import features, on_features
@@ -184,9 +184,10 @@ def compare_engines(name: str, device: str) -> Agreement:
 
 def _predictions(result: Result) -> list[Any]:
     """What all models of a run say of the test rows; a run brings its state to the processor."""
-    method = result.method
-    models = method.personal(result.task, result.state) or [method.predictive(result.task, result.state)]
-    return [model(result.sites.all_test.x) for model in models]
+    names: tuple[str | None, ...] = (None,)
+    if is_personal(result.method):
+        names = result.sites.names
+    return [result.model(site)(result.sites.all_test.x) for site in names]
 
 
 def _distance(a: Any, b: Any) -> float:

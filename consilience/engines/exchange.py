@@ -15,7 +15,7 @@ from consilience.data.sites import Data
 from consilience.engines.participation import FAILED
 from consilience.errors import Diverged, Exploded, InputError, SiteWarning
 from consilience.key import Key
-from consilience.method import Method, name
+from consilience.method import Method, is_personal, name
 from consilience.parties import Client, Received, Reply
 from consilience.privacy.entropy import Source, noise_source
 from consilience.settings import slow_down
@@ -192,7 +192,7 @@ def _reply(method: Method, task: Task, message: Tree, client: Client, k: int, ro
             reply = method.local(task, message, client)
     except Diverged as error:
         raise type(error)(f"Site {k}, round {round + 1}: {error}") from error
-    if not tree.all_finite(reply.send):
+    if not tree.all_finite(used_of(method, reply)):
         raise not_finite(k, round)
     return reply
 
@@ -215,6 +215,21 @@ def explaining(method: Method, remedy: str) -> Iterator[None]:
         if "Batching rule" not in reason and not reason.startswith("vmap:"):
             raise
         raise InputError(f"{name(method)} needs what torch cannot do for this network ({reason}): {remedy}.") from error
+
+
+def used_of(method: Method, reply: Reply) -> Tree:
+    """Take what must be finite of a reply: what is sent, and what is kept where the site's own model is made of it.
+
+    Args:
+        method: The method.
+        reply: The reply, or a stack of them.
+
+    Returns:
+        A tree of tensors.
+    """
+    if is_personal(method):
+        return (reply.send, reply.keep)
+    return reply.send
 
 
 def not_finite(k: int, round: int) -> Diverged:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -78,7 +78,9 @@ def holds_finite(state: Tree) -> bool:
     return all(tree.finite(torch.as_tensor(leaf)) for leaf in tree.leaves(state) if isinstance(leaf, Tensor | float))
 
 
-def predicts_finite(method: Method, task: Task, state: Tree, x: Tensor | None) -> bool:
+def predicts_finite(
+    method: Method, task: Task, state: Tree, x: Tensor | None, memories: Mapping[int, Tree] | None = None
+) -> bool:
     """Tell whether a model holds and predicts finite numbers only.
 
     Args:
@@ -86,6 +88,7 @@ def predicts_finite(method: Method, task: Task, state: Tree, x: Tensor | None) -
         task: The statistical problem.
         state: What it predicts with.
         x: The rows to try it on; None: its own numbers are all that is looked at.
+        memories: What clients keep, by number, for models of their own; None where they keep it to themselves.
 
     Returns:
         Whether it can be used.
@@ -95,7 +98,9 @@ def predicts_finite(method: Method, task: Task, state: Tree, x: Tensor | None) -
     if x is None:
         return True
     with quietly():
-        models = list(method.personal(task, state) or [])
+        kept = {k: memory for k, memory in (memories or {}).items() if holds_finite(memory)}
+        models = list((method.personal(task, state, kept) or {}).values())
+        models = [method.predictive(task, own) for own in models]
         if method.common:
             models.append(method.predictive(task, state))
         return all(bool(finite_rows(model(x)).all()) for model in models)

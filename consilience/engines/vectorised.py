@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from consilience import tree
 from consilience.data.sites import Data
-from consilience.engines.exchange import Turn, alone, client_view, excuse, explaining, source_of
+from consilience.engines.exchange import Turn, alone, client_view, excuse, explaining, source_of, used_of
 from consilience.engines.memory import keep_memory
 from consilience.engines.workers import Crew, cores, small
 from consilience.errors import InputError
@@ -213,7 +213,7 @@ class Vectorised:
             halves = [{k: views[k] for k in half} for half in cut_evenly(group, self.chunk)]
             return [pair for half in halves for pair in self.replies(method, task, message, half)]
         replies: dict[int, Reply | None] = dict(zip(group, tree.unstack(together, len(group)), strict=True))
-        for k, good in zip(group, finite(together.send, len(group)), strict=True):
+        for k, good in zip(group, finite(used_of(method, together), len(group)), strict=True):
             if not good:
                 replies[k] = None
         return list(replies.items())

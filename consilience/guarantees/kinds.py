@@ -38,6 +38,8 @@ class Calibration(NamedTuple):
         classes: The names of the classes; none for numbers.
         seed: What random parts of scores are drawn from.
         noise: The variance of the noise in every cell of the summed counts.
+        own_models: Whether each site's rows are scored by a model of its own. By class, scores are then no more alike
+            at all sites, so that the rank is that of a mixture of sites.
     """
 
     kind: str
@@ -47,20 +49,22 @@ class Calibration(NamedTuple):
     classes: tuple[str, ...] = ()
     seed: int = 0
     noise: float = 0.0
+    own_models: bool = False
 
 
-def choose_kind(level: float, counts: Sequence[int] | None) -> str:
+def choose_kind(level: float, counts: Sequence[int] | None, extra: int = 1) -> str:
     """Choose a kind where nobody asked for one.
 
     Args:
         level: The share of rows to be covered.
         counts: Calibration rows of each class over all sites; None for numbers.
+        extra: The number of sites where each has a model of its own, else 1; as for `find_threshold`.
 
     Returns:
         `class` where every class has rows enough, as it alone holds at every single site and at newcomers; else
         `pooled`.
     """
-    if counts is not None and min(counts) >= fewest_rows(level):
+    if counts is not None and min(counts) >= extra * fewest_rows(level):
         return "class"
     return "pooled"
 
@@ -148,7 +152,7 @@ def find_guarantee(
     if plan.kind == "class":
         names = plan.classes
     extra = 1
-    if plan.kind == "pooled":
+    if plan.kind == "pooled" or plan.own_models:
         extra = groups or sum(n > 0 for n in sizes)
     rows = tuple(max(round(count), 0) for count in total.sum(1).tolist())
     if not plan.noise:
@@ -252,16 +256,26 @@ def _guarantee(
     least: float,
 ) -> Guarantee:
     return Guarantee(
-        plan.kind, plan.level, str(plan.score), thresholds, names, rows, tuple(sites), least, plan.noise, plan.seed
+        plan.kind,
+        plan.level,
+        str(plan.score),
+        thresholds,
+        names,
+        rows,
+        tuple(sites),
+        least,
+        plan.noise,
+        plan.seed,
+        plan.own_models,
     )
 
 
 def _check_rows(plan: Calibration, rows: Sequence[int], extra: int) -> None:
     """Refuse thresholds that so few rows cannot give."""
     if plan.kind == "class":
-        few = {f"'{name}'": n for name, n in zip(plan.classes, rows, strict=True) if n < fewest_rows(plan.level)}
+        few = {f"'{name}'": n for name, n in zip(plan.classes, rows, strict=True) if rank(plan.level, n, extra) > n}
         if few:
-            raise few_rows(plan.level, few, ", or use kind 'pooled'")
+            raise few_rows(plan.level, few, ", or use kind 'pooled'", extra)
     elif rank(plan.level, rows[0], extra) > rows[0]:
         needed = extra * fewest_rows(plan.level)
         raise InputError(
@@ -276,21 +290,22 @@ def _check_sites(level: float, sizes: dict[str, int]) -> None:
         raise few_rows(level, few, ", or use kind 'pooled'")
 
 
-def few_rows(level: float, counts: dict[str, int], more: str) -> InputError:
+def few_rows(level: float, counts: dict[str, int], more: str, extra: int = 1) -> InputError:
     """Make the refusal of a level that rows are too few for.
 
     Args:
         level: The level.
         counts: Rows by the name of their class or site.
         more: What else can be done, from a comma on.
+        extra: As for `find_threshold`.
 
     Returns:
         The error.
     """
     listed = ", ".join(f"{name} has {n}" for name, n in counts.items())
     return InputError(
-        f"Too few rows are set aside for sets of {_percent(level)}, which need {fewest_rows(level)}: {listed}. Set "
-        f"more aside, lower the level{more}."
+        f"Too few rows are set aside for sets of {_percent(level)}, which need {extra * fewest_rows(level)}: {listed}. "
+        f"Set more aside, lower the level{more}."
     )
 
 

@@ -31,6 +31,10 @@ PROMISES = {
     "quantile": "At least {level} of rows are covered",
     "own": "At each site, at least {level} of its own rows are covered",
 }
+BY_OWN_MODELS = {  # in place of the above, where each site's rows are predicted by a model of its own
+    "class": "Of every class, at least {level} of rows that come from the sites in proportion to their calibration "
+    "rows of it have their own class in the set; at a single site it can be fewer",
+}
 ASSUMPTIONS = {
     "class": "rows of one class look alike at all sites, in whatever proportion each site has the classes (label "
     "shift), and the model was not made from the calibration rows",
@@ -38,6 +42,11 @@ ASSUMPTIONS = {
     "quantile": "all sites' rows, and the new ones, are alike, and the model was not made from the calibration rows",
     "own": "a site's new rows are like its calibration rows, from which the model was not made; other sites do not "
     "matter",
+}
+ASSUMED_OF_OWN_MODELS = {
+    "class": "each site's new rows are like its calibration rows, from which its model was not made",
+    "quantile": "all sites' rows look alike to their own models, and the models were not made from the calibration "
+    "rows",
 }
 COVERED_TIMES = (
     "A row is covered if its event, or the end of its watch, is not before its lower bound; its event then is not "
@@ -61,6 +70,7 @@ class Guarantee:
             the worst of the thresholds.
         noise: The variance of the noise in every count.
         seed: What random parts of scores are drawn from.
+        own_models: Whether they are of the sites' own models, each on its own rows, and not of one model for all.
     """
 
     kind: str
@@ -73,11 +83,15 @@ class Guarantee:
     least: float
     noise: float = 0.0
     seed: int = 0
+    own_models: bool = False
 
     @property
     def promise(self) -> str:
         """What holds, in one sentence; on average over calibration rows."""
-        text = f"{PROMISES[self.kind].format(level=f'{100 * self.level:g} %')}."
+        promise = PROMISES[self.kind]
+        if self.own_models:
+            promise = BY_OWN_MODELS.get(self.kind, promise)
+        text = f"{promise.format(level=f'{100 * self.level:g} %')}."
         if self.score in FOR_TIMES:
             text += f" {COVERED_TIMES}"
         return text
@@ -85,6 +99,8 @@ class Guarantee:
     @property
     def assumption(self) -> str:
         """Under which assumption it holds."""
+        if self.own_models and self.kind in ASSUMED_OF_OWN_MODELS:
+            return ASSUMED_OF_OWN_MODELS[self.kind]
         return ASSUMPTIONS[self.kind]
 
     def __str__(self) -> str:
@@ -93,7 +109,10 @@ class Guarantee:
     def to_json(self) -> dict[str, Any]:
         """Write it as JSON, which has no infinite numbers."""
         finite = [None if math.isinf(threshold) else threshold for threshold in self.thresholds]
-        return {**asdict(self), "thresholds": finite}
+        value = {**asdict(self), "thresholds": finite}
+        if not self.own_models:
+            del value["own_models"]
+        return value
 
     @staticmethod
     def from_json(value: Any) -> Guarantee:
@@ -121,6 +140,7 @@ class Guarantee:
                 float(value["least"]),
                 float(value["noise"]),
                 int(value["seed"]),
+                bool(value.get("own_models", False)),
             )
             sizes = {len(found.thresholds), len(found.names), len(found.rows)}
             if found.kind not in PROMISES or not 0 < found.level < 1 or len(sizes) > 1 or not thresholds:

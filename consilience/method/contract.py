@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -116,20 +116,25 @@ class Method(Sending, Handing):
         """
         return task.predictive(state.posterior)
 
-    def personal(self, task: Task, state: Any) -> Sequence[Predictive] | None:
-        """Make one model a site, where sites have models of their own.
+    def personal(self, task: Task, state: Any, memories: Mapping[int, Tree]) -> dict[int, Any] | None:
+        """Make the states as they are at sites, where sites have models of their own; most methods write `at_home`.
 
         Args:
             task: The statistical problem.
             state: The server's state.
+            memories: What each site kept in the last round, by its number; () for a site that took no part.
 
         Returns:
-            The sites' models in their order, or None. A site that took no part has the common one, if there is one.
+            A state for each of these sites, whose model is the site's own; None where there is one model for all.
         """
-        return None
+        if type(self).at_home is Method.at_home:
+            return None
+        return {k: self.at_home(task, state, memory) for k, memory in memories.items()}
 
     def at_home(self, task: Task, state: Any, memory: Tree) -> Any:
         """Make the state as it is at a site, where sites have models of their own.
+
+        Scores, prediction sets, `predict` and exports are of this model for the site's rows: see `method.which`.
 
         Args:
             task: The statistical problem.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +15,7 @@ from consilience.parties import Client, Received, Reply, Server, payloads, weigh
 from consilience.posterior import Posterior
 from consilience.predictive import Predictive
 from consilience.task import Task
+from consilience.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,13 @@ class LocalOnly(Method):
     def aggregate(self, task: Task, state: State, replies: Sequence[Received], server: Server) -> Pooled:
         return Pooled(state.posterior, payloads(replies), weights(replies))
 
-    def predictive(self, task: Task, state: Pooled) -> Predictive:
+    def predictive(self, task: Task, state: Pooled | State) -> Predictive:
+        if isinstance(state, State):
+            return task.predictive(state.posterior)
         raise InputError("local_only has a model for each site and none for all: use a method that pools, or mixture.")
 
-    def personal(self, task: Task, state: Pooled) -> Sequence[Predictive]:
-        return [task.predictive(posterior) for posterior in state.posteriors]
+    def personal(self, task: Task, state: Pooled, memories: Mapping[int, Tree]) -> dict[int, State]:
+        return {k: State(state.posteriors[k]) for k in memories}
 
 
 @dataclass(frozen=True)

@@ -145,12 +145,6 @@ class Hierarchical(Method):
         belief = site_posterior(state.hierarchy, as_factor(task, memory, state.log_noise))  # 5
         return state._replace(posterior=as_posterior(task, belief, state.log_noise))
 
-    def personal(self, task: Task, state: HierarchicalState) -> Sequence[Predictive] | None:
-        if not isinstance(state.factors, dict) or not isinstance(state.clients, Tensor):
-            return None
-        said = [state.factors.get(str(k), ()) for k in range(int(state.clients))]
-        return [self.predictive(task, self.at_home(task, state, factor)) for factor in said]
-
     def predictive(self, task: Task, state: HierarchicalState) -> Predictive:
         if classes_of(task) is None and isinstance(state.posterior, Dense):
             return predict_numbers(task, state.posterior)

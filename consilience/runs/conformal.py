@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from consilience.guarantees.measured import groups_of, measure, measure_groups
 from consilience.guarantees.scores import CALIBRATION, PREDICTION, draws, row_scores, score_from
 from consilience.guarantees.sets import Guarantee, contains
 from consilience.key import Key, Stream
-from consilience.method import Method
+from consilience.method import Method, is_personal, own_models
 from consilience.predictive import Predictive
 from consilience.privacy.entropy import Simulated
 from consilience.runs.result import Result
@@ -33,8 +33,22 @@ from consilience.task import Task
 from consilience.tree import Tree
 
 LEVEL = 0.9
+GUARANTEE = "guarantee"  # where run.json has what the sets promise and do
+OF_NEWCOMER = "newcomer_guarantee"  # and what those of the model for all do, where sites have models of their own
 GRID = 1000
 NONE_ASIDE = "No rows are set aside for prediction sets: split with conformal=0.2, or run with `--conformal 0.2`."
+
+
+class SiteModels(NamedTuple):
+    """The models that predict the sites' rows.
+
+    Attributes:
+        each: One for each site, in their order; the same one where there is one for all.
+        own: Whether sites have models of their own.
+    """
+
+    each: Sequence[Predictive]
+    own: bool
 
 
 def conformal(
@@ -46,6 +60,7 @@ def conformal(
     grid: int = GRID,
     noise: float = 0.0,
     sites: Sites | None = None,
+    newcomer: bool = False,
 ) -> Guarantee:
     """Calibrate prediction sets of a run on the rows that its sites set aside; nobody trains again.
 
@@ -60,22 +75,24 @@ def conformal(
         noise: The variance of the Gaussian noise in every cell of the summed counts, whose cost in level is accounted
             for.
         sites: Whose rows; those of the run if None.
+        newcomer: Calibrate the model that a newcomer gets, where sites have models of their own, which are calibrated
+            otherwise; each with thresholds of its own, as no model's are another's.
 
     Returns:
-        Thresholds and what they promise, for `result.predict(x, level=guarantee)`.
+        Thresholds and what they promise, for `result.predict(x, level=guarantee)`, and with `site=` where sites have
+        models of their own.
 
     Raises:
         InputError: No rows, or too few, are set aside; the sentence says of which class or site.
     """
     seed = int(result.report["seed"])
     sites = sites or result.sites
-    return calibrate(result.method, result.task, result.state, sites, level, kind, score, grid, noise, seed)
+    models = models_of(result.method, result.task, result.state, result.memories, sites, newcomer)
+    return calibrate(models, sites, level, kind, score, grid, noise, seed)
 
 
 def calibrate(
-    method: Method,
-    task: Task,
-    state: Tree,
+    models: SiteModels,
     sites: Sites,
     level: float = LEVEL,
     kind: str | None = None,
@@ -84,12 +101,10 @@ def calibrate(
     noise: float = 0.0,
     seed: int = 0,
 ) -> Guarantee:
-    """Calibrate prediction sets of a state; see `conformal`.
+    """Calibrate prediction sets of the models that predict the sites' rows; see `conformal`.
 
     Args:
-        method: The method.
-        task: The statistical problem.
-        state: The server's state.
+        models: The models, from `models_of`.
         sites: Everybody's rows.
         level: The share of rows that the sets shall cover.
         kind: The kind of guarantee; chosen if None.
@@ -108,11 +123,14 @@ def calibrate(
         raise InputError(NONE_ASIDE)
     check_calibration(kind or "pooled", level, sites.classes is not None, noise)
     if kind is None:
-        kind = choose_kind(level, _class_counts(sites))
+        extra = 1
+        if models.own:
+            extra = sum(len(rows.y) > 0 for rows in sites.conformal)
+        kind = choose_kind(level, _class_counts(sites), extra)
     found = score_from(score, sites.kind)
-    plan = Calibration(kind, level, found, found.edges(grid, sites.classes), class_names(sites), seed, noise)
-    models = _models(method, task, state, sites)
-    scores = [_scores(plan, models[k], rows, k) for k, rows in enumerate(sites.conformal)]
+    edges = found.edges(grid, sites.classes)
+    plan = Calibration(kind, level, found, edges, class_names(sites), seed, noise, models.own)
+    scores = [_scores(plan, models.each[k], rows, k) for k, rows in enumerate(sites.conformal)]
     if kind == "own":
         return own_guarantee(plan, scores, sites.names)
     sizes = [len(part) for part in scores]
@@ -130,13 +148,11 @@ def calibrate(
     return find_guarantee(plan, total, sizes, sites.names, ranks)
 
 
-def assess(method: Method, task: Task, state: Tree, sites: Sites, guarantee: Guarantee) -> dict[str, Any]:
+def assess(models: SiteModels, sites: Sites, guarantee: Guarantee) -> dict[str, Any]:
     """Measure the sets of a guarantee on the test rows.
 
     Args:
-        method: The method.
-        task: The statistical problem.
-        state: The server's state.
+        models: The models that the guarantee is of.
         sites: Everybody's rows.
         guarantee: The thresholds.
 
@@ -144,7 +160,6 @@ def assess(method: Method, task: Task, state: Tree, sites: Sites, guarantee: Gua
         The guarantee with its coverage over all rows, by site and by class, the worst first; widths are in the
         target's unit.
     """
-    models = _models(method, task, state, sites)
     inside = []
     sizes = []
     for k, rows in enumerate(sites.test):
@@ -152,7 +167,7 @@ def assess(method: Method, task: Task, state: Tree, sites: Sites, guarantee: Gua
             continue
         u = draws(Key(guarantee.seed), PREDICTION, len(rows.y), k + 1)
         with torch.no_grad():
-            held, size = contains(models[k](rows.x), rows.y, guarantee, sites.names[k], u)
+            held, size = contains(models.each[k](rows.x), rows.y, guarantee, sites.names[k], u)
         inside.append(held)
         sizes.append(size * sites.target_scale)
     report = {**guarantee.to_json(), "promise": guarantee.promise, "assumption": guarantee.assumption}
@@ -171,28 +186,45 @@ def assess(method: Method, task: Task, state: Tree, sites: Sites, guarantee: Gua
 
 
 def report_guarantee(
-    method: Method, task: Task, state: Tree, sites: Sites, level: float | None, seed: int
-) -> Mapping[str, Any]:
+    method: Method,
+    task: Task,
+    state: Tree,
+    memories: Mapping[int, Tree],
+    sites: Sites,
+    level: float | None,
+    seed: int,
+) -> dict[str, Any]:
     """Say what a run's prediction sets promise and do.
 
     Args:
         method: The method.
         task: The statistical problem.
         state: The server's state.
+        memories: What each client kept, by number, which sites' own models are made of.
         sites: Everybody's rows.
         level: The share of rows that the sets shall cover; the usual one if None.
         seed: What random parts are drawn from.
 
     Returns:
-        What `run.json` says under `guarantee`, or why there are no sets; nothing where no rows were set aside.
+        What `run.json` says under `guarantee`, or why there are no sets; the same of a newcomer's sets under
+        `newcomer_guarantee`, where sites have models of their own beside a common one. Nothing where no rows were set
+        aside.
     """
     if sites.conformal is None:
         return {}
-    try:
-        guarantee = calibrate(method, task, state, sites, level or LEVEL, seed=seed)
-    except InputError as error:
-        return {"guarantee": {"refused": str(error)}}  # a run is not lost by it
-    return {"guarantee": assess(method, task, state, sites, guarantee)}
+
+    def found(newcomer: bool) -> dict[str, Any]:
+        models = models_of(method, task, state, memories, sites, newcomer)
+        try:
+            guarantee = calibrate(models, sites, level or LEVEL, seed=seed)
+        except InputError as error:
+            return {"refused": str(error)}  # a run is not lost by it
+        return assess(models, sites, guarantee)
+
+    report = {GUARANTEE: found(newcomer=False)}
+    if is_personal(method) and method.common:
+        report[OF_NEWCOMER] = found(newcomer=True)
+    return report
 
 
 def check_level(sites: Sites, level: float | None) -> None:
@@ -232,17 +264,32 @@ def _class_counts(sites: Sites) -> list[int] | None:
     return counts
 
 
-def _models(method: Method, task: Task, state: Tree, sites: Sites) -> Sequence[Predictive]:
-    """The model of each site: its own where it has one; of times, on the baseline of all training rows."""
-    models = method.personal(task, state)
-    if models is None:
-        models = [method.predictive(task, state)] * len(sites)
+def models_of(
+    method: Method, task: Task, state: Tree, memories: Mapping[int, Tree], sites: Sites, newcomer: bool = False
+) -> SiteModels:
+    """Make the models that predict the sites' rows; of times, on the baseline of all training rows.
+
+    Args:
+        method: The method.
+        task: The statistical problem.
+        state: The server's state.
+        memories: What each client kept, by number, which sites' own models are made of.
+        sites: Everybody's rows.
+        newcomer: Whether all rows are predicted as a newcomer's are.
+
+    Returns:
+        The models.
+    """
+    own = None
+    if not newcomer:
+        own = own_models(method, task, state, memories, len(sites))
+    each = own or [method.predictive(task, state)] * len(sites)
     grid = grid_of(task, sites)
-    if grid is None:
-        return models
-    with torch.no_grad():
-        on_baseline = {model: with_baseline(model, sites.train, grid) for model in dict.fromkeys(models)}
-    return [on_baseline[model] for model in models]
+    if grid is not None:
+        with torch.no_grad():
+            on_baseline = {model: with_baseline(model, sites.train, grid) for model in dict.fromkeys(each)}
+        each = [on_baseline[model] for model in each]
+    return SiteModels(each, own is not None)
 
 
 def _scores(plan: Calibration, model: Predictive, rows: Data, site: int) -> Tensor:

@@ -146,7 +146,7 @@ class _Federated(BaseEstimator):
         rows = torch.from_numpy(validate_data(self, x, reset=False, dtype=np.float64, order="C", copy=True))
         result = self.result_
         with using_threads(threads_for(result.task)):
-            p = result.method.predictive(result.task, result.state)(result.sites.scaled(rows).float())
+            p = result.model()(result.sites.scaled(rows).float())
         check_finite(p)
         return p
 
@@ -336,7 +336,7 @@ def _calibrate_all(result: Result) -> dict[tuple[float, str | None], Guarantee |
     for level in LEVELS:
         for kind in (None, *KINDS):
             try:
-                found[level, kind] = conformal(result, level, kind)
+                found[level, kind] = conformal(result, level, kind, newcomer=True)  # of the model that predicts
             except InputError as error:
                 found[level, kind] = str(error)
     return found

@@ -51,7 +51,7 @@ class Loop:
         threads: Torch's.
         device: Where tensors lie while the run computes.
         store: The run's folder, if it has one.
-        score: Scores a state for the history; None: nobody can.
+        score: Scores a state, with what clients kept, for the history; None: nobody can.
         probes: Rows that a round's model is tried on before it is kept; None: only its own numbers are looked at.
         measures: Whether the sites' influence on the last round's model is measured.
         spent: Seconds of the run before it was resumed.
@@ -74,7 +74,7 @@ class Loop:
     threads: int = 1
     device: torch.device = CPU
     store: Store | None = None
-    score: Callable[[Tree], dict[str, float]] | None = None
+    score: Callable[[Tree, dict[int, Tree]], dict[str, float]] | None = None
     probes: Tensor | None = None
     measures: bool = False
     spent: float = 0.0
@@ -149,7 +149,7 @@ class Loop:
         if self.reveal is not None:
             received = gathered  # as they came; the method's are sums
         state, replies, memories = move((played.state, received, self.engine.memories), CPU)
-        scores = {} if self.score is None else self.score(state)
+        scores = {} if self.score is None else self.score(state, memories)
         after = Checkpoint(
             rounds=t + 1,
             state=state,
@@ -179,7 +179,7 @@ class Loop:
         Args:
             state: The state after the round, on the run's device.
         """
-        return predicts_finite(self.method, self.task, state, move(self.probes, self.device))
+        return predicts_finite(self.method, self.task, state, move(self.probes, self.device), self.engine.memories)
 
     def _leave_out(self, played: Round, before: Checkpoint, gathering: Gathering, t: int) -> None:
         """Go on without those to blame for a model that cannot be used, as without those who did not reply."""
@@ -219,19 +219,21 @@ class Loop:
         """
         return [{"site": self.names[k], "round": round + 1, "why": why} for k, why in sorted(lost.items())]
 
-    def finish(self, checkpoint: Checkpoint, evaluate: Callable[[Tree], dict[str, Any]] | None) -> dict[str, Any]:
+    def finish(
+        self, checkpoint: Checkpoint, evaluate: Callable[[Tree, dict[int, Tree]], dict[str, Any]] | None
+    ) -> dict[str, Any]:
         """Say what the run found, and write it down if the run has a folder.
 
         Args:
             checkpoint: Where the run stands at its end.
-            evaluate: Scores a state; None: nobody can.
+            evaluate: Scores a state, with what clients kept; None: nobody can.
 
         Returns:
             What run.json holds.
         """
         with using_threads(self.threads), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            evaluation = {} if evaluate is None else evaluate(checkpoint.state)
+            evaluation = {} if evaluate is None else evaluate(checkpoint.state, checkpoint.memories)
         report = {
             **self.header,
             **evaluation,

@@ -13,7 +13,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from consilience import tree
 from consilience.errors import InputError
-from consilience.method import Method, name
 from consilience.outcomes.counts import Counts
 from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Normal
@@ -31,20 +30,17 @@ class Predictor(nn.Module):
 
     Args:
         result: The run whose model it is.
+        site: Whose model, where sites have models of their own; None: the common model, which a newcomer gets.
 
     Raises:
-        InputError: The method has a model for each site and none for all.
+        InputError: The method has a model for each site and none for all, or the site is unknown.
     """
 
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: Result, site: str | None = None) -> None:
         super().__init__()
-        if type(result.method).personal is not Method.personal:
-            raise InputError(
-                f"{name(result.method)} has a model for each site and none for all: there is none to take."
-            )
         sites = result.sites
         shift = sites.feature_shift
         scale = sites.feature_scale
@@ -57,7 +53,7 @@ class Predictor(nn.Module):
         self._dtype = next(iter(result.task.like.values())).dtype
         if sites.holds_tokens:
             self._dtype = torch.int64
-        self._predict = result.method.predictive(result.task, result.state)
+        self._predict = result.model(site)
         features = sites.features
         shape = (features,) if isinstance(features, int) else tuple(features)
         with torch.no_grad():
@@ -86,12 +82,13 @@ class Predictor(nn.Module):
         return torch.stack([p.mean * scale + shift, p.total * scale**2], -1)
 
 
-def export_module(result: Result, path: str | Path) -> Path:
+def export_module(result: Result, path: str | Path, site: str | None = None) -> Path:
     """Write a run's model as a file that other programs read.
 
     Args:
         result: The run.
         path: The file; its ending is the format: .onnx, or .pt2 for `torch.export`.
+        site: Whose model, where sites have models of their own; None: the common model, which a newcomer gets.
 
     Returns:
         The file.
@@ -106,7 +103,7 @@ def export_module(result: Result, path: str | Path) -> Path:
     features = result.sites.features
     shape = (features,) if isinstance(features, int) else tuple(features)
     rows = torch.zeros(3, *shape, dtype=torch.float64)
-    program = exported(Predictor(result), rows)
+    program = exported(Predictor(result, site), rows)
     if kind == "pt2":
         torch.export.save(program, path)
         return path

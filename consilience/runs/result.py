@@ -30,18 +30,18 @@ from consilience.findings.frames import to_frame, to_html
 from consilience.formats.blueprint import blueprint
 from consilience.guarantees.sets import Guarantee, lower_bounds, prediction_intervals, prediction_sets
 from consilience.key import Key
-from consilience.method import Method, name
+from consilience.method import Method, is_made_at_home, is_personal, name, state_for
 from consilience.outcomes.counts import Counts
 from consilience.outcomes.survival import Survival
 from consilience.parties import Received, Server
 from consilience.posterior import Dense, Gaussian, Point, Samples
-from consilience.predictive import Categorical, Normal, check_finite, tempered
+from consilience.predictive import Categorical, Normal, Predictive, check_finite, tempered
 from consilience.report.table import run_table
 from consilience.runs.effects import effects_report, run_effects
 from consilience.runs.provenance import check, facts, reported_identity
 from consilience.runs.store import FORMAT, Checkpoint, Store
 from consilience.scoring.baselines import lines_to_beat
-from consilience.scoring.evaluate import Scorer, fitted_temperature, uncertainty
+from consilience.scoring.evaluate import BY_SITE, NEWCOMER, Scorer, fitted_temperature, uncertainty
 from consilience.scoring.times import recall_baseline
 from consilience.task import Task
 from consilience.tree import Tree
@@ -52,6 +52,12 @@ if TYPE_CHECKING:  # no part of the reference
 # what stays true of a run however its replies are pooled
 OF_THE_RUN = {"consilience", "format", "model", "compiled", "device", "started_from", "participation"}
 OF_THE_RUN |= {"ledger", "failures"}
+OTHER_MODEL = {  # by whether a site's own model predicts
+    True: "These thresholds are of the model for all sites: leave site= out, or calibrate the sites' own models, "
+    "co.conformal(result).",
+    False: "These thresholds are of the sites' own models: say whose rows these are with site=; a newcomer's are "
+    "co.conformal(result, newcomer=True).",
+}
 INFLUENCE = 64  # rows on which models with and without a site are compared
 
 
@@ -114,7 +120,7 @@ class Result:
         server: What the server saw.
         report: What run.json holds.
         store: The run's folder, if it has one.
-        checkpoint: Where the run stands; None for a pool.
+        checkpoint: Where the run stands, with what its sites remember.
     """
 
     method: Method
@@ -124,8 +130,8 @@ class Result:
     replies: Sequence[Received]
     server: Server
     report: dict[str, Any]
-    store: Store | None = None
-    checkpoint: Checkpoint | None = None
+    store: Store | None
+    checkpoint: Checkpoint
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -159,7 +165,8 @@ class Result:
             level: Give prediction sets that cover this share of rows, calibrated on the rows that the sites set aside;
                 or the thresholds of `co.conformal`. Sets are of the model without a temperature.
             site: Whose rows they are, by its name: its own model predicts, where sites have models of their own, and
-                its own threshold counts, where sites have those; None: the common model, which a newcomer gets.
+                its own threshold counts, where sites have those; None: the common model, which a newcomer gets, with
+                thresholds of that model.
 
         Returns:
             The predictions.
@@ -172,12 +179,10 @@ class Result:
         inputs = self._inputs(x)
         state = self._state_of(site)
         plain = self.method.predictive(self.task, state)(inputs)
-        t = self._temperature(state) if temper else 1.0
+        t = self._temperature(state, site) if temper else 1.0
         p = tempered(plain, t) if temper else plain
         check_finite(p)
-        guarantee = self._guarantee(level)
-        if guarantee is not None:
-            plain = self.method.predictive(self.task, self.state)(inputs)  # whose scores were calibrated
+        guarantee = self._guarantee(level, site)
         u = uncertainty(self.method, self.task, state, inputs)
         if isinstance(p, Categorical):
             prediction = Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)
@@ -203,24 +208,56 @@ class Result:
         low, high = prediction_intervals(plain, guarantee, site)
         return prediction._replace(low=low * scale + shift, high=high * scale + shift)
 
-    def _guarantee(self, level: float | Guarantee | None) -> Guarantee | None:
+    def _guarantee(self, level: float | Guarantee | None, site: str | None) -> Guarantee | None:
         """The thresholds for a level: those given, those of the rows at hand, or those that the run wrote down."""
-        from consilience.runs.conformal import NONE_ASIDE, conformal  # which calibrates a result
+        from consilience.runs.conformal import (
+            GUARANTEE,
+            NONE_ASIDE,
+            OF_NEWCOMER,
+            conformal,
+        )  # which calibrates a result
 
-        if level is None or isinstance(level, Guarantee):
+        own = is_personal(self.method) and site is not None
+        if level is None:
+            return None
+        if isinstance(level, Guarantee):
+            if own != level.own_models:
+                raise InputError(OTHER_MODEL[own])
             return level
         if self.sites.conformal is not None:
-            return conformal(self, level)
-        known = self.report.get("guarantee") or {"refused": NONE_ASIDE}
+            return conformal(self, level, newcomer=not own)
+        written = GUARANTEE
+        if is_personal(self.method) and not own:
+            written = OF_NEWCOMER
+        known = self.report.get(written) or {"refused": NONE_ASIDE}
         if "refused" in known:
             raise InputError(str(known["refused"]))
-        guarantee = Guarantee.from_json(known)
+        guarantee = replace(Guarantee.from_json(known), own_models=own)  # older versions did not write whose it is
         if guarantee.level != level:
             raise InputError(
                 f"This run was loaded without its rows and knows the thresholds of level={guarantee.level:g}: ask for "
                 "that level, or hand in the rows, co.load(folder, sites=sites)."
             )
         return guarantee
+
+    @property
+    def memories(self) -> Mapping[int, Tree]:
+        """What each site kept in the last round, by number."""
+        return self.checkpoint.memories
+
+    def model(self, site: str | None = None) -> Predictive:
+        """Take what predicts a site's rows, on the scale that the network sees.
+
+        Args:
+            site: Its name; None: the common model, which a newcomer gets.
+
+        Returns:
+            A function from inputs to a distribution: of the site's own model, where sites have such.
+
+        Raises:
+            InputError: The site is unknown, there is no model for all, or what sites kept is not at hand.
+        """
+        return self.method.predictive(self.task, self._state_of(site))
 
     def read(self, table: Any) -> Encoded:
         """Read a table as the rows trained on were read; rows that cannot be used are named, one by one.
@@ -266,21 +303,36 @@ class Result:
         return rows.to(device_and_type.device, torch.int64)
 
     def _state_of(self, site: str | None) -> Any:
-        """The server's state, or what a site makes of it at home with what it remembers."""
+        """The state whose model predicts a site's rows; the server's where nobody says whose they are."""
         if site is None:
             return self.state
         if site not in self.sites.names:
             raise unknown_name("site", site, self.sites.names)
-        memories = {} if self.checkpoint is None else self.checkpoint.memories
-        return self.method.at_home(self.task, self.state, memories.get(self.sites.names.index(site), ()))
+        if is_made_at_home(self.method) and not self.memories:
+            raise InputError(
+                "This copy of the run holds nothing that sites keep, and their own models are made of it: load the "
+                "run from its folder, co.load(folder), or leave site= out for the model that a newcomer gets."
+            )
+        return state_for(self.method, self.task, self.state, self.memories, self.sites.names.index(site))
 
-    def _temperature(self, state: Any) -> float:
+    def _temperature(self, state: Any, site: str | None) -> float:
+        """The temperature of the model that predicts: fitted on the rows at hand, or what the run wrote down."""
         if self.sites.calibration is not None:
             return fitted_temperature(self.method.predictive(self.task, state), self.sites)
-        known = (self.report.get("tempered") or {}).get("temperature")  # of a run loaded without its rows
-        if known is None:
+        report = self.report
+        if is_personal(self.method) and site is None:
+            report = report.get(NEWCOMER) or {}
+        known = report.get("tempered") or {}
+        if not known:
             raise InputError("There are no calibration rows to fit a temperature on; use temper=False.")
-        return float(known)
+        if not is_personal(self.method) or site is None:
+            return float(known["temperature"])
+        if BY_SITE not in known:
+            raise InputError(
+                "This run did not write down the temperature of each site's own model: hand in the rows, "
+                "co.load(folder, sites=sites), or use temper=False."
+            )
+        return float(known[BY_SITE][self.sites.names.index(site)])
 
     def check_predicts(self) -> None:
         """Predict one invented row, so that a state that does not fit its task is noticed before it is used.
@@ -313,7 +365,7 @@ class Result:
         if self.store is None or self.store.folder.resolve() != store.folder.resolve():
             if store.exists:
                 raise InputError(f"{folder} already holds a run; choose another folder.")
-            store.save(self.checkpoint or self._checkpoint(), list(self.replies))
+            store.save(self.checkpoint, list(self.replies))
             store.write_json("task.json", {"format": FORMAT, **blueprint(self.task, self.sites)})
         report = {**self.report, "baselines": self.baselines}
         if "bounds" in self.__dict__:  # trained already
@@ -321,11 +373,6 @@ class Result:
         store.write_report(report)
         store.write("report.html", run_page(report).encode())
         return store.folder
-
-    def _checkpoint(self) -> Checkpoint:
-        fingerprint = reported_identity(self.report, self.method, self.task, self.sites)
-        history = self.report.get("history", [])
-        return Checkpoint(self.report["rounds"], self.state, {}, history, Ledger(), fingerprint)
 
     def pool(self, method: Method, scored: bool = True) -> Result:
         """Pool the same replies by another method's rule, without training.
@@ -351,14 +398,21 @@ class Result:
             raise InputError(
                 f"{name(method)} needs replies of its own, not those of {name(self.method)}: run it."
             ) from error
+        memories = {}
+        if type(method) is type(self.method):  # whose sites would have kept the same
+            memories = dict(self.memories)
         how = [self.report[field] for field in ("rounds", "seed", "engine", "threads")]
         report = facts(method, self.task, self.sites, *how)
         report |= {field: value for field, value in self.report.items() if field in OF_THE_RUN}
         if scored:
-            report |= Scorer(method, self.task, self.sites).evaluate(state)
+            report |= Scorer(method, self.task, self.sites).evaluate(state, memories)
             report |= effects_report(self.task, self.sites, state, self.replies)
-        report |= {"history": [], "warnings": self._warnings(), "seconds": 0.0, "finished": True}
-        return Result(method, self.task, self.sites, state, self.replies, self.server, report)
+        heard = self._warnings()
+        report |= {"history": [], "warnings": heard, "seconds": 0.0, "finished": True}
+        fingerprint = reported_identity(report, method, self.task, self.sites)
+        rounds = self.report["rounds"]
+        pooled = Checkpoint(rounds, state, memories, [], Ledger(), fingerprint, warnings=tuple(heard))
+        return Result(method, self.task, self.sites, state, self.replies, self.server, report, None, pooled)
 
     def _check_pooling(self, method: Method) -> None:
         if not self.sites.train:
@@ -369,6 +423,11 @@ class Result:
             raise InputError(f"{name(method)} trains on all rows in one place and pools no replies: use co.run.")
         if method.everyone and len(self.replies) < len(self.sites):
             raise InputError(f"{name(method)} needs every site's reply; this run has {len(self.replies)}.")
+        if is_made_at_home(method) and type(method) is not type(self.method):
+            raise InputError(
+                f"Sites make their own models of what they keep by {name(method)}, and here they kept what "
+                f"{name(self.method)} needs: run it."
+            )
         posteriors = all(isinstance(r.payload, (Point, Samples, Gaussian, Dense)) for r in self.replies)
         if type(method) is not type(self.method) and not posteriors:
             raise InputError(f"The replies of {name(self.method)} are not posteriors; {name(method)} cannot pool them.")
@@ -376,8 +435,6 @@ class Result:
 
     def _warnings(self) -> list[str]:
         """What was heard while training, and not while scoring."""
-        if self.checkpoint is None:
-            return list(self.report.get("warnings", []))
         return list(self.checkpoint.warnings)
 
     def effects(self, level: float = 0.95, reference: Mapping[str, str] | None = None) -> Effects:
@@ -447,18 +504,22 @@ class Result:
             return dict(self.report.get("baselines") or {})
         return lines_to_beat(self.sites)
 
-    def to_module(self) -> nn.Module:
+    def to_module(self, site: str | None = None) -> nn.Module:
         """Take the model by itself: a plain module from rows in their own units to probabilities.
+
+        Args:
+            site: Whose model, by its name, where sites have models of their own; None: the common model, which a
+                newcomer gets.
 
         Returns:
             A module of [N, …] → [N, C], or → mean and variance [N, 2] of numbers; see `consilience.runs.module`.
 
         Raises:
-            InputError: The method has a model for each site and none for all.
+            InputError: The method has a model for each site and none for all, or the site is unknown.
         """
         from consilience.runs.module import Predictor  # which names the type of a result
 
-        return Predictor(self)
+        return Predictor(self, site)
 
     def without_rows(self) -> Result:
         """Keep what predicts and what a run says about itself, and nobody's rows.
@@ -470,9 +531,7 @@ class Result:
             The result as `co.load(folder)` has it.
         """
         server = self.server._replace(inputs=None, calibration=None)
-        checkpoint = self.checkpoint
-        if checkpoint is not None:
-            checkpoint = checkpoint._replace(memories={})
+        checkpoint = self.checkpoint._replace(memories={})
         return replace(self, sites=self.sites.without_rows(), server=server, checkpoint=checkpoint)
 
     def __getstate__(self) -> dict[str, Any]:

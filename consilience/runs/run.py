@@ -165,10 +165,10 @@ def run(
     if not replies and not loop.folding and store is not None and keep_replies != "none":
         replies = store.replies(checkpoint.rounds, method)
 
-    def evaluate(state: Tree) -> dict[str, Any]:
+    def evaluate(state: Tree, memories: dict[int, Tree]) -> dict[str, Any]:
         return {
-            **scorer.evaluate(state),
-            **report_guarantee(method, task, state, scored_sites, level, seed),
+            **scorer.evaluate(state, memories),
+            **report_guarantee(method, task, state, memories, scored_sites, level, seed),
             **effects_report(task, sites, state, replies),
         }
 

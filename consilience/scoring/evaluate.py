@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from consilience.data.sites import Data, Sites
-from consilience.method import Method
+from consilience.method import Method, own_models
 from consilience.metrics.by_part import scores_by_part
 from consilience.metrics.calibration import coverage_curve, expected_ece_if_calibrated, reliability
 from consilience.metrics.scores import intervals, scores
@@ -28,6 +28,7 @@ from consilience.tree import Tree
 
 LEVELS = tuple(i / 20 for i in range(1, 20))
 SPLIT_ROWS = 1000  # test rows whose uncertainty is split: every member predicts each of them
+BY_SITE = "temperatures"  # where each site's own model has one, in the sites' order
 NEWCOMER = "newcomer"  # what the common model's scores stand under, where sites have models of their own
 MODELS = 64  # sites whose own models predict rows of all sites, drawn evenly: all of them would cost sites × rows
 
@@ -74,16 +75,17 @@ class Scorer:
         self.grid = grid_of(task, sites)
         self._last: tuple[Tree, Judged] | None = None
 
-    def history(self, state: Tree) -> dict[str, float]:
+    def history(self, state: Tree, memories: Mapping[int, Tree]) -> dict[str, float]:
         """Score a state for the history of the rounds.
 
         Args:
             state: The server's state.
+            memories: What each client kept, by number, which sites' own models are made of.
 
         Returns:
             The scores over all test rows, and over the validation rows where there are any.
         """
-        judged = self._judge(state)
+        judged = self._judge(state, memories)
         judgements = [judgement for judgement in judged.models if judgement.metrics]
         metrics = _mean([judgement.metrics for judgement in judgements])
         if judged.own:
@@ -113,7 +115,7 @@ class Scorer:
         drawn = [judgement for judgement in judged.models if judgement.metrics]
         return _mean([scores(*in_units(judgement.model(rows.x), rows, self.sites)) for judgement in drawn])
 
-    def evaluate(self, state: Tree) -> dict[str, Any]:
+    def evaluate(self, state: Tree, memories: Mapping[int, Tree]) -> dict[str, Any]:
         """Find everything that `run.json` says about how good a model is.
 
         Where sites have models of their own and there is a common one, the scores are of each site's own model on its
@@ -121,11 +123,12 @@ class Scorer:
 
         Args:
             state: The server's state.
+            memories: What each client kept, by number, which sites' own models are made of.
 
         Returns:
             Values by the names of `run.json`.
         """
-        judged = self._judge(state)
+        judged = self._judge(state, memories)
         if not self.method.common:
             return self._evaluate_personal(judged.models)
         (common,) = judged.models
@@ -189,8 +192,8 @@ class Scorer:
         temperatures = [fitted_temperature(judgement.model, self.sites) for judgement in judgements]
         q = join([tempered(j.p, t) for j, t in zip(judgements, temperatures, strict=True)])
         y = in_own_unit(self._y, self.sites)
-        mean = statistics.fmean(temperatures)
-        return {"temperature": mean, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
+        found = {"temperature": statistics.fmean(temperatures), BY_SITE: temperatures}
+        return {**found, "metrics": scores(q, y), "intervals": _lists(intervals(q, y))}
 
     def _evaluate_personal(self, judgements: Sequence[Judgement]) -> dict[str, Any]:
         """The sites' own models: each on its own rows, and on all rows their average and the best of them."""
@@ -206,6 +209,7 @@ class Scorer:
             if len(drawn) == len(judgements):
                 pairs = zip(judgements, temperatures, strict=True)
                 metrics = scores(join([tempered(judgement.p, t) for judgement, t in pairs]), y)
+                scaled[BY_SITE] = temperatures
                 own_rows["tempered"] = {**scaled, "metrics": metrics}
         return {
             "metrics": _mean(each),
@@ -217,11 +221,11 @@ class Scorer:
             **per_site([judgement.p for judgement in judgements], self.sites),
         }
 
-    def _judge(self, state: Tree) -> Judged:
+    def _judge(self, state: Tree, memories: Mapping[int, Tree]) -> Judged:
         """One pass over the test rows with every model of a state; remembered for the last state."""
         if self._last is not None and self._last[0] is state:
             return self._last[1]
-        personal = self.method.personal(self.task, state)
+        personal = own_models(self.method, self.task, state, memories, len(self.sites))
         own = []
         if personal is None or self.method.common:
             common = self._complete(self.method.predictive(self.task, state), self.sites.train)

@@ -27,7 +27,7 @@ from consilience.formats.envelope import Header, open_envelope, seal
 from consilience.formats.typed import restore_fields
 from consilience.guarantees.sets import Guarantee
 from consilience.key import Key
-from consilience.method import Method, Pooled, name
+from consilience.method import Method, Pooled, is_made_at_home, name
 from consilience.methods import METHODS
 from consilience.metrics.uncertainty import decompose
 from consilience.outcomes.survival import Survival
@@ -138,7 +138,7 @@ class Model:
     @property
     def is_personal(self) -> bool:
         """Whether sites make models of their own of it, each with what it kept."""
-        return type(self.method).at_home is not Method.at_home
+        return is_made_at_home(self.method)
 
     def at_home(self, memory: Tree) -> Model:
         """Make a site's own model, with what the site kept; it stays there.

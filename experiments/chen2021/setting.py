@@ -21,7 +21,7 @@ from consilience.comparison.reproduce import Experiment, Values
 from consilience.data import Data
 from consilience.inference import SWA, stepwise
 from consilience.key import Key
-from consilience.method import State
+from consilience.method import State, is_personal
 from consilience.metrics.scores import scores
 from consilience.models import model
 from consilience.models.resnet import resnet
@@ -259,7 +259,9 @@ def tune(job: Job, row: Rows) -> Job:
 
 
 def models(result: Result) -> Sequence[Callable[[torch.Tensor], Any]]:
-    return result.method.personal(result.task, result.state) or [result.method.predictive(result.task, result.state)]
+    if not is_personal(result.method):
+        return [result.model()]
+    return [result.model(site) for site in result.sites.names]
 
 
 def score_result(result: Result, sites: co.Sites) -> dict[str, float | None]:

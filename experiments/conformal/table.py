@@ -40,7 +40,7 @@ from consilience.metrics.scores import scores
 from consilience.models.maps import features
 from consilience.predictive import Categorical
 from consilience.privacy.accountant import sigma_of
-from consilience.runs.conformal import assess
+from consilience.runs.conformal import assess, models_of
 from consilience.runs.recipe import Recipe
 from consilience.runs.result import Result
 from consilience.splits.text import parse
@@ -202,9 +202,7 @@ def load_femnist(data_dir: str | None) -> tuple[Dataset, Tensor]:
 
 def predict_test_rows(result: Result) -> Categorical:
     """Predictions of all test rows; where sites have models of their own, each of its own rows."""
-    models = result.method.personal(result.task, result.state)
-    if models is None:
-        models = [result.method.predictive(result.task, result.state)] * len(result.sites)
+    models = [result.model(site) for site in result.sites.names]
     with torch.no_grad():
         p = tree.concatenate([model(rows.x) for model, rows in zip(models, result.sites.test, strict=True)])
     assert isinstance(p, Categorical)
@@ -224,7 +222,8 @@ def sets_of(
 
 
 def measured(result: Result, sites: co.Sites, guarantee: Guarantee) -> dict[str, float | None]:
-    report = assess(result.method, result.task, result.state, sites, guarantee)
+    models = models_of(result.method, result.task, result.state, result.memories, sites)
+    report = assess(models, sites, guarantee)
     classes = {entry["name"]: entry["coverage"] for entry in report["by_class"]}
     names = sites.class_names or [str(c) for c in range(sites.classes or 0)]
     by_class = torch.tensor([classes.get(name, math.nan) for name in names], dtype=torch.float64)

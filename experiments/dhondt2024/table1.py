@@ -33,6 +33,7 @@ from consilience.data import Data
 from consilience.data.dataset import Dataset
 from consilience.inference import BPCfKL, constant
 from consilience.key import Key
+from consilience.method import is_personal
 from consilience.metrics.communication import Curve, bytes_sent, bytes_to_reach, curve
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn
@@ -260,8 +261,9 @@ def unlearned(learn: BPCfKL) -> BPCfKL:
 
 def score_unseen(result: Result, others: Data) -> dict[str, float | None]:
     """Scores on writers nobody trained on; the mean over models where each site has one."""
-    task, method = result.task, result.method
-    models = method.personal(task, result.state) or [method.predictive(task, result.state)]
+    models = [result.model()]
+    if is_personal(result.method):
+        models = [result.model(site) for site in result.sites.names]
     each = [scores(model(others.x), others.y) for model in models]
     means = {k: sum(s[k] for s in each) / len(each) for k in ("nll", "accuracy", "ece", "brier")}
     return {**means, "nll_own_writers": result.metrics["nll"], "seconds": result.report["seconds"]}

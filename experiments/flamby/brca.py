@@ -48,7 +48,7 @@ def choose_variance(method: co.Method, rows: Dataset) -> float:
             sites = rows.split(rows.usual_split(), calibration=0, validation=0.2, seed=seed)
             task = co.survival(co.models.linear(sites.features, None), Isotropic(variance))
             result = co.run(method, task, sites, seed=seed, scored=False)
-            found.append(Scorer(method, task, sites).history(result.state)["validation_nll"])
+            found.append(Scorer(method, task, sites).history(result.state, result.memories)["validation_nll"])
         means[variance] = statistics.fmean(found)
     return min(means, key=lambda variance: means[variance])
 

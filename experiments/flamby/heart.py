@@ -191,9 +191,7 @@ def base_rates(sites: Sites) -> dict[str, dict[str, float]]:
 def scored(method: Method, prior: Prior, sites: Sites, rounds: int, seed: int) -> dict[str, dict[str, float]]:
     task = co.classification(nn.Linear(13, 2), prior)
     result = co.run(method, task, sites, rounds=rounds, seed=seed, engine="sequential", scored=False)
-    models = method.personal(task, result.state)
-    if models is None:
-        models = [method.predictive(task, result.state)] * len(sites)
+    models = [result.model(site) for site in sites.names]
     parts = zip(sites.names, models, sites.test, strict=True)
     return {name: scores(model(part.x), part.y) for name, model, part in parts}
 

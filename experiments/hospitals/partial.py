@@ -50,12 +50,9 @@ def fit(train: list[Data], seed: int) -> tuple[Models, dict[str, Any]]:
         ("Alone, Laplace linear", co.LocalOnly(LAPLACE), 1),
     ):
         result = co.run(method, task, sites, rounds=rounds, seed=seed, scored=False, engine=co.Compute(threads=1))
-        models = method.personal(task, result.state)
         if method.common:
-            common[row] = method.predictive(task, result.state)
-        if models is None:
-            models = [common[row]] * len(train)
-        own[row] = list(models)
+            common[row] = result.model()
+        own[row] = [result.model(site) for site in names]
     return own, common
 
 

@@ -17,6 +17,7 @@ import consilience as co
 from consilience import datasets
 from consilience.comparison.reproduce import Experiment, Values
 from consilience.data import Data
+from consilience.method import is_personal
 from consilience.metrics.calibration import ece, ece_debiased
 from consilience.metrics.scores import scores
 from consilience.models.cnn import cnn_ozer
@@ -187,9 +188,8 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
 def _rows(row: str, result: Result) -> Values:
     """A row's scores, and the same with a temperature from the server's labels."""
     task, state, sites, test = result.task, result.state, result.sites, result.sites.all_test
-    personal = result.method.personal(task, state)
-    if personal is not None:
-        each = [_scores(model(test.x), test) for model in personal]
+    if is_personal(result.method):
+        each = [_scores(result.model(site)(test.x), test) for site in sites.names]
         return {row: {k: sum(e[k] for e in each) / len(each) for k in each[0]}}
     model, posterior = result.method.predictive(task, state), state.posterior
     p = model(test.x)

@@ -19,6 +19,7 @@ from consilience import tree
 from consilience.engines import Parallel, Sequential, Turn, Vectorised
 from consilience.formats.codec import decode, encode, types_of
 from consilience.key import Key
+from consilience.method import own_models
 from consilience.methods import METHODS
 from consilience.parties import Client, Received, Server
 from consilience.payload import nbytes
@@ -92,7 +93,7 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory, scored_run: Run) -> Run:
 
 
 def prediction(method: co.Method, task: co.Task, state: object, sites: co.Sites) -> list[Distribution]:
-    models = method.personal(task, state) or [method.predictive(task, state)]
+    models = own_models(method, task, state, {}, len(sites)) or [method.predictive(task, state)]
     return [model(sites.all_test.x) for model in models]
 
 

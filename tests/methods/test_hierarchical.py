@@ -12,6 +12,7 @@ import consilience as co
 from consilience import tree
 from consilience.inference import Newton
 from consilience.linear.problem import layer_of
+from consilience.method import own_models
 from consilience.methods.gaussian_product import GaussianProduct
 from consilience.methods.hierarchical import Hierarchical, HierarchicalState
 from consilience.parties import Received
@@ -65,12 +66,10 @@ def test_a_site_makes_its_model_at_home_of_what_is_handed_out_and_what_it_kept(p
     assert isinstance(handed, HierarchicalState)
     assert handed.factors == () and handed.clients == ()
     assert result.checkpoint is not None
-    personal = result.method.personal(task, result.state)
-    assert personal is not None
     for k, rows in enumerate(sites.test):
         home = result.method.at_home(task, handed, result.checkpoint.memories[k])
         at_home = result.method.predictive(task, home)(rows.x)
-        at_server = personal[k](rows.x)
+        at_server = result.model(sites.names[k])(rows.x)
         assert all(torch.equal(a, b) for a, b in zip(at_home, at_server, strict=True))
         named = result.predict(rows.x, site=sites.names[k])
         if named.probs is not None:
@@ -81,11 +80,10 @@ def test_a_newcomer_is_told_less() -> None:
     task, sites, result = fitted("regression")
     x = sites.all_test.x
     common = result.method.predictive(task, result.state)(x)
-    personal = result.method.personal(task, result.state)
 
-    assert personal is not None and isinstance(common, Normal)
-    for model in personal:
-        own = model(x)
+    assert isinstance(common, Normal)
+    for site in sites.names:
+        own = result.model(site)(x)
         assert isinstance(own, Normal)
         assert bool((own.var < common.var).all())
 
@@ -96,7 +94,8 @@ def test_who_does_not_reply_has_the_newcomers_model_and_later_rounds_remember_wh
     some = [reply for reply in result.replies if reply.client != 1]
     state = method.aggregate(task, method.init(task, result.server), some, result.server)
 
-    models = method.personal(task, state)
+    memories = {k: memory for k, memory in result.memories.items() if k != 1}
+    models = own_models(method, task, state, memories, len(sites))
     assert models is not None and len(models) == len(sites)
     x = sites.all_test.x
     common = method.predictive(task, state)(x)

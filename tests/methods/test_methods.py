@@ -257,9 +257,9 @@ def test_local_models_are_tempered_each_by_its_own_temperature() -> None:
     sites = co.datasets.digits().split(co.splits.dirichlet(0.3), 3, calibration=60)
     task = co.classification(co.models.linear(64, 10))
     result = co.run(co.LocalOnly(co.SGD(epochs=2)), task, sites)
-    models = result.method.personal(task, result.state)
+    models = [result.model(site) for site in sites.names]
     labelled, test = sites.calibration, sites.all_test
-    assert labelled is not None and models is not None
+    assert labelled is not None
     each = [tempered(m(test.x), temperature(m(labelled.x), labelled.y)) for m in models]
     found = result.report["tempered"]
     assert found["metrics"]["nll"] == pytest.approx(sum(-score(p, test.y) for p in each) / 3, rel=1e-5)

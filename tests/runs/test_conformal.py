@@ -15,7 +15,7 @@ from consilience.data.sites import concatenate
 from consilience.findings.prediction_sets import read_sets, sets_sentence
 from consilience.guarantees.sets import Guarantee
 from consilience.report.run_page import run_page
-from consilience.runs.conformal import assess
+from consilience.runs.conformal import assess, models_of
 from consilience.runs.recipe import Recipe
 from consilience.runs.result import Result
 
@@ -66,7 +66,7 @@ def test_without_rows_set_aside_nothing_changes() -> None:
 def test_every_kind_covers_what_it_promises(result: Result, kind: str, score: str) -> None:
     """Test rows alone leave a binomial doubt; so does calibration. Four standard errors of both together."""
     guarantee = co.conformal(result, 0.8, kind, score=score)
-    found = assess(result.method, result.task, result.state, result.sites, guarantee)
+    found = assess(models_of(result.method, result.task, result.state, {}, result.sites), result.sites, guarantee)
 
     rows = found["overall"]["rows"]
     error = 4 * (0.16 / rows + 0.16 / sum(guarantee.rows)) ** 0.5

@@ -133,8 +133,7 @@ def test_beyond_a_number_of_sites_some_models_predict_all_rows_and_every_model_i
     monkeypatch.setattr(evaluate, "MODELS", 4)
     task, sites = many_sites(12)
     result = co.run(co.LocalOnly(co.SGD(epochs=1)), task, sites)
-    models = result.method.personal(task, result.state)
-    assert models is not None
+    models = [result.model(site) for site in sites.names]
     assert result.report["models"] == 4
     every = [scores(models[k](sites.all_test.x), sites.all_test.y)["nll"] for k in (0, 3, 6, 9)]
     assert result.report["metrics"]["nll"] == pytest.approx(sum(every) / 4, rel=1e-5)
@@ -176,8 +175,7 @@ def test_sites_with_models_of_their_own_and_a_common_one_are_scored_by_both() ->
     task, sites = unlike_sites()
     result = co.run(co.Hierarchical(), task, sites)
     report = result.report
-    models = result.method.personal(task, result.state)
-    assert models is not None
+    models = [result.model(site) for site in sites.names]
     own = evaluate.join([model(test.x) for model, test in zip(models, sites.test, strict=True)])
     common = result.method.predictive(task, result.state)(sites.all_test.x)
 
