@@ -14,7 +14,7 @@ from consilience.method import Method
 from consilience.methods import METHODS
 from consilience.runs.module import Predictor, export_module, exported
 
-LINEAR = ("exact", "exact_tuned", "glm")
+LINEAR = ("exact", "exact_tuned", "glm", "hierarchical")
 QUICK = ("fedavg", "beta", "gaussian_product")  # one network, several, and draws of a Gaussian
 DEAR = ("mixture", "evidence", "exact")
 TRACED = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in DEAR)]
