@@ -31,6 +31,12 @@ def predict(
     set_: Annotated[
         float | None, typer.Option("--set", help="Add prediction sets that cover this share of rows, as 0.9.")
     ] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose rows they are: its own model and threshold, where sites have such. Of a run's folder."
+        ),
+    ] = None,
     thresholds: Annotated[
         Path | None, typer.Option(help="This site's own thresholds, where `site calibrate` wrote some.")
     ] = None,
@@ -60,8 +66,12 @@ def predict(
         raise InputError("Thresholds are for prediction sets: ask for some with --set 0.9.")
     if model.is_dir():
         _refuse_study({"study": study, "thresholds": thresholds, "memory": memory})
-        rows, predicted = predict_with_run(model, table, id_, abstain, set_)
+        rows, predicted = predict_with_run(model, table, id_, abstain, set_, site)
     else:
+        if site is not None:
+            raise InputError(
+                "--site is for a run's folder: give --study and --memory for a site's own model of a study."
+            )
         pooled = read_checked_model(model, study, memory)
         rows, predicted = predict_with_model(pooled, table, id_, abstain, set_, thresholds)
     path = out_ or table.with_name(f"{table.stem}{PREDICTIONS}")
@@ -89,6 +99,9 @@ def export(
     folder: Annotated[Path, typer.Argument(help="A run's folder.")],
     to: Annotated[str, typer.Option("--to", help="onnx, or pt2 for torch.export.")] = "onnx",
     out_: Annotated[Path | None, typer.Option("--out", "-o", help="FOLDER/model.onnx by default.")] = None,
+    site: Annotated[
+        str | None, typer.Option(help="Whose own model, where sites have such; else what a newcomer gets.")
+    ] = None,
 ) -> None:
     """Write a run's model as a file that other programs read: from rows in their own units to probabilities."""
     from consilience.runs.module import FORMATS, export_module
@@ -100,7 +113,7 @@ def export(
     if path.suffix != f".{to}":
         raise InputError(f"{path.name} does not end with .{to}: give another --out or --to.")
     result = load(folder)
-    say(f"Model: {export_module(result, path)}")
+    say(f"Model: {export_module(result, path, site)}")
     columns = ", ".join(result.sites.feature_names or ())
     if columns:
         say(f"A row holds: {columns}.")

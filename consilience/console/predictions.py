@@ -34,6 +34,7 @@ RELATIVE = (
     "This model predicts how hazards compare, not chances of no event: sites run `consilience site statistics`, and "
     "the coordinator `consilience study choose`, for a baseline."
 )
+NEWCOMERS = "This is the model that a newcomer gets. Name a site that took part with --site for its own."
 TIMES = 10  # at most, at which chances of no event are written
 
 
@@ -65,13 +66,12 @@ class Predicted(NamedTuple):
 
 
 def predict_with_run(
-    folder: Path, table: Path, id_: str | None, abstain: float | None, level: float | None
+    folder: Path, table: Path, id_: str | None, abstain: float | None, level: float | None, site: str | None = None
 ) -> tuple[Rows, Predicted]:
-    """Predict with the model in a run's folder, which knows how its tables were read."""
+    """Predict with the model in a run's folder, which knows how its tables were read; a site's own, where it is named."""
     from consilience.agreement.target import Target
     from consilience.console.prediction_sets import write_bounds, write_intervals, write_sets
     from consilience.data.cells import read_table
-    from consilience.guarantees.sets import Guarantee
     from consilience.outcomes.counts import Counts
     from consilience.outcomes.survival import Survival
     from consilience.predictive import Categorical, Normal
@@ -81,11 +81,13 @@ def predict_with_run(
     result = load(folder)
     _check_abstain(abstain, bool(result.sites.classes))
     _check_level(result, level)
+    _check_site(result, site)
+    guarantee = result.guarantee(level, site)
     encoded = result.read(table)
     names = read_table(table, fewest=1)
     _check_blank(table, names.blank)
     rows = Rows(encoded.x, encoded.places, encoded.bad, encoded.total, _ids(names.columns, id_))
-    made = result.predict(encoded.x, level=level)
+    made = result.predict(encoded.x, level=guarantee, site=site)
     parts = {name: getattr(made, name).tolist() for name in ("aleatoric", "epistemic", "disagreement")}
     target = Target(result.sites.name, result.class_names)
     if made.probs is not None:
@@ -112,7 +114,7 @@ def predict_with_run(
         predictions = _with_sets(predictions, *write_bounds(level, made.low))
     else:
         raise InputError("Prediction sets are for classes, numbers and times: leave --set out.")
-    return rows, Predicted(predictions, parts, Guarantee.from_json(result.report["guarantee"]))
+    return rows, Predicted(predictions, parts, guarantee)
 
 
 def predict_with_model(
@@ -155,6 +157,20 @@ def _check_level(result: Result, level: float | None) -> None:
             f"The thresholds of this run are for --set {known:g}, not for {level:g}: run it again with "
             f"--level {level:g}."
         )
+
+
+def _check_site(result: Result, site: str | None) -> None:
+    """Refuse a site that the run does not know, and say whose model predicts where sites have their own."""
+    from consilience.method import is_personal
+
+    if site is not None and site not in result.sites.names:
+        raise unknown_name("site", site, result.sites.names)
+    if not is_personal(result.method):
+        return
+    if site is not None:
+        say(f"The own model of site {site}.")
+    elif result.method.common:
+        say(NEWCOMERS)
 
 
 def _check_abstain(abstain: float | None, classes: bool) -> None:

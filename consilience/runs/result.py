@@ -182,7 +182,7 @@ class Result:
         t = self._temperature(state, site) if temper else 1.0
         p = tempered(plain, t) if temper else plain
         check_finite(p)
-        guarantee = self._guarantee(level, site)
+        guarantee = self.guarantee(level, site)
         u = uncertainty(self.method, self.task, state, inputs)
         if isinstance(p, Categorical):
             prediction = Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)
@@ -208,8 +208,19 @@ class Result:
         low, high = prediction_intervals(plain, guarantee, site)
         return prediction._replace(low=low * scale + shift, high=high * scale + shift)
 
-    def _guarantee(self, level: float | Guarantee | None, site: str | None) -> Guarantee | None:
-        """The thresholds for a level: those given, those of the rows at hand, or those that the run wrote down."""
+    def guarantee(self, level: float | Guarantee | None, site: str | None = None) -> Guarantee | None:
+        """Find the thresholds that `predict` makes sets by: of the model that predicts the site's rows.
+
+        Args:
+            level: The share of rows to be covered, or thresholds of that model.
+            site: Whose rows they are, as for `predict`.
+
+        Returns:
+            Those given, those of the rows at hand, or those that the run wrote down; None where no level is asked.
+
+        Raises:
+            InputError: The thresholds are of another model, or there are none for this level.
+        """
         from consilience.runs.conformal import (
             GUARANTEE,
             NONE_ASIDE,
