@@ -68,7 +68,7 @@ class Predicted(NamedTuple):
 def predict_with_run(
     folder: Path, table: Path, id_: str | None, abstain: float | None, level: float | None, site: str | None = None
 ) -> tuple[Rows, Predicted]:
-    """Predict with the model in a run's folder, which knows how its tables were read; a site's own, where it is named."""
+    """Predict with the model in a run's folder, which knows how its tables were read; or a site's own."""
     from consilience.agreement.target import Target
     from consilience.console.prediction_sets import write_bounds, write_intervals, write_sets
     from consilience.data.cells import read_table

@@ -1,4 +1,4 @@
-"""Own models × sets × predict × export × files × reload: what the report scored is what is handed out for these rows."""
+"""Own models × sets × predict × export × files × reload: what the report scored is what is handed out for its rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = ("north", "south", "west")
 
 @dataclass(frozen=True)
 class Ditto(co.Method):
-    """Ditto.  Li, Hu, Beirami and Smith, ICML 2021, Algorithm 1; a user's own method, with models of their own at sites.
+    """Ditto.  Li, Hu, Beirami and Smith, ICML 2021, Algorithm 1; sites have models of their own.
 
         for each round
             for each client k, in parallel
@@ -205,7 +205,7 @@ def test_the_command_writes_what_predict_returns(run: Result, invoke: Invoke, mo
         pytest.skip("a folder alone does not name a user's own method")
     assert run.store is not None
     monkeypatch.chdir(run.store.folder.parent)
-    x, y = raw(run, 1)
+    x, _ = raw(run, 1)
     Path("new.csv").write_text("\n".join(["age,dose", *(f"{a!r},{b!r}" for a, b in x.tolist()), ""]))
 
     for site in (None, "south"):
