@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +37,16 @@ LEVEL = 0.9
 GUARANTEE = "guarantee"  # where run.json has what the sets promise and do
 OF_NEWCOMER = "newcomer_guarantee"  # and what those of the model for all do, where sites have models of their own
 GRID = 1000
+NONE_OF_NEWCOMER = (
+    "This run knows thresholds of the sites' own models, and none of a model for newcomers: say whose rows these are "
+    "with site= (--site)."
+)
+OTHER_MODEL = {  # by whether a site's own model predicts
+    True: "These thresholds are of the model for all sites: leave site= out, or calibrate the sites' own models, "
+    "co.conformal(result).",
+    False: "These thresholds are of the sites' own models: say whose rows these are with site= (--site); a newcomer's "
+    "are co.conformal(result, newcomer=True).",
+}
 NONE_ASIDE = "No rows are set aside for prediction sets: split with conformal=0.2, or run with `--conformal 0.2`."
 
 
@@ -146,6 +157,44 @@ def calibrate(
     total = torch.stack([site_table(plan, s, y, r) for s, y, r in zip(scores, labels, own, strict=True)]).sum(0)
     total = add_noise(total, noise, Simulated(Key(seed).fold(Stream.SETS).fold(2)))
     return find_guarantee(plan, total, sizes, sites.names, ranks)
+
+
+def guarantee_for(result: Result, level: float | Guarantee, site: str | None) -> Guarantee:
+    """Find the thresholds of the model that predicts a site's rows; see `Result.guarantee`.
+
+    Args:
+        result: The run.
+        level: The share of rows to be covered, or thresholds of that model.
+        site: Whose rows they are; None: a newcomer's.
+
+    Returns:
+        Those given, those of the rows at hand, or those that the run wrote down.
+
+    Raises:
+        InputError: The thresholds are of another model, or there are none for this level.
+    """
+    own = is_personal(result.method) and site is not None
+    if isinstance(level, Guarantee):
+        if own != level.own_models:
+            raise InputError(OTHER_MODEL[own])
+        return level
+    if result.sites.conformal is not None:
+        return conformal(result, level, newcomer=not own)
+    written = GUARANTEE
+    if is_personal(result.method) and not own:
+        written = OF_NEWCOMER
+    known = result.report.get(written) or {"refused": NONE_ASIDE}
+    if written not in result.report and GUARANTEE in result.report:
+        known = {"refused": NONE_OF_NEWCOMER}
+    if "refused" in known:
+        raise InputError(str(known["refused"]))
+    guarantee = replace(Guarantee.from_json(known), own_models=own)  # older versions did not write whose it is
+    if guarantee.level != level:
+        raise InputError(
+            f"This run was loaded without its rows and knows the thresholds of level={guarantee.level:g}: ask for "
+            "that level, or hand in the rows, co.load(folder, sites=sites)."
+        )
+    return guarantee
 
 
 def assess(models: SiteModels, sites: Sites, guarantee: Guarantee) -> dict[str, Any]:

@@ -52,12 +52,6 @@ if TYPE_CHECKING:  # no part of the reference
 # what stays true of a run however its replies are pooled
 OF_THE_RUN = {"consilience", "format", "model", "compiled", "device", "started_from", "participation"}
 OF_THE_RUN |= {"ledger", "failures"}
-OTHER_MODEL = {  # by whether a site's own model predicts
-    True: "These thresholds are of the model for all sites: leave site= out, or calibrate the sites' own models, "
-    "co.conformal(result).",
-    False: "These thresholds are of the sites' own models: say whose rows these are with site=; a newcomer's are "
-    "co.conformal(result, newcomer=True).",
-}
 INFLUENCE = 64  # rows on which models with and without a site are compared
 
 
@@ -221,35 +215,11 @@ class Result:
         Raises:
             InputError: The thresholds are of another model, or there are none for this level.
         """
-        from consilience.runs.conformal import (
-            GUARANTEE,
-            NONE_ASIDE,
-            OF_NEWCOMER,
-            conformal,
-        )  # which calibrates a result
+        from consilience.runs.conformal import guarantee_for  # which calibrates a result
 
-        own = is_personal(self.method) and site is not None
         if level is None:
             return None
-        if isinstance(level, Guarantee):
-            if own != level.own_models:
-                raise InputError(OTHER_MODEL[own])
-            return level
-        if self.sites.conformal is not None:
-            return conformal(self, level, newcomer=not own)
-        written = GUARANTEE
-        if is_personal(self.method) and not own:
-            written = OF_NEWCOMER
-        known = self.report.get(written) or {"refused": NONE_ASIDE}
-        if "refused" in known:
-            raise InputError(str(known["refused"]))
-        guarantee = replace(Guarantee.from_json(known), own_models=own)  # older versions did not write whose it is
-        if guarantee.level != level:
-            raise InputError(
-                f"This run was loaded without its rows and knows the thresholds of level={guarantee.level:g}: ask for "
-                "that level, or hand in the rows, co.load(folder, sites=sites)."
-            )
-        return guarantee
+        return guarantee_for(self, level, site)
 
     @property
     def memories(self) -> Mapping[int, Tree]:
