@@ -104,6 +104,8 @@ def _show(table: Effects) -> None:
         against = f", against '{table.against}'"
     say(f"Effects on '{table.target}'{against}; {percent(table.level)} intervals.", "bold")
     out.print(_listing(table))
+    for note in table.notes:
+        say(note)
     if table.against:
         say(f"To compare with another class: --reference {shlex.quote(f'{table.target}=CLASS')}.")
     if not any(row.sites for row in table):

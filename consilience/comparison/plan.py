@@ -139,8 +139,10 @@ class Plan:
             The rows of every split.
 
         Raises:
-            InputError: A split or a row is unknown or named twice.
+            InputError: A split or a row is unknown or named twice, or no row is held out.
         """
+        if not self.recipe.test:
+            raise InputError("A comparison scores rows that are held out: give test above 0, for example 0.2.")
         for split in self.splits:
             parse(split or "iid")
         if len(set(self.splits)) < len(self.splits):

@@ -150,8 +150,8 @@ class Dataset:
             split: How rows are handed out.
             sites: How many sites, 5 by default. For the natural split all of them, or the first so many by id; the rows
                 of the others then take no part.
-            test: The share held out, within each natural site where rows have one. An official test part is always the
-                test part, and this is then ignored.
+            test: The share held out, within each natural site where rows have one. Where there is an official test
+                part, that is what is held out, whatever the share; with 0 nothing is, and all rows are trained on.
             calibration: How many labelled rows the server has.
             inputs: How many rows without labels the server has; below 1, a share of the rows that are not for testing.
             validation: The share cut from each site's training rows to tune on.
@@ -263,11 +263,17 @@ class Dataset:
         return part, names
 
     def _hold_out(self, share: float, key: Key) -> tuple[Rows, Rows]:
-        """The rows to train on, and those to test on: the official test part, or a share."""
+        """The rows to train on, and those to test on: the official test part, or a share; with 0, none."""
         rows = Rows(self.x, self.y, self.site, self.classes)
         if self.x_test is None or self.y_test is None:
             return hold_out(rows, share, key)
-        return rows, Rows(self.x_test, self.y_test, self.site_test, self.classes)
+        if share:
+            return rows, Rows(self.x_test, self.y_test, self.site_test, self.classes)
+        site = self.site
+        if site is not None and self.site_test is not None:
+            site = torch.cat([site, self.site_test])
+        every = Rows(torch.cat([self.x, self.x_test]), torch.cat([self.y, self.y_test]), site, self.classes)
+        return hold_out(every, share, key)
 
     def _prepare(self, sites: Sites, split: Split, standardise: bool | None, key: Key) -> Sites:
         """Fill gaps, shift features and standardise, now that rows have roles."""

@@ -140,6 +140,11 @@ class Sites:
         return len(self.train)
 
     @property
+    def holds_out(self) -> bool:
+        """Whether there are rows to score on."""
+        return any(len(part.y) for part in self.test)
+
+    @property
     def shape(self) -> Features:
         """What a row is for a feature map: the shape of an image, or how many features a table has."""
         return self.image or self.features

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.effects.fitted import Fitted, fitted_from
 from consilience.effects.heterogeneity import Heterogeneity, combine, reach
 from consilience.effects.likelihoods import layer_of
 from consilience.effects.spreadsheets import inert
@@ -59,7 +60,7 @@ class Estimate(NamedTuple):
 
     Attributes:
         label: What it is of.
-        estimate: On the scale of the linear predictor.
+        estimate: On the scale of the linear predictor; NaN where no row says anything of it.
         error: Its standard error.
     """
 
@@ -132,6 +133,7 @@ class Effects:
         differences: How much the sites differ, one for each estimate, where only that is shown and not `by_site`.
         newcomers: The effects at a new site, one for each estimate, where a model of how sites differ says them: the
             pooled estimate is then that of the sites' mean.
+        fitted: The rows it was fitted on; None where that is not known.
     """
 
     target: str
@@ -142,6 +144,17 @@ class Effects:
     by_site: Mapping[str, tuple[Estimate, ...]] = dataclasses.field(default_factory=dict)
     differences: tuple[Heterogeneity | None, ...] = ()
     newcomers: tuple[Estimate, ...] = ()
+    fitted: Fitted | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        """What stands under the table: what it was fitted on, what was merged, and what it cannot say."""
+        notes = []
+        if self.fitted is not None:
+            notes += self.fitted.notes()
+        if any(math.isnan(estimate.error) for estimate in self.estimates):
+            notes.append("Not estimable: no row that was fitted on says anything of this effect.")
+        return notes
 
     @property
     def ratio(self) -> str:
@@ -255,7 +268,7 @@ class Effects:
         writer.writerow(Effect._fields)
         for row in self.rows:
             numbers = row[len(Label._fields) :]
-            writer.writerow([*(inert(str(text)) for text in row[: len(Label._fields)]), *numbers])
+            writer.writerow([*(inert(str(text)) for text in row[: len(Label._fields)]), *map(_or_none, numbers)])
         return text.getvalue()
 
     def to_json(self) -> dict[str, Any]:
@@ -264,13 +277,18 @@ class Effects:
         Returns:
             Plain values.
         """
+        fitted = None
+        if self.fitted is not None:
+            fitted = self.fitted._asdict()
         value: dict[str, Any] = {
             "target": self.target,
             "against": self.against,
             "link": self.link,
             "ratio": self.ratio,
             "level": self.level,
-            "effects": [row._asdict() for row in self.rows],
+            "fitted": fitted,
+            "notes": self.notes,
+            "effects": [{name: _or_none(value) for name, value in row._asdict().items()} for row in self.rows],
             "compared": [*self.by_site],
             "sites": [
                 {"site": site, **found.label._asdict(), "estimate": found.estimate, "error": found.error}
@@ -307,12 +325,17 @@ def from_json(value: Mapping[str, Any]) -> Effects:
         differences = tuple(_difference(line) for line in value["effects"])
     estimates = tuple(_estimate(line) for line in value["effects"])
     newcomers = tuple(_estimate(line) for line in value.get("new_site", ()))
+    fitted = None
+    if value.get("fitted"):  # tables of before do not say it
+        fitted = fitted_from(value["fitted"])
     names = (value["target"], value["against"], value["link"], value["level"])
-    return Effects(*names, estimates, by_site, differences, newcomers)
+    return Effects(*names, estimates, by_site, differences, newcomers, fitted)
 
 
 def _estimate(line: Mapping[str, Any]) -> Estimate:
     label = Label(*(str(line[field]) for field in Label._fields))
+    if line["estimate"] is None:  # not estimable
+        return Estimate(label, math.nan, math.nan)
     return Estimate(label, float(line["estimate"]), float(line["error"]))
 
 
@@ -330,6 +353,8 @@ def table_of(
     sites: Mapping[str, Natural] | None = None,
     level: float = 0.95,
     newcomer: Dense | None = None,
+    fitted: Fitted | None = None,
+    information: Tensor | None = None,
 ) -> Effects:
     """Make the table of a linear model.
 
@@ -340,6 +365,9 @@ def table_of(
         sites: The sites' likelihoods by their names.
         level: Of all intervals.
         newcomer: The Gaussian over a new site's weights, where a model of how sites differ has one.
+        fitted: The rows it was fitted on.
+        information: The precision of all rows' likelihood, without the prior [P, P]: an effect of which it says nothing
+            is not estimable. None where it is not known.
 
     Returns:
         The table.
@@ -354,25 +382,58 @@ def table_of(
         )
     labels, rows = contrasts_of(task, design, link)
     shift = torch.tensor([_shift(label, design, link) for label in labels], dtype=torch.float64)
-    estimates = _contrast(labels, rows, shift, pooled)
+    known = None
+    if information is not None:
+        known = is_informed(rows, information)
+    estimates = _contrast(labels, rows, shift, pooled, known)
     newcomers: tuple[Estimate, ...] = ()
     if newcomer is not None:
-        newcomers = _contrast(labels, rows, shift, newcomer)
+        newcomers = _contrast(labels, rows, shift, newcomer, known)
     by_site = {}
     for name, likelihood in (sites or {}).items():
         by_site[name] = site_estimates(labels, rows, shift, likelihood)
     against = ""
     if link == "logit":
         against = design.reference
-    return Effects(design.target, against, link, 0.95, estimates, by_site, newcomers=newcomers).at(level)
+    return Effects(design.target, against, link, 0.95, estimates, by_site, (), newcomers, fitted).at(level)
 
 
-def _contrast(labels: Sequence[Label], rows: Tensor, shift: Tensor, belief: Dense) -> tuple[Estimate, ...]:
-    """Combinations of the weights with their standard errors."""
+def _contrast(
+    labels: Sequence[Label], rows: Tensor, shift: Tensor, belief: Dense, known: Tensor | None
+) -> tuple[Estimate, ...]:
+    """Combinations of the weights with their standard errors; NaN of those that are not known."""
     count = rows.shape[1]
     means = rows @ belief.mean[:count] + shift
     covariance = torch.linalg.solve(belief.precision, _padded(rows, len(belief.mean)).T)[:count]
-    return _estimates(labels, means, (rows.T * covariance).sum(0))
+    variances = (rows.T * covariance).sum(0)
+    if known is not None:
+        means = torch.where(known, means, math.nan)
+        variances = torch.where(known, variances, math.nan)
+    return _estimates(labels, means, variances)
+
+
+def is_informed(rows: Tensor, information: Tensor) -> Tensor:
+    """Tell which combinations of weights a likelihood says something of.
+
+    Weights are brought to one scale first, so that a column in small units is not taken for one that says nothing.
+
+    Args:
+        rows: The combinations [E, P].
+        information: The likelihood's precision [P, P].
+
+    Returns:
+        The answers [E].
+    """
+    own = information.diagonal()
+    present = own > KNOWN * own.max().clamp(min=1e-300)
+    scale = torch.where(present, own, 1.0).sqrt()
+    scaled = (information + information.T) / 2 / (scale.unsqueeze(1) * scale)
+    scaled = scaled * (present.unsqueeze(1) & present)
+    values, vectors = torch.linalg.eigh(scaled)
+    wanted = rows / scale
+    seen = wanted @ vectors[:, values > KNOWN * values.max().clamp(min=1e-300)]
+    known: Tensor = wanted.norm(dim=1) - seen.norm(dim=1) <= KNOWN * wanted.norm(dim=1)
+    return known
 
 
 def _estimates(labels: Sequence[Label], means: Tensor, variances: Tensor) -> tuple[Estimate, ...]:
@@ -463,6 +524,13 @@ def site_estimates(labels: Sequence[Label], rows: Tensor, shift: Tensor, likelih
     variances = (seen**2 / values[informed]).sum(1)
     found = _estimates(labels, means, variances)
     return tuple(estimate for estimate, is_known in zip(found, known.tolist(), strict=True) if is_known)
+
+
+def _or_none(value: Any) -> Any:
+    """A value as JSON and CSV have it: what is not estimable is empty there."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return value
 
 
 def _exp(value: float) -> float:

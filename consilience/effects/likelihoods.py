@@ -156,6 +156,26 @@ def from_replies(task: Task, pooled: Dense, state: Any, replies: Sequence[Receiv
     return None
 
 
+def information_of(task: Task, state: Any, pooled: Dense, sites: Sequence[Natural]) -> Tensor | None:
+    """Find what all rows together say of the weights, without the prior.
+
+    Args:
+        task: The statistical problem.
+        state: The server's state.
+        pooled: The Gaussian of all sites together, with the prior in it.
+        sites: The sites' likelihoods; none where they are not known.
+
+    Returns:
+        The precision of their likelihood [P, P]; None where it is not known.
+    """
+    if sites:
+        return torch.stack([site.precision.double() for site in sites]).sum(0)
+    if isinstance(getattr(state, "fit", None), Spectrum):  # whose prior is estimated
+        return None
+    prior = task.prior.dense(layer_of(task)).precision.double()
+    return pooled.precision[: len(prior), : len(prior)] - prior
+
+
 def _without(posterior: Dense, prior: Dense) -> Natural:
     """A site's posterior with the prior taken out of it."""
     count = len(prior.mean)  # a learned log-noise, which comes last, is left out

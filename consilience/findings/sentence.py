@@ -33,6 +33,8 @@ def sentence(run: RunReport) -> str:
         findings = _regression(run)
     if run.weakest_site and run.sites != 1:
         findings.append(f"weakest site: {run.weakest_site.name}")
+    if run.rows.get("test") == 0:
+        findings.append("no row was held out, so that nothing is scored")
     findings += _server_alone(run)
     findings += _sites_alone(run)
     text = "; ".join(findings)

@@ -62,8 +62,7 @@ def effects_pictures(value: Json | None) -> list[Picture]:
         return []
     with refuse_damage("The report does not hold what a table of effects holds: run or pool again."):
         effects = from_json(value)
-    rows = [row for row in effects if row.column != INTERCEPT]
-    if not rows:
+    if not any(row.column != INTERCEPT and not math.isnan(row.error) for row in effects):
         return []
     return [Picture("Effects", Markup(forest(effects)), _caption(effects), _headings(effects), _table(effects))]
 
@@ -77,7 +76,11 @@ def forest(effects: Effects) -> str:
     Returns:
         One `<svg>` element.
     """
-    places = [i for i, estimate in enumerate(effects.estimates) if estimate.label.column != INTERCEPT][:MOST_EFFECTS]
+    places = [
+        i
+        for i, estimate in enumerate(effects.estimates)
+        if estimate.label.column != INTERCEPT and not math.isnan(estimate.error)
+    ][:MOST_EFFECTS]
     rows = effects.rows
     panels = [_lines(effects, place, rows[place]) for place in places]
     names = [line.name for line in max(panels, key=len)]
@@ -209,6 +212,7 @@ def _caption(effects: Effects) -> str:
             "stands for only one outcome or depends on other columns; the site is left out of τ, I² and Q there."
         )
     parts.append("The dashed line is no effect; intervals far wider than others are cut off.")
+    parts += effects.notes
     if len(effects) - 1 > MOST_EFFECTS:
         parts.append(f"The first {MOST_EFFECTS} of {len(effects) - 1} are drawn.")
     return " ".join(parts)
@@ -302,7 +306,7 @@ def between(row: Effect, is_ratio: bool) -> list[str]:
 
 
 def figure(value: float, is_ratio: bool) -> str:
-    """Write an effect with three or four digits.
+    """Write an effect with three or four digits; a dash where it is not estimable.
 
     Args:
         value: On the scale of the linear predictor.
@@ -311,6 +315,8 @@ def figure(value: float, is_ratio: bool) -> str:
     Returns:
         The number.
     """
+    if math.isnan(value):
+        return "–"
     if is_ratio and value > EXTREME:
         return "> 9999"
     if is_ratio and value < -EXTREME:
@@ -332,6 +338,8 @@ def span(low: float, high: float, is_ratio: bool) -> str:
     Returns:
         The two ends.
     """
+    if math.isnan(low):
+        return "not estimable"
     return f"{figure(low, is_ratio)} to {figure(high, is_ratio)}"
 
 

@@ -386,7 +386,8 @@ class Result:
         report = facts(method, self.task, self.sites, *how)
         report |= {field: value for field, value in self.report.items() if field in OF_THE_RUN}
         if scored:
-            report |= Scorer(method, self.task, self.sites).evaluate(state, memories)
+            if self.sites.holds_out:
+                report |= Scorer(method, self.task, self.sites).evaluate(state, memories)
             report |= effects_report(self.task, self.sites, state, self.replies)
         heard = self._warnings()
         report |= {"history": [], "warnings": heard, "seconds": 0.0, "finished": True}
@@ -474,14 +475,14 @@ class Result:
         """
         from consilience.runs.bounds import train_bounds  # a bound is a run, and runs make results
 
-        if not self.sites.train:  # loaded without its rows
+        if not self.sites.holds_out:  # loaded without its rows, or nothing to score on
             return dict(self.report.get("bounds") or {})
         return train_bounds(self)
 
     @cached_property
     def baselines(self) -> dict[str, Any]:
         """Lines to beat: the base rate or mean, that of every site, and a linear model of all rows in one place."""
-        if not self.sites.train:  # loaded without its rows
+        if not self.sites.holds_out:
             return dict(self.report.get("baselines") or {})
         return lines_to_beat(self.sites)
 

@@ -98,7 +98,7 @@ def run(
         resume: Continue from the last whole round in that folder.
         keep_replies: Which rounds' replies are kept: `last`, `all` or `none`. With `none`, a method that averages
             or sums folds replies as they arrive, so that thousands of sites need little memory.
-        scored: False leaves the scores to the caller.
+        scored: False leaves the scores to the caller. Where no row is held out, nothing is scored.
         level: What prediction sets shall cover, where the sites set rows aside for them; 0.9 if None.
         about: What is added to run.json.
         on_round: Is called with a `RoundEvent` after every round; see `consilience.runs.callbacks` for ready ones.
@@ -156,7 +156,7 @@ def run(
         threads=place.threads,
         device=place.device,
         store=store,
-        score=scorer.history if scored else None,
+        score=scorer.history if scored and sites.holds_out else None,
         probes=draw_probes(key, sites.train[0].x),
         spent=spent,
     )
@@ -166,8 +166,11 @@ def run(
         replies = store.replies(checkpoint.rounds, method)
 
     def evaluate(state: Tree, memories: dict[int, Tree]) -> dict[str, Any]:
+        found = {}
+        if sites.holds_out:
+            found = scorer.evaluate(state, memories)
         return {
-            **scorer.evaluate(state, memories),
+            **found,
             **report_guarantee(method, task, state, memories, scored_sites, level, seed),
             **effects_report(task, sites, state, replies),
         }

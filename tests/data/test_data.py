@@ -160,7 +160,7 @@ def test_sites_may_be_without_test_rows() -> None:
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        ({"test": 0.0}, "try test=0.2"),
+        ({"test": -0.1}, "try test=0.2"),
         ({"test": 1.0}, "try test=0.2"),
         ({"validation": 1.0}, "try validation=0.1"),
         ({"validation": -0.1}, "try validation=0.1"),

@@ -1,0 +1,95 @@
+"""No row held out: every row is fitted on, nothing is scored, and every table of effects says what it was fitted on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny import Invoke
+
+import consilience as co
+from consilience.data.dataset import Dataset
+from consilience.errors import InputError
+from consilience.prior import Isotropic
+from consilience.splits.labels import dirichlet, iid, natural
+from consilience.splits.split import Split
+
+
+def clinics(folder: Path, clinics: int = 3, rows: int = 40) -> str:
+    """CSV files of clinics, 40 rows each."""
+    rng = np.random.default_rng(3)
+    for k in range(clinics):
+        x = rng.normal(size=rows)
+        y = rng.random(rows) < 1 / (1 + np.exp(-x))
+        lines = ["x,ill", *(f"{a:.3f},{'yes' if b else 'no'}" for a, b in zip(x, y, strict=True))]
+        (folder / f"clinic{k}.csv").write_text("\n".join(lines) + "\n")
+    return str(folder / "clinic*.csv")
+
+
+@pytest.mark.parametrize("split", [natural(), iid(), dirichlet(0.5)])
+def test_without_held_out_rows_every_row_is_trained_on_the_official_test_rows_too(split: Split) -> None:
+    x = torch.arange(60.0).reshape(30, 2)
+    y = torch.arange(30) % 2
+    site = torch.arange(30) // 10
+    parts = {"x_test": x[24:], "y_test": y[24:], "site_test": site[24:]}
+    official = Dataset("d", x[:24], y[:24], 2, site[:24], **parts)
+    for data in (Dataset("d", x, y, 2, site), official):
+        sites = data.split(split, test=0, calibration=0)
+        assert sorted(v for part in sites.train for v in part.x[:, 0].tolist()) == x[:, 0].tolist()
+        assert not sites.holds_out
+
+
+def test_a_run_on_all_rows_has_effects_and_no_scores(tmp_path: Path, invoke: Invoke) -> None:
+    """The estimate is statsmodels' on all 120 rows."""
+    import statsmodels.api as sm
+
+    pattern = clinics(tmp_path)
+    words = ["--data", pattern, "--target", "ill", "--prior-var", "1e6", "--rounds", "9"]
+    code, shown, error = invoke("run", "glm", *words, "--test", "0", "--calibration", "0", "--out", str(tmp_path / "r"))
+    assert code == 0, error
+    assert "nothing is scored" in " ".join(shown.split())
+    report = json.loads((tmp_path / "r" / "run.json").read_text())
+    assert not report.get("metrics") and not report["bounds"] and not report["baselines"]
+    table = [line.split(",") for f in sorted(tmp_path.glob("*.csv")) for line in f.read_text().split()[1:]]
+    design = sm.add_constant(np.array([float(row[0]) for row in table]))
+    oracle = sm.Logit(np.array([row[1] == "yes" for row in table], float), design).fit(disp=0)
+    slope = report["effects"]["effects"][1]
+    assert slope["estimate"] == pytest.approx(oracle.params[1], rel=1e-4)
+    assert slope["error"] == pytest.approx(oracle.bse[1], rel=1e-4)
+    yes = sum(row[1] == "yes" for row in table)
+    basis = f"Fitted on 120 rows at 3 sites (no: {120 - yes}, yes: {yes})."
+    assert report["effects"]["notes"] == [basis]
+    assert basis in (tmp_path / "r" / "report.html").read_text()
+    assert basis in " ".join(invoke("effects", str(tmp_path / "r"))[1].split())
+
+
+def test_a_table_of_some_rows_says_of_how_many(tmp_path: Path) -> None:
+    sites = co.from_csv(clinics(tmp_path), target="ill", calibration=10)
+    task = co.classification(co.models.linear(1, 2), prior=Isotropic(10.0))
+    result = co.run(co.GLM(), task, sites, rounds=3)
+    train = sum(len(part.y) for part in sites.train)
+    (basis,) = result.effects().notes
+    assert basis.startswith(f"Fitted on {train} of 120 rows at 3 sites (no: ")
+    assert f"({110 - train} test, 10 calibration): run with test=0 and calibration=0" in basis
+    result.save(tmp_path / "kept")
+    assert co.load(tmp_path / "kept").effects(0.5).notes == [basis]
+
+
+def test_events_are_counted_for_times_and_counts() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 1, generator=draw)
+    times = torch.stack([torch.rand(60, generator=draw) + 0.1, (torch.arange(60) % 3 == 0).float()], 1)
+    for outcome, y in (("survival", times), ("counts", torch.arange(60.0) % 3)):
+        sites = Dataset("d", x, y, site=torch.arange(60) // 20, outcome=outcome).split(natural(), test=0, calibration=0)
+        make = {"survival": co.survival, "counts": co.counts}[outcome]
+        table = co.run(co.GLM(), make(co.models.linear(1, None)), sites, rounds=2).effects()
+        events = {"survival": 20, "counts": 60}[outcome]  # every third row; 0, 1 and 2 in turn
+        assert table.notes == [f"Fitted on 60 rows at 3 sites, {events} events."]
+
+
+def test_a_comparison_without_rows_to_score_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="give test above 0"):
+        co.compare(["exact"], data=clinics(tmp_path), target="ill", test=0)
