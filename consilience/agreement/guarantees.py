@@ -11,6 +11,7 @@ from torch import Tensor
 from consilience.errors import InputError
 from consilience.guarantees.kinds import Calibration, check_calibration
 from consilience.guarantees.scores import score_from
+from consilience.method import is_made_at_home
 
 if TYPE_CHECKING:
     from consilience.agreement.agreement import Agreement
@@ -43,7 +44,8 @@ def calibration_of(agreement: Agreement) -> Calibration:
     kind = kind or "pooled"
     score = score_from(agreement.nonconformity or None, agreement.kind)
     edges = score.edges(agreement.grid, len(classes) or None)
-    plan = Calibration(kind, agreement.level, score, edges, classes, agreement.seed)
+    own_models = is_made_at_home(agreement.build_method())
+    plan = Calibration(kind, agreement.level, score, edges, classes, agreement.seed, own_models=own_models)
     if agreement.privacy is not None and kind != "own":
         plan = plan._replace(noise=agreement.privacy.deviation(empty_counts(plan).numel()) ** 2)
     check_calibration(kind, agreement.level, bool(classes), plan.noise)

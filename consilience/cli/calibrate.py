@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consilience.cli.site_rows import check_unchanged, remembered
+from consilience.cli.site_rows import check_unchanged, kept_model, own_model, remembered
 from consilience.cli.study import write_pooled
 from consilience.console.app import site_app, study_app
 from consilience.console.handed import say, server_key, site_identity, write_files
@@ -51,7 +51,7 @@ def calibrate_site(
     study = read(study_file)
     plan = calibration_of(study.agreement)
     member, signing_key = site_identity(study, key)
-    pooled = read_model(model, study)
+    pooled = own_model(read_model(model, study), study, member.name, memory)
     data, _ = rows_of(study.agreement, table, one_class=True)
     recalled = recall(study.agreement, member.number, signing_key, remembered(member.name, memory), data)
     check_unchanged(recalled)
@@ -62,7 +62,10 @@ def calibrate_site(
         if plan.kind == "own":
             path = out_ or Path(f"{member.name}.thresholds")
             write_files(path, counts.file, "Stays here")
-            say(f"Next: `consilience predict {model.name} TABLE --set {plan.level:g} --thresholds {path.name}`.")
+            words = f"{model.name} TABLE --set {plan.level:g} --thresholds {path.name}"
+            if pooled.own:
+                words += f" --study {study_file.name} --memory {kept_model(study.agreement, member.name, memory)}"
+            say(f"Next: `consilience predict {words}`.")
             return
         path = ledger or Path(f"{member.name}.ledger")
         entry = (path, study.agreement, signing_key, rows.calibrate, pooled, counts)
@@ -99,4 +102,7 @@ def write_calibrated(
     guarantee = read_model(path, study).guarantee
     assert guarantee is not None
     say(str(guarantee))
-    say(f"Next: `consilience predict {path.name} TABLE --set {guarantee.level:g}`.")
+    words = f"{path.name} TABLE --set {guarantee.level:g}"
+    if guarantee.own_models:
+        words += f" --study {study_file.name} --memory SITE.memory"
+    say(f"Next: `consilience predict {words}`.")

@@ -67,7 +67,9 @@ def evaluate(
         out.print(calibration_table(p, y, pooled.agreement.smallest))
         say(ece_note(len(y), expected_ece_if_calibrated(p), is_regression=False))
     sets = {}
-    if pooled.guarantee is not None and len(y):
+    if pooled.guarantee is not None and pooled.guarantee.own_models != pooled.own:
+        say("The thresholds of its prediction sets are of the sites' own models: its sets are not looked at.", "yellow")
+    elif pooled.guarantee is not None and len(y):
         from consilience.console.prediction_sets import show_coverage
 
         sets = {"guarantee": show_coverage(pooled, pooled.guarantee, data, table.stem)}

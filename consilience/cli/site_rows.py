@@ -108,7 +108,7 @@ def unseen_rows(
         data, _ = rows_of(pooled.agreement, table, one_class=True)
         member, signing_key = site_identity(study, key)
         number = member.number
-        pooled = _own_model(pooled, study, member.name, memory)
+        pooled = own_model(pooled, study, member.name, memory)
         memory = remembered(member.name, memory)
     recalled = recall(pooled.agreement, number, signing_key, memory, data)
     if leaves:
@@ -117,7 +117,7 @@ def unseen_rows(
     return pooled, recalled.rows.test
 
 
-def _own_model(pooled: Model, study: Study, name: str, memory: Path | None) -> Model:
+def own_model(pooled: Model, study: Study, name: str, memory: Path | None) -> Model:
     """Make this site's own model, where sites have such and this one kept its part."""
     if not pooled.is_personal:
         return pooled

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def find_thresholds(pooled: Model, level: float, thresholds: Path | None) -> Guarantee:
     """Find a model's thresholds for a level, or those that a site keeps for itself."""
-    from consilience.study.calibration import read_thresholds
+    from consilience.study.calibration import check_whose, read_thresholds
 
     guarantee = pooled.guarantee
     if thresholds is not None:
@@ -34,6 +34,7 @@ def find_thresholds(pooled: Model, level: float, thresholds: Path | None) -> Gua
             f"The thresholds of this model are for --set {guarantee.level:g}, not for {level:g}: another level needs "
             "another study."
         )
+    check_whose(pooled, guarantee)
     return guarantee
 
 

@@ -169,6 +169,9 @@ def _count(
     path = folder / "counted.model"
     write_whole(path, model, remedy, PRIVATE)
     pooled = read_model(path, study)
+    memory = memory_path(folder, study.agreement.hash)
+    if pooled.is_personal and memory.exists():
+        pooled = pooled.at_home(read_kept(memory, pooled.method, pooled.facts.rounds))
     kept = kept_path(study, member, folder)
     counts = count_scores(study, member, key, rows, pooled, book, kept)
     entry = (ledger, study.agreement, key, rows, pooled, counts)
@@ -307,7 +310,7 @@ def responder(site: Site, folder: Path, say: Callable[[str], None]) -> Callable[
         A function that answers a message.
     """
     app = client_app(lambda context: site)
-    memory = folder / f"memory-{site.study[:16]}.bin"
+    memory = memory_path(folder, site.study)
 
     def respond(message: Message, context: Context) -> Message:
         context.state = read_state(memory)
@@ -342,6 +345,16 @@ def read_state(path: Path) -> RecordDict:
     if not path.exists():
         return RecordDict()
     return recorddict_from_proto(RecordDictProto.FromString(path.read_bytes()))
+
+
+def memory_path(folder: Path, study: str) -> Path:
+    """Say where a deployed site keeps what it remembers.
+
+    Args:
+        folder: The site's folder.
+        study: The study's hash.
+    """
+    return folder / f"memory-{study[:16]}.bin"
 
 
 def read_kept(path: Path, method: Method, round: int) -> Tree:

@@ -115,11 +115,18 @@ def count(
         The files.
 
     Raises:
-        InputError: The study agreed on no prediction sets, too few rows are set aside, or the site has sent other
-            counts.
+        InputError: The study agreed on no prediction sets, too few rows are set aside, the model is not the site's own
+            where the others' are, or the site has sent other counts.
     """
     agreement = study.agreement
     plan = calibration_of(agreement)
+    if plan.kind == "own":  # whichever model predicts here
+        plan = plan._replace(own_models=model.own)
+    if plan.own_models != model.own:
+        raise InputError(
+            "Prediction sets of this study are of the sites' own models, and this is a newcomer's: give "
+            "what `site fit` kept with --memory. A site that took no part sends no counts."
+        )
     shown = plan.kind == "own" or not (agreement.secure or plan.noise)
     if shown and len(rows.y) < agreement.smallest:
         raise InputError(
@@ -284,6 +291,29 @@ def calibrate(
         notes.append(f"Calibrated without counts of {', '.join(missing)}.")
     report["warnings"] = [*(report.get("warnings") or []), *notes]
     return ChosenFiles(model_file(calibrated, key), model.facts, tuple(total.refused), report)
+
+
+def check_whose(model: Model, guarantee: Guarantee) -> None:
+    """Refuse thresholds of another model than the one that predicts.
+
+    Args:
+        model: The model that predicts.
+        guarantee: The thresholds.
+
+    Raises:
+        InputError: They are of the sites' own models and this is a newcomer's, or the other way round.
+    """
+    if guarantee.own_models == model.own:
+        return
+    if model.own:
+        raise InputError(
+            "These thresholds are of the model for all sites, and this is the site's own: leave --memory out, or "
+            "calibrate again."
+        )
+    raise InputError(
+        "These thresholds are of the sites' own models: a site that took part gives --study and --memory. Nothing is "
+        "promised of the sets of a newcomer."
+    )
 
 
 def read_thresholds(path: Path, model: Model) -> Guarantee:

@@ -91,6 +91,7 @@ class Model:
         checksum: Hash of the file it was read from.
         guarantee: The thresholds of its prediction sets; None where it has none.
         baseline: The baseline of its survival curves; None where it predicts no times, or relative risks alone.
+        own: Whether it is a site's own, made at home; else it is the one for all, which a newcomer gets.
     """
 
     agreement: Agreement
@@ -100,6 +101,7 @@ class Model:
     checksum: str = ""
     guarantee: Guarantee | None = None
     baseline: Baseline | None = None
+    own: bool = False
 
     def __call__(self, x: Tensor) -> Distribution:
         """Predict.
@@ -150,7 +152,7 @@ class Model:
             The site's model; the same where there is one for all.
         """
         state = self.method.at_home(self.agreement.build_task(), self.state, memory)
-        return dataclasses.replace(self, state=state)
+        return dataclasses.replace(self, state=state, own=self.is_personal and memory != ())
 
     def uncertainty(self, x: Tensor) -> dict[str, Tensor]:
         """Split the uncertainty of predictions. A temperature scales that of a number, and leaves that of classes.
