@@ -7,7 +7,7 @@ from typing import Any
 
 from consilience.data.sites import Sites
 from consilience.effects.effects import Effects, from_json, table_of
-from consilience.effects.fitted import fitted_of
+from consilience.effects.fitted import fitted_from, fitted_of
 from consilience.effects.likelihoods import from_replies, from_rows, gaussian_of, information_of, newcomer_of
 from consilience.effects.terms import design_of
 from consilience.errors import InputError, refuse_damage
@@ -52,7 +52,10 @@ def run_effects(
         information = None
         if newcomer is None:  # whose mean has a prior of its own
             information = information_of(task, state, pooled, [*by_site.values()])
-        return table_of(task, design, pooled, by_site, level, newcomer, fitted_of(sites), information)
+        fitted = fitted_of(sites)
+        if fitted is None and kept and kept.get("fitted"):  # loaded without rows
+            fitted = fitted_from(kept["fitted"])
+        return table_of(task, design, pooled, by_site, level, newcomer, fitted, information)
     if reference:
         raise InputError("Another reference needs the sites' rows: load the run with them, co.load(folder, sites=…).")
     with refuse_damage("run.json does not hold what a table of effects holds: run again."):
