@@ -45,7 +45,7 @@ Rows: TypeAlias = Annotated[int, Between(0, 1e15)]
 
 
 def parse_json(text: str) -> Any:
-    """Read JSON of which every number can be reckoned with.
+    """Read JSON of which every number can be reckoned with and every text written.
 
     Args:
         text: The JSON.
@@ -54,9 +54,12 @@ def parse_json(text: str) -> Any:
         Its value.
 
     Raises:
-        ValueError: It is not JSON, or a number in it is not finite.
+        ValueError: It is not JSON, a number in it is not finite, or a text holds half a character.
     """
-    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_finite_int)
+    value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_finite_int)
+    if "\\ud" in text.lower():  # halves of characters beyond 16 bits, which only stand in pairs
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def _refuse_constant(word: str) -> float:

@@ -11,14 +11,14 @@ from consilience.errors import InputError
 from consilience.formats.typed import Rows, Share, Size, checked, matches, parse_json
 
 
-@pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": -Infinity}', "1e999", "1" + 400 * "0"])
-def test_numbers_that_cannot_be_reckoned_with_are_not_json(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not JSON|too large"):
+@pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": -Infinity}', "1e999", "1" + 400 * "0", '"\\ud800"'])
+def test_what_can_neither_be_reckoned_with_nor_written_is_not_json(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not JSON|too large|surrogates not allowed"):
         parse_json(text)
 
 
 def test_other_json_is_read_as_it_stands() -> None:
-    assert parse_json('{"a": [1, 2.5, null, true, "x", 1e308]}') == {"a": [1, 2.5, None, True, "x", 1e308]}
+    assert parse_json('{"a": [1, 2.5, null, true, "\\ud83d\\ude00", 1e308]}') == {"a": [1, 2.5, None, True, "\U0001f600", 1e308]}
 
 
 class Part(NamedTuple):
