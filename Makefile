@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-flower bench bench-peers bench-flower docs lint clean
+.PHONY: demo test test-slow test-audit test-flower bench bench-peers bench-flower docs lint clean
 .DEFAULT_GOAL := demo
 
 .venv/.ready: pyproject.toml constraints.txt
@@ -19,6 +19,9 @@ test: .venv/.ready      ## the fast suite
 
 test-slow: .venv/.ready ## reproductions that take minutes
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal -m slow
+
+test-audit: .venv/.ready ## attack every promise of privacy; ends with a table of docs/private.md
+	OMP_NUM_THREADS=1 CONSILIENCE_AUDIT_PAGE=1 $(BIN)/python -m pytest tests/audits
 
 test-flower: .venv/.ready ## Flower for real: Ray, TLS, processes that die; needs leave to make a network namespace
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[flower]"

@@ -18,7 +18,9 @@ def test_what_can_neither_be_reckoned_with_nor_written_is_not_json(text: str) ->
 
 
 def test_other_json_is_read_as_it_stands() -> None:
-    assert parse_json('{"a": [1, 2.5, null, true, "\\ud83d\\ude00", 1e308]}') == {"a": [1, 2.5, None, True, "\U0001f600", 1e308]}
+    assert parse_json('{"a": [1, 2.5, null, true, "\\ud83d\\ude00", 1e308]}') == {
+        "a": [1, 2.5, None, True, "\U0001f600", 1e308]
+    }
 
 
 class Part(NamedTuple):
