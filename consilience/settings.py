@@ -8,6 +8,8 @@ from typing import Any, TypeVar, cast
 from consilience.method import Method
 
 S = TypeVar("S")
+_PASSES = ("epochs", "fewest")  # fields that count passes over a client's rows
+_WITHIN = ("mode", "inference")  # fields that hold what trains
 
 
 def added(default: Any, **before: Any) -> Any:
@@ -78,3 +80,50 @@ def slow_down(settings: S, factor: float) -> S:
     if not changed:
         return settings
     return dataclasses.replace(settings, **changed)
+
+
+def prolong(settings: S, times: int) -> S:
+    """Make a copy of an inference that passes over the rows so many times as often.
+
+    Whatever counts its work otherwise may have a method `prolong` of its own; what runs until it converges has no
+    `epochs` and stays.
+
+    Args:
+        settings: An inference.
+        times: How many times.
+
+    Returns:
+        The copy; the same object where there is nothing to prolong.
+    """
+    own = getattr(settings, "prolong", None)
+    if own is not None:
+        return cast(S, own(times))
+    if times == 1 or not dataclasses.is_dataclass(settings) or isinstance(settings, type):
+        return settings
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if field.name in _PASSES and value is not None:
+            changed[field.name] = times * value
+        elif field.name in _WITHIN:
+            changed[field.name] = prolong(value, times)
+    return cast(S, dataclasses.replace(cast(Any, settings), **changed))
+
+
+def passes(settings: object) -> int | None:
+    """Count the passes over the rows that an inference makes.
+
+    Args:
+        settings: An inference.
+
+    Returns:
+        The passes; None where it goes on until it converges, or counts its work otherwise.
+    """
+    own = getattr(settings, "epochs", None)
+    if isinstance(own, int):
+        return own
+    for name in _WITHIN:
+        inner = getattr(settings, name, None)
+        if inner is not None:
+            return passes(inner)
+    return None

@@ -13,12 +13,11 @@ from typing import Any
 from consilience.comparison.rows import Row, assignments, fields, has, method_row, parse_word, read_settings, row
 from consilience.engines.participation import Participation
 from consilience.errors import InputError, unknown_name
+from consilience.findings.wording import bound_name
 from consilience.formats.settings import describe
-from consilience.inference.newton import Newton
 from consilience.method import Method, Needs, name, needs
-from consilience.methods import METHODS
-from consilience.methods.bounds import bounds
 from consilience.promises import check_private
+from consilience.runs.bounds import bounds_of, inference_of, trained
 from consilience.runs.device import on
 from consilience.runs.recipe import Recipe
 from consilience.runs.store import FORMAT
@@ -111,8 +110,11 @@ class Plan:
             tuned = read_settings(str(self.settings), self.recipe.data, split)
         common = assignments(self.common)
         rows = [self._row(word, tuned, common) for word in self.words]
+        bounds = self._bounds(rows, tuned, common)
+        rows = [bounds.get(word, r) if isinstance(word, str) else r for word, r in zip(self.words, rows, strict=True)]
         if self.bounds:
-            rows += self._bounds(rows, tuned, common)
+            present = {name(r.method) for r in rows}
+            rows += [bound for kind, bound in bounds.items() if kind not in present]
         _check_settings(common, rows)
         if len({slug(r.word) for r in rows}) < len(rows):
             raise InputError("Two rows are the same; give each method once, or with different settings in brackets.")
@@ -123,14 +125,23 @@ class Plan:
             return method_row(word, self.rounds)
         return row(word, tuned.get(parse_word(word)[0]), common, self.rounds)
 
-    def _bounds(self, rows: Sequence[Row], tuned: Mapping[str, Any], common: Mapping[str, str]) -> list[Row]:
-        """The bounds that are not among the rows already."""
-        present = {name(r.method) for r in rows}
-        if self.recipe.predicts_times:  # which need all rows at once; the server has too few events
-            usual = bounds(Newton(), sites=2, labelled=False)
-            return [method_row(bound, None) for word, bound in usual.items() if word not in present]
-        usual = bounds(None, sites=2, labelled=bool(self.recipe.calibration))
-        return [_bound(bound, rows, tuned.get(bound), common) for bound in usual if bound not in present]
+    def _bounds(self, rows: Sequence[Row], tuned: Mapping[str, Any], common: Mapping[str, str]) -> dict[str, Row]:
+        """The bounds of the row that they follow, as in a run of it; none where all rows are bounds."""
+        methods = [r for r in rows if not r.method.bound]
+        leader = _leader(methods or rows)
+        times = self.recipe.predicts_times
+        usual = bounds_of(leader.method, leader.rounds, 2, bool(self.recipe.calibration), by_rows=not times)
+        follows = times or (methods and inference_of(leader.method) is not None)
+        made = {}
+        for bound, method in usual.items():
+            made[bound] = row(bound, tuned.get(bound), common)
+            if Needs.LABELS in needs(method):  # few rows need the many passes of its default, whatever is set for all
+                made[bound] = row(bound, tuned.get(bound))
+            elif follows and not tuned.get(bound):
+                made[bound] = made[bound]._replace(method=method)
+            title = bound_name(bound, trained(made[bound].method))
+            made[bound] = made[bound]._replace(name=title)
+        return made
 
     def check(self) -> dict[str | None, list[Row]]:
         """Refuse what can be refused before any data are read.
@@ -187,20 +198,11 @@ def _distinguish(rows: Sequence[Row]) -> list[Row]:
     return distinct
 
 
-def _bound(bound: str, rows: Sequence[Row], tuned: Mapping[str, Any] | None, common: Mapping[str, str]) -> Row:
-    """Make a bound that infers as the first one-round row does, whose replies then serve both.
-
-    The server's few rows need the many passes they have by default, whatever is set for all rows.
-    """
-    if Needs.LABELS in needs(METHODS[bound]()):
-        return row(bound, tuned)
-    first = next((r.method for r in rows if r.method.shares and r.rounds == 1), None)
-    if first is None:
-        return row(bound, tuned, common)
-    usual = row(bound, tuned)
-    if tuned:
-        return usual
-    return usual._replace(method=dataclasses.replace(usual.method, inference=getattr(first, "inference")))  # type: ignore[type-var]  # noqa: B009
+def _leader(rows: Sequence[Row]) -> Row:
+    """The row that bounds follow: the first of one round whose replies serve them too, else the first that infers."""
+    sharing = [r for r in rows if r.method.shares and r.rounds == 1]
+    inferring = [r for r in rows if inference_of(r.method) is not None]
+    return (sharing or inferring or list(rows))[0]
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

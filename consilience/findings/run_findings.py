@@ -25,7 +25,7 @@ from consilience.findings.values import (
     read_site,
     read_weakest,
 )
-from consilience.findings.wording import BASELINES, BOUNDS, Json, baseline_name, scope
+from consilience.findings.wording import BASELINES, BOUNDS, Json, baseline_name, bound_name, scope
 from consilience.formats.typed import Rows, Share, Size, checked
 
 NUMBERS = ("regression", "counts", "survival")  # tasks that predict no classes
@@ -190,7 +190,7 @@ class RunReport:
                 entries.append((key, scope(BOUNDS[key], own=True), bound.own_rows))
                 entries.append((key, scope(BOUNDS[key], False, bound.models, self.sites), bound.scores))
             elif bound.scores.metrics:
-                entries.append((key, BOUNDS[key], bound.scores))
+                entries.append((key, bound_name(key, bound.trained), bound.scores))
         return entries
 
     @property

@@ -225,12 +225,14 @@ class Bound:
         failure: Why it failed, if it did.
         own_rows: The scores where each site's own model predicts that site's rows; None where one model is for all.
         models: How many sites' own models stand behind the scores on all rows; None where that was not written down.
+        trained: How long it trained, in words; empty where that was not written down.
     """
 
     scores: Scores
     failure: str
     own_rows: Scores | None = None
     models: Rows | None = None
+    trained: str = ""
 
 
 @dataclass(frozen=True)
@@ -295,7 +297,8 @@ def read_bound(bound: Json) -> Bound:
     own_rows = None
     if bound.get("own_rows"):
         own_rows = read_scores(bound["own_rows"])
-    return checked(Bound(read_scores(bound), str(bound.get("failure") or ""), own_rows, bound.get("models")))
+    failure, trained = (str(bound.get(key) or "") for key in ("failure", "trained"))
+    return checked(Bound(read_scores(bound), failure, own_rows, bound.get("models"), trained))
 
 
 def read_site(site: Json, number: int) -> Site:

@@ -70,7 +70,8 @@ BOUND_NOTES = {
     "averaged over the models. On own rows: each predicts its own site's rows; hold this against a shared model, whose "
     "scores over all rows are over each site's own rows too.",
     SERVER_ONLY: "Server only: a model trained on the server's labelled rows alone.",
-    CENTRALISED: "Centralised: a model trained on all rows in one place.",
+    CENTRALISED: "Centralised: a model trained on all rows in one place, with as many passes over them as the method's "
+    "sites make over theirs in all rounds, or until it converged.",
 }
 
 NEWCOMER_NOTE = (
@@ -166,6 +167,21 @@ def enumerate_words(texts: Sequence[str]) -> str:
     if len(texts) < 2:
         return "".join(texts)
     return f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def bound_name(key: str, trained: str) -> str:
+    """Name a bound in a table.
+
+    Args:
+        key: Its method's name.
+        trained: How long it trained; empty where nobody counted.
+
+    Returns:
+        'Centralised, 100 passes', or the name alone.
+    """
+    if key == CENTRALISED and trained:
+        return f"{BOUNDS[key]}, {trained}"
+    return BOUNDS[key]
 
 
 def scope(name: str, own: bool, models: int | None = None, sites: int | None = None) -> str:

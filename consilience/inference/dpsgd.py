@@ -87,6 +87,17 @@ class DPSGD:
         """
         return self
 
+    def prolong(self, times: int) -> DPSGD:
+        """Take so many times as many steps; see `consilience.settings.prolong`.
+
+        Args:
+            times: How many times.
+
+        Returns:
+            The copy.
+        """
+        return dataclasses.replace(self, steps=times * self.steps)
+
     def for_rounds(self, rounds: int) -> DPSGD:
         """Spend the budget over so many rounds; see `consilience.promises.for_rounds`.
 

@@ -14,6 +14,7 @@ from consilience.method import Method, Needs, Pooled, State
 from consilience.parties import Client, Received, Reply, Server, payloads, weights
 from consilience.posterior import Posterior
 from consilience.predictive import Predictive
+from consilience.settings import prolong
 from consilience.task import Task
 from consilience.tree import Tree
 
@@ -121,13 +122,17 @@ class Centralised(Method):
         return State(only.payload)
 
 
-def bounds(inference: Inference | None, sites: int, labelled: bool) -> dict[str, Method]:
-    """List the bounds that a run can be compared with.
+def bounds(inference: Inference | None, sites: int, labelled: bool, rounds: int = 1) -> dict[str, Method]:
+    """List the bounds that a federated method is compared with.
+
+    Each site alone and all rows in one place infer as the method's clients do, for as many passes over the rows as
+    these make in all rounds, or until they converge.
 
     Args:
-        inference: How the run's clients infer; the bounds infer likewise. None: by their defaults.
+        inference: How the method's clients infer in a round. None: the bounds infer by their defaults.
         sites: How many sites there are; a single one is its own bound.
         labelled: Whether the server has labelled rows.
+        rounds: How many the method runs for.
 
     Returns:
         Bounds by name: each site alone, the server's few rows alone, all rows in one place.
@@ -135,6 +140,7 @@ def bounds(inference: Inference | None, sites: int, labelled: bool) -> dict[str,
     alone = LocalOnly()
     centralised = Centralised()
     if inference is not None:
+        inference = prolong(inference, rounds)
         alone = LocalOnly(inference)
         centralised = Centralised(inference)
     methods: dict[str, Method] = {}

@@ -9,6 +9,7 @@ import torch
 from consilience.data.sites import Sites
 from consilience.engines import ENGINES
 from consilience.errors import Diverged, InputError
+from consilience.findings.wording import count
 from consilience.inference import Inference
 from consilience.inference.newton import Newton
 from consilience.method import Method
@@ -19,6 +20,7 @@ from consilience.runs.provenance import takes_all_rows
 from consilience.runs.result import Result
 from consilience.runs.run import Compute, run
 from consilience.scoring.evaluate import in_own_unit, in_units, join, per_site
+from consilience.settings import passes
 from consilience.task import Task
 
 KEPT = ("metrics", "intervals", "tempered", "per_site", "worst_site", "best", "own_rows", "models")
@@ -33,13 +35,8 @@ def train_bounds(result: Result) -> dict[str, Any]:
     Returns:
         The scores of every bound, or its `failure` where it diverged.
     """
-    inference = _inference(result.method)
     labelled = result.sites.calibration is not None
-    if not result.task.by_rows:  # the server's few rows would need many more events
-        labelled = False
-        if inference is None or not takes_all_rows(inference):
-            inference = Newton()
-    listed = bounds(inference, len(result.sites), labelled)
+    listed = bounds_of(result.method, result.report["rounds"], len(result.sites), labelled, result.task.by_rows)
     found: dict[str, Any] = {}
     for bound, method in listed.items():
         if method.pooled and result.method.pooled:
@@ -50,11 +47,61 @@ def train_bounds(result: Result) -> dict[str, Any]:
             found[bound] = {"failure": str(error)}
         else:
             found[bound] = {field: report[field] for field in KEPT if field in report}
+            found[bound]["trained"] = trained(method)
     return found
 
 
-def _inference(method: Method) -> Inference | None:
-    """How the run's clients infer: its own inference, or its inner method's."""
+def bounds_of(method: Method, rounds: int, sites: int, labelled: bool, by_rows: bool = True) -> dict[str, Method]:
+    """List the bounds of a federated method: the one definition, for runs and for comparisons.
+
+    Args:
+        method: The method.
+        rounds: How many it runs for.
+        sites: How many sites there are.
+        labelled: Whether the server has labelled rows.
+        by_rows: Whether some rows can stand for all; where not, the server's few are too few, and all sites' are
+            fitted until that converges.
+
+    Returns:
+        Bounds by name, as `consilience.methods.bounds.bounds` lists them.
+    """
+    inference = inference_of(method)
+    if not by_rows:
+        labelled = False
+        if inference is None or not takes_all_rows(inference):
+            inference = Newton()
+    return bounds(inference, sites, labelled, rounds)
+
+
+def trained(bound: Method) -> str:
+    """Say how long a bound trains.
+
+    Args:
+        bound: The bound.
+
+    Returns:
+        Its passes over the rows, as `100 passes`, or `converged`; empty where nobody counts.
+    """
+    inference = inference_of(bound)
+    if inference is not None and takes_all_rows(inference):
+        return "converged"
+    made = passes(inference)
+    if made is None:
+        return ""
+    if made == 1:
+        return "1 pass"
+    return f"{count(made)} passes"
+
+
+def inference_of(method: Method) -> Inference | None:
+    """Find how a method's clients infer.
+
+    Args:
+        method: The method.
+
+    Returns:
+        Its own inference, or its inner method's; None where it has none.
+    """
     inner = getattr(method, "inner", method)
     inference: Inference | None = getattr(inner, "inference", None)
     return inference
