@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consilience.cli.site_rows import check_unchanged, kept_model, own_model, remembered
 from consilience.cli.study import write_pooled
 from consilience.console.app import site_app, study_app
-from consilience.console.handed import say, server_key, site_identity, write_files
+from consilience.console.handed import say, server_key, site_home, write_files
 from consilience.console.study_options import (
     Files_,
     Key_,
@@ -43,37 +44,40 @@ def calibrate_site(
     """
     from consilience.agreement.guarantees import calibration_of, describe_counts
     from consilience.agreement.members import read
-    from consilience.study.calibration import charge_counts, count, kept_path
+    from consilience.study.calibration import count, release_counts
     from consilience.study.model import read_model
     from consilience.study.recall import recall
     from consilience.study.rows import rows_of
+    from consilience.study.spending import people_of
 
     study = read(study_file)
     plan = calibration_of(study.agreement)
-    member, signing_key = site_identity(study, key)
-    pooled = own_model(read_model(model, study), study, member.name, memory)
-    data, _ = rows_of(study.agreement, table, one_class=True)
-    recalled = recall(study.agreement, member.number, signing_key, remembered(member.name, memory), data)
+    home = site_home(study, key)
+    member, signing_key, kept = home.member, home.key, home.counts
+    pooled = own_model(read_model(model, study), home, memory)
+    data, inspection = rows_of(study.agreement, table, one_class=True)
+    recalled = recall(study.agreement, member.number, signing_key, remembered(home, memory), data)
     check_unchanged(recalled)
     rows = recalled.rows
-    kept = kept_path(study, member)
     with lock_file(kept):
-        counts = count(study, member, signing_key, rows.calibrate, pooled, kept=kept)
+        counts = count(study, member, signing_key, rows.calibrate, pooled, home.book, kept)
         if plan.kind == "own":
             path = out_ or Path(f"{member.name}.thresholds")
             write_files(path, counts.file, "Stays here")
             words = f"{model.name} TABLE --set {plan.level:g} --thresholds {path.name}"
             if pooled.own:
-                words += f" --study {study_file.name} --memory {kept_model(study.agreement, member.name, memory)}"
+                words += f" --study {study_file.name} --memory {kept_model(home, memory)}"
             say(f"Next: `consilience predict {words}`.")
             return
-        path = ledger or Path(f"{member.name}.ledger")
-        entry = (path, study.agreement, signing_key, rows.calibrate, pooled, counts)
-        charge_counts(*entry, dry=True)  # the order of `site fit`
-        if counts.kept:
-            write_files(kept, counts.kept, "Stays here, so that noise is not drawn again")
-        charge_counts(*entry)
-        write_files(out_ or Path(f"{member.name}.calibration"), counts.file, "For the coordinator")
+
+        def keep() -> None:
+            if counts.kept:
+                write_files(kept, counts.kept, "Stays here, so that noise is not drawn again")
+
+        people = people_of(study.agreement, data, inspection, signing_key)
+        leave = partial(write_files, out_ or Path(f"{member.name}.calibration"), counts.file, "For the coordinator")
+        entry = (study.agreement, signing_key, rows.calibrate, people, pooled, counts)
+        release_counts(home.ledger_at(ledger), *entry, leave, keep)
     say(f"{len(rows.calibrate.y):,} rows, used neither for training nor for choosing, were counted.")
     say(describe_counts(study.agreement))
 

@@ -13,7 +13,7 @@ import typer
 
 from consilience.cli.study import describe, record, write_report
 from consilience.console.app import site_app, study_app
-from consilience.console.handed import say, server_key, site_identity, write_files
+from consilience.console.handed import say, server_key, site_home, write_files
 from consilience.console.screen import progress
 from consilience.console.serving import Config_, LogFormat_, LogLevel_, Terminated, ending_cleanly, start_log
 from consilience.console.study_options import AcceptDifference_, Inputs_, Key_, OneClass_, Replace_, Study_, Table_
@@ -326,21 +326,19 @@ def serve_site(
     needs_flower()
     from consilience.agreement.members import read
     from consilience.flower.site import serve, site_of
-    from consilience.handover.masking import book_path
 
     study = read(study_file)
-    member, signing_key = site_identity(study, key)
+    home = site_home(study, key)
+    member, signing_key = home.member, home.key
     log = start_log(member.name, log_level, log_format)
-    target = folder or Path(f"{member.name}.site")
+    target = folder or home.served
     pulse = Pulse(target, member.name)
     try:
         with ending_cleanly(log):
             own_key_file = node_key or Path(f"{member.name}.node")
             credentials = _site_credentials(member.name, server, authority, own_key_file, insecure)
             with lock_folder(target, private=True), pulse.ending():
-                book = book_path(study, member)
-                ledger = Path(f"{member.name}.ledger")
-                given = (one_class, log.info, replace, book, ledger, without or ())
+                given = (one_class, log.info, replace, home.book, home.ledger, without or ())
                 site = site_of(study, member, signing_key, table, target, *given)
                 serve(
                     site,

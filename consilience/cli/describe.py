@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +13,10 @@ from consilience.cli.study import warn
 from consilience.console.app import app, site_app, study_app
 from consilience.console.applies import check_applies
 from consilience.console.groups import ReadingOptions, with_groups
-from consilience.console.handed import columns, say, site_identity, write_files
+from consilience.console.handed import columns, say, site_home, write_files
 from consilience.console.options import Data_, DataDir_, Seed_, Sites_, Split_, Target_
 from consilience.console.screen import out
-from consilience.console.study_options import Files_, Key_, SiteOut_, Study_, Table_
+from consilience.console.study_options import Files_, Key_, Ledger_, SiteOut_, Study_, Table_
 
 if TYPE_CHECKING:
     from consilience.summaries.table import TableOne
@@ -54,17 +55,24 @@ def describe(
 
 
 @site_app.command("describe")
-def describe_site(study_file: Study_, table: Table_, out_: SiteOut_ = None, key: Key_ = None) -> None:
+def describe_site(
+    study_file: Study_, table: Table_, out_: SiteOut_ = None, key: Key_ = None, ledger: Ledger_ = None
+) -> None:
     """Write counts, means and deviations of the columns for table one; small counts stay here."""
     from consilience.agreement.members import read
     from consilience.study.rows import rows_of
+    from consilience.study.spending import Leaving, agreed_rows, people_of, release
     from consilience.study.table_one import table_file
 
     study = read(study_file)
-    member, signing_key = site_identity(study, key)
-    _, inspection = rows_of(study.agreement, table, one_class=True)
-    path = out_ or Path(f"{member.name}.table")
-    write_files(path, table_file(study, member, signing_key, inspection), "For the coordinator")
+    home = site_home(study, key)
+    data, inspection = rows_of(study.agreement, table, one_class=True)
+    path = out_ or Path(f"{home.member.name}.table")
+    content = table_file(study, home.member, home.key, inspection)
+    known = agreed_rows(study.agreement, inspection, home.key)
+    leaving = Leaving("table one", known, people_of(study.agreement, data, inspection, home.key))
+    leave = partial(write_files, path, content, "For the coordinator")
+    release(home.ledger_at(ledger), study.agreement, home.key, leaving, leave)
     say(f"`consilience site show {path} --all` shows everything that leaves.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +12,9 @@ from consilience.cli.site_rows import unseen_rows
 from consilience.cli.site_tables import calibration_table, score_table
 from consilience.cli.study import warn, write_report
 from consilience.console.app import site_app, study_app
-from consilience.console.handed import say, site_identity, write_files
+from consilience.console.handed import say, site_home, site_identity, write_files
 from consilience.console.screen import out
 from consilience.console.study_options import Files_, Key_, Ledger_, Memory_, Model_, Study_, Table_
-from consilience.disk.locks import lock_file
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def evaluate(
         page = run_page({**evaluation_report(pooled.agreement, p, y, site), **sets})
         write_files(report, page, "Report, for this site")
     if study is not None and out_ is not None:
-        _write_evaluation(study, key, pooled, data, p, y, out_, ledger)
+        _write_evaluation(study, key, table, pooled, data, p, y, out_, ledger)
 
 
 def _check_options(study_file: Path | None, out_: Path | None, ledger: Path | None) -> None:
@@ -103,6 +103,7 @@ def _check_options(study_file: Path | None, out_: Path | None, ledger: Path | No
 def _write_evaluation(
     study_file: Path,
     key: Path | None,
+    table: Path,
     pooled: Model,
     data: Data,
     p: Distribution,
@@ -114,18 +115,16 @@ def _write_evaluation(
     from consilience.agreement.calibration import describe_evaluation
     from consilience.agreement.members import read
     from consilience.handover.evaluations import evaluation_file
-    from consilience.study.spending import charge, check_once
+    from consilience.study.rows import rows_of
+    from consilience.study.spending import Leaving, people_of, release
 
     study = read(study_file)
-    member, signing_key = site_identity(study, key)
-    content = evaluation_file(study, member, signing_key, pooled.checksum, p, y)
-    what = f"evaluation of {pooled.checksum[:12]}"
-    ledger_path = ledger or Path(f"{member.name}.ledger")
-    entry = (ledger_path, study.agreement, signing_key, data, what)
-    with lock_file(ledger_path):
-        check_once(*entry)
-        charge(*entry)  # before it leaves
-        write_files(path, content, "For the coordinator")
+    home = site_home(study, key)
+    content = evaluation_file(study, home.member, home.key, pooled.checksum, p, y)
+    people = people_of(study.agreement, *rows_of(study.agreement, table, one_class=True), home.key)
+    leaving = Leaving(f"evaluation of {pooled.checksum[:12]}", data, people, "test", one_model=True)
+    leave = partial(write_files, path, content, "For the coordinator")
+    release(home.ledger_at(ledger), study.agreement, home.key, leaving, leave)
     say(describe_evaluation(study.agreement))
 
 

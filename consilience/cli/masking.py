@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from consilience.console.app import site_app, study_app
-from consilience.console.handed import locking_study, say, server_key, site_identity, write_files
+from consilience.console.handed import locking_study, say, server_key, site_home, write_files
 from consilience.console.study_options import Key_, Study_
 from consilience.errors import InputError
 
@@ -74,12 +74,12 @@ def unmask(
     really sent nothing.
     """
     from consilience.agreement.members import read
-    from consilience.handover.masking import MaskBook, book_path
+    from consilience.handover.masking import MaskBook
 
     study = read(study_file)
-    member, signing_key = site_identity(study, key)
-    told = MaskBook(book_path(study, member), study, member, signing_key).tell(request)
-    write_files(out_ or Path(f"{member.name}.unmask"), told, "For the coordinator")
+    home = site_home(study, key)
+    told = MaskBook(home.book, study, home.member, home.key).tell(request)
+    write_files(out_ or Path(f"{home.member.name}.unmask"), told, "For the coordinator")
 
 
 @site_app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +21,7 @@ from consilience.cli.site_tables import (
     show_training,
 )
 from consilience.console.app import site_app
-from consilience.console.handed import at_home, columns, own_number, say, say_table, site_identity, write_files
+from consilience.console.handed import at_home, columns, only_key, own_number, say, say_table, site_home, write_files
 from consilience.console.screen import out, progress
 from consilience.console.study_options import (
     Key_,
@@ -121,7 +122,7 @@ def sums(
     from consilience.study.joining import sums_file
     from consilience.study.masked_scaling import masked_sums_file
     from consilience.study.rows import rows_of
-    from consilience.study.spending import charge
+    from consilience.study.spending import Leaving, agreed_rows, people_of, release
 
     check_name(name)
     study = read(study_file)
@@ -135,8 +136,11 @@ def sums(
         content = masked_sums_file(study, name, totals, key, Path(f"{name}-sums.masks"))
     else:
         content = sums_file(agreement, name, rows, key)
-    charge(ledger or Path(f"{name}.ledger"), agreement, key, data, "scaling sums")
-    write_files(out_ or Path(f"{name}.sums"), content, "For the coordinator")
+    known = agreed_rows(agreement, rows, key)
+    leaving = Leaving("scaling sums", known, people_of(agreement, data, rows, key))
+    path = out_ or Path(f"{name}.sums")
+    leave = partial(write_files, path, content, "For the coordinator")
+    release(ledger or Path(f"{name}.ledger"), agreement, key, leaving, leave)
 
 
 @site_app.command()
@@ -219,28 +223,31 @@ def fit(
     from consilience.study.rows import rows_of
     from consilience.study.site import fit as fit_site
     from consilience.study.site import own_scores
-    from consilience.study.spending import charge, cost_of_round
+    from consilience.study.spending import Leaving, cost_of_round, people_of, release
 
     study = read(study_file)
-    member, signing_key = site_identity(study, key)
-    data, _ = rows_of(study.agreement, table, one_class)
+    home = site_home(study, key)
+    member, signing_key = home.member, home.key
+    data, inspection = rows_of(study.agreement, table, one_class)
     say_table(table)
     path = out_ or Path(f"{member.name}.reply")
-    memory_path = memory or Path(f"{member.name}.memory")
+    memory_path = memory or home.memory
     with lock_file(memory_path):
         recalled = recall(study.agreement, member.number, signing_key, memory_path, data)
         rows = same_rows(study.agreement, member.number, data, recalled, memory_path, replace)
         with progress(True):
-            fitted = fit_site(study, member, signing_key, rows, message, memory_path, replace)
+            fitted = fit_site(study, member, signing_key, rows, message, memory_path, replace, home.book)
+        people = people_of(study.agreement, data, inspection, signing_key)
         spent = cost_of_round(study.agreement, fitted.round)
-        ledger_path = ledger or Path(f"{member.name}.ledger")
-        entry = (ledger_path, study.agreement, signing_key, rows.train, "reply", fitted.round, spent, fitted.repeated)
-        charge(*entry, dry=True)  # first of all: what may not leave is not kept either
+        leaving = Leaving("reply", rows.train, people, "train", fitted.round, spent, fitted.repeated, replace)
         marks = marks_file(study.agreement, member.name, member.number, signing_key, rows)
-        write_files(marks_path(memory_path), marks, "Stays here, to know rows by")
-        write_files(memory_path, fitted.memory, "Stays here")  # next: killed after this, noise is not drawn again
-        charge(*entry)  # what is not paid for does not leave
-        write_files(path, fitted.reply, "For the coordinator")
+
+        def keep() -> None:
+            write_files(marks_path(memory_path), marks, "Stays here, to know rows by")
+            write_files(memory_path, fitted.memory, "Stays here")
+
+        leave = partial(write_files, path, fitted.reply, "For the coordinator")
+        release(home.ledger_at(ledger), study.agreement, signing_key, leaving, leave, keep)
     for note in fitted.training.notes:
         say(note, "yellow")
     used, aside, test = (f"{len(part.y):,}" for part in (fitted.training.data, rows.choose, rows.test))
@@ -254,7 +261,7 @@ def fit(
     if scores:
         say(f"This site's own model on its test rows (these numbers stay here): {brief(scores)}")
     if study.agreement.secure:
-        show_masks(study, member)
+        show_masks(home)
     say(f"`consilience site show {path}` shows everything that leaves.")
 
 
@@ -306,10 +313,11 @@ def statistics(
     from consilience.study.recall import recall
     from consilience.study.rows import rows_of, training_rows
     from consilience.study.site import statistics as sum_scores
-    from consilience.study.spending import charge
+    from consilience.study.spending import Leaving, people_of, release
 
     study = read(study_file)
-    member, signing_key = site_identity(study, key)
+    home = site_home(study, key)
+    member, signing_key = home.member, home.key
     pooled = read_model(model, study)
     active = {site.name for site in study.active}
     strangers = [name for name in pooled.facts.sites if name not in active]
@@ -318,19 +326,21 @@ def statistics(
             f"The model includes {', '.join(strangers)}, not in your copy of the study: ask the coordinator for the "
             "current study file and model."
         )
-    data, _ = rows_of(study.agreement, table, one_class=True)
-    recalled = recall(study.agreement, member.number, signing_key, remembered(member.name, memory), data)
+    data, inspection = rows_of(study.agreement, table, one_class=True)
+    recalled = recall(study.agreement, member.number, signing_key, remembered(home, memory), data)
     if pooled.is_personal:
-        pooled = at_home(pooled, study, kept_model(study.agreement, member.name, memory))
+        pooled = at_home(pooled, study, kept_model(home, memory))
     check_unchanged(recalled)
-    used = recalled.rows.choose
+    used, part = recalled.rows.choose, "choose"
     if study.agreement.target.event:
-        used = training_rows(study.agreement, recalled.rows.train).data
-        sums = sums_file(study, member, signing_key, used, pooled)
+        used, part = training_rows(study.agreement, recalled.rows.train).data, "train"
+        sums = sums_file(study, member, signing_key, used, pooled, home.book)
     else:
-        sums = sum_scores(study, member, signing_key, used, pooled.method, pooled.state, pooled.checksum)
-    charge(ledger or Path(f"{member.name}.ledger"), study.agreement, signing_key, used, "statistics")
-    write_files(out_ or Path(f"{member.name}.statistics"), sums, "For the coordinator")
+        sums = sum_scores(study, member, signing_key, used, pooled.method, pooled.state, pooled.checksum, home.book)
+    people = people_of(study.agreement, data, inspection, signing_key)
+    leaving = Leaving(f"statistics about {pooled.checksum[:12]}", used, people, part)
+    leave = partial(write_files, out_ or Path(f"{member.name}.statistics"), sums, "For the coordinator")
+    release(home.ledger_at(ledger), study.agreement, signing_key, leaving, leave)
 
 
 @site_app.command()
@@ -348,19 +358,50 @@ def ledger(
     elif not file.exists():
         raise InputError(f"There is no ledger '{file}': `site fit` begins one.")
     budget = read_budget(file)
-    table = columns(("when", "study", "what", "round", "rows", "ε alone", "ε so far"), right=("round", "rows"))
+    heads = ("when", "study", "what", "round", "rows", "about", "ε alone", "ε so far")
+    table = columns(heads, right=("round", "rows"))
     for i, release in enumerate(budget.releases):
-        so_far = dataclasses.replace(budget, releases=budget.releases[: i + 1]).spent(release.rows)
+        so_far = dataclasses.replace(budget, releases=budget.releases[: i + 1]).spent(release)
         shown = [_epsilon_text(budget.delta, cost) for cost in (release.cost, so_far)]
         round_ = str(release.round or "")
-        table.add_row(release.when, release.study, release.what, round_, f"{len(release.rows):,}", *shown)
+        whom = release.people.kind.partition(" ")[2]
+        if not whom:
+            whom = ", ".join(sorted(budget.registered(release.people))) or "everybody"
+        table.add_row(release.when, release.study, release.what, round_, f"{len(release.rows):,}", whom, *shown)
     out.print(table)
+    for known in budget.tables:
+        say(f"Registered on {known.when}: {known.name}, {len(known.rows):,} rows whose people are in no other table.")
     if not budget.epsilon:
         say("No budget is chosen yet: the first study with differential privacy brings its own.")
         return
-    say(f"Budget: ε = {budget.epsilon:g} at δ = {budget.delta:g} for each row, over all studies (add or remove a row).")
+    say(f"Budget: ε = {budget.epsilon:g} at δ = {budget.delta:g} for everybody, over all studies (add or remove one).")
     if not all(release.bounded for release in budget.releases):
-        say("What was released without noise has no ε: for those rows no budget holds.", "yellow")
+        say("What was released without noise has no ε: for those it is about no budget holds.", "yellow")
+
+
+@site_app.command()
+def register(table: Table_, key: Key_ = None, ledger: Ledger_ = None) -> None:
+    """Say that this table's people are in no other registered table: each table then has a budget of its own.
+
+    Without, whatever leaves is charged to everybody at the site. A table that shares a row with a registered one is
+    counted as part of it. Hashes of its rows are written into the ledger, which stays here.
+    """
+    from consilience.data.cells import read_table
+    from consilience.formats.signature import read_key
+    from consilience.privacy.budget import read_budget, today, write_budget
+    from consilience.study.spending import secret_of, whole_rows
+
+    file = only_key(key)
+    rows = whole_rows(read_table(table).columns, secret_of(read_key(file)))
+    path = ledger or file.with_suffix(".ledger")
+    with lock_file(path):
+        budget = read_budget(path)
+        registered = budget.register(table.name, rows, today())
+        write_budget(path, registered)
+    known = registered.tables[-1]
+    say(f"Registered in {path}: {known.name}, {len(known.rows):,} different rows.")
+    if len(registered.tables) <= len(budget.tables):
+        say("It shares rows with a table that was registered before: both are counted as one.")
 
 
 def _epsilon_text(delta: float, cost: Cost) -> str:

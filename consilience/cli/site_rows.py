@@ -5,44 +5,43 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consilience.console.handed import at_home, say, site_identity, warn_unsigned
+from consilience.console.handed import at_home, say, site_home, warn_unsigned
 from consilience.errors import InputError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from consilience.agreement.agreement import Agreement
-    from consilience.agreement.members import Study
     from consilience.data.sites import Data
+    from consilience.study.home import Home
     from consilience.study.model import Model
     from consilience.study.recall import Recalled
     from consilience.study.rows import Parts
 
 
-def kept_rows(name: str) -> Path:
-    """Find where a site remembers: what `site fit` left in this folder, or what `site serve` left in its own."""
-    memory = Path(f"{name}.memory")
-    served = Path(f"{name}.site") / memory.name
-    if not memory.exists() and served.with_suffix(".rows").exists():
+def kept_rows(home: Home) -> Path:
+    """Find where a site remembers: what `site fit` left beside its key, or what `site serve` left in its own folder."""
+    served = home.served / home.memory.name
+    if not home.memory.exists() and served.with_suffix(".rows").exists():
         return served
-    return memory
+    return home.memory
 
 
-def remembered(name: str, memory: Path | None) -> Path:
+def remembered(home: Home, memory: Path | None) -> Path:
     """Find the memory beside which a site's rows are remembered; `site serve` keeps its own under another name."""
     if memory is None:
-        return kept_rows(name)
+        return kept_rows(home)
     if memory.suffix == ".bin":
-        return memory.with_name(f"{name}.memory")
+        return memory.with_name(home.memory.name)
     return memory
 
 
-def kept_model(agreement: Agreement, name: str, memory: Path | None) -> Path:
+def kept_model(home: Home, memory: Path | None) -> Path:
     """Find what a site kept of its own model, by `site fit` or by `site serve`; need not exist."""
     if memory is not None:
         return memory
-    kept = kept_rows(name)
-    served = kept.with_name(f"memory-{agreement.hash[:16]}.bin")
+    kept = kept_rows(home)
+    served = kept.with_name(f"memory-{home.study.agreement.hash[:16]}.bin")
     if not kept.exists() and served.exists():
         return served
     return kept
@@ -106,10 +105,10 @@ def unseen_rows(
         study = read(study_file)
         pooled = read_model(model, study)
         data, _ = rows_of(pooled.agreement, table, one_class=True)
-        member, signing_key = site_identity(study, key)
-        number = member.number
-        pooled = own_model(pooled, study, member.name, memory)
-        memory = remembered(member.name, memory)
+        home = site_home(study, key)
+        number, signing_key = home.member.number, home.key
+        pooled = own_model(pooled, home, memory)
+        memory = remembered(home, memory)
     recalled = recall(pooled.agreement, number, signing_key, memory, data)
     if leaves:
         check_unchanged(recalled)
@@ -117,15 +116,15 @@ def unseen_rows(
     return pooled, recalled.rows.test
 
 
-def own_model(pooled: Model, study: Study, name: str, memory: Path | None) -> Model:
+def own_model(pooled: Model, home: Home, memory: Path | None) -> Model:
     """Make this site's own model, where sites have such and this one kept its part."""
     if not pooled.is_personal:
         return pooled
-    kept = kept_model(study.agreement, name, memory)
+    kept = kept_model(home, memory)
     if memory is None and not kept.exists():
         say(f"{kept} is not here: this is the model that a newcomer gets.", "yellow")
         return pooled
-    return at_home(pooled, study, kept)
+    return at_home(pooled, home.study, kept)
 
 
 def _own_memory(
@@ -135,7 +134,9 @@ def _own_memory(
     from consilience.formats.envelope import open_envelope
     from consilience.formats.signature import public, read_key
 
-    files = [path for pattern in ("*.rows", "*.memory", "*.site/*.rows") for path in sorted(Path().glob(pattern))]
+    folders = dict.fromkeys([Path(), *([key.parent] if key is not None else [])])
+    patterns = ("*.rows", "*.memory", "*.site/*.rows")
+    files = [path for pattern in patterns for folder in folders for path in sorted(folder.glob(pattern))]
     if memory is not None:
         files = [path for path in (memory.with_suffix(".rows"), memory) if path.exists()]
     keys = sorted(Path().glob("*.key"))

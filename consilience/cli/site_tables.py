@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
     from consilience.agreement.agreement import Agreement
     from consilience.agreement.columns import Inspection
-    from consilience.agreement.members import Member, Study
+    from consilience.agreement.members import Study
     from consilience.predictive import Categorical
     from consilience.study.audit import SiteAudit
+    from consilience.study.home import Home
 
 
 def show_table(agreement: Agreement, inspection: Inspection) -> None:
@@ -109,16 +110,16 @@ def show_training(study: Study, path: Path, number: int) -> None:
         say(sentence)
 
 
-def show_masks(study: Study, member: Member) -> None:
+def show_masks(home: Home) -> None:
     """Say whose sum a masked file is part of, and how to find out whether all mean the same sites."""
-    from consilience.handover.masking import REPLY, book_path, purpose_of, roster_of
+    from consilience.handover.masking import REPLY, purpose_of, roster_of
 
-    members = roster_of(study)
+    members = roster_of(home.study)
     names = ", ".join(site.name for site in members)
     say(f"It is masked: nobody can read it, and the sum over {names} can be read once all of them have sent theirs.")
-    digits = purpose_of(study, members, 1, REPLY).roster[:12]
+    digits = purpose_of(home.study, members, 1, REPLY).roster[:12]
     say(f"Ask the others on another channel whether their list of sites has these digits too: {digits}")
-    say(f"Never delete or move {book_path(study, member)}: it says which masks were used.")
+    say(f"Never delete or move {home.book}: it says which masks were used.")
 
 
 def show_audit(agreement: Agreement, rows: int, found: Sequence[SiteAudit]) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # no part of the reference
 
     from consilience.agreement.agreement import Agreement
     from consilience.agreement.members import Member, Study
+    from consilience.study.home import Home
     from consilience.study.model import Model
 
     P = ParamSpec("P")
@@ -53,18 +54,44 @@ def locking_study(command: Callable[P, None]) -> Callable[P, None]:
 
 def site_identity(study: Study, path: Path | None) -> tuple[Member, Ed25519PrivateKey]:
     """Find the site whose key is at hand."""
+    member, key, _ = _own_key(study, path)
+    return member, key
+
+
+def site_home(study: Study, path: Path | None) -> Home:
+    """Find the site whose key is at hand, and what it keeps beside it."""
+    from consilience.study.home import Home
+
+    member, key, file = _own_key(study, path)
+    if file.is_symlink():
+        file = file.resolve()
+    home = Home(study, member, key, file)
+    home.adopt(Path())
+    return home
+
+
+def only_key(path: Path | None) -> Path:
+    """Find the private key in this folder, where there is one."""
+    found = [path] if path else sorted(Path().glob("*.key"))
+    if len(found) != 1:
+        raise InputError(f"This folder holds {len(found)} keys: choose one with --key.")
+    return found[0].resolve() if found[0].is_symlink() else found[0]
+
+
+def _own_key(study: Study, path: Path | None) -> tuple[Member, Ed25519PrivateKey, Path]:
+    """The site whose key is at hand, the key and its file."""
     candidates = sorted(Path().glob("*.key"))
     if path:
         candidates = [path]
     matches = []
     for candidate in candidates:
         key = read_key(candidate)
-        matches += [(site, key) for site in study.active if site.key == public(key)]
+        matches += [(site, key, candidate) for site in study.active if site.key == public(key)]
     if len(matches) == 1:
         return matches[0]
     if not matches:
         raise InputError(_no_match(study, path))
-    names = ", ".join(site.name for site, _ in matches)
+    names = ", ".join(site.name for site, _, _ in matches)
     raise InputError(f"This folder holds the keys of {names}: choose one with --key.")
 
 

@@ -15,7 +15,8 @@ Inputs_ = Annotated[
     Path | None, typer.Option("--inputs", help="The coordinator's unlabelled rows, for a student model.")
 ]
 Memory_ = Annotated[
-    Path | None, typer.Option("--memory", help="What `site fit` keeps at the site; SITE.memory by default.")
+    Path | None,
+    typer.Option("--memory", help="What `site fit` keeps at the site; SITE.memory beside the key by default."),
 ]
 Files_ = Annotated[list[Path], typer.Argument(help="Files received from the sites.")]
 StudyOut_ = Annotated[
@@ -29,7 +30,7 @@ SiteOut_ = Annotated[
 ]
 OneClass_ = Annotated[bool, typer.Option("--one-class", help="Confirm that all rows here are of one class.")]
 Ledger_ = Annotated[
-    Path | None, typer.Option("--ledger", help="What this site ever released about its rows; SITE.ledger by default.")
+    Path | None, typer.Option("--ledger", help="What this site ever released; SITE.ledger beside the key by default.")
 ]
 Replace_ = Annotated[
     bool, typer.Option("--replace", help="Write over a reply from other rows, which was never handed over.")

@@ -41,13 +41,14 @@ from consilience.handover.summing import mask_reply
 from consilience.key import Stream
 from consilience.method import Method
 from consilience.parties import Reply
-from consilience.study.calibration import charge_counts, kept_path
+from consilience.privacy.budget import People
 from consilience.study.calibration import count as count_scores
+from consilience.study.calibration import kept_path, release_counts
 from consilience.study.model import read_model
 from consilience.study.recall import check_same, marks_file, marks_path, recall
 from consilience.study.rows import fingerprint, parts, rows_of, training_rows
 from consilience.study.site import check_commitment, first_message
-from consilience.study.spending import release_once
+from consilience.study.spending import nothing, people_of, release_once
 from consilience.tree import Tree
 
 PAUSE = 3.0  # seconds between two attempts to connect
@@ -88,7 +89,8 @@ def site_of(
         InputError: The table does not fit the study, is another than before, or leaves too few rows to train on.
     """
     agreement = study.agreement
-    data, _ = rows_of(agreement, table, one_class)
+    data, inspection = rows_of(agreement, table, one_class)
+    people = people_of(agreement, data, inspection, key)
     memory = folder / f"{member.name}.memory"
     recalled = recall(agreement, member.number, key, memory, data)
     rows = recalled.rows
@@ -118,7 +120,7 @@ def site_of(
     if agreement.privacy is not None:
         agreement.privacy.check(len(study.active), sum(site.rows for site in study.active))
     if describe_counts(agreement):
-        count = partial(_count, study, member, key, rows.calibrate, folder, book, ledger)
+        count = partial(_count, study, member, key, rows.calibrate, people, folder, book, ledger)
     if agreement.secure:
         masks = MaskBook(book, study, member, key)
         mask = partial(_mask, masks, fingerprint(training.data))
@@ -139,7 +141,7 @@ def site_of(
         mask=mask,
         count=count,
         tell=tell,
-        release=partial(release_once, folder / f"{member.name}.sent", ledger, study, member, key, rows.train),
+        release=partial(release_once, folder / f"{member.name}.sent", ledger, study, member, key, rows.train, people),
     )
 
 
@@ -159,6 +161,7 @@ def _count(
     member: Member,
     key: Ed25519PrivateKey,
     rows: Data,
+    people: People,
     folder: Path,
     book: Path,
     ledger: Path,
@@ -174,11 +177,12 @@ def _count(
         pooled = pooled.at_home(read_kept(memory, pooled.method, pooled.facts.rounds))
     kept = kept_path(study, member, folder)
     counts = count_scores(study, member, key, rows, pooled, book, kept)
-    entry = (ledger, study.agreement, key, rows, pooled, counts)
-    charge_counts(*entry, dry=True)
-    if counts.kept:
-        write_whole(kept, counts.kept, remedy, PRIVATE)  # killed after this, noise is not drawn again
-    charge_counts(*entry)
+
+    def keep() -> None:
+        if counts.kept:
+            write_whole(kept, counts.kept, remedy, PRIVATE)
+
+    release_counts(ledger, study.agreement, key, rows, people, pooled, counts, nothing, keep)
     return counts.file
 
 

@@ -9,7 +9,7 @@ with noise, which is drawn once for each model and kept.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,13 +34,13 @@ from consilience.handover.files import open_file
 from consilience.handover.masking import MaskBook, book_path, counts_of
 from consilience.handover.summing import mask_table
 from consilience.pooling.summands import Cells
-from consilience.privacy.budget import UNBOUNDED, Cost
+from consilience.privacy.budget import UNBOUNDED, Cost, People
 from consilience.privacy.entropy import Entropy
 from consilience.study.account import account
 from consilience.study.coordinator import ChosenFiles, left_out, own_key
 from consilience.study.model import Model, model_file
 from consilience.study.rows import draw_by_content, fingerprint
-from consilience.study.spending import charge
+from consilience.study.spending import Leaving, release
 
 KEPT = "counts"  # the kind of the file that keeps what left with noise
 
@@ -217,35 +217,42 @@ def _read_kept(study: Study, member: Member, path: Path) -> tuple[dict[str, Tens
     return dict(envelope.value(TYPES)), dict(envelope.header.about["rows"])
 
 
-def charge_counts(
+def release_counts(
     path: Path,
     agreement: Agreement,
     key: Ed25519PrivateKey,
     rows: Data,
+    people: People,
     model: Model,
     counts: Counts,
-    dry: bool = False,
+    leave: Callable[[], None],
+    keep: Callable[[], None],
 ) -> None:
-    """Enter counts into a site's ledger, before they leave. Their rows train nobody: they spend a budget of their own.
+    """Let counts leave a site. Their rows train nobody: they spend a budget of their own.
 
     Args:
         path: The ledger's file.
         agreement: The study's agreement.
         key: The site's private key.
         rows: The rows that were counted.
+        people: Whose they are.
         model: The pooled model.
         counts: What is to leave.
-        dry: Whether only to refuse what the budget does not allow, and to enter nothing.
+        leave: Writes them where they leave from.
+        keep: Writes what the site must remember.
 
     Raises:
         InputError: The budget does not allow it.
     """
-    if not len(rows.y):
-        return  # nobody's: zeros, with noise or without
+    if not len(rows.y):  # nobody's: zeros, with noise or without
+        keep()
+        return leave()
     spent = UNBOUNDED
     if agreement.privacy is not None:
         spent = Cost(agreement.privacy.mu)
-    charge(path, agreement, key, rows, f"counts about {model.checksum[:12]}", 0, spent, counts.repeated, dry)
+    what = f"counts about {model.checksum[:12]}"
+    leaving = Leaving(what, rows, people, "calibrate", cost=spent, repeated=counts.repeated)
+    release(path, agreement, key, leaving, leave, keep)
 
 
 def calibrate(

@@ -123,6 +123,8 @@ def fit(
 ) -> Fitted:
     """Run the method's `local` on the training rows and seal what it sends; nothing leaves that the study forbids.
 
+    Nothing is entered into the site's ledger here: what is handed over goes through `spending.release`.
+
     Args:
         study: The study.
         member: This site.

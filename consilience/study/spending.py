@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from consilience.agreement.agreement import Agreement
+from consilience.agreement.columns import Inspection
 from consilience.agreement.members import Member, Study
+from consilience.data.cells import Cells
 from consilience.data.sites import Data
 from consilience.disk.locks import lock_file
 from consilience.disk.writing import PRIVATE, write_whole
@@ -21,7 +24,20 @@ from consilience.formats.codec import kept_types_of
 from consilience.formats.envelope import Header, seal
 from consilience.handover.files import open_file
 from consilience.parties import Reply
-from consilience.privacy.budget import UNBOUNDED, Cost, Hashes, Release, hash_rows, read_budget, today, write_budget
+from consilience.privacy.budget import (
+    EVERYBODY,
+    ROWS,
+    UNBOUNDED,
+    Cost,
+    Hashes,
+    People,
+    Release,
+    hash_rows,
+    hash_texts,
+    read_budget,
+    today,
+    write_budget,
+)
 from consilience.promises import privacy_statement, steps_of_round
 
 
@@ -56,43 +72,150 @@ def cost_of_round(agreement: Agreement, round: int) -> Cost:
     return UNBOUNDED
 
 
-def charge(
-    path: Path,
-    agreement: Agreement,
-    key: Ed25519PrivateKey,
-    data: Data,
-    what: str,
-    round: int = 0,
-    cost: Cost = UNBOUNDED,
-    repeated: bool = False,
-    dry: bool = False,
-) -> None:
+class Leaving(NamedTuple):
+    """What is to leave a site, as its ledger has it.
+
+    Attributes:
+        what: In words, the kind first: `reply`, `statistics about MODEL`.
+        rows: The rows that it is made from, or their hashes, where they are not encoded.
+        people: Whose they are; everybody at the site, if nobody said.
+        part: Their role, where they have one.
+        round: The round, from 1 on; 0 outside of rounds.
+        cost: What it tells.
+        repeated: Whether the very same numbers left before: they tell nothing new.
+        replaces: Whether the site says that what it answered before, from other rows, was never handed over.
+        one_model: Whether it is answered about one model in a study, and no second.
+    """
+
+    what: str
+    rows: Data | Hashes
+    people: People = EVERYBODY
+    part: str = ""
+    round: int = 0
+    cost: Cost = UNBOUNDED
+    repeated: bool = False
+    replaces: bool = False
+    one_model: bool = False
+
+
+def people_of(agreement: Agreement, data: Data, inspection: Inspection, key: Ed25519PrivateKey) -> People:
+    """Find whose rows a table holds, whatever the study makes of them: patients by the agreed column, else its rows.
+
+    Args:
+        agreement: The study's agreement.
+        data: All rows of the table, as the study encodes them.
+        inspection: The table.
+        key: The site's private key.
+
+    Returns:
+        Keyed hashes.
+    """
+    secret = secret_of(key)
+    table = hashlib.sha256(hash_rows((data.x, data.y), secret).tobytes()).hexdigest()[:16]
+    if agreement.patient:
+        owners = {cell.text.strip() for cell in inspection.cells[agreement.patient]}
+        names = hash_texts((f"patient {owner}".encode() for owner in owners), secret)
+        return People(f"patients {agreement.patient}", names, table)
+    return People(ROWS, whole_rows(inspection.cells, secret), table)
+
+
+def whole_rows(cells: Mapping[str, Cells], secret: bytes) -> Hashes:
+    """Name the rows of a table as they stand in its file, with every column, in whatever order columns come.
+
+    Args:
+        cells: The cells by column.
+        secret: What only this site knows.
+
+    Returns:
+        Sorted hashes, equal rows as often as there are.
+    """
+    named = sorted((" ".join(name.split()).casefold(), column) for name, column in cells.items())
+    texts = zip(*([cell.text.strip() for cell in column] for _, column in named), strict=True)
+    head = json.dumps([name for name, _ in named])
+    return hash_texts(((head + json.dumps(row)).encode() for row in texts), secret)
+
+
+def agreed_rows(agreement: Agreement, inspection: Inspection, key: Ed25519PrivateKey) -> Hashes:
+    """Name the rows of a table by all that a study agreed on, gaps included.
+
+    Args:
+        agreement: The study's agreement.
+        inspection: The table.
+        key: The site's private key.
+
+    Returns:
+        Sorted hashes, equal rows as often as there are.
+    """
+    names = [column.name for column in (*agreement.columns, *agreement.target.as_columns())]
+    return whole_rows({name: inspection.cells[name] for name in names}, secret_of(key))
+
+
+def charge(path: Path, agreement: Agreement, key: Ed25519PrivateKey, leaving: Leaving, dry: bool = False) -> None:
     """Enter a release into a site's ledger, before it leaves.
 
     Args:
         path: The ledger's file. Where the first private study is entered, its (ε, δ) become the site's budget.
         agreement: The study's agreement.
         key: The site's private key.
-        data: The rows that it was made from.
-        what: What is released, in words.
-        round: The round, from 1 on; 0 outside of rounds.
-        cost: What it tells.
-        repeated: Whether the very same numbers left before: they tell nothing new.
-        dry: Whether only to refuse what the budget does not allow, before what is to leave is kept.
+        leaving: What is to leave.
+        dry: Whether only to refuse what may not leave, and to enter nothing.
 
     Raises:
-        InputError: The budget does not allow it.
+        InputError: The budget does not allow it, or the question was answered from other rows.
     """
-    rows: Hashes = hash_rows((data.x, data.y), secret_of(key))
+    rows = leaving.rows
+    if isinstance(rows, Data):
+        rows = hash_rows((rows.x, rows.y), secret_of(key))
     whole = agreement.privacy is not None  # private training answers for its weights, beside sums and moments
-    release = Release(agreement.name, agreement.hash, what, round, cost, today(), rows, whole)
+    about = (leaving.what, leaving.round, leaving.cost, today(), rows, whole, leaving.people, leaving.part)
+    release = Release(agreement.name, agreement.hash, *about)
     with lock_file(path):
         budget = read_budget(path)
+        if not leaving.replaces:
+            budget.check_once(release, leaving.one_model)
         if not budget.epsilon and (promised := _promised(agreement)) is not None:
             budget = budget.limit(*promised)
-        charged = budget.charge(release, repeated)
+        charged = budget.charge(release, leaving.repeated)
         if not dry:
             write_budget(path, charged)
+
+
+def nothing() -> None:
+    """Keep nothing, where what is to leave can be made again; or let the caller carry it away."""
+
+
+def release(
+    path: Path,
+    agreement: Agreement,
+    key: Ed25519PrivateKey,
+    leaving: Leaving,
+    leave: Callable[[], None],
+    keep: Callable[[], None] = nothing,
+) -> None:
+    """Let something leave a site, in the one order in which a site that dies at any moment loses nothing.
+
+    So:
+
+        1   what may not leave is refused, and neither kept nor entered
+        2   what must not be made again is kept, as noise that is drawn twice could be averaged
+        3   it is entered into the ledger
+        4   it leaves
+
+    Args:
+        path: The ledger's file.
+        agreement: The study's agreement.
+        key: The site's private key.
+        leaving: What is to leave.
+        leave: Writes it where it leaves from.
+        keep: Writes what the site must remember.
+
+    Raises:
+        InputError: It may not leave.
+    """
+    charge(path, agreement, key, leaving, dry=True)  # 1
+    keep()  # 2
+    charge(path, agreement, key, leaving)  # 3
+    leave()  # 4
 
 
 def _promised(agreement: Agreement) -> tuple[float, float] | None:
@@ -105,31 +228,6 @@ def _promised(agreement: Agreement) -> tuple[float, float] | None:
     return stated["epsilon"], stated["delta"]
 
 
-def check_once(path: Path, agreement: Agreement, key: Ed25519PrivateKey, data: Data, what: str) -> None:
-    """Refuse a second release of a kind that a study may have once; the same one can be made again.
-
-    Args:
-        path: The ledger's file.
-        agreement: The study's agreement.
-        key: The site's private key.
-        data: The rows that it is made from.
-        what: What is to be released; its first word is the kind.
-
-    Raises:
-        InputError: Another one of this kind has left in this study.
-    """
-    rows = hash_rows((data.x, data.y), secret_of(key))
-    kind = what.partition(" ")[0]
-    for release in read_budget(path).releases:
-        if release.agreement != agreement.hash or release.what.partition(" ")[0] != kind:
-            continue
-        if release.what != what or not np.array_equal(release.rows, rows):
-            raise InputError(
-                f"This site has sent an {kind} of another model or of other rows in this study ({release.when}), and a "
-                "second would show more of single rows: hand over the first one."
-            )
-
-
 def release_once(
     path: Path,
     ledger: Path,
@@ -137,14 +235,15 @@ def release_once(
     member: Member,
     key: Ed25519PrivateKey,
     data: Data,
+    people: People,
     round: int,
     question: str,
     make: Callable[[], Reply],
 ) -> Reply:
     """Make a reply and enter it into the ledger; one with noise is kept, and never drawn again.
 
-    It is kept before it is entered, and entered before it leaves: killed in between, a site hands over what it kept,
-    which is then entered. If what was kept is lost, another draw is another release.
+    Killed between keeping and entering, a site hands over what it kept, which is then entered. If what was kept is
+    lost, another draw is another release.
 
     Args:
         path: Where replies with noise are kept.
@@ -153,6 +252,7 @@ def release_once(
         member: This site.
         key: Its private key.
         data: The rows that it is made from.
+        people: Whose they are.
         round: The round, from 1 on.
         question: What is answered, as a digest.
         make: Makes the reply.
@@ -164,9 +264,10 @@ def release_once(
         InputError: The round was answered to another question, or the budget does not allow it.
     """
     agreement = study.agreement
+    leaving = Leaving("reply", data, people, "train", round, cost_of_round(agreement, round))
     if agreement.privacy is None:
         reply = make()
-        charge(ledger, agreement, key, data, "reply", round, cost_of_round(agreement, round))
+        release(ledger, agreement, key, leaving, nothing)
         return reply
     kept = _read_kept(path, study)
     repeated = str(round) in kept
@@ -177,11 +278,16 @@ def release_once(
         )
     if not repeated:
         kept[str(round)] = (question, make())
+
+    def keep() -> None:
+        if repeated:
+            return
         values = {number: (reply.send, reply.size, reply.keep) for number, (_, reply) in kept.items()}
         questions = {number: asked for number, (asked, _) in kept.items()}
         header = Header("memory", agreement.hash, agreement.name, member.name, round, {"questions": questions})
         write_whole(path, seal(values, header, key), "Make room, and let the server ask again.", PRIVATE)
-    charge(ledger, agreement, key, data, "reply", round, cost_of_round(agreement, round), repeated)
+
+    release(ledger, agreement, key, leaving._replace(repeated=repeated), nothing, keep)
     return kept[str(round)][1]
 
 

@@ -18,6 +18,7 @@ from consilience.formats.codec import TYPES
 from consilience.formats.envelope import Header, seal
 from consilience.handover.admission import admit, rules_of
 from consilience.handover.files import from_sites
+from consilience.study.rows import is_promised
 from consilience.summaries.summary import WITHHELD, Summary, nothing, summarise
 from consilience.summaries.table import TableOne, combine
 from consilience.summaries.variables import Column, Variable
@@ -76,9 +77,14 @@ def table_file(study: Study, member: Member, key: Ed25519PrivateKey, inspection:
         The signed file that leaves.
 
     Raises:
-        InputError: The table does not fit the agreement, or has too few rows.
+        InputError: The study promises privacy, or the table does not fit the agreement, or has too few rows.
     """
     agreement = study.agreement
+    if is_promised(agreement):
+        raise InputError(
+            "Table one would show exact counts and means of the columns, and this study promises differential privacy: "
+            "none is sent; describe the columns by what is public."
+        )
     summary = site_summary(agreement, inspection)
     about = {}
     if agreement.format > 1:

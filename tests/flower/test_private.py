@@ -32,7 +32,7 @@ from consilience.formats.signature import read_key
 from consilience.linear.noisy_posterior import Effort
 from consilience.parties import Reply
 from consilience.privacy.accountant import epsilon_of
-from consilience.privacy.budget import UNBOUNDED, read_budget
+from consilience.privacy.budget import EVERYBODY, UNBOUNDED, read_budget
 from consilience.privacy.masks import Masked
 from consilience.privacy.mechanisms import Released
 from consilience.study.spending import release_once, with_limit
@@ -117,7 +117,7 @@ def test_another_question_and_a_lost_reply_are_refused(tmp_path: Path) -> None:
     member = study.member("north")
     site = loopback.study_sites(study, tmp_path)[member.number]
     kept, ledger = tmp_path / "n.sent", tmp_path / "n.ledger"
-    where = (kept, ledger, study, member, read_key(tmp_path / "north.key"), site.data, 1)
+    where = (kept, ledger, study, member, read_key(tmp_path / "north.key"), site.data, EVERYBODY, 1)
     drawn: list[float] = []
 
     def make() -> Reply:
@@ -140,7 +140,7 @@ def test_what_the_budget_does_not_allow_does_not_leave_but_is_paid_for_if_kept(t
     member = study.member("north")
     site = loopback.study_sites(study, tmp_path)[member.number]
     kept, ledger = tmp_path / "n.sent", tmp_path / "n.ledger"
-    where = (kept, ledger, study, member, read_key(tmp_path / "north.key"), site.data, 1)
+    where = (kept, ledger, study, member, read_key(tmp_path / "north.key"), site.data, EVERYBODY, 1)
 
     def make() -> Reply:
         return Reply(Released(torch.zeros(3), torch.ones(())), torch.zeros(()))

@@ -27,11 +27,12 @@ from consilience.guarantees.sets import Guarantee
 from consilience.handover.masking import MaskBook, book_path, counts_of
 from consilience.handover.summing import drop_sites
 from consilience.privacy.accountant import sigma_of
-from consilience.privacy.budget import read_budget
+from consilience.privacy.budget import EVERYBODY, read_budget
 from consilience.study import calibration
-from consilience.study.calibration import Counts, calibrate, charge_counts, count, kept_path, score_rows
+from consilience.study.calibration import Counts, calibrate, count, kept_path, release_counts, score_rows
 from consilience.study.model import Model, read_model
 from consilience.study.rows import Parts, parts, rows_of
+from consilience.study.spending import nothing as no_write
 
 SETS: dict[str, Any] = {"method": "exact", "settings": (), "fewest_sites": 3, "level": 0.8, "calibrate": 0.4}
 MASKED: dict[str, Any] = {**SETS, "choose": 0.0, "smallest": 4, "cells": 1, "secure": True}  # single scores are shown
@@ -308,16 +309,17 @@ def test_the_ledger_is_charged_once_and_refuses_a_second_model(private: Made, tm
     agreed = private.study.agreement
     counts = private.count("north")
 
-    charge_counts(ledger, agreed, key, own, private.model, counts)
-    charge_counts(ledger, agreed, key, own, private.model, counts._replace(repeated=True))
+    release_counts(ledger, agreed, key, own, EVERYBODY, private.model, counts, no_write, no_write)
+    repeated = counts._replace(repeated=True)
+    release_counts(ledger, agreed, key, own, EVERYBODY, private.model, repeated, no_write, no_write)
 
     budget = read_budget(ledger)
     assert len(budget.releases) == 1 and budget.spent().epsilon(1e-4) == pytest.approx(8.0, rel=1e-6)
     other: Model = dataclasses.replace(private.model, checksum="0" * 64)
     with pytest.raises(InputError, match="budget is 8"):
-        charge_counts(ledger, agreed, key, own, other, counts)
+        release_counts(ledger, agreed, key, own, EVERYBODY, other, counts, no_write, no_write)
     with pytest.raises(InputError, match="budget is 8"):
-        charge_counts(ledger, agreed, key, own, private.model, counts)  # drawn again
+        release_counts(ledger, agreed, key, own, EVERYBODY, private.model, counts, no_write, no_write)  # drawn again
 
 
 def test_counts_in_the_open_are_entered_as_without_a_bound(masked: Made, tmp_path: Path) -> None:
@@ -325,7 +327,8 @@ def test_counts_in_the_open_are_entered_as_without_a_bound(masked: Made, tmp_pat
     key = read_key(masked.folder / "north.key")
     counts = masked.count("north")
 
-    charge_counts(ledger, masked.study.agreement, key, masked.rows["north"].calibrate, masked.model, counts)
+    own = masked.rows["north"].calibrate
+    release_counts(ledger, masked.study.agreement, key, own, EVERYBODY, masked.model, counts, no_write, no_write)
 
     assert read_budget(ledger).spent().mu == math.inf
 

@@ -26,7 +26,7 @@ from consilience.formats.signature import read_key
 from consilience.handover.evaluations import evaluation_file, read_evaluations
 from consilience.predictive import Categorical, Normal
 from consilience.study.model import read_model
-from consilience.study.spending import check_once
+from consilience.study.spending import Leaving, charge
 
 AGREED: dict[str, Any] = {"evaluation": True, "test": 0.5, "choose": 0.0, "smallest": 4}
 Change = Callable[[dict[str, Any]], Any]
@@ -105,11 +105,10 @@ def test_from_the_sites_command_to_the_coordinators_page(
     entered = (folder / "west.ledger", study.agreement, read_key(folder / "west.key"))
     own = rows(study, folder)
     what = f"evaluation of {read_model(model).checksum[:12]}"
-    check_once(*entered, own["west"].test, what)
-    with pytest.raises(InputError, match="a second would show more"):
-        check_once(*entered, own["west"].test, "evaluation of another")
-    with pytest.raises(InputError, match="a second would show more"):
-        check_once(*entered, own["north"].test, what)
+    charge(*entered, Leaving(what, own["west"].test, one_model=True), dry=True)
+    for other in (Leaving("evaluation of another", own["west"].test), Leaving(what, own["north"].test)):
+        with pytest.raises(InputError, match="a second answer would show more"):
+            charge(*entered, other._replace(one_model=True))
     assert not (folder / "other.evaluation").exists()
     assert lonely[0] == 2 and "give --study too" in lonely[2]
     assert unused[0] == 2 and "give --out too" in unused[2]

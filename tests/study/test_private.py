@@ -12,6 +12,7 @@ import studies
 import torch
 from rounds import replies, server_key
 
+from consilience.agreement.agreement import Agreement
 from consilience.agreement.members import Study
 from consilience.agreement.promise import describe_promise
 from consilience.agreement.text import agreement_text
@@ -28,7 +29,7 @@ from consilience.study.coordinator import pool
 from consilience.study.model import read_model
 from consilience.study.rows import Parts, parts, rows_of, training_rows
 from consilience.study.site import fit
-from consilience.study.spending import charge, cost_of_round
+from consilience.study.spending import Leaving, charge, cost_of_round
 
 BRIEF = Effort(1, 2, 8)  # draws whose moments are not looked at
 PRIVATE: dict[str, Any] = {"method": "exact", "settings": (), "epsilon": 3.0, "delta": 1e-3}
@@ -37,6 +38,10 @@ PRIVATE: dict[str, Any] = {"method": "exact", "settings": (), "epsilon": 3.0, "d
 def site(folder: Path, made: Study, name: str = "north") -> Parts:
     data, _ = rows_of(made.agreement, studies.table(folder / f"{name}.csv", studies.rows(0)))
     return parts(made.agreement, made.member(name).number, data)
+
+
+def replied(agreed: Agreement, data: Data, round: int) -> Leaving:
+    return Leaving("reply", data, round=round, cost=cost_of_round(agreed, round))
 
 
 def test_the_agreement_states_the_promise_and_others_are_as_before(tmp_path: Path) -> None:
@@ -113,7 +118,8 @@ def test_a_study_by_glm_spends_its_budget_in_four_rounds_of_files(
             if made.agreement.epsilon:
                 spent = cost_of_round(made.agreement, round)
                 key = read_key(folder / "north.key")
-                charge(folder / "n.ledger", made.agreement, key, site(folder, made).train, "reply", round, spent)
+                leaving = Leaving("reply", site(folder, made).train, round=round, cost=spent)
+                charge(folder / "n.ledger", made.agreement, key, leaving)
             if pooled.message and pooled.state:
                 message, after = folder / "message", folder / "state"
                 message.write_bytes(pooled.message)
@@ -147,14 +153,14 @@ def test_a_clock_that_goes_back_sends_nothing(tmp_path: Path, monkeypatch: pytes
     agreed = studies.agreement(tmp_path, **{**PRIVATE, "method": "exact_tuned", "rounds": 2})
     key = studies.new_key(tmp_path / "x.key")
     data, _ = rows_of(agreed, studies.table(tmp_path / "x.csv", studies.rows(1)))
-    words = (tmp_path / "x.ledger", agreed, key, data, "reply")
-    charge(*words, 1, cost_of_round(agreed, 1))
+    words = (tmp_path / "x.ledger", agreed, key)
+    charge(*words, replied(agreed, data, 1))
     before = (tmp_path / "x.ledger").read_bytes()
     monkeypatch.setattr("consilience.study.spending.today", lambda: "1999-12-31")
     with pytest.raises(InputError, match="Nothing is sent: the clock says 1999-12-31"):
-        charge(*words, 2, cost_of_round(agreed, 2))
+        charge(*words, replied(agreed, data, 2))
     assert (tmp_path / "x.ledger").read_bytes() == before
-    charge(*words, 1, cost_of_round(agreed, 1), repeated=True)  # the same again has its date already
+    charge(*words, replied(agreed, data, 1)._replace(repeated=True))  # the same again has its date already
 
 
 def test_delta_is_below_one_over_the_rows_of_all(tmp_path: Path) -> None:
@@ -179,11 +185,11 @@ def test_the_ledger_takes_the_agreed_budget_and_refuses_a_second_study(tmp_path:
     key = studies.new_key(tmp_path / "x.key")
     data, _ = rows_of(agreed, studies.table(tmp_path / "x.csv", studies.rows(1)))
     path = tmp_path / "x.ledger"
-    charge(path, agreed, key, data, "reply", 1, cost_of_round(agreed, 1))
+    charge(path, agreed, key, replied(agreed, data, 1))
     assert read_budget(path).spent().epsilon(1e-3) == pytest.approx(3.0, rel=1e-6)
     other = studies.agreement(tmp_path, **{**PRIVATE, "seed": 7})
     with pytest.raises(InputError, match="budget is 3"):
-        charge(path, other, key, data, "reply", 1, cost_of_round(other, 1))
+        charge(path, other, key, replied(other, data, 1))
     plain = studies.agreement(tmp_path, method="exact", settings=())
     assert cost_of_round(plain, 1) == UNBOUNDED
 
@@ -195,13 +201,13 @@ def test_private_training_is_charged_by_its_steps(tmp_path: Path, invoke: Any) -
     key, path = studies.new_key(tmp_path / "x.key"), tmp_path / "x.ledger"
     data, _ = rows_of(agreed, studies.table(tmp_path / "x.csv", studies.rows(1)))
     for round in (1, 2):
-        charge(path, agreed, key, data, "reply", round, cost_of_round(agreed, round))
+        charge(path, agreed, key, replied(agreed, data, round))
     budget = read_budget(path)
     assert (budget.epsilon, budget.delta) == (2.0, 1e-3)
     assert 1.9 < budget.spent().epsilon(1e-3) <= 2.0
     assert [release.cost.steps[0].number for release in budget.releases] == [5, 5]
     with pytest.raises(InputError, match="ε would become 2"):
-        charge(path, agreed, key, data, "reply", 3, cost_of_round(agreed, 2))
+        charge(path, agreed, key, replied(agreed, data, 2)._replace(round=3))
     shown = invoke("site", "ledger", str(path))[1]
     assert "no bound" not in shown and "ε = 2 at δ = 0.001" in shown
 
