@@ -36,7 +36,7 @@ SITE = "Take part in a study; your rows never leave."
 DATASETS = "List the data sets, or fetch one."
 STEPS = (  # of a study: at the coordinator and at a site
     *("new", "check", "keys", "sums", "scale", "join", "add", "show", "describe", "audit", "message", "fit", "pool"),
-    *("statistics", "choose", "calibrate", "evaluate", "leave", "drop", "unmask", "ledger"),
+    *("statistics", "choose", "calibrate", "evaluate", "leave", "drop", "unmask", "register", "ledger"),
     *("deploy", "certs", "nodekey", "serve"),
 )
 STUDY_FILES = ("calibrate", "deploy", "describe", "evaluate", "masking", "study", "study_new")

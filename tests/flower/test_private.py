@@ -258,3 +258,25 @@ def test_private_training_draws_in_secret_and_answers_a_round_once(tmp_path: Pat
     grid.app = twice
     rounds(study, server_key(folder), grid, folder / "more", wait=0.2, deadline=5.0)
     assert len(refusals) == 6 and all("other noise would cost twice" in reason for reason in refusals)
+
+
+def test_files_and_messages_are_charged_to_the_same_people(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What left by a file counts over Flower, also in a study that encodes the rows otherwise."""
+    monkeypatch.chdir(tmp_path)
+    first = studies.study(tmp_path, **PRIVATE)
+    second = studies.study(tmp_path, **PRIVATE, columns=studies.COLUMNS[:-1])
+    (tmp_path / "a.toml").write_text(study_text(first))
+    table = studies.table(tmp_path / "data.csv", studies.rows(0))
+    assert invoke("site", "fit", "a.toml", "data.csv", "--key", "north.key")[0] == 0
+    key, ledger = read_key(tmp_path / "north.key"), tmp_path / "north.ledger"
+    site = site_of(second, second.member("north"), key, table, tmp_path / "north.site", ledger=ledger)
+
+    def make() -> Reply:
+        return Reply(Released(torch.zeros(3), torch.ones(())), torch.zeros(()))
+
+    assert site.release is not None
+    with pytest.raises(InputError, match="Nothing is sent: ε would become"):
+        site.release(1, "question", make)
+    assert not list((tmp_path / "north.site").glob("*.sent")) and len(read_budget(ledger).releases) == 1
