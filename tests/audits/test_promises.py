@@ -374,7 +374,6 @@ def test_counts_keep_their_promise(audits: list[Audit], tmp_path: Path, monkeypa
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="`site describe` sends sums without noise in a study with ε", strict=False)
 def test_table_one_of_a_private_study_shows_no_patient(tmp_path: Path) -> None:
     """Without noise the patient is found every time: nothing may leave, or it must be paid for."""
     two = pair(tmp_path, method="exact", **SUMS)
