@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from consilience.agreement.agreement import Agreement
+    from consilience.console.home import Home
     from consilience.data.sites import Data
-    from consilience.study.home import Home
     from consilience.study.model import Model
     from consilience.study.recall import Recalled
     from consilience.study.rows import Parts

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from consilience.agreement.agreement import Agreement
     from consilience.agreement.columns import Inspection
     from consilience.agreement.members import Study
+    from consilience.console.home import Home
     from consilience.predictive import Categorical
     from consilience.study.audit import SiteAudit
-    from consilience.study.home import Home
 
 
 def show_table(agreement: Agreement, inspection: Inspection) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # no part of the reference
 
     from consilience.agreement.agreement import Agreement
     from consilience.agreement.members import Member, Study
-    from consilience.study.home import Home
+    from consilience.console.home import Home
     from consilience.study.model import Model
 
     P = ParamSpec("P")
@@ -60,7 +60,7 @@ def site_identity(study: Study, path: Path | None) -> tuple[Member, Ed25519Priva
 
 def site_home(study: Study, path: Path | None) -> Home:
     """Find the site whose key is at hand, and what it keeps beside it."""
-    from consilience.study.home import Home
+    from consilience.console.home import Home
 
     member, key, file = _own_key(study, path)
     if file.is_symlink():
