@@ -93,6 +93,7 @@ class Gate(NamedTuple):
         round: The round that is collected, from 1 on.
         message: The hash of the message that is to be answered; empty where any is.
         doubt: What the method itself says about what was sent, `Method.doubt` with task and message; None for nothing.
+        implied: The posterior behind what was sent, `Method.implied` with task and message; None for nothing.
     """
 
     rules: Rules
@@ -100,6 +101,7 @@ class Gate(NamedTuple):
     round: int
     message: str = ""
     doubt: Callable[[Tree], str | None] | None = None
+    implied: Callable[[Tree], Tree] | None = None
 
     def check_arrival(self, arrival: Arrival) -> None:
         """Judge how a reply came.
@@ -434,17 +436,18 @@ def _check_plausible(find: Callable[[Tree, Bounds, int], str | None], reply: Rep
 
 
 def check_method(reply: Reply, gate: Gate) -> None:
-    """Refuse what the method itself says that no client can have sent in answer to the message.
+    """Refuse what the method itself says that no client can have sent in answer to the message, or found behind it.
 
     Args:
         reply: What was sent.
         gate: What is expected.
     """
-    if gate.doubt is None:
-        return
-    problem = gate.doubt(reply.send)
-    if problem is not None:
-        raise Refused(problem)
+    if gate.doubt is not None:
+        problem = gate.doubt(reply.send)
+        if problem is not None:
+            raise Refused(problem)
+    if gate.implied is not None and gate.rules.bounds is not None:
+        _check_plausible(implausible_weights, reply._replace(send=gate.implied(reply.send)), gate)
 
 
 ARRIVAL: tuple[Callable[[Arrival, Gate], None], ...] = (

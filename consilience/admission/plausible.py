@@ -25,6 +25,7 @@ from consilience.posterior import Dense, Gaussian, Natural, Point, Samples
 from consilience.tree import Params, Tree
 
 FARTHEST = 1e6  # a weight without a prior: no more than forty over the deviation of a column in its agreed unit
+ALIKE = 1e-6  # of the least variance that samples can have: those of a short chain lie close together
 ADVICE = "check the scaling of the columns, or try a smaller rate."
 
 
@@ -99,7 +100,7 @@ def _largest_norm(params: Params, batch: int) -> float:
 
 
 def implausible_precision(send: Tree, bounds: Bounds, rows: int) -> str | None:
-    """Find Gaussians that are narrower or wider than prior and rows allow, and such factors of one.
+    """Find Gaussians and samples that are narrower or wider than prior and rows allow, and such factors of one.
 
     Args:
         send: What was sent.
@@ -113,6 +114,8 @@ def implausible_precision(send: Tree, bounds: Bounds, rows: int) -> str | None:
     for node in nodes_of(send):
         problem = None
         match node:
+            case Samples(params):
+                problem = _too_close(params, bounds.trace(rows, noise), bounds)
             case Gaussian(mean, var) if var:
                 limit = bounds.trace(rows, noise, _gain(mean.values()))
                 problem = _too_precise(1 / tree.ravel(var).double(), limit, bounds, rows)
@@ -174,6 +177,20 @@ def _too_precise(precisions: Tensor, limit: float, bounds: Bounds, rows: int) ->
     return None
 
 
+def _too_close(samples: Params, limit: float, bounds: Bounds) -> str | None:
+    """The sentence for samples that lie closer together than any posterior's: Σ varᵢ is at least P² / Σ 1/varᵢ."""
+    own = [leaf.double().flatten(1) for name, leaf in samples.items() if name not in bounds.statistics]
+    weights = torch.cat(own, 1)
+    count, size = weights.shape
+    if count < 2:
+        return None
+    spread = float(weights.var(0).sum())
+    least = ALIKE * size * size / limit
+    if spread > least:
+        return None
+    return f"its {count} samples lie within a variance of {spread:.3g}, and prior and rows leave one above {least:.3g}."
+
+
 def _too_large_factor(linear: Tree, precision: Tree, bounds: Bounds, rows: int, noise: float) -> str | None:
     """The sentence for natural parameters that cannot be; a precision may be negative in a ratio of Gaussians."""
     limit = bounds.trace(rows, noise)
@@ -208,6 +225,8 @@ def implausible_rows(send: Tree, bounds: Bounds, rows: int) -> str | None:
             total = float(node.w.double().sum())
             if bool((node.w < 0).any()):
                 return "its pseudo-rows have weights below 0."
+            if total < 1:
+                return f"its pseudo-rows count for {total:.3g} rows, so that they stand for none."
             if total > rows * (1 + ROUNDING):
                 return f"its pseudo-rows count for {total:.6g} rows, more than the {rows:,} it has."
         if {"x", "y"} <= set(getattr(node, "_fields", ())):

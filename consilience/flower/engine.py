@@ -142,7 +142,8 @@ class Flower:
         answers = self.replies(present, partial(self.requests, method, message, turn=turn), needed)
         round = turn.round + 1
         form = self.rehearsal.form(method, task, message, round)
-        gate = Gate(self.rules, form, round, doubt=partial(method.doubt, task, message)).answering(message)
+        doubt, implied = partial(method.doubt, task, message), partial(method.implied, task, message)
+        gate = Gate(self.rules, form, round, doubt=doubt, implied=implied).answering(message)
         if self.adapt is not None:
             gate = self.adapt(gate, message)
         received = []

@@ -156,7 +156,8 @@ def gate_of(agreement: Agreement, message: Tree = None, round: int = 1, inputs: 
     gate = Gate(rules_of(agreement), form, round, asked)
     if message is None:
         return gate
-    return gate.answering(message)._replace(doubt=partial(method.doubt, task, message))
+    doubt, implied = partial(method.doubt, task, message), partial(method.implied, task, message)
+    return gate.answering(message)._replace(doubt=doubt, implied=implied)
 
 
 def begins_alone(agreement: Agreement, round: int) -> bool:

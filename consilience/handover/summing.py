@@ -251,7 +251,7 @@ def masked_gate(gate: Gate, count: int) -> Gate:
     nothing = Masked(torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), torch.zeros(1))
     leaves = {"values": Leaf("int64", (count,)), "sites": Leaf("int64", (FREE,)), "roster": Leaf("uint8", (KEY,))}
     rules = gate.rules._replace(leaves=(Masked.__name__,), bounds=None)
-    return gate._replace(rules=rules, form=Form(form_of(nothing).outline, leaves), doubt=None)
+    return gate._replace(rules=rules, form=Form(form_of(nothing).outline, leaves), doubt=None, implied=None)
 
 
 def add_masked(

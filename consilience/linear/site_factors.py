@@ -54,6 +54,22 @@ def likelihood_of(posterior: Posterior, prior: Dense, task: Task) -> Natural:
     return Natural(said.linear.to(like), said.precision.to(like))
 
 
+def posterior_of(factor: Natural, prior: Dense) -> Dense:
+    """Put the prior back into what a client's rows say.
+
+    Args:
+        factor: Λₖ and hₖ.
+        prior: The prior that was taken out.
+
+    Returns:
+        The client's posterior, in double precision.
+    """
+    known = prior.precision.double()
+    precision = factor.precision.double() + known
+    linear = factor.linear.double() + known @ prior.mean.double()
+    return Dense(torch.linalg.solve(precision, linear), precision)
+
+
 def as_factor(task: Task, said: Any, log_noise: Tensor | tuple[()]) -> Natural:
     """Read what a client's rows say about its weights.
 

@@ -108,6 +108,19 @@ class Sending(Declared):
         narrowest: float | None = getattr(getattr(self, "inference", None), "narrowest", SMALLEST)
         return narrowest
 
+    def implied(self, task: Task, message: Any, send: Any) -> Any:
+        """Work out the posterior that a client found, where it sends something made from it: its weights have bounds.
+
+        Args:
+            task: The statistical problem.
+            message: What the client answers.
+            send: What it sent, which has the form of this method's replies and finite numbers.
+
+        Returns:
+            The posterior; () where what was sent says all.
+        """
+        return ()
+
     def doubt(self, task: Task, message: Any, send: Any) -> str | None:
         """Say why no client can have sent this, beyond what holds for all methods; the server then does not use it.
 

@@ -24,6 +24,7 @@ from consilience.linear.site_factors import (
     doubt_factor,
     likelihood_of,
     noise_of,
+    posterior_of,
     prior_of,
     shared_prior,
     spread_of,
@@ -159,6 +160,11 @@ class Hierarchical(Method):
         if isinstance(send, Sums):
             return doubt(send)
         return doubt_factor(send)
+
+    def implied(self, task: Task, message: Point | Gaussian, send: Natural | Sums) -> Dense | tuple[()]:
+        if isinstance(send, Sums):
+            return ()
+        return posterior_of(send, prior_of(task, message))
 
     def imputed(self, marks: str, tables: int) -> Hierarchical:
         return replace(self, marks=marks, tables=tables)

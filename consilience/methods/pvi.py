@@ -105,6 +105,10 @@ class PVI(Method):
             return "it takes more certainty away than q has: no posterior has a negative precision."
         return None
 
+    def implied(self, task: Task, message: Partitioned, send: Any) -> Posterior:
+        change = tree.scale(send[0], 1 / float(message.damping))
+        return from_natural(tree.add(message.natural, change), send[1], 1e-3)  # qₖ, as cavity · tₖ is q
+
     def aggregate(self, task: Task, state: Partitioned, replies: Sequence[Received], server: Server) -> Partitioned:
         changes, points = zip(*payloads(replies), strict=True)
         total: Any = state.natural

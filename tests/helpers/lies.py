@@ -41,6 +41,7 @@ BASES: dict[str, dict[str, Any]] = {
     },
     "lessons": {"method": "dosfl", "settings": ("learn.updates=1", "learn.steps=2")},
     "sums": {"method": "exact", "settings": (), "smallest": 5},
+    "hierarchical": {"method": "hierarchical", "settings": ()},
     "number": {
         "method": "gaussian_product",
         "settings": ("inference.mode=Newton", "inference.dense=True"),
@@ -258,6 +259,15 @@ TABLE: dict[Callable[..., None], dict[str, Lie]] = {
             base="factor",
             change=factor(lambda n: n._replace(linear={k: p * 0 + 1e30 for k, p in n.linear.items()})),
         ),
+        "equal samples": Lie(
+            "its 2 samples lie within a variance of 0",
+            change=params(lambda p: {k: v[:1].expand_as(v).clone() for k, v in p.items()}),
+        ),
+        "equal samples for a product": Lie(
+            "samples lie within a variance of 0",
+            base="bcm",
+            change=params(lambda p: {k: v[:1].expand_as(v).clone() for k, v in p.items()}),
+        ),
         "a dense factor of precision 1e15": Lie(
             "it changes a precision by 1e+15",
             base="dense factor",
@@ -267,6 +277,9 @@ TABLE: dict[Callable[..., None], dict[str, Lie]] = {
     gate.check_pseudo_rows: {
         "pseudo-rows of negative weight": Lie(
             "weights below 0", base="rows", change=coreset(lambda c: c._replace(w=-c.w))
+        ),
+        "pseudo-rows of no weight": Lie(
+            "so that they stand for none", base="rows", change=coreset(lambda c: c._replace(w=0 * c.w))
         ),
         "pseudo-rows for 1e9 rows": Lie(
             "its pseudo-rows count for 1e+09 rows",
@@ -333,6 +346,17 @@ TABLE: dict[Callable[..., None], dict[str, Lie]] = {
             base="sums",
             change=in_cross(lambda c: torch.cat([c[:, :1], c[:, 1:] + 40 * torch.tensor([[1.0], [-1.0]]).to(c)], 1)),
         ),
+        "rows that say 100 times as much": Lie(
+            "it holds weights of norm", base="hierarchical", change=send(lambda s: s._replace(linear=100 * s.linear))
+        ),
+        "rows that say a million times as much": Lie(
+            "it holds weights of norm", base="hierarchical", change=send(lambda s: s._replace(linear=1e6 * s.linear))
+        ),
+        "a factor that moves the weights by 1e4": Lie(
+            "it holds weights of norm",
+            base="factor",
+            change=factor(lambda n: n._replace(linear={k: p * 0 + 1e4 for k, p in n.linear.items()})),
+        ),
         "steps of length 1000": Lie(
             "it asks for steps", base="lessons", change=send(lambda s: s._replace(rates=s.rates * 0 + 1e3))
         ),
@@ -357,6 +381,15 @@ TABLE: dict[Callable[..., None], dict[str, Lie]] = {
     gate.check_message: {
         "another message": Lie("it answers another message than the coordinator's of round 1", message="0" * 64),
     },
+}
+UNKNOWABLE = {  # what a site whose rows say the opposite would send
+    "the opposite sign of samples": Lie("", change=scaled(-1.0)),
+    "the opposite sign of a mean": Lie("", base="dense", change=send(lambda s: s._replace(mean=-s.mean))),
+    "the opposite of what rows say": Lie("", base="hierarchical", change=send(lambda s: s._replace(linear=-s.linear))),
+    "classes exchanged": Lie(
+        "", base="sums", change=send(lambda s: s._replace(cross=s.cross.flip(0), counts=s.counts.flip(0)))
+    ),
+    "labels of pseudo-rows exchanged": Lie("", base="rows", change=coreset(lambda c: c._replace(y=1 - c.y))),
 }
 LIES = {name: lie for lies in TABLE.values() for name, lie in lies.items()}
 

@@ -11,7 +11,8 @@ import pytest
 import studies
 import torch
 from doors import LIAR, Lie, by_files, by_flower
-from lies import BASES, LIES, TABLE, as_markdown, size
+from lies import BASES, LIES, TABLE, UNKNOWABLE, as_markdown, size
+from rounds import server_key
 
 import consilience as co
 from consilience.admission.gate import ARRIVAL, CONTENT, Arrival, Gate, Refused, Rules
@@ -20,6 +21,7 @@ from consilience.errors import InputError
 from consilience.handover.admission import group_answers, may_leave
 from consilience.parties import Reply
 from consilience.posterior import Dense, Gaussian, Point
+from consilience.study.coordinator import pool
 
 needs_flower = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="needs Flower")
 DOORS = [pytest.param(by_files, id="files"), pytest.param(by_flower, id="flower", marks=needs_flower)]
@@ -79,6 +81,23 @@ def test_honest_replies_pass_either_door(
     study, home = homes(base)
 
     assert door(study, home, tmp_path, None)[:2] == (studies.NAMES, "")
+
+
+@pytest.mark.parametrize("name", UNKNOWABLE)
+@pytest.mark.filterwarnings("ignore:Coresets can show")
+def test_what_nobody_can_know_is_let_in_and_every_sites_influence_is_printed(
+    name: str, homes: Callable[[str], tuple[Study, Path]], tmp_path: Path
+) -> None:
+    lie = UNKNOWABLE[name]
+    study, home = homes(lie.base)
+
+    found = by_files(study, home, tmp_path, lie)
+    files = [*(home / f"{honest}.reply" for honest in HONEST), tmp_path / "lie.reply"]
+    account = pool(study, files, server_key(home)).account
+
+    assert found.names == studies.NAMES
+    assert [site["site"] for site in account["per_site"]] == [*studies.NAMES]
+    assert all(0 < site["influence"] < 1 for site in account["per_site"])
 
 
 HARMLESS = {
