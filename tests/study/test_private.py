@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 import studies
 import torch
+from places import Place
 from rounds import replies, server_key
+from tiny import Invoke
 
 from consilience.agreement.agreement import Agreement
 from consilience.agreement.members import Study
@@ -67,6 +70,30 @@ def test_refuses_promises_that_cannot_be_kept(tmp_path: Path, changes: dict[str,
     good = studies.agreement(tmp_path, **PRIVATE)
     with pytest.raises(InputError, match=word):
         dataclasses.replace(good, **changes).check()
+
+
+def test_a_product_of_gaussians_learns_numbers_under_noise_and_refuses_classes(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path, invoke, monkeypatch)
+    product = ("--method", "gaussian_product", "--epsilon", "300", "--delta", "1e-3")
+    number = 'name = "died"\nunit = "points"\nrange = [-20, 20]\ncentre = 0\nspread = 2'
+    for k, name in enumerate(studies.NAMES):
+        studies.table(tmp_path / name / "data.csv", studies.rows(k, 120, number=True))
+
+    place.begun(*product, target=number)
+    place.fitted()
+    place.at("server", "study", "pool", "sepsis.toml", *place.files)
+
+    account = json.loads((tmp_path / "server" / "sepsis.json").read_text())
+    assert account["privacy"]["epsilon"] == 300.0
+    for words, sentence in (
+        (("--set", "inference.mode.rate=0.2"), "leave inference and cap out"),
+        ((), "gaussian_product has a private form for numbers"),
+    ):
+        columns = ("--columns", "columns.toml") if words else ()  # the invented example has classes
+        code, _, err = place.tried("server", "study", "new", "other", *product, *columns, *words)
+        assert code == 2 and sentence in " ".join(err.split())
 
 
 def test_the_reply_is_drawn_from_entropy_and_repeated_not_redrawn(tmp_path: Path) -> None:
