@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from consilience.admission.gate import MOST_ROWS
 from consilience.agreement.agreement import FORMAT, Agreement, from_toml
-from consilience.agreement.names import check_name
+from consilience.agreement.names import check_name, check_new_name
 from consilience.agreement.secure import Drop, drop_of
 from consilience.agreement.toml import convert, parse
 from consilience.errors import InputError, unknown_name
@@ -143,7 +143,7 @@ class Study:
         Raises:
             InputError: The name or the key is another site's, the name cannot be one, or the signature is wrong.
         """
-        check_name(name)
+        check_new_name(name)
         if any(site.name.casefold() == name.casefold() for site in self.active):
             raise InputError(f"The site '{name}' is in the study already: a second one needs another name.")
         if any(site.key == key and not site.left for site in self.sites):

@@ -8,6 +8,7 @@ import unicodedata
 from consilience.errors import InputError
 
 LONGEST_NAME = 64
+DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{i}" for port in ("com", "lpt") for i in range(10))}  # of Windows
 SCRIPTS = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "IDEOGRAPHIC": "CJK"}  # written together
 COMPOSED = {"LATIN", "GREEK", "CYRILLIC"}  # where a mark beside a letter is part of it; elsewhere it may be a vowel
 
@@ -33,6 +34,31 @@ def check_name(name: str) -> None:
             f"{name!r} cannot be a site's name: choose one of at most {LONGEST_NAME} letters of one script, digits, "
             "spaces and -._,()&' that begins with a letter or digit, ends with one or with ), and is not 'server'."
         )
+
+
+def check_new_name(name: str) -> None:
+    """Refuse a name that a site should not begin with; those of studies that exist stay.
+
+    Args:
+        name: The name, of which files are called.
+
+    Raises:
+        InputError: It is no site's name, or Windows cannot write its files.
+    """
+    check_name(name)
+    if is_device(name):
+        raise InputError(
+            f"{name!r} cannot be a site's name: Windows takes such files for a device; add a word."
+        )
+
+
+def is_device(name: str) -> bool:
+    """Tell whether Windows takes a file's name for a device, with whatever ending.
+
+    Args:
+        name: The name.
+    """
+    return name.partition(".")[0].strip().casefold() in DEVICES
 
 
 def _script(letter: str) -> str:

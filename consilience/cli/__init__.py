@@ -13,11 +13,13 @@ import click
 import typer
 
 from consilience.console.app import COMMANDS, app, load_command
+from consilience.console.streams import spell_out
 from consilience.errors import InputError
 
 
 def main() -> None:
     """Run a command; a user's mistake, or a file that cannot be used, ends with one sentence and exit code 2."""
+    spell_out()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _once()

@@ -57,11 +57,11 @@ def join(
     The site commits to a number of rows, those of TABLE or --rows: a reply that speaks for more is refused.
     """
     from consilience.agreement.members import read
-    from consilience.agreement.names import check_name
+    from consilience.agreement.names import check_new_name
     from consilience.study.joining import join_text
     from consilience.study.proposal import consistent
 
-    check_name(name)
+    check_new_name(name)
     study = read(study_file)
     consistent(study.agreement)
     committed = _commitment(study.agreement, name, table, rows)

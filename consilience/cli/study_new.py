@@ -140,7 +140,9 @@ def new(
 
 def _file_of(name: str, folder: Path) -> Path:
     """The file of a new study."""
-    if not name.strip() or name != Path(name).name or name.startswith("."):
+    from consilience.agreement.names import is_device
+
+    if not name.strip() or name != Path(name).name or name.startswith(".") or is_device(name):
         raise InputError(f"'{name}' cannot name a study's file: use letters and digits, and --folder for its place.")
     path = folder / f"{name}.toml"
     if path.exists():

@@ -10,14 +10,17 @@ import errno
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from consilience.errors import InputError
 
 SHARED = 0o666  # permissions of a file that others may read; the umask takes what it takes from all files
 PRIVATE = 0o600  # of one that holds what a site or a study knows
+STALE = 86_400.0  # seconds after which nobody is writing a part any more
 PART = re.compile(r"\.[0-9a-f]{16}\.part")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EISDIR}  # what systems say that do not sync folders
@@ -137,21 +140,30 @@ def sync_folder(folder: Path) -> None:
             raise
 
 
-def remove_parts(folder: Path) -> None:
-    """Remove what writers that were killed left in a folder; for whoever has it to itself.
+def remove_parts(folder: Path, age: float = 0.0) -> None:
+    """Remove what writers that were killed left in a folder.
 
     Args:
         folder: The folder.
+        age: The seconds that a part has not been written to; 0 for whoever has the folder to itself.
     """
+    before = time.time() - age
     with suppress(OSError):
         for path in folder.iterdir():
-            if PART.fullmatch(path.name):
+            if PART.fullmatch(path.name) and (not age or path.lstat().st_mtime < before):
                 path.unlink(missing_ok=True)
+
+
+@cache
+def _tidy(folder: Path) -> None:
+    """Remove old parts, once a process: folders may hold many files."""
+    remove_parts(folder, STALE)
 
 
 @contextmanager
 def _part(folder: Path, content: bytes, mode: int) -> Iterator[Path]:
     """A new file whose content has reached the disk; gone afterwards unless it was given another name."""
+    _tidy(folder.absolute())
     part = folder / f".{secrets.token_hex(8)}.part"
     try:
         with os.fdopen(os.open(part, _NEW, mode), "wb") as file:

@@ -21,6 +21,7 @@ from consilience.console.app import STEPS
 from consilience.console.catalogue import model_table, settings_of
 from consilience.console.listing import dataset_table, method_table
 from consilience.console.options import data_like, methods_like, models_like
+from consilience.console.streams import spell
 from consilience.inference import SWA, BPCfKL, CropAndFlip, Distillation, Newton
 from consilience.methods import METHODS
 from consilience.report.table import comparison_table, run_table
@@ -186,3 +187,25 @@ def test_the_version_is_printed_and_nothing_else(invoke: Invoke) -> None:
 def test_a_methods_page_shows_its_settings_once(invoke: Invoke) -> None:
     code, said, _ = invoke("methods", "mime")
     assert code == 0 and "Attributes:" not in said and said.count("optimiser.momentum") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("methods",), "beta-Predictive"),
+        (("study", "--help"), "Coordinate a study"),
+        (("run", "β"), "There is no method called 'beta'"),
+    ],
+)
+def test_a_stream_that_knows_ascii_alone_is_written_to(words: tuple[str, ...], shown: str) -> None:
+    command = [sys.executable, "-m", "consilience", *words]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
+
+    said = (done.stdout + done.stderr).decode("ascii")
+    assert shown in " ".join(said.split()) and "Traceback" not in said
+
+
+def test_signs_are_spelt() -> None:
+    assert [spell(sign) for sign in "εΛéß≥…♥"] == ["epsilon", "Lamda", "e", "?", ">=", "...", "?"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,16 @@ import tiny
 
 import consilience as co
 from consilience.disk import writing
-from consilience.disk.writing import PART, PRIVATE, append_line, make_folder, remove_parts, write_new, write_whole
+from consilience.disk.writing import (
+    PART,
+    PRIVATE,
+    STALE,
+    append_line,
+    make_folder,
+    remove_parts,
+    write_new,
+    write_whole,
+)
 from consilience.errors import InputError
 from consilience.runs.store import Store
 
@@ -184,6 +194,17 @@ def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path: Path) -
         (tmp_path / name).write_text("x")
     remove_parts(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "mine.part"]
+
+
+def test_the_next_writer_removes_parts_of_yesterday_and_none_that_may_be_written_now(tmp_path: Path) -> None:
+    old, new = tmp_path / ".0123456789abcdef.part", tmp_path / ".fedcba9876543210.part"
+    for path, age in ((old, 2 * STALE), (new, 0)):
+        path.write_text("x")
+        os.utime(path, (time.time() - age, time.time() - age))
+
+    write_whole(tmp_path / "a.txt", b"x", "")
+
+    assert not old.exists() and new.exists() and (tmp_path / "a.txt").exists()
 
 
 def test_a_folder_that_cannot_be_synced_is_no_failure_and_a_broken_disk_is(

@@ -12,6 +12,7 @@ import pytest
 import studies
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from tiny import Invoke
 
 from consilience.agreement.agreement import from_fields
 from consilience.agreement.columns import Column, features, inspect, labelled_rows, sums
@@ -121,6 +122,22 @@ def test_what_is_not_a_plain_name_is_no_name_of_a_site(tmp_path: Path, name: str
         add_member(study, tmp_path / "x.join")
     with pytest.raises(InputError):
         read(path)
+
+
+@pytest.mark.parametrize("name", ["CON", "nul", "Com1", "aux.north", "lpt9 "])
+def test_names_that_windows_takes_for_devices_are_no_names_of_new_sites_and_studies(
+    tmp_path: Path, name: str, invoke: Invoke
+) -> None:
+    study = studies.study(tmp_path)
+    key = new_key(tmp_path / "east.key")
+    signed = sign(key, "agreement", signed_words(study.agreement, name, 80))
+
+    with pytest.raises(InputError, match="cannot be a site's name"):
+        study.with_member(name, public(key), signed, 80)
+    code, _, err = invoke("study", "new", name, "--folder", str(tmp_path))
+    assert code == 2 and "cannot name a study's file" in " ".join(err.split())
+    if name == name.strip():
+        check_name(name)  # a study that has such a site is still read
 
 
 @pytest.mark.parametrize("name", ["cleveland", "St. Mary-2_b", "Zürich", "Пермь", "東京メディカル"])
