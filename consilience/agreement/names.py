@@ -47,9 +47,7 @@ def check_new_name(name: str) -> None:
     """
     check_name(name)
     if is_device(name):
-        raise InputError(
-            f"{name!r} cannot be a site's name: Windows takes such files for a device; add a word."
-        )
+        raise InputError(f"{name!r} cannot be a site's name: Windows takes such files for a device; add a word.")
 
 
 def is_device(name: str) -> bool:
