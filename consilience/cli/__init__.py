@@ -12,8 +12,8 @@ from typing import Any
 import click
 import typer
 
+from consilience.cli.streams import spell_out
 from consilience.console.app import COMMANDS, app, load_command
-from consilience.console.streams import spell_out
 from consilience.errors import InputError
 
 

@@ -17,11 +17,11 @@ from tiny import Invoke
 
 import consilience as co
 from consilience.cli import every_command
+from consilience.cli.streams import spell
 from consilience.console.app import STEPS
 from consilience.console.catalogue import model_table, settings_of
 from consilience.console.listing import dataset_table, method_table
 from consilience.console.options import data_like, methods_like, models_like
-from consilience.console.streams import spell
 from consilience.inference import SWA, BPCfKL, CropAndFlip, Distillation, Newton
 from consilience.methods import METHODS
 from consilience.report.table import comparison_table, run_table
