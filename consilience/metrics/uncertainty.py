@@ -13,6 +13,8 @@ from consilience.outcomes.counts import Counts
 from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Distribution, Normal, mixture
 
+ROUNDING = 1e-6  # of all uncertainty: what is smaller is the rounding of its parts
+
 
 class Uncertainty(NamedTuple):
     """For every input: entropies in nats for classes, variances (summed over outputs) for numbers.
@@ -54,6 +56,44 @@ def decompose(members: Sequence[Sequence[Distribution]], weights: Tensor) -> Unc
     if isinstance(members[0][0], Categorical):
         return _entropies(cast(Sequence[Sequence[Categorical]], members), weights)
     return _variances([[as_normal(p) for p in site] for site in members], weights)
+
+
+def belonging_to(p: Distribution, split: Uncertainty, shown: Distribution | None = None) -> Uncertainty:
+    """Let the parts belong to the prediction that they stand beside: together they are its uncertainty.
+
+    Only a mixture has the uncertainty of its members. A product is surer than they are, a student or a mode another
+    model, and a closed form has no draws: what the prediction says of itself is all of it. Of that is aleatoric what
+    its members say, at most all of it; for numbers the prediction's own noise, where it has one. The rest is epistemic.
+
+    Args:
+        p: What the model predicts for the inputs.
+        split: The parts for its members, in the same unit.
+        shown: What is shown in place of `p`, at a temperature: it scales all parts alike. None: `p`.
+
+    Returns:
+        The parts of what is shown.
+    """
+    total = _total(p)
+    aleatoric = split.aleatoric.to(total)
+    if not isinstance(p, Categorical):
+        normal = as_normal(p)
+        noise = _per_row(normal.noise.expand_as(normal.mean))
+        aleatoric = torch.where(noise > 0, noise, aleatoric)
+    aleatoric = torch.minimum(aleatoric, total)
+    epistemic = total - aleatoric
+    epistemic = torch.where(epistemic > ROUNDING * total, epistemic, 0)
+    parts = Uncertainty(total, total - epistemic, epistemic, torch.minimum(split.disagreement.to(total), epistemic))
+    if shown is None:
+        return parts
+    scale = torch.where(total > 0, _total(shown).to(total) / total, 1)
+    return Uncertainty(*(scale * part for part in parts))
+
+
+def _total(p: Distribution) -> Tensor:
+    """The entropy of every row's classes, or the variance of its observation, in double precision."""
+    if isinstance(p, Categorical):
+        return _entropy(Categorical(p.log_probs.double()))
+    return _per_row(as_normal(p).total.double())
 
 
 def as_normal(p: Distribution) -> Normal:

@@ -73,6 +73,8 @@ def single_threaded(predict: Callable[Concatenate[Result, P], T]) -> Callable[Co
 class Prediction(NamedTuple):
     """Predictions for some inputs, and where their uncertainty comes from (nats for classes, variance for numbers).
 
+    Aleatoric and epistemic uncertainty add up to the entropy of `probs`, or to `var`.
+
     Attributes:
         probs: The probabilities of the classes, [N, C]; None for a regression.
         mean: The mean in the target's units; None for a classification.
@@ -154,8 +156,8 @@ class Result:
         Args:
             x: Rows, [N, …]. Where columns have names: also a CSV file's name, a data frame, a dict of columns, or a
                 list of dicts, whose categories and gaps are read as in training.
-            temper: Apply the temperature that the calibration rows chose. It scales a regression's variance and its
-                parts alike; the parts of a classification's uncertainty are those before it.
+            temper: Apply the temperature that the calibration rows chose. It scales the parts of uncertainty as it does
+                all of it: the variance of a number, the entropy of a class.
             level: Give prediction sets that cover this share of rows, calibrated on the rows that the sites set aside;
                 or the thresholds of `co.conformal`. Sets are of the model without a temperature.
             site: Whose rows they are, by its name: its own model predicts, where sites have models of their own, and
@@ -177,7 +179,7 @@ class Result:
         p = tempered(plain, t) if temper else plain
         check_finite(p)
         guarantee = self.guarantee(level, site)
-        u = uncertainty(self.method, self.task, state, inputs)
+        u = uncertainty(self.method, self.task, state, inputs, plain, p)
         if isinstance(p, Categorical):
             prediction = Prediction(p.probs, None, None, u.aleatoric, u.epistemic, u.disagreement)
             if guarantee is None or not isinstance(plain, Categorical):
@@ -195,7 +197,7 @@ class Result:
             return Prediction(None, p.mean, p.total, u.aleatoric, u.epistemic, u.disagreement)
         scale, shift = self.sites.target_scale, self.sites.target_shift
         assert isinstance(p, Normal)
-        scaled = [t * v * scale**2 for v in (u.aleatoric, u.epistemic, u.disagreement)]
+        scaled = [v * scale**2 for v in (u.aleatoric, u.epistemic, u.disagreement)]
         prediction = Prediction(None, p.mean * scale + shift, p.total * scale**2, *scaled)
         if guarantee is None or not isinstance(plain, Normal):
             return prediction

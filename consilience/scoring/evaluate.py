@@ -16,7 +16,7 @@ from consilience.method import Method, own_models
 from consilience.metrics.by_part import scores_by_part
 from consilience.metrics.calibration import coverage_curve, expected_ece_if_calibrated, reliability
 from consilience.metrics.scores import intervals, scores
-from consilience.metrics.uncertainty import Uncertainty, decompose
+from consilience.metrics.uncertainty import Uncertainty, belonging_to, decompose
 from consilience.outcomes.counts import Counts
 from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Distribution, Normal, Predictive, temperature, tempered
@@ -265,15 +265,27 @@ class Scorer:
         return Judgement(model, {}, cut(p, slice(None)))
 
 
-def uncertainty(method: Method, task: Task, state: Tree, inputs: Tensor, most: int | None = None) -> Uncertainty:
-    """Split the uncertainty of the posteriors behind a model by where it comes from.
+def uncertainty(
+    method: Method,
+    task: Task,
+    state: Tree,
+    inputs: Tensor,
+    p: Distribution,
+    shown: Distribution | None = None,
+    most: int | None = None,
+    unit: float = 1.0,
+) -> Uncertainty:
+    """Split the uncertainty of a prediction by where it comes from: the parts add up to that of what is shown.
 
     Args:
         method: The method.
         task: The statistical problem.
-        state: The server's state.
+        state: The state of the model that predicts.
         inputs: Inputs as the network sees them.
+        p: What the model predicts for them.
+        shown: What is shown in its place, at a temperature; None: `p`.
         most: How many posteriors are asked, drawn evenly; None: all of them.
+        unit: The variance of numbers in `p` where the network's is 1.
 
     Returns:
         Aleatoric and epistemic uncertainty for every input, and the part of the latter between sites.
@@ -285,7 +297,10 @@ def uncertainty(method: Method, task: Task, state: Tree, inputs: Tensor, most: i
         weights = weights[drawn]
     if getattr(task.likelihood, "latent", True) is False:  # a member's noise is not uncertainty of the weights
         task = dataclasses.replace(task, likelihood=dataclasses.replace(task.likelihood, latent=True))  # type: ignore[type-var]
-    return decompose([task.member_predictions(posterior, inputs) for posterior in posteriors], weights)
+    split = decompose([task.member_predictions(posterior, inputs) for posterior in posteriors], weights)
+    if not isinstance(p, Categorical):
+        split = Uncertainty(*(unit * part for part in split))
+    return belonging_to(p, split, shown)
 
 
 def split_uncertainty(
@@ -308,14 +323,13 @@ def split_uncertainty(
     some = slice(None, None, step)
     if isinstance(p, Survival):
         return None
-    split = uncertainty(method, task, state, rows.x[some], MODELS)
+    unit = sites.target_scale**2
+    split = uncertainty(method, task, state, rows.x[some], cut(p, some), most=MODELS, unit=unit)
     if not bool((split.epistemic > 1e-9).any()):
         return None
     site = torch.repeat_interleave(torch.arange(len(sites)), torch.tensor([len(d.x) for d in sites.test]))[some]
     parts = {"all test rows": torch.ones(len(site), dtype=torch.bool)}
-    unit = sites.target_scale**2
     if isinstance(p, Categorical):
-        unit = 1.0
         right = p.log_probs[some].argmax(1) == rows.y[some]
         parts |= {"it got right": right, "it got wrong": ~right}
     parts |= {f"site {name}": site == k for k, name in enumerate(sites.names)}
@@ -324,7 +338,7 @@ def split_uncertainty(
     entries = []
     for of, part in parts.items():
         if bool(part.any()):
-            means = {kind: unit * float(value[part].mean()) for kind, value in kinds.items()}
+            means = {kind: float(value[part].mean()) for kind, value in kinds.items()}
             entries.append({"of": of, "rows": int(part.sum()), **means})
     return entries
 

@@ -29,7 +29,7 @@ from consilience.guarantees.sets import Guarantee
 from consilience.key import Key
 from consilience.method import Method, Pooled, is_made_at_home, name
 from consilience.methods import METHODS
-from consilience.metrics.uncertainty import decompose
+from consilience.metrics.uncertainty import belonging_to, decompose
 from consilience.outcomes.survival import Survival
 from consilience.posterior import Point, Posterior, Samples, members
 from consilience.predictive import Distribution, Normal, finite_rows, tempered
@@ -155,7 +155,7 @@ class Model:
         return dataclasses.replace(self, state=state, own=self.is_personal and memory != ())
 
     def uncertainty(self, x: Tensor) -> dict[str, Tensor]:
-        """Split the uncertainty of predictions. A temperature scales that of a number, and leaves that of classes.
+        """Split the uncertainty of predictions: aleatoric and epistemic add up to that of what is predicted.
 
         Args:
             x: Features as the network sees them.
@@ -171,9 +171,11 @@ class Model:
         with torch.no_grad(), using_threads(threads_for(task)):
             draws = [members(posterior, Key(0), task.draws, task.like) for posterior in posteriors]
             split = decompose([[task.predictive(Point(m))(x) for m in draw] for draw in draws], weights)
+            plain = self.method.predictive(task, self.state)(x)
+        split = belonging_to(plain, split, tempered(plain, self.facts.temperature))
         scale = 1.0
-        if not self.agreement.target.classes:
-            scale = self.agreement.target.spread**2 * self.facts.temperature
+        if self.agreement.kind == "regression":
+            scale = self.agreement.target.spread**2
         parts = {"aleatoric": scale * split.aleatoric, "epistemic": scale * split.epistemic}
         if not is_unnamed(self.agreement, self.facts.method):
             parts["disagreement"] = scale * split.disagreement

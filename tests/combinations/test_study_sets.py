@@ -92,6 +92,11 @@ def test_counts_are_of_the_models_that_predict_at_home(place: Place) -> None:
     assert written(place.root / "north" / "own.csv") == sets_of(
         at_home(place, "north", "sepsis-calibrated.model"), place, "north"
     )
+    with (place.root / "north" / "own.csv").open() as file:
+        for row in csv.DictReader(file):
+            p = torch.tensor([float(row["p(no)"]), float(row["p(yes)"])], dtype=torch.float64)
+            together = float(row["aleatoric"]) + float(row["epistemic"])
+            assert together == pytest.approx(float(torch.special.entr(p).sum()), abs=2e-5)  # printed to six digits
     assert newcomer[0] == 2 and "thresholds are of the sites' own models" in newcomer[2]
     assert "Prediction sets for 80 % hold" in judged
     (place.root / "north" / "north.memory").rename(place.root / "north" / "away")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from before import BEFORE, LOADED, PROBLEMS, TRAINED, copied, kept, predicted, same, same_file
+from before import BEFORE, LOADED, PROBLEMS, TRAINED, copied, kept, predicted, same, same_file, same_predictions
 
 import consilience as co
 
@@ -38,7 +38,7 @@ def test_a_run_is_loaded_and_predicts(name: str) -> None:
         with pytest.raises(co.InputError, match="has a model for each site and none for all"):
             predicted(result, expected["problem"])
     else:
-        same(predicted(result, expected["problem"]), expected["predictions"], LOADED)
+        same_predictions(predicted(result, expected["problem"]), expected["predictions"], LOADED)
 
 
 def is_portable(name: str) -> bool:
@@ -61,10 +61,12 @@ def test_a_run_knows_its_rows_and_its_replies_are_pooled_again(name: str, tmp_pa
     if expected["metrics"] is not None:
         same(on.metrics, expected["metrics"], LOADED)  # computed anew
     if "predictions" in expected:
-        same(predicted(on, expected["problem"]), expected["predictions"], LOADED)
+        same_predictions(predicted(on, expected["problem"]), expected["predictions"], LOADED)
         if expected["rounds"] == 1 and name != "server_only":  # which has no replies, but the server's own rows
             again = loaded.pool(loaded.method, scored=False)
-            same(predicted(again, expected["problem"]), expected["predictions"], TRAINED)  # some train a student
+            same_predictions(
+                predicted(again, expected["problem"]), expected["predictions"], TRAINED
+            )  # some train a student
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -76,7 +78,7 @@ def test_the_same_run_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
     result = co.run(before.method, task, sites, out=tmp_path / name, **how(before.report))
 
     if "predictions" in expected:
-        same(predicted(result, expected["problem"]), expected["predictions"], TRAINED)
+        same_predictions(predicted(result, expected["problem"]), expected["predictions"], TRAINED)
     made, old = tmp_path / name, BEFORE / "runs" / name
     files = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
     assert files | {Path("expected.json")} == {path.relative_to(old) for path in old.rglob("*") if path.is_file()}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from before import LOADED, TRAINED, copied, kept, moons, predicted, ran, same, scores
+from before import LOADED, TRAINED, copied, kept, moons, predicted, ran, same, same_predictions, scores
 from tiny import Invoke
 
 import consilience as co
@@ -24,7 +24,7 @@ def typed(tmp_path: Path) -> Path:
 
 def test_a_typed_run_is_loaded_and_reported(typed: Path, invoke: Invoke) -> None:
     for name in ("mixture", "gaussian_product"):
-        same(predicted(co.load(typed / name), "tables"), kept("typed", "expected.json")[name], LOADED)
+        same_predictions(predicted(co.load(typed / name), "tables"), kept("typed", "expected.json")[name], LOADED)
 
     ran(invoke, "report", "typed/mixture")
 
@@ -53,12 +53,12 @@ def test_a_run_starts_where_another_ended(typed: Path, invoke: Invoke) -> None:
 
     ran(invoke, "run", "fedavg", *words, "--start", "typed/gaussian_product", "--seed", "4", "--out", "on")
 
-    same(predicted(co.load("on"), "tables"), kept("typed", "expected.json")["started"], TRAINED)
+    same_predictions(predicted(co.load("on"), "tables"), kept("typed", "expected.json")["started"], TRAINED)
 
 
 def check_whole(result: co.Result, expected: dict[str, Any]) -> None:
     """As if nobody had ever stopped it."""
-    same(predicted(result, expected["problem"]), expected["predictions"], TRAINED)
+    same_predictions(predicted(result, expected["problem"]), expected["predictions"], TRAINED)
     same(scores(result.metrics), scores(expected["metrics"]), TRAINED)
     assert [row["round"] for row in result.report["history"]] == [1, 2, 3, 4]
     for row, before in zip(result.report["history"], expected["history"], strict=True):

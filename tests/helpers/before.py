@@ -11,6 +11,7 @@ torch that wrote the files, every bit must be the same.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -28,6 +29,7 @@ BEFORE = Path(__file__).parents[1] / "before"
 EXACT = bool(os.environ.get("CONSILIENCE_EXACT"))
 LOADED = 1e-5  # nothing is trained: one pass through a small network in float32, whose rounding is 6e-8 a number
 TRAINED = 1e-4  # up to a few hundred steps in float32, each of which carries on what the steps before it rounded
+PARTS = {"aleatoric", "epistemic", "disagreement"}  # of a prediction's uncertainty
 VARYING = {"seconds", "consilience", "versions", "version", "checksum", "signature"}  # when, by what; signed numbers
 
 
@@ -52,6 +54,29 @@ def same(found: Any, before: Any, tolerance: float, where: str = "") -> None:
         assert found == pytest.approx(before, rel=tolerance, abs=tolerance), where
     else:
         assert found == before, where
+
+
+def adds_up(parts: dict[str, Any], total: list[float], tolerance: float) -> bool:
+    """Whether aleatoric and epistemic uncertainty are the entropy, or the variance, of the prediction beside them."""
+    sums = [float(a) + float(e) for a, e in zip(parts["aleatoric"], parts["epistemic"], strict=True)]
+    return all(abs(s - t) <= tolerance * max(abs(t), 1) for s, t in zip(sums, total, strict=True))
+
+
+def same_predictions(found: dict[str, Any], before: dict[str, Any], tolerance: float) -> None:
+    """Equal, but for parts of uncertainty that were wrong: those of a pool's members, which is no mixture of them.
+
+    They did not add up to the entropy or the variance of the prediction beside them. Now they do.
+    """
+    total = lambda p: p["var"] if "var" in p else [entropy(row) for row in p["probs"]]
+    if not adds_up(before, total(before), 1e-6):
+        assert adds_up(found, total(found), 1e-6)
+        found, before = ({k: v for k, v in p.items() if k not in PARTS} for p in (found, before))
+    same(found, before, tolerance)
+
+
+def entropy(probabilities: list[float]) -> float:
+    """In nats."""
+    return sum(-p * math.log(p) for p in probabilities if p > 0)
 
 
 def same_file(found: Path, before: Path, tolerance: float) -> None:

@@ -19,7 +19,7 @@ from consilience import tree
 from consilience.engines import Parallel, Sequential, Turn, Vectorised
 from consilience.formats.codec import decode, encode, types_of
 from consilience.key import Key
-from consilience.method import own_models
+from consilience.method import is_personal, own_models
 from consilience.methods import METHODS
 from consilience.parties import Client, Received, Server
 from consilience.payload import nbytes
@@ -110,6 +110,30 @@ def test_runs_and_scores(name: str, problem: str, scored_run: Run) -> None:
     assert all(torch.isfinite(torch.tensor(v)) for v in result.metrics.values())
     assert len(result.report["per_site"]) == len(sites)  # bounds that pool the rows are scored by site too
     assert 0 <= result.report["guarantee"]["overall"]["coverage"] <= 1  # any predictive has prediction sets
+
+
+@every
+def test_parts_of_uncertainty_belong_to_the_number_that_they_stand_beside(
+    name: str, problem: str, scored_run: Run
+) -> None:
+    """Aleatoric + epistemic is the entropy of the probabilities, or the variance, that are returned."""
+    result = scored_run(name, problem)
+    x = result.sites.all_test.x[:20]
+    sites = [None] if result.method.common else []
+    if is_personal(result.method):
+        sites.append(result.sites.names[0])
+    for site in sites:
+        for temper in (False, True):
+            p = result.predict(x, site=site, temper=temper)
+            if p.probs is not None:
+                total = torch.special.entr(p.probs.double()).sum(1)
+            else:
+                assert p.var is not None
+                total = p.var.double().reshape(len(x), -1).sum(1)
+            assert torch.allclose(p.aleatoric + p.epistemic, total, rtol=1e-5, atol=1e-6)
+            assert bool((p.disagreement <= p.epistemic).all()) and float(p.disagreement.min()) >= 0
+    for part in result.report.get("uncertainty") or []:
+        assert part["aleatoric"] >= 0 and part["within"] >= 0 and part["disagreement"] >= 0
 
 
 @in_turn
