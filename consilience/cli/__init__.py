@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import sys
+import unicodedata
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -12,9 +14,13 @@ from typing import Any
 import click
 import typer
 
-from consilience.cli.streams import spell_out
 from consilience.console.app import COMMANDS, app, load_command
 from consilience.errors import InputError
+
+# What is printed in place of signs that a terminal or a pipe cannot write.
+HANDLER = "consilience.spelt"
+SPELT = {"×": "x", "·": "*", "−": "-", "–": "-", "—": "-", "…": "...", "≥": ">=", "≤": "<=", "≈": "~", "±": "+-"}
+SPELT |= {"→": "->", "←": "<-", "√": "sqrt ", "∞": "inf", "‘": "'", "’": "'", "“": '"', "”": '"', "█": "#", "✓": "ok"}
 
 
 def main() -> None:
@@ -72,3 +78,37 @@ def _say(kind: str, style: str, sentence: str) -> None:
     from consilience.console.screen import err, plain
 
     err.print(Text.assemble((f"{kind}: ", style), plain(sentence)), soft_wrap=True)  # brackets are not markup here
+
+
+def spell_out() -> None:
+    """Let standard output and error spell what they cannot write, in place of stopping there."""
+    codecs.register_error(HANDLER, _spelt)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)  # not every stand-in for a stream has it
+        if reconfigure is not None:
+            reconfigure(errors=HANDLER)
+
+
+def _spelt(error: UnicodeError) -> tuple[str, int]:
+    """Spell the signs that an encoding lacks."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(spell(sign) for sign in error.object[error.start : error.end]), error.end
+
+
+def spell(sign: str) -> str:
+    """Spell a sign in ASCII: by a table, a Greek letter by its name, an accented letter without its accent.
+
+    Args:
+        sign: One character.
+
+    Returns:
+        Its spelling; a question mark where there is none.
+    """
+    if sign in SPELT:
+        return SPELT[sign]
+    words = unicodedata.name(sign, "").split()
+    if words[:1] == ["GREEK"] and words[2:3] == ["LETTER"]:
+        name = words[3].lower()
+        return name.capitalize() if words[1] == "CAPITAL" else name
+    return unicodedata.normalize("NFKD", sign).encode("ascii", "ignore").decode() or "?"

@@ -16,8 +16,7 @@ from rich.markup import render
 from tiny import Invoke
 
 import consilience as co
-from consilience.cli import every_command
-from consilience.cli.streams import spell
+from consilience.cli import every_command, spell
 from consilience.console.app import STEPS
 from consilience.console.catalogue import model_table, settings_of
 from consilience.console.listing import dataset_table, method_table
