@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 from contextlib import AbstractContextManager
-from functools import partial
 from logging import Logger
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,9 +14,21 @@ from consilience.cli.study import describe, record, write_report
 from consilience.console.app import site_app, study_app
 from consilience.console.handed import say, server_key, site_home, write_files
 from consilience.console.screen import progress
-from consilience.console.serving import Config_, LogFormat_, LogLevel_, Terminated, ending_cleanly, start_log
+from consilience.console.serving import (
+    Config_,
+    LogFormat_,
+    LogLevel_,
+    MetricsHost_,
+    MetricsPort_,
+    Terminated,
+    both,
+    ending_cleanly,
+    serving_metrics,
+    start_log,
+)
 from consilience.console.study_options import AcceptDifference_, Inputs_, Key_, OneClass_, Replace_, Study_, Table_
 from consilience.disk.locks import lock_folder
+from consilience.disk.metrics import Metrics
 from consilience.disk.pulse import Pulse
 from consilience.errors import InputError
 
@@ -53,18 +64,28 @@ def certs(
     study_file: Study_,
     host: Annotated[list[str] | None, typer.Option(help="Names and addresses of the server; may be repeated.")] = None,
     folder: Annotated[Path, typer.Option("--out", "-o", help="Where to write.")] = Path("certs"),
-    days: Annotated[int, typer.Option(help="How many days the certificates are valid.")] = 30,
+    days: Annotated[int, typer.Option(help="How many days the server's certificate is valid.")] = 30,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Replace the server's certificate; sites keep the ca.crt they have.")
+    ] = False,
 ) -> None:
     """Make development certificates for the server and a node key for every site, to try out a deployment."""
     from consilience.agreement.members import read
     from consilience.flower.certificates import new_certificates, new_node_key
+    from consilience.flower.certificates import renew as sign_again
 
     study = read(study_file)
+    if renew:
+        end = sign_again(folder, host or (), days)
+        say(f"{folder / 'server.pem'} is valid until {end.date()}, under the same authority: sites need nothing new.")
+        say("Next: start the server again, with --resume if its rounds had begun.")
+        return
     new_certificates(folder, host or ["127.0.0.1", "localhost"], days)
     for site in study.active:
         new_node_key(folder, site.name)
     say(f"Written to {folder}: ca.crt for everyone, server.pem and server.key for the server alone,")
     say("and for every site NAME.node, which only the site should hold, and NAME.node.pub for the server.")
+    say("ca.key signs the server's next certificate (--renew) and nothing else: keep it off the server until then.")
     say("For development only: a real site makes its own with `consilience site nodekey` and hands over the .pub file.")
 
 
@@ -107,22 +128,28 @@ def serve_study(
     deadline: Annotated[float, typer.Option(help="Seconds a round may take; a crash shows after 70.")] = 3600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue after the last complete round.")] = False,
     accept_difference: AcceptDifference_ = False,
+    metrics_port: MetricsPort_ = None,
+    metrics_host: MetricsHost_ = "127.0.0.1",
     config: Config_ = None,
     log_level: LogLevel_ = "info",
     log_format: LogFormat_ = "text",
 ) -> None:
     """Run the study's rounds with connected sites, and write the model."""
     needs_flower()
+    from consilience.disk.watch import Watch
     from consilience.flower.server import rounds
 
     log = start_log("coordinator", log_level, log_format)
     target = folder or study_file.with_suffix(".run")
     pulse = Pulse(target, "coordinator")
+    metrics = Metrics()
     try:
-        with ending_cleanly(log):
+        with ending_cleanly(log), serving_metrics(metrics, metrics_host, metrics_port, log):
             study, signing_key = _begin_study(study_file, key, accept_difference)
             certificates, node_keys = _server_credentials(study, host, certs_, insecure)
             rows = _own_rows(study, calibration, inputs)
+            names = [site.name for site in study.active]
+            beat = both(pulse.beat, metrics.beat)
             address = (study.agreement, target / "flower", host, port, certificates, node_keys)
             with (
                 lock_folder(target, private=True),
@@ -142,7 +169,7 @@ def serve_study(
                     wait=wait,
                     deadline=deadline,
                     resume=resume,
-                    on_look=partial(pulse.beat, "working with the sites", START),
+                    watch=Watch(names, study.agreement.rounds, log.info, log.warning, beat, metrics),
                 )
                 model = target / "study.model"
                 _write_result(study_file, model, signing_key, result, rows[0] is not None, accept_difference, log)
@@ -318,6 +345,8 @@ def serve_site(
         typer.Option(help="A site that sent nothing, by its own word: its masks may be told; may be repeated."),
     ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.")] = 600.0,
+    metrics_port: MetricsPort_ = None,
+    metrics_host: MetricsHost_ = "127.0.0.1",
     config: Config_ = None,
     log_level: LogLevel_ = "info",
     log_format: LogFormat_ = "text",
@@ -325,7 +354,7 @@ def serve_site(
     """Answer the server's messages with this site's own code until Ctrl-C; every message is logged."""
     needs_flower()
     from consilience.agreement.members import read
-    from consilience.flower.site import serve, site_of
+    from consilience.flower.site import ANSWERING, serve, site_of
 
     study = read(study_file)
     home = site_home(study, key)
@@ -333,8 +362,16 @@ def serve_site(
     log = start_log(member.name, log_level, log_format)
     target = folder or home.served
     pulse = Pulse(target, member.name)
+    metrics = Metrics()
+
+    def beat(state: str, promise: float) -> None:
+        pulse.beat(state, promise)
+        metrics.beat(state, promise)
+        if state == ANSWERING:
+            metrics.add("requests_total")
+
     try:
-        with ending_cleanly(log):
+        with ending_cleanly(log), serving_metrics(metrics, metrics_host, metrics_port, log):
             own_key_file = node_key or Path(f"{member.name}.node")
             credentials = _site_credentials(member.name, server, authority, own_key_file, insecure)
             with lock_folder(target, private=True), pulse.ending():
@@ -350,7 +387,7 @@ def serve_site(
                     patience=wait,
                     say=log.info,
                     warn=log.warning,
-                    beat=pulse.beat,
+                    beat=beat,
                 )
     except KeyboardInterrupt:
         log.info(f"Stopped. All messages are logged in {target / 'messages.jsonl'}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from consilience.console.handed import Listing, columns, locking_study, say, ser
 from consilience.console.screen import out, progress
 from consilience.console.study_options import AcceptDifference_, Files_, Inputs_, Key_, Model_, Study_, StudyOut_
 from consilience.disk.locks import lock_file
+from consilience.disk.pulse import last_beat
 from consilience.errors import InputError
 from consilience.findings.wording import count, privacy_note
 
@@ -101,6 +103,7 @@ def add(
 
     study = read(study_file)
     consistent(study.agreement)
+    _refuse_running(study_file)
     for path in files:
         study = add_member(study, path)
         added = study.sites[-1]
@@ -110,6 +113,22 @@ def add(
         say(f"Added {added.name} (number {added.number}{committed}).")
     write_files(study_file, study_text(study), "Study", shared=True)
     say("Next: send the study file to all sites again, who run `consilience site fit`.")
+
+
+def _refuse_running(study_file: Path) -> None:
+    """Refuse another site while rounds are played: they go on with those they began with alone."""
+    from consilience.runs.store import Store
+
+    folder = study_file.with_suffix(".run")
+    store = Store(folder)
+    beat = last_beat(folder)
+    serving = beat is not None and not beat._replace(doubt="").trouble(time.time())
+    begun = store.has_rounds and not store.read_json().get("finished", True)
+    if serving or begun:
+        raise InputError(
+            f"The rounds in {folder} have begun and go on with the sites they began with alone: finish them first "
+            f"(`consilience study serve {study_file.name} --resume`, if it was stopped), or move {folder} away."
+        )
 
 
 @study_app.command()

@@ -8,7 +8,7 @@ import logging
 import signal
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -18,6 +18,7 @@ import click
 import typer
 
 from consilience.console.screen import plain
+from consilience.disk.metrics import Metrics
 from consilience.errors import InputError, unknown_name
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -81,6 +82,58 @@ Config_ = Annotated[
 ]
 LogLevel_ = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
 LogFormat_ = Annotated[str, typer.Option("--log-format", help="text, or json: one object on a line.")]
+
+
+MetricsPort_ = Annotated[
+    int | None,
+    typer.Option("--metrics-port", help="Numbers for Prometheus on this port, at /metrics; none by default."),
+]
+MetricsHost_ = Annotated[str, typer.Option("--metrics-host", help="Address on which they are asked for.")]
+
+
+@contextmanager
+def serving_metrics(metrics: Metrics, host: str, port: int | None, log: logging.Logger) -> Iterator[None]:
+    """Serve numbers to Prometheus within the block, if a port was given.
+
+    Args:
+        metrics: The numbers.
+        host: The address to listen on.
+        port: The port; None: nobody asks.
+        log: Where it is said.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        InputError: The port cannot be used, or prometheus-client is not installed.
+    """
+    if port is None:
+        yield
+        return
+    server = metrics.serve(host, port)
+    log.info(f"Numbers for Prometheus: http://{host}:{port}/metrics.")
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def both(*listeners: Callable[..., None]) -> Callable[..., None]:
+    """Tell several listeners the same.
+
+    Args:
+        listeners: All of them.
+
+    Returns:
+        One that tells them all.
+    """
+
+    def tell(*words: Any) -> None:
+        for listener in listeners:
+            listener(*words)
+
+    return tell
 
 
 class _Lines(logging.Formatter):

@@ -32,6 +32,7 @@ class Beat(NamedTuple):
         promise: Within how many seconds it speaks again.
         process: Its number.
         host: Its machine.
+        doubt: What is wrong by its own word; empty if nothing is.
     """
 
     party: str
@@ -40,6 +41,7 @@ class Beat(NamedTuple):
     promise: float
     process: int
     host: str
+    doubt: str = ""
 
     def trouble(self, now: float) -> str:
         """Say what is wrong; nothing if it is well.
@@ -54,6 +56,8 @@ class Beat(NamedTuple):
             return f"{self.party}: process {self.process} has died while {self.state}"
         if silent > self.promise:
             return f"{self.party} has been silent for {silent:.0f} seconds while {self.state}"
+        if self.doubt:
+            return f"{self.party}: {self.doubt}, while {self.state}"
         return ""
 
 
@@ -69,20 +73,21 @@ class Pulse:
         """
         self.path = folder / FILE
         self.party = party
-        self._last = ("", 0.0)
+        self._last = ("", "", 0.0)
 
-    def beat(self, state: str, promise: float) -> None:
+    def beat(self, state: str, promise: float, doubt: str = "") -> None:
         """Say that the process lives.
 
         Args:
             state: What it does, as `waiting`.
             promise: Within how many seconds it beats again.
+            doubt: What is wrong, if it lives and something is.
         """
         now = time.time()
-        if self._last[0] == state and now - self._last[1] < EVERY:
+        if self._last[:2] == (state, doubt) and now - self._last[2] < EVERY:
             return
-        self._last = (state, now)
-        beat = Beat(self.party, state, now, promise, os.getpid(), socket.gethostname())
+        self._last = (state, doubt, now)
+        beat = Beat(self.party, state, now, promise, os.getpid(), socket.gethostname(), doubt)
         with suppress(OSError, ValueError):  # a full disk is no reason to stop working
             write_whole(self.path, json.dumps(beat._asdict()).encode(), "", PRIVATE)
 

@@ -107,6 +107,7 @@ class Asking:
                 self._away[k] = time.monotonic(), AWAY[reply.error.code]
             else:
                 self.answers.setdefault(k, []).append(reply)
+                self.roster.watch.answered(k)
 
     def _give_up(self, asked: int) -> None:
         """Go on without sites that are away, if enough others answer or they are away for too long."""

@@ -16,10 +16,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from consilience.disk.writing import write_new
+from consilience.disk.writing import SHARED, write_new, write_whole
 from consilience.errors import InputError
 
 DAYS = 30
+AUTHORITY_DAYS = 1825  # the authority outlives the certificates that are renewed under it
 
 
 class Certificates(NamedTuple):
@@ -35,6 +36,11 @@ class Certificates(NamedTuple):
     certificate: Path
     key: Path
 
+    @property
+    def authority_key(self) -> Path:
+        """The authority's, secret: needed to renew, and by no process that serves."""
+        return self.authority.with_suffix(".key")
+
 
 def certificates_in(folder: Path) -> Certificates:
     """Name the certificates in a folder, whether they exist or not.
@@ -48,7 +54,7 @@ def certificates_in(folder: Path) -> Certificates:
 def new_certificates(
     folder: Path, hosts: Sequence[str], days: float = DAYS, since: datetime.datetime | None = None
 ) -> Certificates:
-    """Make an authority whose key is thrown away after it signed one server certificate.
+    """Make an authority and a server certificate that it signed; others can be signed by it later.
 
     Args:
         folder: Where the files are written.
@@ -70,22 +76,90 @@ def new_certificates(
     server = _name(hosts[0])
     names = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
     paths = certificates_in(folder)
-    builders = {
-        paths.authority: _certificate(authority, authority, authority_key, begin, end)
+    last = begin + datetime.timedelta(days=max(days, AUTHORITY_DAYS))
+    root = (
+        _certificate(authority, authority, authority_key, begin, last)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False),
-        paths.certificate: _certificate(server, authority, server_key, begin, end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA384())
+    )
+    own = _server_certificate(server, names, authority, authority_key, server_key, begin, end)
+    _write(paths.authority, root.public_bytes(serialization.Encoding.PEM), 0o644)
+    _write(paths.certificate, own.public_bytes(serialization.Encoding.PEM), 0o644)
+    plain = serialization.NoEncryption()
+    for path, key in ((paths.key, server_key), (paths.authority_key, authority_key)):
+        _write(path, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain), 0o600)
+    return paths
+
+
+def renew(folder: Path, hosts: Sequence[str] = (), days: float = DAYS) -> datetime.datetime:
+    """Sign another certificate for the server under the same authority, so that sites go on with the root they have.
+
+    Args:
+        folder: Where the certificates and the authority's key lie; the server's certificate is replaced.
+        hosts: The server's names and addresses; those it had if none are given.
+        days: How long the certificate holds, at most as long as the authority.
+
+    Returns:
+        Until when it holds.
+
+    Raises:
+        InputError: A file is missing or cannot be used, or the authority has expired.
+    """
+    paths = certificates_in(folder)
+    if not paths.authority_key.is_file():
+        raise InputError(
+            f"There is no {paths.authority_key}, and nobody else can sign for this authority: put its key there, or "
+            "make new certificates in another folder and hand the new ca.crt to all sites."
+        )
+    try:
+        root, old = (x509.load_pem_x509_certificate(path.read_bytes()) for path in paths[:2])
+        secrets = [path.read_bytes() for path in (paths.authority_key, paths.key)]
+        authority_key, server_key = (serialization.load_pem_private_key(secret, None) for secret in secrets)
+        names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound) as error:
+        raise InputError(f"The certificates in {folder} cannot be read: {error}.") from error
+    if not isinstance(authority_key, ec.EllipticCurvePrivateKey) or not isinstance(
+        server_key, ec.EllipticCurvePrivateKey
+    ):
+        raise InputError(f"The keys in {folder} are not of `study certs`: renew by whoever signed these certificates.")
+    if authority_key.public_key() != root.public_key():
+        raise InputError(f"{paths.authority_key} is not the key of {paths.authority}: use the one it was made with.")
+    now = datetime.datetime.now(datetime.UTC)
+    if root.not_valid_after_utc <= now:
+        raise InputError(
+            f"The authority {paths.authority} has expired itself: make new certificates in another folder and hand the "
+            "new ca.crt to all sites."
+        )
+    begin = now - datetime.timedelta(minutes=5)
+    end = min(now + datetime.timedelta(days=days), root.not_valid_after_utc)
+    server = old.subject
+    if hosts:
+        server = _name(hosts[0])
+        names = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
+    own = _server_certificate(server, names, root.subject, authority_key, server_key, begin, end)
+    content = own.public_bytes(serialization.Encoding.PEM)
+    write_whole(paths.certificate, content, "The certificate that was there is whole: make room.", SHARED)
+    return end
+
+
+def _server_certificate(
+    server: x509.Name,
+    names: x509.SubjectAlternativeName,
+    authority: x509.Name,
+    authority_key: ec.EllipticCurvePrivateKey,
+    server_key: ec.EllipticCurvePrivateKey,
+    begin: datetime.datetime,
+    end: datetime.datetime,
+) -> x509.Certificate:
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
+    return (
+        _certificate(server, authority, server_key, begin, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(names, critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False),
-    }
-    for path, builder in builders.items():
-        certificate = builder.sign(authority_key, hashes.SHA384())
-        _write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
-    plain = serialization.NoEncryption()
-    secret = server_key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    _write(paths.key, secret, 0o600)
-    return paths
+        .add_extension(issuer, critical=False)
+        .sign(authority_key, hashes.SHA384())
+    )
 
 
 def check_current(certificates: Certificates) -> None:
@@ -108,7 +182,7 @@ def check_current(certificates: Certificates) -> None:
         if not begin <= now <= end:
             raise InputError(
                 f"{path} is valid from {begin.date()} to {end.date()}, which is not now: the certificate has expired, "
-                "renew it."
+                "renew it, by `consilience study certs STUDY --renew` if that made it."
             )
 
 

@@ -139,6 +139,7 @@ class Flower:
         absent = [k for k in cohort if k not in self.roster.nodes]
         self.lost = dict.fromkeys(absent, self.roster.absence())
         present = [k for k in cohort if k in self.roster.nodes]
+        self.roster.watch.begin(turn.round + 1, present)
         answers = self.replies(present, partial(self.requests, method, message, turn=turn), needed)
         round = turn.round + 1
         form = self.rehearsal.form(method, task, message, round)
@@ -152,15 +153,17 @@ class Flower:
                 received.append(self.admit(gate, method, k, replies))
             except Refused as error:
                 self.lost[k] = str(error)
+        self.roster.watch.end([reply.client for reply in received], self.lost)
         if self.lost and not self.forgiving:
             first = min(self.lost)
             name = self.roster.names[first]
-            instead = "with min_replies to do without"
+            instead = "with min_replies (--min-replies N) to do without"
             if self.adapt is not None:
-                instead = f'with without=["{name}"], here and at the other sites, once {name} said that it sent nothing'
+                word = f'without=["{name}"] (--without {name})'
+                instead = f"with {word}, here and at the other sites, once {name} said that it sent nothing"
             raise InputError(
                 f"Site {name}, round {round}: {self.lost[first]} What was saved before is whole: go on with "
-                f"resume=True when this is put right, or {instead}."
+                f"resume=True (--resume) when this is put right, or {instead}."
             )
         self.lost |= gone
         return sorted(received, key=lambda reply: reply.client)

@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.superlink.grid import HttpGrid
 
+from consilience.disk.watch import Watch
 from consilience.errors import InputError
 from consilience.version import __version__
 
@@ -43,7 +44,7 @@ class Roster:
         strangers: Node → why it is not asked.
         passing: Strangers who may be well or wanted later.
         missing: Sites that did not come or went away; they are not waited for again until they are back.
-        on_look: Called at every look at who is there, so that others see that this process works.
+        watch: Is told at every look who is there.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Roster:
         self.verify = verify
         self.wait = wait
         self.pause = pause
-        self.on_look: Callable[[], None] = lambda: None
+        self.watch = Watch(names)
         self.nodes: dict[int, int] = {}
         self.strangers: dict[int, str] = {}
         self.passing: set[int] = set()
@@ -105,7 +106,6 @@ class Roster:
 
     def look(self) -> None:
         """Look once who is there, and ask who is new; nobody is waited for."""
-        self.on_look()
         present = _presence(self.grid)
         self._since = {node: since for node, since in self._since.items() if present.get(node) == since}
         self._asked = {number: node for number, node in self._asked.items() if node in self._since}
@@ -115,6 +115,7 @@ class Roster:
             self._reconsider()
         self._introduce({node: since for node, since in sorted(present.items()) if node not in self._since})
         self._listen()
+        self.watch.look(self.nodes.keys())
 
     def connection(self, k: int) -> tuple[int, str] | None:
         """Name a site's connection; another one does not know what the site was asked before.

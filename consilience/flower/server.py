@@ -22,6 +22,7 @@ from consilience.agreement.agreement import Agreement
 from consilience.agreement.members import Study
 from consilience.agreement.rehearsal import invent_rows, probe_rows
 from consilience.data.sites import Data
+from consilience.disk.watch import Watch
 from consilience.disk.writing import PRIVATE, write_whole
 from consilience.engines import threads_for
 from consilience.engines.participation import Participation
@@ -193,7 +194,7 @@ def rounds(
     wait: float = 600.0,
     deadline: float = 3600.0,
     resume: bool = False,
-    on_look: Callable[[], None] = lambda: None,
+    watch: Watch | None = None,
 ) -> Deployed:
     """Run the study's rounds over a grid, by the same loop as everything else.
 
@@ -212,7 +213,7 @@ def rounds(
         wait: Seconds until the sites asked must be there.
         deadline: Seconds a round may take.
         resume: Whether to go on from the last whole round in `out`.
-        on_look: Called at every look at who is there.
+        watch: Is told what happens to the sites.
 
     Returns:
         What came of them.
@@ -229,8 +230,8 @@ def rounds(
     _check_fewest(agreement, len(names), min_replies)
     if agreement.secure and min_replies is not None:
         raise InputError(
-            "This study masks, and masks vanish only from the sum of all sites: leave min_replies out; where a site "
-            "is lost, name it by `without`, here and at the other sites, and resume."
+            "This study masks, and masks vanish only from the sum of all sites: leave min_replies out (--min-replies); "
+            "where a site is lost, name it by without (--without), here and at the other sites, and resume."
         )
     _check_without(study, method, without)
     if Needs.INPUTS in needs(method) and inputs is None:
@@ -243,7 +244,7 @@ def rounds(
     fingerprint = _fingerprint(study, server)
     checkpoint = _saved(store, method, fingerprint) or new_checkpoint(method.init(task, server), fingerprint)
     engine = _engine(study, key, grid, wait, deadline)
-    engine.roster.on_look = on_look
+    engine.roster.watch = watch or Watch(names, agreement.rounds)
     masking = Masking(study, method, task, inputs, MESSAGE)
     reveal = None
     if agreement.secure:
@@ -292,7 +293,7 @@ def _check_without(study: Study, method: Method, without: Sequence[str]) -> None
     if not without:
         return
     if not study.agreement.secure:
-        raise InputError("This study does not mask: go on without sites by min_replies.")
+        raise InputError("This study does not mask: go on without sites by min_replies (--min-replies).")
     if method.everyone:
         raise InputError(f"{study.agreement.method} needs every site in every round: wait for {', '.join(without)}.")
     left = len(study.active) - len({study.member(name).number for name in without})

@@ -53,6 +53,7 @@ from consilience.tree import Tree
 
 PAUSE = 3.0  # seconds between two attempts to connect
 SILENT = 90.0  # seconds that a site which only waits may say nothing of itself
+ANSWERING = "answering"  # a state that `health` shows
 LONGEST = 24 * 3600.0  # seconds that an answer may take
 
 
@@ -234,7 +235,7 @@ def serve(
         child = Child("flower-supernode", words, folder / "supernode.log", folder / "flower")
         try:
             for token in tasks(runtime, TaskType.CLIENT_APP, _while(child, until, beat)):
-                beat("answering", LONGEST)
+                beat(ANSWERING, LONGEST)
                 answer(runtime, token, pinned, respond, say, patience)
         except Exception as error:  # the server went away, or the SuperNode: without an answer it would wait for ever
             warn(f"A message could not be answered: {type(error).__name__}: {error}")

@@ -204,7 +204,7 @@ class Loop:
         """Where to go on after a round whose model cannot be kept."""
         saved = "Nothing is saved yet: start again"
         if self.store is not None and t:
-            saved = f"Round {t} is saved: go on with resume=True"
+            saved = f"Round {t} is saved: go on with resume=True (--resume)"
         return f"{saved} when this is put right, or with min_replies to do without a site."
 
     def failures(self, lost: dict[int, str], round: int) -> list[dict[str, Any]]:

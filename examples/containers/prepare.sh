@@ -18,6 +18,8 @@ for table in "$@"; do
 done
 (cd "$here/coordinator" && consilience study certs trial.toml --host coordinator --host 127.0.0.1)
 cp "$here/coordinator.toml" "$here/coordinator/"
+mv "$here/coordinator/certs/ca.key" "$here/" # to renew the certificates; no container sees it
+echo "CONSILIENCE_USER=$(id -u):$(id -g)" > "$here/.env"
 for table in "$@"; do
   name=$(basename "$table" .csv)
   cp "$here/coordinator/trial.toml" "$here/coordinator/certs/ca.crt" "$here/$name/"

@@ -7,16 +7,19 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 import typer
 from tiny import Invoke
 
-from consilience.console.serving import Config_, Terminated, ending_cleanly, start_log
+from consilience.console.serving import Config_, Terminated, ending_cleanly, serving_metrics, start_log
+from consilience.disk.metrics import Metrics
 from consilience.disk.pulse import STOPPED, Beat, Pulse, last_beat
 from consilience.errors import InputError
 
@@ -122,6 +125,34 @@ def test_health_tells_who_lives_who_hangs_and_who_died(tmp_path: Path, invoke: I
         raise RuntimeError
     code, shown, _ = invoke("health", str(tmp_path), "--json")
     assert code == 1 and json.loads(shown)["state"] == STOPPED and "has stopped" in json.loads(shown)["trouble"]
+
+
+def test_health_hears_what_a_living_process_says_is_wrong(tmp_path: Path, invoke: Invoke) -> None:
+    pulse = Pulse(tmp_path, "coordinator")
+    pulse.beat("waiting for sites (0 of 3 sites are connected)", 60.0, "no site is connected")
+    code, shown, _ = invoke("health", str(tmp_path))
+    assert code == 1 and "coordinator: no site is connected, while waiting for sites" in " ".join(shown.split())
+    pulse.beat("waiting for sites (1 of 3 sites are connected)", 60.0)
+    assert invoke("health", str(tmp_path))[0] == 0
+
+
+def test_numbers_are_served_to_prometheus_on_loopback() -> None:
+    pytest.importorskip("prometheus_client", reason="needs pip install 'consilience[site]'")
+    metrics = Metrics()
+    metrics.set("sites", 3)
+    metrics.add("replies_total", site="north")
+    metrics.beat("waiting", 60.0, "no site is connected")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with serving_metrics(metrics, "127.0.0.1", port, logging.getLogger("test")):
+        address = f"http://127.0.0.1:{port}/metrics"
+        text = urllib.request.urlopen(address).read().decode()
+        with pytest.raises(InputError, match=f"--metrics-port {port}: 127.0.0.1:{port} cannot be used"):
+            metrics.serve("127.0.0.1", port)
+    assert "consilience_sites 3.0" in text and 'consilience_replies_total{site="north"} 1.0' in text
+    assert "consilience_well 0.0" in text and "consilience_beat_seconds" in text
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(address)
 
 
 def test_a_state_that_lasts_is_not_written_again_and_again(tmp_path: Path) -> None:

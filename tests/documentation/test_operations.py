@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 import shlex
 import tomllib
@@ -19,6 +20,7 @@ from consilience.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 CONTAINERS = ROOT / "examples" / "containers"
+SYSTEMD = ROOT / "examples" / "systemd"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SITES = ("north", "south", "west")
 
@@ -60,6 +62,31 @@ def test_services_start_commands_that_exist(name: str, study: Path) -> None:
     assert test[3] == f"/study/{own}" and service["volumes"] == [f"./{name}:/study"]
     assert Path(asked["folder"]).name == own.replace(name, "north")
     parsed(test[2:])
+
+
+def test_services_start_again_a_few_times_and_go_on_where_they_were(study: Path) -> None:
+    """Without `resume` a coordinator that was started again refused its own folder, for ever."""
+    server = parsed(["study", "serve", "--config", str(study / "coordinator.toml")]).params
+    assert server["resume"] is True
+    for service in compose()["services"].values():
+        assert re.fullmatch(r"on-failure:[1-9]", service["restart"])
+        assert service["mem_limit"] and service["cpus"] and service["pids_limit"]
+        assert service["user"].startswith("${CONSILIENCE_USER:?")  # keys have mode 600: whose they are
+    assert 'echo "CONSILIENCE_USER=$(id -u):$(id -g)" > "$here/.env"' in (CONTAINERS / "prepare.sh").read_text()
+
+
+@pytest.mark.parametrize("party", ["coordinator", "site"])
+def test_systemd_units_start_commands_that_exist(party: str, study: Path) -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(SYSTEMD / f"consilience-{party}.service")
+    service = unit["Service"]
+    words = service["ExecStart"].replace("/etc/consilience", str(study)).split()
+    assert words[0].endswith("/consilience")
+    parsed(words[1:])
+    assert service["Restart"] == "on-failure" and int(unit["Unit"]["StartLimitBurst"]) <= 5
+    assert service["MemoryMax"] and service["CPUQuota"] and service["TasksMax"]
+    assert service["ReadWritePaths"] == service["WorkingDirectory"] == "/etc/consilience"
 
 
 def test_configurations_name_each_others_places(study: Path) -> None:

@@ -30,6 +30,7 @@ from tiny import Invoke
 
 from consilience.agreement.members import read
 from consilience.agreement.text import study_text
+from consilience.disk.pulse import Pulse
 from consilience.errors import InputError
 from consilience.flower.app import app_files, content_hash, pin, write_app
 from consilience.flower.certificates import Certificates, check_current, new_certificates, new_node_key
@@ -39,6 +40,7 @@ from consilience.flower.server import rounds, run_of
 from consilience.flower.site import responder, site_of
 from consilience.formats.signature import read_key
 from consilience.runs.result import Result
+from consilience.runs.store import Store
 
 
 @pytest.fixture
@@ -49,6 +51,52 @@ def written(invoke: Invoke, tmp_path: Path) -> Invoke:
     for k, name in enumerate(studies.NAMES):
         studies.table(tmp_path / f"{name}.csv", studies.rows(k))
     return invoke
+
+
+def test_certificates_are_renewed_under_the_same_authority(written: Invoke, tmp_path: Path) -> None:
+    """Sites keep their ca.crt; the key of the server and its names stay."""
+    folder = tmp_path / "certs"
+    long_ago = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=40)
+    made = new_certificates(folder, ["127.0.0.1", "localhost"], since=long_ago)
+    root, key = made.authority.read_bytes(), made.key.read_bytes()
+    assert made.authority_key.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(InputError, match="--renew"):
+        check_current(made)
+
+    code, shown, err = written("study", "certs", "study.toml", "--renew", "--out", str(folder))
+
+    assert code == 0 and "sites need nothing new" in " ".join(shown.split()), err
+    check_current(made)
+    assert (made.authority.read_bytes(), made.key.read_bytes()) == (root, key)
+    with tls(made) as address:
+        reach(address, made.authority, 5.0)
+    made.authority_key.rename(tmp_path / "elsewhere.key")
+    code, _, err = written("study", "certs", "study.toml", "--renew", "--out", str(folder))
+    assert code == 2 and "nobody else can sign for this authority" in " ".join(err.split())
+    new_certificates(tmp_path / "other", ["127.0.0.1"]).authority_key.rename(made.authority_key)
+    code, _, err = written("study", "certs", "study.toml", "--renew", "--out", str(folder))
+    assert code == 2 and "is not the key of" in " ".join(err.split())
+
+
+def test_no_site_is_added_while_rounds_are_played(written: Invoke, tmp_path: Path) -> None:
+    """It was taken, and the run could not be resumed."""
+    assert written("site", "join", "study.toml", "east", "--rows", "60")[0] == 0
+    before = (tmp_path / "study.toml").read_text()
+    pulse = Pulse(tmp_path / "study.run", "coordinator")
+    (tmp_path / "study.run").mkdir()
+    pulse.beat("in round 1 of 3", 600.0, "no site is connected")
+
+    code, _, err = written("study", "add", "study.toml", "east.join")
+
+    assert code == 2 and "go on with the sites they began with alone" in " ".join(err.split())
+    assert (tmp_path / "study.toml").read_text() == before
+    pulse.beat("stopped", 0.0)
+    Store(tmp_path / "study.run").write_checked("run.json", {"format": 1, "finished": False})
+    (tmp_path / "study.run" / "state.safetensors").touch()
+    assert written("study", "add", "study.toml", "east.join")[0] == 2
+    Store(tmp_path / "study.run").write_checked("run.json", {"format": 1, "finished": True})
+    code, _, err = written("study", "add", "study.toml", "east.join")
+    assert code == 0, err
 
 
 @contextmanager
@@ -163,7 +211,7 @@ def test_the_server_takes_the_run_it_started_and_nobody_elses(monkeypatch: pytes
 def test_certificates_and_app_are_written_with_the_commands_to_start(written: Invoke, tmp_path: Path) -> None:
     code, _, _ = written("study", "certs", "study.toml")
     assert code == 0
-    assert {p.name for p in (tmp_path / "certs").iterdir()} == {"ca.crt", "server.pem", "server.key"} | {
+    assert {p.name for p in (tmp_path / "certs").iterdir()} == {"ca.crt", "ca.key", "server.pem", "server.key"} | {
         f"{name}.node{end}" for name in studies.NAMES for end in ("", ".pub")
     }
     code, output, _ = written("study", "deploy", "study.toml")

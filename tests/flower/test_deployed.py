@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -277,3 +278,42 @@ def test_sigterm_ends_both_sides_cleanly_and_health_says_so(deployment: Start) -
         assert health(f"{name}.site") == 1
     lines = [json.loads(line) for line in d.said("north").splitlines() if line.startswith("{")]
     assert lines[-1]["message"].startswith("Stopped.") and {line["party"] for line in lines} == {"north"}
+
+
+def test_a_coordinator_whose_sites_are_gone_is_not_well_and_its_log_says_why(deployment: Start) -> None:
+    """It was "well" for ten minutes, and its log was silent for rounds."""
+    d = deployment("north", "south", **{**SCAFFOLD, "rounds": 4})
+
+    def health() -> dict[str, Any]:
+        command = [sys.executable, "-m", "consilience.cli", "health", "study.run", "--json"]
+        shown: dict[str, Any] = json.loads(
+            subprocess.run(command, check=False, capture_output=True, cwd=d.folder).stdout
+        )
+        return shown
+
+    port = free_port()
+    d.server("--metrics-port", str(port))
+    for name in d.names:
+        d.site(name)
+    d.until("server", "Round 1 of 4: 2 replies")
+    numbers = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    assert "consilience_sites 2.0" in numbers and 'consilience_replies_total{site="north"}' in numbers
+    assert health()["healthy"]
+    for name in d.names:
+        d.processes[name].send_signal(signal.SIGTERM)
+        assert d.finish(name, 120) == 0
+
+    d.until("server", "(0 of 2 sites are connected)", 120)
+    end = time.monotonic() + 150
+    while health()["healthy"] and time.monotonic() < end:
+        time.sleep(2)
+
+    found = health()
+    assert not found["healthy"] and "no site is connected" in found["trouble"]
+    assert "(0 of 2 sites are connected)" in found["state"]
+    for name in d.names:
+        d.site(name)
+    assert d.finish("server") == 0, d.said("server")
+    said = d.said("server")
+    assert all(f"Round {t} of 4 begins" in said and f"Round {t} of 4: 2 replies" in said for t in (2, 3, 4))
+    assert "north is connected" in said and "north went away" in said
