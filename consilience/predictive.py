@@ -68,6 +68,18 @@ Predictive: TypeAlias = Callable[[Tensor], Distribution]
 Powers: TypeAlias = Callable[[Sequence[Distribution], Distribution], Tensor]
 
 
+def student_variance(freedom: Tensor) -> Tensor:
+    """Find the variance of Student's t, for a Normal in its place.
+
+    Args:
+        freedom: Degrees of freedom; with fewer than 3, as many as 3 have.
+
+    Returns:
+        ν/(ν − 2); 1 where ν is infinite.
+    """
+    return 1 / (1 - 2 / freedom.clamp(min=3))
+
+
 def mixture(parts: Sequence[Distribution], weights: Tensor) -> Distribution:
     """Mix distributions: the linear pool.
 

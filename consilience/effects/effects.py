@@ -21,11 +21,13 @@ from consilience.effects.likelihoods import layer_of
 from consilience.effects.spreadsheets import inert
 from consilience.effects.terms import INTERCEPT, Design, Term
 from consilience.errors import InputError
+from consilience.linear.predictions import freedom_of
 from consilience.posterior import Dense, Natural
 from consilience.task import Task
 from consilience.tree import Params
 
 RATIOS = {"logit": "odds ratio", "log": "rate ratio", "hazard": "hazard ratio"}  # by what the outputs are
+MANY = 1e6  # degrees of freedom, beyond which Student's t is normal to seven digits
 KNOWN = 1e-6  # of a contrast's length that may lie where a site's rows say nothing
 
 
@@ -134,6 +136,8 @@ class Effects:
         newcomers: The effects at a new site, one for each estimate, where a model of how sites differ says them: the
             pooled estimate is then that of the sites' mean.
         fitted: The rows it was fitted on; None where that is not known.
+        freedom: Degrees of freedom behind the pooled standard errors, of numbers whose noise is estimated; None:
+            intervals are normal.
     """
 
     target: str
@@ -145,6 +149,7 @@ class Effects:
     differences: tuple[Heterogeneity | None, ...] = ()
     newcomers: tuple[Estimate, ...] = ()
     fitted: Fitted | None = None
+    freedom: float | None = None
 
     @property
     def notes(self) -> list[str]:
@@ -175,7 +180,7 @@ class Effects:
         return [self._row(i, estimate) for i, estimate in enumerate(self.estimates)]
 
     def _row(self, place: int, estimate: Estimate) -> Effect:
-        wide = reach(estimate.error, self.level)
+        wide = reach(estimate.error, self.level, self.freedom)
         low = estimate.estimate - wide
         high = estimate.estimate + wide
         ratios: tuple[Any, ...] = (None, None, None)
@@ -289,6 +294,7 @@ class Effects:
             "fitted": fitted,
             "notes": self.notes,
             "effects": [{name: _or_none(value) for name, value in row._asdict().items()} for row in self.rows],
+            "freedom": self.freedom,
             "compared": [*self.by_site],
             "sites": [
                 {"site": site, **found.label._asdict(), "estimate": found.estimate, "error": found.error}
@@ -329,7 +335,7 @@ def from_json(value: Mapping[str, Any]) -> Effects:
     if value.get("fitted"):  # tables of before do not say it
         fitted = fitted_from(value["fitted"])
     names = (value["target"], value["against"], value["link"], value["level"])
-    return Effects(*names, estimates, by_site, differences, newcomers, fitted)
+    return Effects(*names, estimates, by_site, differences, newcomers, fitted, value.get("freedom"))
 
 
 def _estimate(line: Mapping[str, Any]) -> Estimate:
@@ -395,7 +401,16 @@ def table_of(
     against = ""
     if link == "logit":
         against = design.reference
-    return Effects(design.target, against, link, 0.95, estimates, by_site, (), newcomers, fitted).at(level)
+    freedom = _freedom(pooled, rows.shape[1])
+    return Effects(design.target, against, link, 0.95, estimates, by_site, (), newcomers, fitted, freedom).at(level)
+
+
+def _freedom(pooled: Dense, count: int) -> float | None:
+    """The degrees of freedom behind a learned noise; None where so many that t is normal, or none are counted."""
+    freedom = float(freedom_of(pooled, count))
+    if freedom > MANY:
+        return None
+    return freedom
 
 
 def _contrast(

@@ -88,14 +88,19 @@ def combine(estimates: Sequence[float], errors: Sequence[float], level: float = 
     return found.at(level)
 
 
-def reach(error: float, level: float) -> float:
-    """Find half the width of a normal interval.
+def reach(error: float, level: float, freedom: float | None = None) -> float:
+    """Find half the width of an interval.
 
     Args:
         error: The standard error.
         level: The interval's level.
+        freedom: Degrees of freedom of Student's t, where the error is estimated with them; None: a normal interval.
 
     Returns:
         The distance from the estimate to either end.
     """
-    return NormalDist().inv_cdf(0.5 + level / 2) * error
+    if freedom is None:
+        return NormalDist().inv_cdf(0.5 + level / 2) * error
+    from scipy.special import stdtrit  # here, because it takes a while to import
+
+    return float(stdtrit(freedom, 0.5 + level / 2)) * error

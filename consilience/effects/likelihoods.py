@@ -12,19 +12,20 @@ from torch import Tensor
 from consilience import tree
 from consilience.data.sites import Data
 from consilience.errors import InputError
-from consilience.likelihood import LOG_NOISE, GaussianNoise
+from consilience.likelihood import GaussianNoise
 from consilience.linear.hierarchy import Hierarchy, mean_site, newcomer
 from consilience.linear.own_fit import MOST, OwnFit, fit_alone, fits_alone, is_on_columns
 from consilience.linear.site_factors import as_posterior
-from consilience.models.maps import last_layer
+from consilience.models.maps import feature_map, last_layer
 from consilience.parties import Received
 from consilience.pooling.derivatives import pack
 from consilience.pooling.spectrum import Spectrum
-from consilience.pooling.sums import Sums, decompress, square_matrix, whole_gram
+from consilience.pooling.sums import Sums, decompress, square_matrix, summarise, whole_gram
 from consilience.posterior import Dense, Natural, natural
 from consilience.task import Task
 from consilience.tree import Params
 
+SINGULAR = 1e-10  # of a Gram matrix's largest eigenvalue, below which rows say nothing
 NOT_PLAIN = (
     "Effects are those of a linear model on the columns themselves: use the model 'linear' without a feature map."
 )
@@ -110,8 +111,12 @@ def _from_spectrum(fit: Spectrum, layer: Params) -> Dense:
     one = (change.T @ whole @ change)[size + 1 - width :, size + 1 - width :]
     weight, bias = fit.linear()
     means = torch.cat([bias.unsqueeze(1), weight], 1)[:, size + 1 - width :]
-    matrix = torch.block_diag(*(one / noise for noise in fit.noise))
-    return _in_order(means, matrix, layer)
+    matrix = torch.block_diag(*(one / rest for rest in fit.rest))
+    weights = _in_order(means, matrix, layer)
+    if len(fit.rest) > 1:
+        return weights
+    known = torch.block_diag(weights.precision, (fit.freedom / 2).clamp(max=1e12).reshape(1, 1))
+    return Dense(torch.cat([weights.mean, fit.rest.log()]), known)
 
 
 def _places(layer: Params) -> Tensor:
@@ -130,12 +135,11 @@ def _in_order(means: Tensor, matrix: Tensor, layer: Params) -> Dense:
     return Dense(mean, precision)
 
 
-def from_replies(task: Task, pooled: Dense, state: Any, replies: Sequence[Received]) -> list[Natural] | None:
+def from_replies(task: Task, state: Any, replies: Sequence[Received]) -> list[Natural] | None:
     """Read the sites' likelihoods off what they sent.
 
     Args:
         task: The statistical problem.
-        pooled: The Gaussian of all sites together.
         state: The state after the last round, which may hold the sites' own fits.
         replies: The replies of that round.
 
@@ -151,8 +155,7 @@ def from_replies(task: Task, pooled: Dense, state: Any, replies: Sequence[Receiv
         prior = task.prior.dense(layer)
         return [_without(payload, prior) for payload in payloads]
     if payloads and all(isinstance(payload, Sums) for payload in payloads) and len(payloads[0].square):
-        precision = math.exp(-_log_noise(task, pooled, payloads))
-        return [_from_sums(payload, layer, precision) for payload in payloads]
+        return [_from_sums(task, payload, layer) for payload in payloads]
     return None
 
 
@@ -184,25 +187,6 @@ def _without(posterior: Dense, prior: Dense) -> Natural:
     return Natural(whole.linear[:count] - start.linear, whole.precision[:count, :count] - start.precision)
 
 
-def _log_noise(task: Task, pooled: Dense, payloads: Sequence[Sums]) -> float:
-    """The log-variance of an observation: known, learned with the weights, or what the pooled line leaves."""
-    assert isinstance(task.likelihood, GaussianNoise)
-    layer = layer_of(task)
-    count = sum(leaf.numel() for leaf in layer.values())
-    if LOG_NOISE in task.like and len(pooled.mean) > count:
-        return float(pooled.mean[-1])
-    if task.likelihood.noise:
-        return math.log(task.likelihood.noise)
-    weights = pooled.mean[:count][_places(layer)]
-    left = 0.0
-    rows = 0.0
-    for sums in payloads:
-        gram, cross = _gram(sums, weights.shape[1])
-        left += float(sums.square.sum() - 2 * (weights * cross).sum() + ((weights @ gram) * weights).sum())
-        rows += float(sums.counts.sum()) * len(weights)
-    return math.log(max(left / max(rows - 1, 1.0), 1e-300))
-
-
 def _gram(sums: Sums, width: int) -> tuple[Tensor, Tensor]:
     """Σ φφᵀ [K, K] and Σ y φᵀ [C, K]."""
     wide = decompress(sums)
@@ -211,11 +195,27 @@ def _gram(sums: Sums, width: int) -> tuple[Tensor, Tensor]:
     return gram, wide.cross.double()[:, skip:]
 
 
-def _from_sums(sums: Sums, layer: Params, precision: float) -> Natural:
+def _from_sums(task: Task, sums: Sums, layer: Params) -> Natural:
+    """Least squares at the site, with its own noise unless that is known."""
+    assert isinstance(task.likelihood, GaussianNoise)
     places = _places(layer)
     gram, cross = _gram(sums, places.shape[1])
+    precision = 1 / (task.likelihood.noise or _noise(sums, gram, cross))
     dense = _in_order(cross * precision, torch.block_diag(*([gram * precision] * len(cross))), layer)
     return Natural(dense.mean, dense.precision)
+
+
+def _noise(sums: Sums, gram: Tensor, cross: Tensor) -> float:
+    """σ̂² of least squares: the squares that are left over n − p; infinite where nothing is left."""
+    values, vectors = torch.linalg.eigh(gram)
+    rounding = 10 * len(gram) * torch.finfo(sums.gram.dtype).eps
+    kept = values > max(SINGULAR, rounding) * values[-1]
+    along = cross @ vectors[:, kept]
+    left = float(sums.square.sum() - (along**2 / values[kept]).sum())
+    freedom = float(sums.counts.sum() - kept.sum()) * len(cross)
+    if freedom < 1:
+        return math.inf
+    return max(left, 1e-12 * float(sums.square.sum()), 1e-300) / freedom
 
 
 def _from_fit(fit: OwnFit, layer: Params) -> Natural:
@@ -226,12 +226,11 @@ def _from_fit(fit: OwnFit, layer: Params) -> Natural:
     return Natural(dense.mean, dense.precision)
 
 
-def from_rows(task: Task, pooled: Dense, parts: Sequence[Data]) -> list[Natural] | None:
+def from_rows(task: Task, parts: Sequence[Data]) -> list[Natural] | None:
     """Find the sites' likelihoods from their rows, as quadratics about their own maxima: for numbers, least squares.
 
     Args:
         task: The statistical problem.
-        pooled: The Gaussian of all sites together.
         parts: Every site's training rows.
 
     Returns:
@@ -241,34 +240,8 @@ def from_rows(task: Task, pooled: Dense, parts: Sequence[Data]) -> list[Natural]
     count = sum(leaf.numel() for leaf in layer.values())
     if count > MOST:
         return None
+    parts = [Data(*(leaf.cpu() for leaf in part)) for part in parts]
     if fits_alone(task):
-        return [_from_fit(fit_alone(task, Data(*(leaf.cpu() for leaf in part))), layer) for part in parts]
-    centre = pooled.mean[:count]
-    others = {name: leaf.double() for name, leaf in task.likelihood.extra().items()}
-    if LOG_NOISE in others:
-        others[LOG_NOISE] = torch.full_like(others[LOG_NOISE], _row_noise(task, pooled, parts))
-    naturals = []
-    for part in parts:
-        rows = Data(part.x.double().cpu(), part.y.cpu(), part.w.double().cpu())
-        if rows.y.is_floating_point():
-            rows = rows._replace(y=rows.y.double())
-
-        def loss(vector: Tensor, rows: Data = rows) -> Tensor:
-            params = {**tree.unravel(vector, layer), **others}
-            return (task.likelihood.nll(task.outputs(params, rows.x), rows.y, params) * rows.w).sum()
-
-        hessian: Tensor = torch.func.jacrev(torch.func.grad(loss))(centre)  # forward mode is not safe in threads
-        gradient: Tensor = torch.func.grad(loss)(centre)
-        naturals.append(Natural(hessian @ centre - gradient, hessian))
-    return naturals
-
-
-def _row_noise(task: Task, pooled: Dense, parts: Sequence[Data]) -> float:
-    """The log-variance of an observation: learned with the weights, or what the pooled line leaves."""
-    layer = layer_of(task)
-    count = sum(leaf.numel() for leaf in layer.values())
-    if len(pooled.mean) > count:
-        return float(pooled.mean[-1])
-    params = tree.unravel(pooled.mean[:count], layer)
-    left = torch.cat([(task.outputs(params, p.x.double()).flatten() - p.y.double().flatten()) for p in parts])
-    return math.log(max(float((left**2).mean()), 1e-300))
+        return [_from_fit(fit_alone(task, part), layer) for part in parts]
+    features = feature_map(task.model)
+    return [_from_sums(task, summarise(features, part, None), layer) for part in parts]

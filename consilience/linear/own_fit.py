@@ -72,6 +72,23 @@ def fits_alone(task: Task) -> bool:
     return not isinstance(task.likelihood, GaussianNoise) and is_on_columns(task.model) and count <= MOST
 
 
+def tell_first(task: Task, data: Data, own: bool) -> Any:
+    """Say what a site says in a first round.
+
+    Args:
+        task: A task whose model ends in a linear layer.
+        data: The site's rows.
+        own: Whether to say its own fit as well, where it has one.
+
+    Returns:
+        Sums, with the fit or without.
+    """
+    sums = first_sums(task, data)
+    if own and fits_alone(task):
+        return Told(sums, fit_alone(task, data))
+    return sums
+
+
 def summands_of(send: Any) -> Any:
     """Take what is added up out of a reply.
 

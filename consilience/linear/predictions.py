@@ -12,9 +12,9 @@ from consilience.likelihood import LOG_NOISE, GaussianNoise
 from consilience.linear.problem import layer_of
 from consilience.models.maps import feature_map
 from consilience.models.remembered import remember
-from consilience.pooling.sums import CHUNK, in_parts
+from consilience.pooling.sums import in_parts
 from consilience.posterior import Dense, Posterior, Samples, centre, draw, members
-from consilience.predictive import Distribution, Normal, Predictive
+from consilience.predictive import Distribution, Normal, Predictive, student_variance
 from consilience.task import Task
 from consilience.tree import Params
 
@@ -66,7 +66,7 @@ def predict_numbers(task: Task, posterior: Dense) -> Predictive:
         posterior: Of its weights, and of the log-noise where it is learned.
 
     Returns:
-        N(φᵀm, φᵀSφ), and the noise.
+        N(φᵀm, φᵀSφ), and the noise; where that is learned, with the variance of Student's t.
     """
     assert isinstance(task.likelihood, GaussianNoise)
     layer = layer_of(task)
@@ -75,10 +75,11 @@ def predict_numbers(task: Task, posterior: Dense) -> Predictive:
     params = tree.unravel(posterior.mean[:count], layer)
     features = feature_map(task.model)
     learned = {LOG_NOISE: posterior.mean[count:]}
+    widening = student_variance(freedom_of(posterior, count))
 
     @torch.no_grad()
     def predict(x: Tensor) -> Distribution:
-        whole: Distribution = tree.concatenate(outcome(part) for part in x.split(CHUNK))
+        whole: Distribution = tree.concatenate(outcome(part) for part in in_parts(x))
         return whole
 
     def outcome(x: Tensor) -> Distribution:
@@ -88,10 +89,25 @@ def predict_numbers(task: Task, posterior: Dense) -> Predictive:
         latent = torch.einsum("nmp,pq,nmq->nm", rows, var, rows).clamp(min=0)
         p = task.likelihood.outcome(means.unsqueeze(0), [learned])
         assert isinstance(p, Normal)
-        noisy = Normal(p.mean, p.var + latent.reshape(p.mean.shape), p.noise)
+        noisy = Normal(p.mean, widening * (p.var + latent.reshape(p.mean.shape)), widening * p.noise)
         return Normal(*(leaf.to(x.dtype) for leaf in noisy))
 
     return predict
+
+
+def freedom_of(posterior: Dense, count: int) -> Tensor:
+    """Find the degrees of freedom behind a learned noise.
+
+    Args:
+        posterior: Of the weights, and of the log-noise where it is learned.
+        count: How many weights there are.
+
+    Returns:
+        ν, twice the precision of the log-noise; infinite where the noise is known.
+    """
+    if len(posterior.mean) == count:
+        return torch.tensor(torch.inf, dtype=torch.float64)
+    return 2 * posterior.precision[-1, -1].double()
 
 
 def jacobian(phi: Tensor, layer: Params) -> Tensor:

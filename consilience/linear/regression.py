@@ -30,6 +30,9 @@ class Line(NamedTuple):
 def regress(totals: Sums, prior: Quadratic, log_noise: Tensor | Quadratic) -> Line:
     """Find the mode of a linear regression, which takes the sums of the first round and nothing else.
 
+    A learned noise is where its own posterior is largest, the weights averaged over: under flat priors the squares that
+    are left over n − p.
+
     Args:
         totals: The sums of all rows.
         prior: The prior over B.
@@ -69,7 +72,7 @@ def line_hessian(line: Line, totals: Sums, prior: Quadratic, noise_prior: Quadra
 
 
 class _Regression:
-    """U of a linear regression as a function of its log-noise, with the weights at their best."""
+    """U of a linear regression as a function of its log-noise, with the weights at their best or averaged over."""
 
     def __init__(self, totals: Sums, prior: Quadratic) -> None:
         width = prior.mean.shape[1]
@@ -78,6 +81,7 @@ class _Regression:
         self.cross = totals.cross[:, totals.features - width :]
         self.square = totals.square.sum()
         self.numbers = totals.counts.sum() * len(self.cross)
+        self.spectra = torch.stack([_spectrum(self.gram, row) for row in prior.precision])
 
     def weights(self, log_noise: Tensor) -> Tensor:
         """B at its best: (G + σ²Λ)⁻¹(Σ y φ + σ²Λm) for every target."""
@@ -92,10 +96,23 @@ class _Regression:
         explained: Tensor = (2 * weights * self.cross - weights @ self.gram * weights).sum()
         return (self.square - explained).clamp(min=0)
 
+    def used(self, log_noise: Tensor) -> Tensor:
+        """How many numbers the weights took up: tr (G + σ²Λ)⁻¹G, their rank where the prior is flat."""
+        used: Tensor = (self.spectra / (self.spectra + log_noise.exp())).sum()
+        return used
+
     def slope(self, log_noise: Tensor, prior: Quadratic) -> Tensor:
-        """dU/d log σ²."""
+        """d/d log σ² of −log p(σ² | D), the weights averaged over."""
         fit: Tensor = torch.exp(-log_noise) * self.residual(self.weights(log_noise))
-        return 0.5 * (self.numbers - fit) + prior.gradient(log_noise).sum()
+        return 0.5 * (self.numbers - self.used(log_noise) - fit) + prior.gradient(log_noise).sum()
+
+
+def _spectrum(gram: Tensor, precision: Tensor) -> Tensor:
+    """The eigenvalues of Λ^−½ G Λ^−½ [K]; those that rounding made of nothing are 0."""
+    least = 1e-12 * gram.diagonal().mean().clamp(min=1e-300)
+    root = precision.clamp(min=least).rsqrt()
+    values = torch.linalg.eigvalsh(root * gram * root.unsqueeze(1))
+    return torch.where(values > 1e-12 * values[-1], values, 0.0)
 
 
 def _last_root(f: Callable[[Tensor], Tensor]) -> Tensor:

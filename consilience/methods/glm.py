@@ -16,13 +16,12 @@ from consilience.linear.own_fit import (
     Told,
     alone_of,
     doubt_told,
-    fit_alone,
-    fits_alone,
     summands_of,
+    tell_first,
     without_own,
 )
-from consilience.linear.posteriors import class_posterior, differentiate_at, first_sums, number_posterior
-from consilience.linear.predictions import predict_on_features
+from consilience.linear.posteriors import class_posterior, differentiate_at, number_posterior
+from consilience.linear.predictions import predict_numbers, predict_on_features
 from consilience.linear.private import (
     PRIVATE_ROUNDS,
     Last,
@@ -50,7 +49,7 @@ from consilience.pooling.derivatives import (
 from consilience.pooling.noisy_derivatives import NoisyDerivatives
 from consilience.pooling.summands import Summation, Total
 from consilience.pooling.sums import Sums, add, check_memory
-from consilience.posterior import Point, Posterior, centre
+from consilience.posterior import Dense, Point, Posterior, centre
 from consilience.predictive import Predictive
 from consilience.privacy.entropy import Source
 from consilience.privacy.mechanisms import Privacy, Released
@@ -138,10 +137,7 @@ class GLM(Method):
         if self.privacy is not None:
             return release_derivatives(task, self.privacy, message, data)
         if isinstance(client.memory, tuple):
-            sums = first_sums(task, data)
-            if self.compare and fits_alone(task):
-                return Reply(Told(sums, fit_alone(task, data)), data.size, keep=data.size)  # 1
-            return Reply(sums, data.size, keep=data.size)  # 1
+            return Reply(tell_first(task, data, self.compare), data.size, keep=data.size)  # 1
         if not isinstance(message, Point):
             return Reply(NOTHING, data.size, client.memory)
         sent = differentiate_at(task, data, pack(message.params), self.has_hessian(task))  # 4
@@ -192,6 +188,8 @@ class GLM(Method):
         return super().fold(sums)
 
     def predictive(self, task: Task, state: GLMState) -> Predictive:
+        if isinstance(task.likelihood, GaussianNoise) and isinstance(state.posterior, Dense):
+            return predict_numbers(task, state.posterior)
         if classes_of(task) is None or self.average or self.privacy is not None:
             return predict_on_features(task, state.posterior)
         return predict_on_features(task, centre(state.posterior, task.like))

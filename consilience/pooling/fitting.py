@@ -140,7 +140,7 @@ def as_point(layer: tuple[Tensor, Tensor], fit: Any, like: Params) -> Point:
     params = dict(like)
     for name, value in like.items():
         if name == LOG_NOISE:
-            params[name] = fit.noise.log().mean().reshape(1).to(value)
+            params[name] = fit.rest.log().mean().reshape(1).to(value)
         elif name.endswith("weight"):
             params[name] = layer[0].to(value)
         elif name.endswith("bias"):

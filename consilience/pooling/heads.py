@@ -21,7 +21,7 @@ from torch.nn.functional import log_softmax
 from consilience.key import Key
 from consilience.pooling.spectrum import Spectrum, least_squares
 from consilience.pooling.sums import FLAT, Moments, Sums, in_parts, moments, square_matrix, targets
-from consilience.predictive import Categorical, Distribution, Normal
+from consilience.predictive import Categorical, Distribution, Normal, student_variance
 
 DRAWS = 64  # of latent functions, behind a probability
 PROBIT = math.pi / 8  # of a variance, by which a logit is shrunk (MacKay 1992)
@@ -308,9 +308,13 @@ def _standardise_gram(gram: Tensor, m: Moments) -> Tensor:
 
 
 def _normal(fit: Spectrum, means: Tensor, variances: Tensor) -> Normal:
-    """Numbers with the function's variance and the noise; one target has no dimension of its own."""
-    var = fit.noise * variances
-    noise = fit.noise.expand_as(var)
+    """Numbers with the function's variance and the noise; one target has no dimension of its own.
+
+    The noise is estimated, so that the prediction is Student's t, and the Normal has its variance.
+    """
+    rest = fit.rest * student_variance(fit.freedom)
+    var = rest * variances
+    noise = rest.expand_as(var)
     if means.shape[1] == 1:
         return Normal(means[:, 0], var[:, 0], noise[:, 0])
     return Normal(means, var, noise)

@@ -67,8 +67,26 @@ class Spectrum(NamedTuple):
         return weight, bias - weight @ self.mean
 
     @property
+    def freedom(self) -> Tensor:
+        """Degrees of freedom that n rows leave for the noise: n − 1 − Σ g/(g + λ), n − p where λ is 0 (MacKay 1992).
+
+        Infinite where no λ was chosen: then the noise came with the sums.
+        """
+        used = (self.values / self.shrunk.clamp(min=1e-300)).sum(-1)
+        left = (self.size - 1 - used).clamp(min=1)
+        return torch.where(self.share > 0, left, torch.inf)
+
+    @property
+    def rest(self) -> Tensor:
+        """σ² of every output [C] by the squares that the fit leaves, over their degrees of freedom."""
+        weights = self.coefficients / self.shrunk
+        squares = self.residual - self.share * self.size * (weights**2).sum(-1)
+        scale = self.spread.clamp(min=1e-300)
+        return torch.where(self.share > 0, squares.clamp(min=1e-12 * scale) / self.freedom, self.noise)
+
+    @property
     def noise(self) -> Tensor:
-        """σ² of every output [C]."""
+        """σ² of every output [C] by the marginal likelihood, where λ is as likely as can be."""
         return self.residual.clamp(min=1e-12) / (self.size - 1).clamp(min=1)
 
     @property

@@ -12,7 +12,7 @@ from consilience.effects.likelihoods import from_replies, from_rows, gaussian_of
 from consilience.effects.terms import design_of
 from consilience.errors import InputError, refuse_damage
 from consilience.parties import Received
-from consilience.posterior import Dense, Natural
+from consilience.posterior import Natural
 from consilience.task import Task
 
 MOST = 200  # effects that a report holds
@@ -46,7 +46,7 @@ def run_effects(
     """
     pooled = gaussian_of(task, state)
     design = design_of(sites, reference)
-    by_site = _likelihoods(task, pooled, sites, state, replies)
+    by_site = _likelihoods(task, sites, state, replies)
     if by_site or not kept:
         newcomer = newcomer_of(task, state)
         information = None
@@ -62,16 +62,14 @@ def run_effects(
         return from_json(kept).at(level)
 
 
-def _likelihoods(
-    task: Task, pooled: Dense, sites: Sites, state: Any, replies: Sequence[Received]
-) -> dict[str, Natural]:
+def _likelihoods(task: Task, sites: Sites, state: Any, replies: Sequence[Received]) -> dict[str, Natural]:
     """What each site says alone, by its name; nothing where that is not known, or a row is at several sites."""
-    found = from_replies(task, pooled, state, replies)
+    found = from_replies(task, state, replies)
     if found is not None:
         return {sites.names[reply.client]: own for reply, own in zip(replies, found, strict=True)}
     if not sites.train or len(sites.train) < 2:
         return {}
-    return dict(zip(sites.names, from_rows(task, pooled, sites.train) or (), strict=False))
+    return dict(zip(sites.names, from_rows(task, sites.train) or (), strict=False))
 
 
 def effects_report(task: Task, sites: Sites, state: Any, replies: Sequence[Received]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def pooled_effects(
     task = agreement.build_task()
     try:
         pooled = gaussian_of(task, state)
-        found = from_replies(task, pooled, state, replies) or ()
+        found = from_replies(task, state, replies) or ()
         if len(found) < FEWEST:
             found = ()
         by_site = dict(zip(names, found, strict=False))

@@ -16,7 +16,6 @@ from consilience.effects.effects import Effects, contrasts_of, site_estimates
 from consilience.effects.heterogeneity import Heterogeneity, combine
 from consilience.effects.likelihoods import from_rows
 from consilience.effects.terms import design_of
-from consilience.posterior import Dense
 from consilience.prior import Flat, Isotropic
 from consilience.report.forest import effects_pictures
 
@@ -117,8 +116,7 @@ def difference(parts: list[Data]) -> Heterogeneity:
     task = task_of("logit", 1, Flat())
     sites = sites_of(parts, "logit", ("x",))
     labels, rows = contrasts_of(task, design_of(sites), "logit")
-    nothing = Dense(torch.zeros(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64))
-    own = [site_estimates(labels, rows, torch.zeros(2), one)[1] for one in from_rows(task, nothing, parts) or ()]
+    own = [site_estimates(labels, rows, torch.zeros(2), one)[1] for one in from_rows(task, parts) or ()]
     found = combine([one.estimate for one in own], [one.error for one in own])
     assert found is not None
     return found

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import statsmodels.api as sm
+from scipy.stats import t
 from studies import NAMES, rows, study, table
 from typer.testing import CliRunner
 
@@ -122,6 +123,8 @@ def test_levels_of_intervals_change_with_the_report_alone(tmp_path: Path) -> Non
     half: Effects = model_effects(read_model(path), files.account, 0.5)
     whole = model_effects(read_model(path), files.account)
     row, wide = half.rows[1], whole.rows[1]
-    assert wide.high - wide.low == pytest.approx((row.high - row.low) * 1.959964 / 0.6744898)
+    freedom = whole.freedom
+    assert freedom is not None
+    assert wide.high - wide.low == pytest.approx((row.high - row.low) * t.ppf(0.975, freedom) / t.ppf(0.75, freedom))
     assert dataclasses.asdict(half)["level"] == 0.5
     assert row.newcomer_low is not None and wide.newcomer_low is not None and row.newcomer_low > wide.newcomer_low

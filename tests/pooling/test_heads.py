@@ -134,7 +134,9 @@ def test_ridge_is_bayesian_ridge() -> None:
     mean, deviation = oracle.predict(((new.x - data.x.mean(0)) / data.x.std(0, correction=0)).numpy(), return_std=True)
     assert close(p.mean, torch.as_tensor(mean) + data.y.mean(), 1e-5)
     intercept = float(fit.noise) / N
-    assert close(p.var + p.noise, torch.as_tensor(deviation**2) + intercept, 1e-5)
+    assert float(fit.rest) == pytest.approx(float(fit.noise), rel=1e-4)  # where the marginal likelihood is largest
+    widening = float(fit.freedom / (fit.freedom - 2))  # the variance of Student's t
+    assert close((p.var + p.noise) / widening, torch.as_tensor(deviation**2) + intercept, 1e-4)
 
 
 def test_near_the_base_rate_a_floor_makes_outputs_probabilities() -> None:
@@ -189,7 +191,12 @@ def test_rows_left_out_of_a_regression(share: float) -> None:
     z = torch.cat([torch.ones(N, 1, dtype=torch.float64), scaled(data)], 1)
     penalty = share * N * torch.diag(torch.tensor([0.0] + [1.0] * D, dtype=torch.float64))
     p = heads.Ridge().left_out(heads.Ridge().prepare(total(data, None)), data.x, data.y, [share])[0]
-    noise = fitting.fit(heads.Ridge(), total(data, None), share).noise
+    whole = fitting.fit(heads.Ridge(), total(data, None), share)
+    hat = z @ torch.linalg.inv(z.T @ z + penalty) @ z.T
+    freedom = N - hat.trace()
+    noise = ((data.y - hat @ data.y) ** 2).sum() / freedom
+    assert float(whole.rest) == pytest.approx(float(noise), rel=1e-8)
+    noise = noise * freedom / (freedom - 2)
     for i in (0, 17, 59):
         others = torch.arange(N) != i
         inverse = torch.linalg.inv(z[others].T @ z[others] + penalty)
