@@ -40,6 +40,7 @@ class Plan:
         bounds: Whether to add the rows every table should have.
         participation: Who replies in a round, for every row that is not a bound.
         device: Where sites and server compute.
+        usual: Settings that are usual for a method on the network that was chosen, by its name.
     """
 
     words: tuple[str | Method, ...]
@@ -53,6 +54,7 @@ class Plan:
     bounds: bool = True
     participation: Participation = Participation()
     device: str = "cpu"
+    usual: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     def choose_network(self, model: str | None, features: str | None) -> Plan:
         """Choose the feature map and the network on it for all rows, where nobody named them.
@@ -68,7 +70,9 @@ class Plan:
             InputError: A row, a setting or a preset is unknown, or two rows are the same.
         """
         methods = [row.method for rows in self.check().values() for row in rows]
-        return dataclasses.replace(self, recipe=self.recipe.choose_network(model, features, methods))
+        recipe = self.recipe.choose_network(model, features, methods)
+        usual = {name(method): recipe.usual_settings(method, self.common) for method in methods if method.on_linear}
+        return dataclasses.replace(self, recipe=recipe, usual=usual)
 
     def protect(self, settings: Sequence[str]) -> Plan:
         """Ask for differential privacy of every row that is not a bound.
@@ -89,7 +93,7 @@ class Plan:
                 if not r.method.bound:
                     check_private(r.method)
         recipe = self.recipe.protect(settings)
-        return dataclasses.replace(self, recipe=recipe, common=(*self.common, *recipe.settings))
+        return dataclasses.replace(self, recipe=recipe, common=(*self.common, *recipe.settings), usual={})
 
     def rows(self, split: str | None) -> list[Row]:
         """Build the rows with their settings.
@@ -123,7 +127,11 @@ class Plan:
     def _row(self, word: str | Method, tuned: Mapping[str, Any], common: Mapping[str, str]) -> Row:
         if isinstance(word, Method):
             return method_row(word, self.rounds)
-        return row(word, tuned.get(parse_word(word)[0]), common, self.rounds)
+        kind, brackets = parse_word(word)
+        usual = assignments(self.usual.get(kind, ()))
+        if any(path.startswith(("inference", "privacy")) for path in brackets):
+            usual = {}
+        return row(word, {**usual, **tuned.get(kind, {})}, common, self.rounds)
 
     def _bounds(self, rows: Sequence[Row], tuned: Mapping[str, Any], common: Mapping[str, str]) -> dict[str, Row]:
         """The bounds of the row that they follow, as in a run of it; none where all rows are bounds."""

@@ -65,7 +65,7 @@ def choose(
     elif not recipe.method:
         recipe = recipe.choose_network(model, features, ()).choose_method(bool(private), one_round)
     else:
-        recipe = recipe.choose_network(model, features, [recipe.build_method()])
+        recipe = recipe.choose_network(model, features, [recipe.build_method()], bool(private))
     if private:
         check_private(recipe.build_method())
         recipe = recipe.protect(private)

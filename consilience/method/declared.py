@@ -33,6 +33,8 @@ class Declared:
         sums: The model is made of a sum over the clients, so that two models less one another show who is in one alone.
         multiplies: Densities or predictions are multiplied, so that the errors of overconfident clients multiply too.
         heads: It learns one linear layer on a fixed feature map.
+        network: The network that is usual for it; a perceptron if empty.
+        on_linear: Settings that are usual on a linear model of few weights without a learned noise, `field=value` each.
         own_prior: It weighs a prior of its own, whatever the task's is.
         explains: Of a table it learns the effects of the columns themselves, unless features are asked for.
         sends_inference: All it sends is what its inference returns, and how many rows there are: a private inference
@@ -62,6 +64,8 @@ class Declared:
     sums: ClassVar[bool] = False
     multiplies: ClassVar[bool] = False
     heads: ClassVar[bool] = False
+    network: ClassVar[str] = ""
+    on_linear: ClassVar[tuple[str, ...]] = ()
     own_prior: ClassVar[bool] = False
     explains: ClassVar[bool] = False
     sends_inference: ClassVar[bool] = False

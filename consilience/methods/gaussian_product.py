@@ -47,6 +47,8 @@ class GaussianProduct(Method):
     tasks: ClassVar[tuple[str, ...]] = ("classification", "regression", "counts", "survival")
     carries: ClassVar[tuple[type, ...]] = (Released,)
     private: ClassVar[bool] = True
+    network: ClassVar[str] = "linear"
+    on_linear: ClassVar[tuple[str, ...]] = ("inference.mode=Newton", "inference.dense=True")
 
     inference: Inference = Laplace()
     cap: float = added(0.0)

@@ -91,6 +91,7 @@ class Hierarchical(Method):
     sends: ClassVar[str] = "a Gaussian over its weights without the prior: a whole precision matrix"
     usual_rounds: ClassVar[int] = 1
     heads: ClassVar[bool] = True
+    explains: ClassVar[bool] = True
     carries: ClassVar[tuple[type, ...]] = (Sums, Hierarchy)
 
     mode: Inference = Newton()

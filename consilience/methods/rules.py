@@ -16,6 +16,7 @@ from consilience.models.maps import usual_features
 KINDS = ("classes", "numbers", "counts", "survival")
 PLACES = ("run", "estimator", "study")
 NETWORKS = ("none", "linear", "other")
+MOST_WEIGHTS = 2000  # of a linear model whose whole precision matrix is sent
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,39 @@ def usual_map(methods: Iterable[Method | type[Method]], shape: int | Sequence[in
     if isinstance(shape, int) and all(method.explains for method in heads):
         return "identity"
     return usual_features(shape)
+
+
+def usual_network(methods: Iterable[Method | type[Method]]) -> str | None:
+    """Choose the network for methods, where nobody names one or features.
+
+    Args:
+        methods: What is to run, all with the same network.
+
+    Returns:
+        The first that a method declares; None where a perceptron suits them all.
+    """
+    return next((method.network for method in methods if method.network), None)
+
+
+def usual_settings(
+    method: Method | type[Method], kind: str, weights: int, chosen: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """List the settings that are usual for a method on a linear model of the rows.
+
+    Args:
+        method: The method.
+        kind: What is predicted: classification, regression, counts or survival; numbers have a learned noise.
+        weights: How many the linear model has.
+        chosen: Settings that somebody chose; one of how sites infer, or of privacy, leaves no room for usual ones.
+
+    Returns:
+        `field=value` each.
+    """
+    if kind == "regression" or weights > MOST_WEIGHTS:
+        return ()
+    if any(text.startswith(("inference", "privacy")) for text in chosen):
+        return ()
+    return method.on_linear
 
 
 class Advice(NamedTuple):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from consilience.guarantees.kinds import KINDS
 from consilience.guarantees.sets import Guarantee, prediction_intervals, prediction_sets
 from consilience.method import Method, name
 from consilience.methods import method as method_from_name
-from consilience.methods.rules import advise, usual_map
+from consilience.methods.rules import advise, usual_map, usual_network, usual_settings
 from consilience.models.maps import on_features, width_of
 from consilience.models.mlp import linear, mlp
 from consilience.predictive import Categorical, Distribution, Normal, check_finite
@@ -35,12 +36,19 @@ from consilience.summaries.situation import situation_of
 from consilience.task import Task, classification, regression
 
 HIDDEN = (100, 100)  # widths of a network's hidden layers
+NO_GROUPS = (
+    "fit was given no groups, so all rows are at one site: pass groups=site. GridSearchCV and cross_val_score hand "
+    "them on only after sklearn.set_config(enable_metadata_routing=True)."
+)
 Array = np.ndarray[Any, Any]
 LEVELS = (0.8, 0.9, 0.95, 0.99)  # of prediction sets, whose thresholds are found when fitting
 
 
 class _Federated(BaseEstimator):
     """What the classifier and the regressor share: settings, and how arrays become sites."""
+
+    # What scikit-learn's searches hand on to `fit`, once metadata routing is enabled.
+    __metadata_request__fit: ClassVar[dict[str, bool]] = {"groups": True}
 
     result_: Result
     guarantees_: dict[tuple[float, str | None], Guarantee | str]
@@ -73,7 +81,9 @@ class _Federated(BaseEstimator):
     def _fit(self, x: Array, y: Array, groups: Any, classes: int) -> Result:
         """Every row trains at its site, but for those the server asks for; scikit-learn's users hold out their own."""
         site = np.zeros(len(x), dtype=int)
-        if groups is not None:
+        if groups is None:
+            warnings.warn(NO_GROUPS, stacklevel=3)
+        else:
             site = column_or_1d(groups)
             if site.dtype.kind == "f" and np.isnan(site).any():
                 raise InputError(f"groups is missing in {int(np.isnan(site).sum())} rows: give every row its site.")
@@ -86,6 +96,7 @@ class _Federated(BaseEstimator):
         sites = data.split(natural(), **roles, seed=seed)
         method = self._method(sites)
         task = self._task(sites, method)
+        method = self._as_usual(method, task, sites)
         result = run(method, task, sites, rounds=self.rounds, seed=seed, engine=self.engine, scored=False)
         self.guarantees_ = {}
         if self.conformal:
@@ -113,6 +124,14 @@ class _Federated(BaseEstimator):
             raise InputError(f"{name(method)} has a model for each site and none for all: choose a method that pools.")
         return method
 
+    def _as_usual(self, method: Method, task: Task, sites: Sites) -> Method:
+        """A method that was named, with the settings that are usual for it on a linear model of the columns."""
+        layers = [layer for layer in task.model.modules() if not isinstance(layer, nn.Sequential | nn.Flatten)]
+        if not isinstance(self.method, str) or [type(layer) for layer in layers] != [nn.Linear]:
+            return method
+        weights = sum(weight.numel() for weight in task.like.values())
+        return configure(method, usual_settings(method, sites.kind, weights))
+
     def _advised(self, sites: Sites) -> Method:
         """What the rules advise for these rows and the network that was chosen, if one was."""
         network = "other"
@@ -130,7 +149,8 @@ class _Federated(BaseEstimator):
     def _network(self, sites: Sites, method: Method) -> nn.Module:
         """The network that was asked for, on the features that were, or on those that the method needs."""
         features = self.features
-        if features is None and self.model is None and method.heads:
+        columns_alone = self.hidden is not None and not len(self.hidden)
+        if features is None and self.model is None and method.heads and not columns_alone:
             features = usual_map([method], sites.shape)
         if isinstance(features, str):
             features = features_from(features, sites)
@@ -139,7 +159,12 @@ class _Federated(BaseEstimator):
             return on_features(features, head)
         if self.model is not None:
             return self.model
-        return mlp(sites.features, sites.classes, hidden=self.hidden or HIDDEN)
+        hidden = self.hidden
+        if hidden is None and usual_network([method]) == "linear":
+            hidden = ()
+        if hidden is None:
+            hidden = HIDDEN
+        return mlp(sites.features, sites.classes, hidden=hidden)
 
     def _predictive(self, x: Any) -> Distribution:
         check_is_fitted(self)

@@ -20,7 +20,7 @@ from consilience.formats.settings import configure
 from consilience.formats.typed import restore_fields
 from consilience.method import Method
 from consilience.methods import method
-from consilience.methods.rules import Advice, advise, usual_map
+from consilience.methods.rules import Advice, advise, usual_map, usual_network, usual_settings
 from consilience.models import model
 from consilience.models.maps import bound_features
 from consilience.prior import Isotropic
@@ -186,7 +186,9 @@ class Recipe:
         """This recipe with a method that was advised."""
         return dataclasses.replace(self, method=advice.method, settings=(*advice.settings, *self.settings))
 
-    def choose_network(self, model: str | None, features: str | None, methods: Iterable[Method]) -> Recipe:
+    def choose_network(
+        self, model: str | None, features: str | None, methods: Iterable[Method], private: bool = False
+    ) -> Recipe:
         """Choose the feature map and the network on it, where nobody named them.
 
         Args:
@@ -194,9 +196,10 @@ class Recipe:
             features: The feature map; if None and no network is named either, what is usual for the rows where a
                 method needs fixed features.
             methods: What is to run.
+            private: Whether differential privacy is asked for, whose methods say themselves how sites infer.
 
         Returns:
-            The recipe with both.
+            The recipe with both, and with the method's usual settings on them.
 
         Raises:
             InputError: A prior is asked for that none of the methods would look at.
@@ -207,11 +210,28 @@ class Recipe:
         check_prior(self.prior_var, methods)
         if model is None and features is None and any(method.heads for method in methods):
             features = usual_map(methods, self.build_sites().shape)
-        if model is None:
-            model = Recipe.model
-            if features is not None:
-                model = "linear"
-        return dataclasses.replace(self, model=model, features=features)
+        if model is None and features is None:
+            model = usual_network(methods) or Recipe.model
+        chosen = dataclasses.replace(self, model=model or "linear", features=features)
+        if not self.method or private:
+            return chosen
+        return dataclasses.replace(chosen, settings=(*chosen.usual_settings(methods[0]), *self.settings))
+
+    def usual_settings(self, method: Method, chosen: Iterable[str] = ()) -> tuple[str, ...]:
+        """List a method's usual settings on this network, on these rows: the same for runs and comparisons.
+
+        Args:
+            method: The method.
+            chosen: Settings that somebody chose, beside those of the recipe.
+
+        Returns:
+            `field=value` each; none where the network is not linear on the columns.
+        """
+        if self.model != "linear" or self.features not in (None, "identity") or not method.on_linear:
+            return ()
+        sites = self.build_sites()
+        weights = (sites.train[0].x[0].numel() + 1) * (sites.classes or 1)
+        return usual_settings(method, sites.kind, weights, (*chosen, *self.settings))
 
     def protect(self, settings: Sequence[str]) -> Recipe:
         """Ask for differential privacy.

@@ -15,7 +15,7 @@ from consilience.errors import InputError, unknown_name
 from consilience.handover.summing import masked_bytes
 from consilience.method import Method, usual_rounds
 from consilience.methods import METHODS
-from consilience.methods.rules import USUAL_STUDY, Situation, advise
+from consilience.methods.rules import Situation, advise
 from consilience.study.model import NEEDS_NAMES
 from consilience.summaries.situation import KINDS
 
@@ -76,8 +76,8 @@ def proposal(
         settings = (*advice.settings, *settings)
     elif method not in METHODS:
         raise unknown_name("method", method, METHODS)
-    elif has_modes and (method, model or Agreement.model) == (USUAL_STUDY.method, Agreement.model):
-        settings = (*USUAL_STUDY.settings, *settings)
+    elif has_modes and model in (None, Agreement.model):
+        settings = (*METHODS[method].on_linear, *settings)
     draft = Agreement(
         name,
         server,
