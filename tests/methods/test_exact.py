@@ -151,6 +151,8 @@ def test_heads_for_another_problem_and_too_many_features_are_refused() -> None:
         co.run(ExactPooling(heads.Ridge()), task, rows)
     with pytest.raises(InputError, match="GB for Gram matrices"):
         sums.check_memory(16_000, 62, True)
+    with pytest.raises(InputError, match=r"10,000 features need about 5 GB .* 330 s .* at most 8,756, or learn on"):
+        sums.check_memory(10_000, 2, False)  # which gave no answer in 100 s
     with pytest.raises(InputError, match="positive number"):
         co.run(ExactPooling(share=-1.0), task, rows)
     with pytest.raises(InputError, match="not a precision"):
