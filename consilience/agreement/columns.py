@@ -113,6 +113,20 @@ class Column:
         plausible: Mask = (values >= self.range[0]) & (values <= self.range[1])  # NaN, where there is no number, is not
         return ~self.gaps(cells) & ~plausible
 
+    def beyond(self, cells: Cells) -> Mask:
+        """Tell which cells are numbers outside the range, infinite ones among them.
+
+        Args:
+            cells: Cells of this column.
+
+        Returns:
+            [N].
+        """
+        if self.type == "category":
+            return np.zeros(len(cells), dtype=bool)
+        outside: Mask = self.strange(cells) & ~np.isnan(_extended(cells))
+        return outside
+
     def codes(self, cells: Cells) -> NDArray[np.int64]:
         """Find the levels of cells; 1 and 1.0 are one.
 
@@ -145,7 +159,8 @@ class Column:
         if self.type == "category":
             codes = torch.from_numpy(np.where(gaps, len(self.levels), self.codes(column)))
             return torch.nn.functional.one_hot(codes, len(self.levels) + 1)[:, :-1].double()
-        values = torch.from_numpy(np.where(gaps, self.filling, column.numbers()))
+        known = np.clip(_extended(column), *self.range)  # which changes a table only where it may be (`inspect`)
+        values = torch.from_numpy(np.where(gaps, self.filling, known))
         scaled = ((values - self.centre) / self.spread).unsqueeze(1)
         if not self.is_marked:
             return scaled
@@ -189,7 +204,9 @@ class Inspection(NamedTuple):
         raise InputError(first)
 
 
-def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimiter: str | None = None) -> Inspection:
+def inspect(
+    path: Path, columns: Sequence[Column], target: Target | None, delimiter: str | None = None, clip: bool = False
+) -> Inspection:
     """Read a table and hold it against the agreed columns, in whatever order they come.
 
     Args:
@@ -197,6 +214,8 @@ def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimi
         columns: The agreed columns.
         target: What is predicted; None for rows to predict.
         delimiter: What separates cells; found by looking if None.
+        clip: Whether a number outside its range counts as the range's end in place of being a problem: that a site
+            sends nothing for one row's sake would tell of that row, where privacy is promised.
 
     Returns:
         What was found.
@@ -215,7 +234,8 @@ def inspect(path: Path, columns: Sequence[Column], target: Target | None, delimi
         if column.name not in cells:
             problems.append(_absence(path, column))
             continue
-        problems += _problems(column, cells[column.name])
+        clips = clip and (target is None or not target.counts_events or column in columns)
+        problems += _problems(column, cells[column.name], clips)
         missing[column.name] = int(column.gaps(cells[column.name]).sum())
     names = {column.name for column in agreed}
     extra = tuple(name for name in cells if name not in names)
@@ -274,6 +294,23 @@ def _count_classes(target: Target | None, cells: Mapping[str, Cells]) -> dict[st
     return {label: levels[i] for i, label in enumerate(target.classes)}
 
 
+def _extended(cells: Cells) -> NDArray[np.float64]:
+    """Every cell as a number, infinite ones too; NaN where it holds none [N]."""
+    values = cells.numbers()
+    values[cells.where(lambda text: _infinity(text) < 0)] = -np.inf
+    values[cells.where(lambda text: _infinity(text) > 0)] = np.inf
+    return values
+
+
+def _infinity(text: str) -> int:
+    """The sign of an infinite number, or of one too large to be held; 0 for every other text."""
+    try:
+        value = float(text)
+    except ValueError:
+        return 0
+    return int(np.sign(value)) * bool(np.isinf(value))
+
+
 def _index(text: str, texts: Sequence[str]) -> int | None:
     """Where a text is among others, by its spelling or else as a number."""
     if text in texts:
@@ -283,7 +320,7 @@ def _index(text: str, texts: Sequence[str]) -> int | None:
     return next((i for i, other in enumerate(texts) if number(other) == value), None)
 
 
-def _problems(column: Column, cells: Cells) -> list[str]:
+def _problems(column: Column, cells: Cells, clip: bool) -> list[str]:
     """A sentence for each thing that is wrong with a column."""
     problems = []
     gaps = column.gaps(cells)
@@ -293,6 +330,8 @@ def _problems(column: Column, cells: Cells) -> list[str]:
             "the study refuses gaps: fill them in or leave those rows out."
         )
     strange = column.strange(cells)
+    if clip:
+        strange = strange & ~column.beyond(cells)
     if strange.any():
         problems.append(_strangeness(column, cells, strange))
     return problems

@@ -149,13 +149,17 @@ def check(study_file: Study_, table: Table_) -> None:
     from consilience.agreement.columns import inspect
     from consilience.agreement.members import read
     from consilience.study.proposal import consistent
+    from consilience.study.rows import is_promised
 
     study = read(study_file)
     agreement = study.agreement
     consistent(agreement)
-    inspection = inspect(table, agreement.columns, agreement.target)
+    inspection = inspect(table, agreement.columns, agreement.target, clip=is_promised(agreement))
     say_table(table)
     show_table(agreement, inspection)
+    for problem in inspect(table, agreement.columns, agreement.target).problems:
+        if problem not in inspection.problems:
+            say(f"{problem} Left as they are, they count as the end of the range, as privacy is promised.", "yellow")
     show_rehearsal(agreement)
     if inspection.problems:
         raise InputError(f"Correct what is listed above ({len(inspection.problems)}) before `site fit`.")

@@ -125,6 +125,9 @@ def _above(width: int, like: Tensor) -> Tensor:
     return torch.where(rows == columns, 1.0, math.sqrt(2)).double()
 
 
+HUGE = 1e100  # whose square is finite
+
+
 def shorten(rows: Tensor) -> Tensor:
     """Clip rows to length 1.
 
@@ -132,9 +135,10 @@ def shorten(rows: Tensor) -> Tensor:
         rows: [N, D].
 
     Returns:
-        The same, no longer than 1 in double precision.
+        The same, no longer than 1 in double precision; what is no number counts as 0, and an infinite one as a large
+        one: a row that stopped the release would be told by it.
     """
-    rows = rows.double()
+    rows = rows.double().nan_to_num(nan=0.0, posinf=HUGE, neginf=-HUGE)
     short: Tensor = rows / rows.norm(dim=1, keepdim=True).clamp(min=1)
     return short
 

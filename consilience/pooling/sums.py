@@ -404,8 +404,9 @@ def check_memory(features: int, classes: int, by_class: bool) -> None:
         remedy = f"take at most {fewer:,}, or learn on a feature map of these, such as relu:1000"
         if by_class:
             remedy += ", or take a head with one Gram matrix for all classes"
+        seconds = SECONDS * features**3
         raise InputError(
-            f"{features:,} features need about {need / 2**30:.0f} GB for Gram matrices, and {SECONDS * features**3:.0f} s of a "
+            f"{features:,} features need about {need / 2**30:.0f} GB for Gram matrices, and {seconds:.0f} s of a "
             f"processor to solve: {remedy}."
         )
 

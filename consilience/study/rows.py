@@ -63,7 +63,7 @@ def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[
     Raises:
         InputError: The table does not fit the agreement, has too few rows, or a single class.
     """
-    inspection = inspect(path, agreement.columns, agreement.target).sound()
+    inspection = inspect(path, agreement.columns, agreement.target, clip=is_promised(agreement)).sound()
     agreement.disclosure.check_rows(inspection.rows, path.name)
     present = [label for label, count in inspection.classes.items() if count]
     if len(present) == 1 and not one_class:

@@ -26,6 +26,7 @@ from consilience.formats.signature import read_key
 from consilience.key import Key
 from consilience.linear.noisy_posterior import Effort
 from consilience.parties import Client
+from consilience.pooling.noisy import shorten
 from consilience.privacy.accountant import epsilon_of
 from consilience.privacy.budget import UNBOUNDED, read_budget
 from consilience.study.coordinator import pool
@@ -70,6 +71,35 @@ def test_refuses_promises_that_cannot_be_kept(tmp_path: Path, changes: dict[str,
     good = studies.agreement(tmp_path, **PRIVATE)
     with pytest.raises(InputError, match=word):
         dataclasses.replace(good, **changes).check()
+
+
+@pytest.mark.parametrize("cell", ["inf", "-1e400", "1e9", "500"])
+def test_a_cell_out_of_range_stops_no_release_under_noise(cell: str, tmp_path: Path) -> None:
+    """A site that sends nothing for one row's sake tells of that row."""
+    records = studies.rows(0)
+    records[5]["age"] = cell
+    made = studies.study(tmp_path, **PRIVATE)
+    table = studies.table(tmp_path / "north.csv", records)
+
+    data, _ = rows_of(made.agreement, table)
+    own = parts(made.agreement, 0, data)
+    sent = fit(made, made.member("north"), read_key(tmp_path / "north.key"), own).send
+
+    end = (100.0 - 50) / 15
+    if cell.startswith("-"):
+        end = (18.0 - 50) / 15
+    assert float(data.x[5, 0]) == pytest.approx(end) and bool(sent.values.isfinite().all())
+    with pytest.raises(InputError, match=r"lie outside|are not numbers"):
+        rows_of(studies.agreement(tmp_path, method="exact", settings=()), table)  # without a promise it is a mistake
+    records[5]["age"] = "old"
+    with pytest.raises(InputError, match="are not numbers"):
+        rows_of(made.agreement, studies.table(tmp_path / "text.csv", records))
+
+
+def test_a_row_that_is_no_number_is_clipped_before_it_is_summed() -> None:
+    rows = shorten(torch.tensor([[torch.inf, 1.0], [torch.nan, 0.5], [-torch.inf, torch.inf], [3.0, 4.0]]))
+    assert rows.isfinite().all() and float(rows.norm(dim=1).max()) <= 1 + 1e-12
+    assert rows[0].tolist() == [1.0, 1e-100] and rows[1].tolist() == [0.0, 0.5]
 
 
 def test_a_product_of_gaussians_learns_numbers_under_noise_and_refuses_classes(
