@@ -32,6 +32,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
         *(inference.SGD, inference.Adam, inference.SWA, inference.SGLD, inference.CyclicalSGHMC, inference.Newton, HMC),
         *(inference.PreconditionedSGHMC, inference.Sampler, inference.DPSGD),
         *(inference.MeanField, inference.Laplace, inference.SWAG, inference.ggn, inference.fisher),
+        inference.VariationalGaussian,
         inference.MultipleImputation,
         *(inference.constant, inference.cosine, inference.stepwise, inference.CropAndFlip),
         *(BPCfKL, Distillation),

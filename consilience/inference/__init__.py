@@ -2,11 +2,13 @@
 
 - Points: `SGD`, `Adam`, `SWA`, `Newton`; `DPSGD`, with a guarantee of differential privacy for every row.
 - Samples: `Sampler`, which chooses `PreconditionedSGHMC` or `CyclicalSGHMC` by the model; `SGLD`, `HMC`.
-- Gaussians: `Laplace` (with `fisher` or `ggn`), `SWAG`, `MeanField`; `MultipleImputation` of gaps around one of them.
+- Gaussians: `Laplace` (with `fisher` or `ggn`), `VariationalGaussian`, `SWAG`, `MeanField`;
+  `MultipleImputation` of gaps around one of them.
 - Rows that stand for others: `BPCfKL`, `Distillation`.
 - Parts of them: `CropAndFlip`, and the schedules `constant`, `cosine`, `stepwise`.
 """
 
+from consilience.inference.averaged import VariationalGaussian
 from consilience.inference.coreset import BPCfKL
 from consilience.inference.dpsgd import DPSGD
 from consilience.inference.hmc import HMC
@@ -28,6 +30,6 @@ from consilience.training.schedules import constant, cosine, stepwise
 
 __all__ = [
     "DPSGD", "HMC", "SGD", "SGLD", "SWA", "SWAG", "Adam", "BPCfKL", "CropAndFlip", "CyclicalSGHMC", "Distillation",
-    "Inference", "Laplace", "MeanField", "MultipleImputation", "Newton", "PreconditionedSGHMC", "Sampler", "constant",
-    "cosine", "fisher", "ggn", "stepwise",
+    "Inference", "Laplace", "MeanField", "MultipleImputation", "Newton", "PreconditionedSGHMC", "Sampler",
+    "VariationalGaussian", "constant", "cosine", "fisher", "ggn", "stepwise",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from consilience.errors import InputError
-from consilience.inference import Inference, Laplace, MultipleImputation, Newton
+from consilience.inference import Inference, Laplace, MultipleImputation, Newton, VariationalGaussian
 from consilience.likelihood import GaussianNoise, Softmax
 from consilience.linear.hierarchy import Hierarchy, at_one, newcomer, pool, site_posterior
 from consilience.linear.mixed import groups_of
@@ -66,7 +66,8 @@ class Hierarchical(Method):
     """Sites have weights of their own, θₖ ~ N(μ, T): each learns from all as far as they are alike.
 
         for each client k of K, in parallel
-    1       N(m, S) ← the client's posterior p(θₖ | Dₖ), by Laplace; in later rounds N(μ, T) is its prior
+    1       N(m, S) ← the client's posterior p(θₖ | Dₖ), the Gaussian of least KL(N‖p); in later rounds N(μ, T) is its
+            prior
     2       Λₖ, hₖ ← the prior divided out;  send both, and keep both
             (numbers: send Σ φφᵀ, Σ y φᵀ, Σ y² in their place; Λₖ and hₖ follow with the noise)
     3   p(T | D) ← half-normal priors × marginal likelihood, on a grid: one variance of intercepts, one of slopes
@@ -85,6 +86,8 @@ class Hierarchical(Method):
         marks: Which feature holds a column and which one marks its gaps, as `1:2,4:5`, where a client fills its gaps
             several times (`MultipleImputation`); for classes.
         tables: How many times.
+        averaged: Whether a client's gradient and curvature are averages over its posterior, for classes: at the mode
+            alone few rows are taken for more than they say, and sites for more alike than they are.
     """
 
     name: ClassVar[str] = "hierarchical"
@@ -100,6 +103,7 @@ class Hierarchical(Method):
     largest: int = 1500
     marks: str = added("")
     tables: int = added(20)
+    averaged: bool = added(True, before=False)
 
     def init(self, task: Task, server: Server) -> HierarchicalState:
         check_problem(self, task)
@@ -117,6 +121,8 @@ class Hierarchical(Method):
         prior = prior_of(task, message)
         believing = task.with_prior(Believed(natural(prior), task.like, task.prior))
         inference: Inference = Laplace(self.mode, dense=True)
+        if self.averaged:
+            inference = VariationalGaussian(self.mode)
         if self.marks:
             inference = MultipleImputation(inference, self.marks, self.tables)
         posterior = inference(believing, message, client)  # 1
