@@ -51,7 +51,7 @@ def show_coverage(pooled: Model, guarantee: Guarantee, rows: Data, site: str) ->
         The same for the site's page, as in `run.json`; classes of fewer rows than the study shows are left out.
     """
     from consilience.findings.numbers import percent
-    from consilience.findings.prediction_sets import write_size
+    from consilience.findings.prediction_sets import vacuous, write_size
     from consilience.guarantees.measured import measure, measure_groups
     from consilience.guarantees.sets import contains
 
@@ -64,6 +64,11 @@ def show_coverage(pooled: Model, guarantee: Guarantee, rows: Data, site: str) ->
     size = write_size(covered.size, not target.classes, guarantee.score)
     share = f"{percent(covered.coverage, 1)} of {covered.rows:,} rows ({low} to {high})"
     say(f"Prediction sets for {percent(guarantee.level)} hold {share}, {size} on average.")
+
+    known = guarantee.level * len(target.classes) or None
+    said = vacuous(covered.size, known, not target.classes, guarantee.score)
+    if said:
+        say(said, "yellow")
 
     report = {**guarantee.to_json(), "promise": guarantee.promise, "assumption": guarantee.assumption}
     report["overall"] = covered.to_json()
@@ -87,12 +92,43 @@ def set_columns(pooled: Model, guarantee: Guarantee, x: Tensor) -> tuple[list[st
     target = pooled.agreement.target
     p = pooled.on_network_scale(x)
     if isinstance(p, Categorical):
-        return write_sets(guarantee.level, target.classes, prediction_sets(p, guarantee, site))
+        sets = prediction_sets(p, guarantee, site)
+        say_vacuous(guarantee.level, sets, None, None)
+        return write_sets(guarantee.level, target.classes, sets)
     if isinstance(p, Survival):
-        return write_bounds(guarantee.level, lower_bounds(p, guarantee, site))
+        bounds = lower_bounds(p, guarantee, site)
+        say_vacuous(guarantee.level, None, bounds, None)
+        return write_bounds(guarantee.level, bounds)
     assert isinstance(p, Normal)  # counts have no sets
     low, high = (end * target.spread + target.centre for end in prediction_intervals(p, guarantee, site))
+    say_vacuous(guarantee.level, None, low, high)
     return write_intervals(guarantee.level, low, high)
+
+
+def say_vacuous(
+    level: float, sets: Tensor | None, low: Tensor | None, high: Tensor | None, width: float | None = None
+) -> None:
+    """Say where the sets of a table hold everything, and so tell nothing.
+
+    Args:
+        level: The share of rows to be covered.
+        sets: Sets of classes [N, C]; None where numbers or times are predicted.
+        low: Lower ends of intervals, or lower bounds of times; None for classes.
+        high: Upper ends; None for classes and times.
+        width: The width that would do without any column; None where that is not known.
+    """
+    from consilience.findings.prediction_sets import vacuous
+    from consilience.guarantees.scores import FOR_TIMES
+
+    said = ""
+    if sets is not None and len(sets):
+        said = vacuous(float(sets.sum(1).double().mean()), level * sets.shape[1], is_regression=False)
+    elif high is not None and low is not None and len(low):
+        said = vacuous(float((high - low).mean()), width, is_regression=True)
+    elif low is not None and len(low):
+        said = vacuous(float(low.mean()), None, is_regression=True, score=next(iter(FOR_TIMES)))
+    if said:
+        say(said, "yellow")
 
 
 def write_sets(level: float, classes: Sequence[str], sets: Tensor) -> tuple[list[str], list[list[str]]]:

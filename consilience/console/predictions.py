@@ -70,7 +70,7 @@ def predict_with_run(
 ) -> tuple[Rows, Predicted]:
     """Predict with the model in a run's folder, which knows how its tables were read; or a site's own."""
     from consilience.agreement.target import Target
-    from consilience.console.prediction_sets import write_bounds, write_intervals, write_sets
+    from consilience.console.prediction_sets import say_vacuous, write_bounds, write_intervals, write_sets
     from consilience.data.cells import read_table
     from consilience.outcomes.counts import Counts
     from consilience.outcomes.survival import Survival
@@ -106,6 +106,7 @@ def predict_with_run(
         predictions = _predict(Normal(made.mean, made.var, torch.zeros_like(made.var)), target, abstain)
     if level is None:
         return rows, Predicted(predictions, parts)
+    say_vacuous(level, made.sets, made.low, made.high, (result.report.get("guarantee") or {}).get("uninformed"))
     if made.sets is not None:
         predictions = _with_sets(predictions, *write_sets(level, result.class_names, made.sets))
     elif made.low is not None and made.high is not None:

@@ -11,6 +11,7 @@ from consilience.findings.wording import Json
 from consilience.guarantees.measured import Covered
 from consilience.guarantees.scores import FOR_TIMES
 
+NEARLY = 0.95  # of the size of sets that know no column
 KIND_NAMES = {
     "class": "by class",
     "pooled": "by pooled counts",
@@ -36,6 +37,7 @@ class SetsReport:
         by_class: The same by class.
         refused: Why there are no sets; empty where there are.
         leaves: What left the sites of a study for it, in words.
+        uninformed: The size of sets of one who knows no column; None where that is not known.
     """
 
     level: float
@@ -50,6 +52,7 @@ class SetsReport:
     by_class: Sequence[Covered]
     refused: str = ""
     leaves: str = ""
+    uninformed: float | None = None
 
     @property
     def is_of_times(self) -> bool:
@@ -85,6 +88,7 @@ def read_sets(value: Json | None) -> SetsReport | None:
         by_site=[_read_covered(entry) for entry in value.get("by_site") or []],
         by_class=[_read_covered(entry) for entry in value.get("by_class") or []],
         leaves=str(value.get("leaves") or ""),
+        uninformed=value.get("uninformed"),
     )
 
 
@@ -128,6 +132,32 @@ def sets_sentence(sets: SetsReport, is_regression: bool) -> str:
         worst = sets.by_site[0]
         text += f"; least at site {worst.name}, {percent(worst.coverage, 1)}"
     return f"{text}."
+
+
+def vacuous(size: float, uninformed: float | None, is_regression: bool, score: str = "") -> str:
+    """Say where sets keep their promise by holding everything, and so say nothing of a row.
+
+    Args:
+        size: The mean number of classes, width or lower bound.
+        uninformed: The same of one who knows no column; None where that is not known.
+        is_regression: Whether the sets are intervals.
+        score: What the thresholds are of, which tells lower bounds of times.
+
+    Returns:
+        A sentence; empty where sets say something.
+    """
+    said = ""
+    if score in FOR_TIMES:
+        if size <= 0:
+            said = "Every lower bound is 0"
+    elif math.isinf(size):
+        said = "Prediction intervals have no bounds"
+    elif uninformed is not None and size >= NEARLY * uninformed:
+        needed = f"{number(uninformed)} would do without any column"
+        said = f"Prediction sets have {write_size(size, is_regression)} on average, and {needed}"
+    if said:
+        said += ": they say next to nothing of a row. Lower the level, or find columns that tell more."
+    return said
 
 
 def write_size(size: float, is_regression: bool, score: str = "") -> str:

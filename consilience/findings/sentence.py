@@ -41,6 +41,11 @@ def sentence(run: RunReport) -> str:
     return " ".join(f"{part}." for part in (", ".join(size), text[:1].upper() + text[1:]) if part)
 
 
+ECE_RANGE = (
+    "An interval of ECE is one of the calibration error itself, which ECE overstates and the debiased ECE estimates."
+)
+
+
 def ece_note(test_rows: int | None, if_calibrated: float | None, is_regression: bool) -> str:
     """Say what an ECE on so many rows is worth.
 
@@ -50,7 +55,7 @@ def ece_note(test_rows: int | None, if_calibrated: float | None, is_regression: 
         is_regression: Whether numbers are predicted, which have no ECE.
 
     Returns:
-        A sentence; empty where there is nothing to say.
+        One or two sentences; empty where there is nothing to say.
     """
     if test_rows is None or is_regression:
         return ""
@@ -60,7 +65,8 @@ def ece_note(test_rows: int | None, if_calibrated: float | None, is_regression: 
     rows = count(test_rows, "test row")
     if test_rows < FEW_ROWS:
         return f"ECE on {rows} is unreliable: {perfect or 'rely on NLL and Brier instead'}."
-    return "; ".join(part for part in (f"ECE is computed on {rows}", perfect) if part) + "."
+    said = "; ".join(part for part in (f"ECE is computed on {rows}", perfect) if part) + "."
+    return f"{said} {ECE_RANGE}"
 
 
 def tempered_note(is_regression: bool, per_site: bool = False) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from consilience.findings.prediction_sets import vacuous
 from consilience.findings.run_findings import RunReport
 from consilience.findings.wording import BOUNDS, FEW_ROWS, beaten_by_base_rate, count, number, percent
 
@@ -24,7 +25,7 @@ def doubts(run: RunReport) -> list[str]:
         A sentence each, the gravest first.
     """
     about_rows = (_few_rows, _few_events, _absent_classes)
-    checks = (_useless, _confidence, _end_of_range, _unconverged, *about_rows, _failed_bounds)
+    checks = (_useless, _confidence, _end_of_range, _unconverged, _vacuous_sets, *about_rows, _failed_bounds)
     return [warning for check in checks for warning in check(run)]
 
 
@@ -162,6 +163,15 @@ def _absent_classes(run: RunReport) -> Iterator[str]:
     if len(absent) > 5:
         listed += " and others"
     yield f"No site has training rows of class {listed}: nothing can be learned about it."
+
+
+def _vacuous_sets(run: RunReport) -> Iterator[str]:
+    """Prediction sets that hold everything."""
+    if run.sets is None or run.sets.overall is None:
+        return
+    found = vacuous(run.sets.overall.size, run.sets.uninformed, run.is_regression, run.sets.score)
+    if found:
+        yield found
 
 
 def _failed_bounds(run: RunReport) -> Iterator[str]:

@@ -80,3 +80,22 @@ def groups_of(parts: Sequence[int], names: Sequence[str]) -> dict[str, Tensor]:
     """
     part = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(list(parts), dtype=torch.int64))
     return {name: part == k for k, name in enumerate(names)}
+
+
+def uninformed(y: Tensor, level: float, classes: int) -> float:
+    """Find the size of the sets of one who knows the target and no column: sets as large say nothing of a row.
+
+    Args:
+        y: Targets of training rows, in the unit of the widths [N].
+        level: The share of rows to be covered.
+        classes: How many there are; 0 for numbers.
+
+    Returns:
+        The number of classes times the level, as each class is then in that share of sets; the width of the central
+        interval that covers this share of numbers.
+    """
+    if classes:
+        return level * classes
+    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    low, high = y.double().flatten().quantile(ends).tolist()
+    return float(high - low)

@@ -106,6 +106,8 @@ def intervals(p: Distribution, y: Tensor, resamples: int = 1000, seed: int = 0) 
         error, debiased = (float(value) for value in gaps(v, y, once(y)))
         ends[name] = _gap_interval(error, debiased, ends[name], calibrated[name])
     ends["ece_debiased"] = ends["ece"]
+    for name in views:  # a debiased error can be negative, and no other is
+        ends[name] = (max(ends[name][0], 0.0), ends[name][1])
     return ends | {name: (e.low, e.high) for name, e in recalibration(rows, y).items()}
 
 

@@ -21,7 +21,7 @@ from consilience.guarantees.kinds import (
     own_guarantee,
     site_table,
 )
-from consilience.guarantees.measured import groups_of, measure, measure_groups
+from consilience.guarantees.measured import groups_of, measure, measure_groups, uninformed
 from consilience.guarantees.scores import CALIBRATION, PREDICTION, draws, row_scores, score_from
 from consilience.guarantees.sets import Guarantee, contains
 from consilience.key import Key, Stream
@@ -226,6 +226,10 @@ def assess(models: SiteModels, sites: Sites, guarantee: Guarantee) -> dict[str, 
     size = torch.cat(sizes)
     by_site = groups_of([len(rows.y) for rows in sites.test], sites.names)
     report["overall"] = measure(every, size).to_json()
+    if not sites.outcome:
+        unit = 1.0 if sites.classes else sites.target_scale
+        targets = concatenate(sites.train).y
+        report["uninformed"] = uninformed(unit * targets, guarantee.level, sites.classes or 0)
     report["by_site"] = [covered.to_json() for covered in measure_groups(every, size, by_site)]
     if sites.classes is not None:
         y = concatenate(sites.test).y
