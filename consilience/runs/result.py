@@ -402,7 +402,7 @@ class Result:
         if not self.sites.train:
             raise InputError("This run was loaded without its rows: hand them in, co.load(folder, sites=sites).")
         if not self.replies:
-            raise InputError("This run kept no replies; run again with keep_replies='last'.")
+            raise InputError("This run kept no replies; run again with keep_replies='last' (--keep-replies last).")
         if method.pooled and not self.method.pooled:
             raise InputError(f"{name(method)} trains on all rows in one place and pools no replies: use co.run.")
         if method.everyone and len(self.replies) < len(self.sites):

@@ -212,7 +212,10 @@ class Store:
         """
         files = sorted((self.folder / "replies" / f"round-{rounds:04d}").glob("site-*.safetensors"))
         if not files:
-            raise InputError(f"{self.folder} holds no replies of round {rounds}; run again with keep_replies='last'.")
+            raise InputError(
+                f"{self.folder} holds no replies of round {rounds}; run again with "
+                "keep_replies='last' (--keep-replies last)."
+            )
         replies = []
         for file in files:
             tree, extra = unpack(file, method, REPLY_FIELDS)

@@ -69,7 +69,7 @@ def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[
     if len(present) == 1 and not one_class:
         raise InputError(
             f"'{agreement.target.name}' is '{present[0]}' in every row of {path.name}: check the column, or "
-            "say that it is so with one_class=True."
+            "say that it is so with one_class=True (--one-class)."
         )
     data = labelled_rows(agreement.columns, agreement.target, inspection)
     if agreement.patient:

@@ -73,7 +73,9 @@ def first_message(study: Study) -> Tree:
     agreement = study.agreement
     method = agreement.build_method()
     if method.shows_inputs:
-        raise InputError(f"{agreement.method} begins with a message from the coordinator: give it with message=.")
+        raise InputError(
+            f"{agreement.method} begins with a message from the coordinator: give it with message= (--message)."
+        )
     return method.broadcast(method.init(agreement.build_task(), server_of(agreement, len(study.active))))
 
 
@@ -265,7 +267,8 @@ def _answered(study: Study, member: Member, path: Path | None, rows: Parts, repl
             return {}
         raise InputError(
             "The rows are not those that this site has answered with, and two replies show where they differ: use the "
-            f"same table, or, if the reply was never handed over, write over it and {path} with replace=True."
+            f"same table, or, if the reply was never handed over, write over it and {path} with "
+            "replace=True (--replace)."
         )
     return dict(about.get("answered", {}))
 
@@ -316,7 +319,9 @@ def _memories(study: Study, member: Member, path: Path | None, round_: int, rows
     if round_ == 1:
         return {}
     if path is None or not path.exists():
-        raise InputError(f"Round {round_} goes on from what round {round_ - 1} left here: give it with memory=.")
+        raise InputError(
+            f"Round {round_} goes on from what round {round_ - 1} left here: give it with memory= (--memory)."
+        )
     envelope = open_file(study, path, "memory")
     header = envelope.header
     by_round = envelope.value(kept_types_of(study.agreement.build_method()))
