@@ -43,7 +43,7 @@ FORMAT_1 = {  # what agreements of format 1 lack
     "fewest_sites": 1,
     "most_influence": 1.0,
 }
-RARE = ("merge", "refuse")
+RARE = ("other", "merge", "refuse")
 ROLES = ("place", "content")
 HAND_OUTS = ("mixture", "student", "ensemble")
 
@@ -85,7 +85,8 @@ class Agreement:
         choose: Share of a site's rows that choose β, λ and temperature.
         test: Share of a site's rows that only score.
         smallest: The smallest count that may be shown.
-        rare: What becomes of levels, marks and numbers that fewer training rows have: `merge` or `refuse`.
+        rare: What becomes of levels, marks and numbers that fewer training rows have: `other`, a level of its own;
+            `merge`, which counts them as the commonest one where "other" would be small; or `refuse`.
         rows_per_parameter: Training rows that a site needs for each parameter of the model; 0: no such rule.
         fewest_sites: The fewest sites whose replies are pooled: with two, each can compute what the other sent.
         most_influence: Share of the pooled model that one site may have before the coordinator is warned.
@@ -130,7 +131,7 @@ class Agreement:
     choose: float = 0.1
     test: float = 0.2
     smallest: int = 10
-    rare: str = "merge"
+    rare: str = "other"
     rows_per_parameter: float = 3.0
     fewest_sites: int = 3
     most_influence: float = 0.5

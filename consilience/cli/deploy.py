@@ -278,6 +278,7 @@ def _write_result(
     from consilience.study.account import account, influence_warnings
     from consilience.study.coordinator import SUMMED, rows_heard, senders, write_model
     from consilience.study.effects import pooled_effects
+    from consilience.study.told import fitted_of, read_told
 
     study = read(study_file)
     replies = {study.active[reply.client].name: reply for reply in result.replies}
@@ -305,8 +306,11 @@ def _write_result(
     ]
     influence = result.report.get("influence") or {"shares": {}, "unknown": ""}
     remarks = influence_warnings(study.agreement, influence["shares"], influence["unknown"])
-    report = account(study, facts, rows, replies, ledger, [*losses, *accepted, *remarks], influence["shares"])
-    effects = pooled_effects(study.agreement, result.state, [*replies], [*replies.values()])
+    told = [read_told(study.agreement, result.said.get(reply.client, {})) for reply in result.replies]
+    fitted = fitted_of(study.agreement, facts.rows, told, len(facts.sites))
+    warnings = [*losses, *accepted, *remarks, *fitted.merges()]
+    report = account(study, facts, rows, replies, ledger, warnings, influence["shares"])
+    effects = pooled_effects(study.agreement, result.state, [*replies], [*replies.values()], fitted)
     if effects is not None:
         report["effects"] = effects.to_json()
     write_files(path, model, "Model")

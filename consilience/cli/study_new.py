@@ -60,7 +60,9 @@ def new(
         str, typer.Option(help="agreed, or sums: found by a first exchange of sums and counts.")
     ] = "agreed",
     hand_out: Annotated[str | None, typer.Option(help="What sites get back: mixture, student or ensemble.")] = None,
-    rare: Annotated[str, typer.Option(help="Levels and marks of few rows: merge, or refuse.")] = "merge",
+    rare: Annotated[
+        str, typer.Option(help="Levels of few rows: other, merge into the commonest, or refuse.")
+    ] = "other",
     rows_per_parameter: Annotated[
         float, typer.Option(help="Training rows that a site needs for each parameter of the model; 0: no such rule.")
     ] = 3.0,

@@ -439,6 +439,8 @@ def is_informed(rows: Tensor, information: Tensor) -> Tensor:
     Returns:
         The answers [E].
     """
+    rounding = max(KNOWN, 1000 * torch.finfo(information.dtype).eps)
+    information = information.double()
     own = information.diagonal()
     present = own > KNOWN * own.max().clamp(min=1e-300)
     scale = torch.where(present, own, 1.0).sqrt()
@@ -446,8 +448,8 @@ def is_informed(rows: Tensor, information: Tensor) -> Tensor:
     scaled = scaled * (present.unsqueeze(1) & present)
     values, vectors = torch.linalg.eigh(scaled)
     wanted = rows / scale
-    seen = wanted @ vectors[:, values > KNOWN * values.max().clamp(min=1e-300)]
-    known: Tensor = wanted.norm(dim=1) - seen.norm(dim=1) <= KNOWN * wanted.norm(dim=1)
+    seen = wanted @ vectors[:, values > rounding * values.max().clamp(min=1e-300)]
+    known: Tensor = wanted.norm(dim=1) - seen.norm(dim=1) <= rounding * wanted.norm(dim=1)
     return known
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from consilience.data.sites import Sites, concatenate
+from consilience.privacy.disclosure import UNLIKE
 
 MOST_CLASSES = 6  # whose rows are named one by one
 
@@ -34,7 +35,11 @@ class Fitted(NamedTuple):
 
     def notes(self) -> list[str]:
         """Say it in sentences."""
-        return [self._basis(), *(_merged(column, *found) for column, found in self.merged.items()), *self.more]
+        return [self._basis(), *self.merges(), *self.more]
+
+    def merges(self) -> list[str]:
+        """Say in sentences what sites merged or left out."""
+        return [line for column, found in self.merged.items() for line in _merged(column, *found)]
 
     def _basis(self) -> str:
         n = "an unknown number of rows"
@@ -66,9 +71,20 @@ def _count(n: int, noun: str = "") -> str:
     return f"{text} {noun}s"
 
 
-def _merged(column: str, levels: tuple[str, ...], sites: int) -> str:
-    names = ", ".join(f"'{level}'" for level in levels)
-    return f"'{column}': {names} merged with other values at {_count(sites, 'site')}, where few rows have them."
+def _merged(column: str, values: tuple[str, ...], sites: int) -> Iterator[str]:
+    """What became of a column's rare values; sites say no counts, and these sentences none of rows."""
+    where = f"at {_count(sites, 'site')}"
+    if not column:
+        yield f"Few rows that a combination of columns sets apart were left out {where}."
+        return
+    levels = [value for value in values if value not in (UNLIKE, "known")]
+    if levels:
+        names = ", ".join(f"'{level}'" for level in levels)
+        yield f"'{column}': {names} counted as 'other' {where}, where few rows have one of them."
+    if "known" in values:
+        yield f"'{column}': counted as missing {where}, where few rows have it."
+    if UNLIKE in values:
+        yield f"'{column}': the few rows whose value is not the commonest were left out {where}."
 
 
 def fitted_from(value: Mapping[str, Any]) -> Fitted:

@@ -26,6 +26,7 @@ from consilience.task import Task
 from consilience.tree import Params
 
 SINGULAR = 1e-10  # of a Gram matrix's largest eigenvalue, below which rows say nothing
+UNTOLD = 1e-4  # of a weight's prior precision, below which rows say nothing of it
 NOT_PLAIN = (
     "Effects are those of a linear model on the columns themselves: use the model 'linear' without a feature map."
 )
@@ -103,12 +104,7 @@ def _from_spectrum(fit: Spectrum, layer: Params) -> Dense:
     """Bayesian linear regression: independent weights along the eigenvectors, and a level at the rows' centre."""
     width = pack(layer).shape[1]
     size = len(fit.mean)
-    precision = fit.basis[0] @ torch.diag(fit.shrunk[0]) @ fit.basis[0].T
-    whole = torch.block_diag(fit.weight.reshape(1, 1), precision)
-    change = torch.eye(size + 1, dtype=torch.float64)  # from bias and weights of features as they are
-    change[0, 1:] = fit.mean + fit.scale * fit.centre[0]
-    change[1:, 1:] = torch.diag(fit.scale)
-    one = (change.T @ whole @ change)[size + 1 - width :, size + 1 - width :]
+    one = _spectrum_precision(fit, fit.shrunk[0], width)
     weight, bias = fit.linear()
     means = torch.cat([bias.unsqueeze(1), weight], 1)[:, size + 1 - width :]
     matrix = torch.block_diag(*(one / rest for rest in fit.rest))
@@ -117,6 +113,18 @@ def _from_spectrum(fit: Spectrum, layer: Params) -> Dense:
         return weights
     known = torch.block_diag(weights.precision, (fit.freedom / 2).clamp(max=1e12).reshape(1, 1))
     return Dense(torch.cat([weights.mean, fit.rest.log()]), known)
+
+
+def _spectrum_precision(fit: Spectrum, values: Tensor, width: int) -> Tensor:
+    """The precision of one output's bias and weights, in units of the noise, with these eigenvalues [width, width]."""
+    size = len(fit.mean)
+    precision = fit.basis[0] @ torch.diag(values) @ fit.basis[0].T
+    whole = torch.block_diag(fit.weight.reshape(1, 1), precision)
+    change = torch.eye(size + 1, dtype=torch.float64)  # from bias and weights of features as they are
+    change[0, 1:] = fit.mean + fit.scale * fit.centre[0]
+    change[1:, 1:] = torch.diag(fit.scale)
+    matrix: Tensor = change.T @ whole @ change
+    return matrix[size + 1 - width :, size + 1 - width :]
 
 
 def _places(layer: Params) -> Tensor:
@@ -169,14 +177,24 @@ def information_of(task: Task, state: Any, pooled: Dense, sites: Sequence[Natura
         sites: The sites' likelihoods; none where they are not known.
 
     Returns:
-        The precision of their likelihood [P, P]; None where it is not known.
+        The precision of their likelihood [P, P], in as many digits as it is known to; None where it is not known.
     """
     if sites:
         return torch.stack([site.precision.double() for site in sites]).sum(0)
-    if isinstance(getattr(state, "fit", None), Spectrum):  # whose prior is estimated
-        return None
+    fit = getattr(state, "fit", None)
+    if isinstance(fit, Spectrum):  # without the λ that stands for the prior
+        layer = layer_of(task)
+        one = _spectrum_precision(fit, fit.values[0], pack(layer).shape[1])
+        matrix = torch.block_diag(*([one] * len(fit.coefficients)))
+        means = torch.zeros(len(matrix) // len(one), len(one), dtype=torch.float64)
+        return _in_order(means, matrix, layer).precision.float()
     prior = task.prior.dense(layer_of(task)).precision.double()
-    return pooled.precision[: len(prior), : len(prior)] - prior
+    likelihood = pooled.precision[: len(prior), : len(prior)] - prior
+    own = likelihood.diagonal()
+    likelihood[own < UNTOLD * prior.diagonal()] = 0.0
+    likelihood[:, own < UNTOLD * prior.diagonal()] = 0.0
+    told: Tensor = likelihood.to(state.posterior.precision.dtype)
+    return told
 
 
 def _without(posterior: Dense, prior: Dense) -> Natural:

@@ -46,6 +46,7 @@ class Field(NamedTuple):
         unit: The unit of a number.
         mark: The feature that is 1 where the column is missing; None where there is no such feature.
         optional: Whether none of a category's levels is a level of its own: a missing value.
+        rest: What such a level is called.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Field(NamedTuple):
     unit: str = ""
     mark: int | None = None
     optional: bool = False
+    rest: str = MISSING
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +167,7 @@ def _level_terms(field: Field, chosen: str, base: int) -> list[Term]:
     if field.mark is not None:
         terms.append(Term(field.name, MISSING, chosen, change=((field.mark, 1.0), (base, -1.0))))
     elif field.optional:
-        terms.append(Term(field.name, MISSING, chosen, change=((base, -1.0),)))
+        terms.append(Term(field.name, field.rest, chosen, change=((base, -1.0),)))
     return terms
 
 

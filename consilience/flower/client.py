@@ -10,8 +10,8 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -83,6 +83,7 @@ class Site:
             are agreed on.
         tell: Answers a request to go on without sites, which is given as a file, with the masks shared with them; None
             where replies are in the open.
+        said: What every reply says of the rows behind it.
     """
 
     number: int
@@ -102,6 +103,7 @@ class Site:
     release: Callable[[int, str, Callable[[], Reply]], Reply] | None = None
     count: Callable[[bytes], bytes] | None = None
     tell: Callable[[bytes], bytes] | None = None
+    said: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def broadcasts(self) -> Broadcasts:
@@ -341,7 +343,7 @@ def _seal(site: Site, reply: Reply, t: int, question: str) -> RecordDict:
     value = {"send": reply.send, "size": reply.size}
     if site.simulated and reply.keep != ():
         value["memory"] = reply.keep
-    about = {"round": t, "site": site.number, "message": question}
+    about = {**site.said, "round": t, "site": site.number, "message": question}
     content = record(*pack(value, types_of(site.method)), about)
     if site.sign is not None:
         signature = site.sign("reply", signed_text(site.study, question, digest(content)))

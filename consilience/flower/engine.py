@@ -45,6 +45,7 @@ class Flower:
         fewest: How many replies such a round needs all the same.
         lost: Who of the last cohort did not reply, and why.
         wire: Bytes of arrays and headers that crossed, before Flower's framing.
+        said: What the last reply of each site says of itself.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Flower:
         self.fewest = 0
         self.lost: dict[int, str] = {}
         self.wire = {"up_bytes": 0, "down_bytes": 0}
+        self.said: dict[int, dict[str, Any]] = {}
         self._questions: dict[int, str] = {}  # site → the digest of its last question
         self._addressees: dict[int, int] = {}  # site → the node that it went to
         self._met: set[int] = set()  # sites that have answered, and so remember by themselves
@@ -264,6 +266,7 @@ class Flower:
                 problems.append(error)
                 continue
             self._met.add(k)
+            self.said[k] = open_record(different[0].content, self.rules.most_bytes)[2]
             if self.simulated:
                 self.memories[k] = next(iter(memory), ())
             return received

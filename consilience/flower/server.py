@@ -172,6 +172,7 @@ class Deployed(NamedTuple):
         replies: The replies of the last round.
         report: What run.json holds.
         rows: How many rows stand behind a masked sum; 0 where each site says its own.
+        said: What each site's last reply says of itself, by its place among the sites.
     """
 
     method: Method
@@ -179,6 +180,7 @@ class Deployed(NamedTuple):
     replies: Sequence[Received]
     report: dict[str, Any]
     rows: int = 0
+    said: Mapping[int, Mapping[str, Any]] = {}
 
 
 def rounds(
@@ -276,7 +278,7 @@ def rounds(
     checkpoint, replies = loop(checkpoint)
     if not replies:
         replies = store.replies(checkpoint.rounds, method)
-    return Deployed(method, checkpoint.state, replies, loop.finish(checkpoint, None), masking.rows)
+    return Deployed(method, checkpoint.state, replies, loop.finish(checkpoint, None), masking.rows, engine.said)
 
 
 def _sum_masked(masking: Masking, missing: Missing, received: Sequence[Received]) -> list[Received]:

@@ -49,6 +49,7 @@ from consilience.study.recall import check_same, marks_file, marks_path, recall
 from consilience.study.rows import fingerprint, parts, rows_of, training_rows
 from consilience.study.site import check_commitment, first_message
 from consilience.study.spending import nothing, people_of, release_once
+from consilience.study.told import tell_rows
 from consilience.tree import Tree
 
 PAUSE = 3.0  # seconds between two attempts to connect
@@ -132,6 +133,7 @@ def site_of(
         method=agreement.build_method(),
         task=agreement.build_task(),
         data=training.data,
+        said=tell_rows(agreement, training),
         study=agreement.hash,
         turns=[Turn(t, local, t / agreement.rounds) for t in range(agreement.rounds)],
         rules=rules_of(agreement, member.rows),

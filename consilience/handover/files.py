@@ -5,10 +5,10 @@ Nothing waits. What is missing or wrong is named, and the same command goes on w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -32,11 +32,13 @@ class Collected(NamedTuple):
         received: What the server uses, by site number.
         names: The names of these sites.
         refused: One sentence for each file that is left out.
+        about: What each reply says of itself, by site.
     """
 
     received: list[Received]
     names: tuple[str, ...]
     refused: tuple[str, ...]
+    about: Mapping[str, Mapping[str, Any]] = {}
 
 
 class Delivered(NamedTuple):
@@ -142,6 +144,7 @@ def collect(study: Study, paths: Sequence[Path], gate: Gate) -> Collected:
     types = types_of(study.agreement.build_method())
     received = []
     names = {}
+    about = {}
     deliveries, refused = _open_all(study, paths, "reply", gate.rules.most_bytes)
     for delivered in deliveries:
         envelope = delivered.envelopes[0]
@@ -154,8 +157,9 @@ def collect(study: Study, paths: Sequence[Path], gate: Gate) -> Collected:
             continue
         received.append(reply)
         names[member.number] = member.name
+        about[member.name] = envelope.header.about
     received.sort(key=lambda reply: reply.client)
-    return Collected(received, tuple(names[reply.client] for reply in received), tuple(refused))
+    return Collected(received, tuple(names[reply.client] for reply in received), tuple(refused), about)
 
 
 def _open_all(study: Study, paths: Sequence[Path], kind: str, most: int) -> tuple[list[Delivered], list[str]]:

@@ -17,6 +17,8 @@ from consilience.privacy.sparse import find_sparse
 
 NAMED = 4  # columns of a combination that a sentence names
 INVOLVED = 0.05  # of a combination's largest weight, in units of features' deviations: columns that are named
+MISSING = "missing"
+UNLIKE = "unlike the commonest"
 ALONE = 1 - 1e-7  # share of a group's own indicator that features can combine to: 1 but for rounding
 
 
@@ -44,10 +46,14 @@ class Finding(NamedTuple):
     Attributes:
         what: Which rows, for people; without a count.
         then: What they count as from now on, or that they are left out.
+        column: The column; empty where several together set them apart.
+        level: Which of its values: a level, `missing`, `known` or `unlike the commonest`.
     """
 
     what: str
     then: str
+    column: str = ""
+    level: str = ""
 
     def __str__(self) -> str:
         return f"{self.what}; {self.then}."
@@ -73,10 +79,12 @@ class Group(NamedTuple):
     Attributes:
         name: What they have in common, for people.
         rows: Which they are, [N].
+        column: The column that sets them apart by itself; empty where there is none.
     """
 
     name: str
     rows: Tensor
+    column: str = ""
 
 
 class Summed(NamedTuple):
@@ -95,14 +103,21 @@ class Summed(NamedTuple):
     apart: Tensor | None = None
 
 
-def guard(x: Tensor, spans: Sequence[Span], smallest: int, summed: Summed | None = None) -> Guarded:
+def guard(
+    x: Tensor, spans: Sequence[Span], smallest: int, summed: Summed | None = None, recode: bool = False
+) -> Guarded:
     """Merge rare values, and leave rows out that features could still be combined to show.
+
+    A rare level becomes none of its column's levels, which stands for "other": nobody is counted as what they are not.
+    Where that is too small a group, the site's next rarest levels join it; in a column of two, all rows are "other".
 
     Args:
         x: Features, [N, D].
         spans: Where the columns lie among them.
         smallest: The fewest rows that a group may have.
         summed: What is added up beside the columns; None for nothing.
+        recode: Whether rare values count as the commonest one where "other" would be too small, as studies agreed on
+            before there was another way.
 
     Returns:
         The rows after that; every group has no row or at least `smallest`.
@@ -113,36 +128,70 @@ def guard(x: Tensor, spans: Sequence[Span], smallest: int, summed: Summed | None
     while rows.any():
         part = x[rows]
         for span in spans:
-            findings |= dict.fromkeys(merge_column(part, span, smallest))
+            findings |= dict.fromkeys(merge_column(part, span, smallest, recode))
         x[rows] = part
-        apart = find_apart(part, spans, smallest)
+        apart = _find_unlike(part, spans, smallest) or find_apart(part, spans, smallest)
         found = [apart] if apart is not None else _combined(part, spans, smallest, _of(summed, rows))
         if not found:
             break
         places = rows.nonzero().flatten()
         for group in found:
-            findings[Finding(group.name, "they are left out")] = None
+            findings[Finding(group.name, "they are left out", group.column, UNLIKE * bool(group.column))] = None
             rows[places[group.rows]] = False
     return Guarded(x, rows, tuple(findings))
 
 
-def merge_column(x: Tensor, span: Span, smallest: int) -> list[Finding]:
+def merge_column(x: Tensor, span: Span, smallest: int, recode: bool = False) -> list[Finding]:
     """Merge a column's rare values into larger groups, in place.
 
     Args:
         x: Features, [N, D].
         span: Where the column lies.
         smallest: The fewest rows that a group may have.
+        recode: As in `guard`.
 
     Returns:
         What was rare.
     """
+    if span.levels and recode:
+        return _recode_levels(x[:, span.first : span.first + len(span.levels)], span, smallest)
     if span.levels:
         return _merge_levels(x[:, span.first : span.first + len(span.levels)], span, smallest)
-    return _merge_numbers(x, span, smallest)
+    return _merge_numbers(x, span, smallest, recode)
 
 
 def _merge_levels(x: Tensor, span: Span, smallest: int) -> list[Finding]:
+    """Rare levels become none of the levels, and the next rarest with them until that is a group large enough."""
+    none = len(span.levels)
+    codes = torch.where(x.any(1), x.argmax(1), none)
+    counts = codes.bincount(minlength=none + 1).tolist()
+    rare = [code for code, count in enumerate(counts) if 0 < count < smallest]
+    if not rare:
+        return []
+    joined = sorted((code for code, count in enumerate(counts[:none]) if count >= smallest), key=lambda c: counts[c])
+    others = {*rare, none}
+    while joined and sum(counts[code] for code in others) < smallest:
+        others.add(joined.pop(0))
+    x[torch.isin(codes, torch.tensor(sorted(others)))] = 0
+    few = f"Column '{span.name}': fewer than {smallest} rows have"
+    findings = []
+    for code in [*rare, *sorted(others.difference(rare))]:
+        if code in rare and code < none:
+            what = f"{few} level '{span.levels[code]}'"
+        elif code in rare:
+            findings.append(Finding(f"{few} a missing value", "they count as 'other'", span.name, MISSING))
+            continue
+        elif code < none:
+            what = (
+                f"Column '{span.name}': 'other' would be fewer than {smallest} rows without level '{span.levels[code]}'"
+            )
+        else:
+            continue
+        findings.append(Finding(what, "they count as 'other'", span.name, span.levels[code]))
+    return findings
+
+
+def _recode_levels(x: Tensor, span: Span, smallest: int) -> list[Finding]:
     """Rare levels become none of the levels where that makes a group large enough, else the commonest level."""
     none = len(span.levels)
     codes = torch.where(x.any(1), x.argmax(1), none)
@@ -160,11 +209,12 @@ def _merge_levels(x: Tensor, span: Span, smallest: int) -> list[Finding]:
         host = f"'{span.levels[commonest]}', its commonest level"
         rare = [code for code in rare if code != commonest]
     names = [*(f"level '{level}'" for level in span.levels), "a missing value"]
+    short = [*span.levels, MISSING]
     few_rows = f"Column '{span.name}': fewer than {smallest} rows have"
-    return [Finding(f"{few_rows} {names[code]}", f"they count as {host}") for code in rare]
+    return [Finding(f"{few_rows} {names[code]}", f"they count as {host}", span.name, short[code]) for code in rare]
 
 
-def _merge_numbers(x: Tensor, span: Span, smallest: int) -> list[Finding]:
+def _merge_numbers(x: Tensor, span: Span, smallest: int, recode: bool) -> list[Finding]:
     """Few missing numbers count as known, few known ones as missing, and few that differ from the commonest as that."""
     findings = []
     few = f"Column '{span.name}': fewer than {smallest} rows"
@@ -174,19 +224,39 @@ def _merge_numbers(x: Tensor, span: Span, smallest: int) -> list[Finding]:
         missing = int(mark.sum())
         if 0 < missing < smallest:
             mark[:] = 0
-            findings.append(Finding(f"{few} lack it", "what stands for a missing value counts as known there"))
+            then = "what stands for a missing value counts as known there"
+            findings.append(Finding(f"{few} lack it", then, span.name, MISSING))
         elif 0 < len(x) - missing < smallest:
             mark[:] = 1
             x[:, span.first] = span.fill
-            findings.append(Finding(f"{few} have it", "they count as missing"))
+            findings.append(Finding(f"{few} have it", "they count as missing", span.name, "known"))
         known = mark == 0
     values = x[known, span.first]
-    if len(values):
+    if len(values) and recode:
         common = values.mode().values
         if 0 < int((values != common).sum()) < smallest:
             x[known, span.first] = common
-            findings.append(Finding(f"{few} differ from its commonest value", "they count as that"))
+            what = f"{few} differ from its commonest value"
+            findings.append(Finding(what, "they count as that", span.name, UNLIKE))
     return findings
+
+
+def _find_unlike(x: Tensor, spans: Sequence[Span], smallest: int) -> Group | None:
+    """Find the few rows whose number differs from the commonest one of its column: nothing else can stand for it."""
+    for span in spans:
+        if span.levels:
+            continue
+        known = torch.ones(len(x), dtype=torch.bool)
+        if span.marked:
+            known = x[:, span.first + 1] == 0
+        values = x[:, span.first]
+        if not known.any():
+            continue
+        unlike = known & (values != values[known].mode().values)
+        if 0 < int(unlike.sum()) < smallest:
+            name = f"Column '{span.name}': fewer than {smallest} rows differ from its commonest value"
+            return Group(name, unlike, span.name)
+    return None
 
 
 def find_apart(x: Tensor, spans: Sequence[Span], smallest: int) -> Group | None:

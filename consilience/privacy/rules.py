@@ -52,8 +52,8 @@ class DisclosureRules:
 
     Attributes:
         smallest: The fewest rows of a cell that is shown, and of a site that takes part.
-        rare: What becomes of values that fewer rows have: merge, refuse, noise where noise hides them, or keep in
-            studies that agreed on no rule.
+        rare: What becomes of values that fewer rows have: other, merge, refuse, noise where noise hides them, or
+            keep in studies that agreed on no rule.
         rows_per_parameter: Training rows that a site needs for each parameter; 0: no such rule.
         outcomes: What becomes of classes that fewer rows are of: warn, or refuse.
         fewest_sites: The fewest sites whose replies are pooled, and by which two models differ.
@@ -62,7 +62,7 @@ class DisclosureRules:
     """
 
     smallest: int = 10
-    rare: str = "merge"
+    rare: str = "other"
     rows_per_parameter: float = 3.0
     outcomes: str = "warn"
     fewest_sites: int = 3
@@ -77,7 +77,10 @@ class DisclosureRules:
         """
         few = self.smallest
         rules = [Rule(SMALLEST_CELL, f"No count from 1 to {few - 1} is shown, and no site takes part with fewer rows.")]
-        if self.rare == "merge":
+        if self.rare == "other":
+            says = f"Levels that fewer than {few} rows have become 'other' before a site fits"
+            rules.append(Rule(RARE_VALUES, f"{says}, and rows that a combination of columns shows are left out."))
+        elif self.rare == "merge":
             says = f"Values that fewer than {few} rows have are merged before a site fits"
             rules.append(Rule(RARE_VALUES, f"{says}, and rows that a combination of columns shows are left out."))
         elif self.rare == "refuse":

@@ -38,6 +38,7 @@ from consilience.study.baseline import find_baseline
 from consilience.study.effects import pooled_effects
 from consilience.study.model import Facts, Model, model_file, select_hand_out
 from consilience.study.statistics import judge, read_statistics
+from consilience.study.told import fitted_of, read_told
 from consilience.tree import Tree
 
 SUMMED = "Replies were summed under masks: nobody saw a single one, nor who has how many rows."
@@ -178,8 +179,11 @@ def pool(
         name: influence.shares[reply.client] for name, reply in replies.items() if reply.client in influence.shares
     }
     remarks = influence_warnings(agreement, shares, influence.unknown)
-    report = account(study, facts, rows, replies, ledger, [*left_out(collected.refused), *accepted, *remarks], shares)
-    effects = pooled_effects(agreement, played.state, collected.names, collected.received)
+    told = [read_told(agreement, collected.about.get(name, {})) for name in collected.names]
+    fitted = fitted_of(agreement, facts.rows, told, len(facts.sites))
+    warnings = [*left_out(collected.refused), *accepted, *remarks, *fitted.merges()]
+    report = account(study, facts, rows, replies, ledger, warnings, shares)
+    effects = pooled_effects(agreement, played.state, collected.names, collected.received, fitted)
     if effects is not None:
         report["effects"] = effects.to_json()
     return PooledFiles(model, state_bytes, next_message, facts, collected.refused, report, tuple(remarks))
@@ -249,7 +253,7 @@ def _without(collected: Collected, clients: Sequence[int]) -> Collected:
     kept = [(reply, name) for reply, name in pairs if reply.client not in clients]
     spoilt = [f"The reply of {name} is not used: {UNSOUND}" for reply, name in pairs if reply.client in clients]
     refused = (*collected.refused, *spoilt)
-    return Collected([reply for reply, _ in kept], tuple(name for _, name in kept), refused)
+    return Collected([reply for reply, _ in kept], tuple(name for _, name in kept), refused, collected.about)
 
 
 def write_model(

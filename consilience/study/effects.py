@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,21 +10,27 @@ import torch
 from consilience.agreement.agreement import Agreement
 from consilience.agreement.columns import Column
 from consilience.effects.effects import Effects, from_json, table_of
-from consilience.effects.likelihoods import from_replies, gaussian_of, newcomer_of
-from consilience.effects.terms import Design, Field, terms_of
+from consilience.effects.fitted import Fitted
+from consilience.effects.likelihoods import from_replies, gaussian_of, information_of, newcomer_of
+from consilience.effects.terms import MISSING, Design, Field, terms_of
 from consilience.errors import InputError, refuse_damage
 from consilience.parties import Received
 from consilience.study.model import Model
+from consilience.study.told import fitted_of
 
+OTHER = "other"
 FEWEST = 3  # sites, below which how much they differ would tell what one of them sent
 
 
-def agreed_design(agreement: Agreement, reference: Mapping[str, str] | None = None) -> Design:
+def agreed_design(
+    agreement: Agreement, reference: Mapping[str, str] | None = None, merged: Collection[str] = ()
+) -> Design:
     """Describe the columns of a study.
 
     Args:
         agreement: Its agreement.
         reference: The reference level by column, and the reference class by the name of the target.
+        merged: The columns of which sites merged levels, so that they have a level "other".
 
     Returns:
         The design.
@@ -39,7 +45,7 @@ def agreed_design(agreement: Agreement, reference: Mapping[str, str] | None = No
     shift: list[float] = []
     scale: list[float] = []
     for column in agreement.columns:
-        fields.append(_field(column, len(shift)))
+        fields.append(_field(column, len(shift), column.name in merged))
         shift += [0.0] * len(column.names)
         scale += [1.0] * len(column.names)
         if column.type == "number":
@@ -57,9 +63,11 @@ def agreed_design(agreement: Agreement, reference: Mapping[str, str] | None = No
     return design.with_reference(compared)
 
 
-def _field(column: Column, first: int) -> Field:
+def _field(column: Column, first: int, merged: bool) -> Field:
     if column.type == "category":
-        return Field(column.name, first, column.levels, optional=column.missing != "refuse")
+        optional = column.missing != "refuse"
+        names = [name for name, holds in ((MISSING, optional), (OTHER, merged)) if holds]
+        return Field(column.name, first, column.levels, optional=bool(names), rest=" or ".join(names))
     mark = None
     if column.missing == "mark":
         mark = first + 1
@@ -67,7 +75,11 @@ def _field(column: Column, first: int) -> Field:
 
 
 def pooled_effects(
-    agreement: Agreement, state: Any, names: Sequence[str], replies: Sequence[Received]
+    agreement: Agreement,
+    state: Any,
+    names: Sequence[str],
+    replies: Sequence[Received],
+    fitted: Fitted | None = None,
 ) -> Effects | None:
     """Make the table of effects for a study's report.
 
@@ -79,6 +91,7 @@ def pooled_effects(
         state: The pool.
         names: Whose replies they are.
         replies: The replies that were pooled.
+        fitted: The rows behind them.
 
     Returns:
         The table; None where the model has no effects.
@@ -87,10 +100,16 @@ def pooled_effects(
     try:
         pooled = gaussian_of(task, state)
         found = from_replies(task, state, replies) or ()
+        newcomer = newcomer_of(task, state)
+        information = None
+        if newcomer is None:
+            information = information_of(task, state, pooled, found)
         if len(found) < FEWEST:
             found = ()
         by_site = dict(zip(names, found, strict=False))
-        table = table_of(task, agreed_design(agreement), pooled, by_site, newcomer=newcomer_of(task, state))
+        merged = () if fitted is None else fitted.merged
+        design = agreed_design(agreement, None, merged)
+        table = table_of(task, design, pooled, by_site, 0.95, newcomer, fitted, information)
     except (InputError, RuntimeError):  # not linear, no Gaussian, or a precision that cannot be inverted
         return None
     if agreement.hand_out == "ensemble":
@@ -116,10 +135,19 @@ def model_effects(
         InputError: The model is not linear on the columns, or holds no Gaussian over its weights.
     """
     task = model.agreement.build_task()
-    design = agreed_design(model.agreement, reference)
+    kept = None
+    if account is not None and account.get("effects"):
+        with refuse_damage("The report beside the model does not hold what a table of effects holds: move it away."):
+            kept = from_json(account["effects"]).at(level)
+        if not reference:
+            return kept
+    fitted = fitted_of(model.agreement, model.facts.rows, (), len(model.facts.sites))
+    if kept is not None and kept.fitted is not None:
+        fitted = kept.fitted
+    design = agreed_design(model.agreement, reference, fitted.merged)
+    pooled = gaussian_of(task, model.state)
     newcomer = newcomer_of(task, model.state)
-    table = table_of(task, design, gaussian_of(task, model.state), None, level, newcomer)
-    if account is None or not account.get("effects") or reference:
-        return table
-    with refuse_damage("The report beside the model does not hold what a table of effects holds: move it away."):
-        return from_json(account["effects"]).at(level)
+    information = None
+    if newcomer is None:
+        information = information_of(task, model.state, pooled, ())
+    return table_of(task, design, pooled, None, level, newcomer, fitted, information)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,10 +43,12 @@ class Training(NamedTuple):
     Attributes:
         data: The rows, rare values merged.
         notes: A sentence for each value that was merged and each combination that was left out; they stay here.
+        merged: The values that were merged or left out, by column: what a reply says of it, without counts.
     """
 
     data: Data
     notes: tuple[str, ...]
+    merged: Mapping[str, tuple[str, ...]] = {}
 
 
 def rows_of(agreement: Agreement, path: Path, one_class: bool = False) -> tuple[Data, Inspection]:
@@ -215,7 +217,8 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
     if is_promised(agreement):
         agreement.disclosure.check_parameters(len(data.y), agreement.parameters)
         return Training(data, ())  # merging looks at other rows, which one row must not change; noise hides rare values
-    guarded = guard(data.x, spans(agreement.columns), agreement.smallest, summed(agreement, data))
+    recode = agreement.rare != "other"
+    guarded = guard(data.x, spans(agreement.columns), agreement.smallest, summed(agreement, data), recode)
     findings = guarded.findings
     if findings and agreement.format == 1:
         return Training(data, (_warning(findings),))
@@ -231,7 +234,10 @@ def training_rows(agreement: Agreement, data: Data) -> Training:
         notes.append(f"Of {len(data.y):,} rows to train on, {len(left.y):,} are used.")
     classes = {label: int((left.y == code).sum()) for code, label in enumerate(agreement.target.classes)}
     check_events(agreement, left)
-    return Training(left, (*notes, *agreement.disclosure.check_outcomes(classes)))
+    merged: dict[str, tuple[str, ...]] = {}
+    for finding in findings:
+        merged[finding.column] = tuple(dict.fromkeys((*merged.get(finding.column, ()), finding.level)))
+    return Training(left, (*notes, *agreement.disclosure.check_outcomes(classes)), merged)
 
 
 def summed(agreement: Agreement, data: Data) -> Summed:
@@ -306,7 +312,7 @@ def _refusal(findings: Sequence[Finding]) -> str:
     more = ""
     if others:
         more = f" Also: {'. '.join(finding.what for finding in others)}."
-    return f'{first.what}, and a reply would show them: recode them in the table, or agree on rare = "merge".{more}'
+    return f'{first.what}, and a reply would show them: recode them in the table, or agree on rare = "other".{more}'
 
 
 def fingerprint(data: Data) -> str:

@@ -35,6 +35,7 @@ from consilience.privacy.rules import SMALLEST_CELL, by_rule
 from consilience.promises import privacy_statement
 from consilience.scoring.choice import knob_of, log_scores
 from consilience.study.rows import Parts, Training, fingerprint, training_rows
+from consilience.study.told import tell_rows
 from consilience.tree import Tree
 
 SENT = "sent in round "  # of a memory's entries that hold a reply
@@ -164,9 +165,10 @@ def fit(
     check_reply(agreement, reply, training.data)
     may_leave(reply, method, rules_of(agreement, member.rows))
     identity = _identity(agreement, member)
-    header = Header("reply", agreement.hash, agreement.name, member.name, round_, identity)
+    said = {**identity, **tell_rows(agreement, training)}
+    header = Header("reply", agreement.hash, agreement.name, member.name, round_, said)
     if asked:
-        header = header._replace(about={**identity, "message": asked})
+        header = header._replace(about={**said, "message": asked})
     leaving = reply
     if agreement.secure:
         masks = MaskBook(book or book_path(study, member, (memory or Path()).parent), study, member, key)

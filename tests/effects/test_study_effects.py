@@ -79,7 +79,7 @@ def test_a_study_has_the_effects_of_all_rows_in_the_agreed_units(tmp_path: Path)
     own = least_squares(rows(1, number=True))
     south = [estimate.estimate for estimate in effects.by_site["south"]]
     np.testing.assert_allclose(south, own.params, rtol=1e-3)
-    assert model_effects(read_model(path), files.account).rows == effects.rows
+    assert model_effects(read_model(path), files.account).to_csv() == effects.to_csv()
 
 
 def test_sites_are_not_named_where_the_study_hands_out_no_site_by_name(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_sites_are_not_named_where_the_study_hands_out_no_site_by_name(tmp_path:
     assert not effects.by_site and "sites" in files.account["effects"]
     assert effects.rows[1].sites == 3 and effects.rows[1].tau is not None
     alone = model_effects(read_model(path), None)  # a site that has the model and no report
-    assert [row.estimate for row in alone] == pytest.approx([row.estimate for row in effects])
+    assert [row.estimate for row in alone] == pytest.approx([row.estimate for row in effects], nan_ok=True)
     assert alone.rows[1].sites == 0
 
 

@@ -136,7 +136,7 @@ def test_what_a_study_refuses_is_named_and_nothing_is_written(
         code, _, err = place.tried("north", "site", command, "sepsis.toml", "data.csv")
 
         assert code == 2 and "Column 'ward': fewer than 10 rows have level 'c'" in " ".join(err.split())
-        assert 'agree on rare = "merge"' in " ".join(err.split())
+        assert 'agree on rare = "other"' in " ".join(err.split())
     assert not (tmp_path / "north" / "north.reply").exists()
 
 
@@ -179,7 +179,7 @@ def wards(*counts: int) -> Tensor:
     ],
 )
 def test_rare_levels_join_a_group_that_is_large_enough(counts: tuple[int, ...], after: tuple[int, ...]) -> None:
-    guarded = guard(wards(*counts), [LEVELS], 10)
+    guarded = guard(wards(*counts), [LEVELS], 10, recode=True)
 
     own = guarded.x
     assert (*own.sum(0).int().tolist(), int((~own.any(1)).sum())) == after
@@ -203,7 +203,7 @@ def number(values: list[float], missing: int = 0) -> Tensor:
     ],
 )
 def test_numbers_and_their_marks_do_not_set_few_rows_apart(x: Tensor, after: Tensor) -> None:
-    guarded = guard(x, [Span("lactate", 0, marked=True, fill=-1.0)], 10)
+    guarded = guard(x, [Span("lactate", 0, marked=True, fill=-1.0)], 10, recode=True)
 
     assert torch.equal(guarded.x, after) and guarded.rows.all()
 
