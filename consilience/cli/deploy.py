@@ -275,10 +275,10 @@ def _write_result(
     """Write the model of all rounds and its report, record it in the study, and say which replies were lost."""
     from consilience.agreement.members import read
     from consilience.handover.admission import check_release
+    from consilience.handover.told import fitted_of, read_told
     from consilience.study.account import account, influence_warnings
     from consilience.study.coordinator import SUMMED, rows_heard, senders, write_model
     from consilience.study.effects import pooled_effects
-    from consilience.study.told import fitted_of, read_told
 
     study = read(study_file)
     replies = {study.active[reply.client].name: reply for reply in result.replies}

@@ -38,6 +38,7 @@ from consilience.formats.signature import sign, verifies
 from consilience.handover.admission import begins_alone, rules_of
 from consilience.handover.masking import MESSAGE, MaskBook, book_path
 from consilience.handover.summing import mask_reply
+from consilience.handover.told import tell_rows
 from consilience.key import Stream
 from consilience.method import Method
 from consilience.parties import Reply
@@ -49,7 +50,6 @@ from consilience.study.recall import check_same, marks_file, marks_path, recall
 from consilience.study.rows import fingerprint, parts, rows_of, training_rows
 from consilience.study.site import check_commitment, first_message
 from consilience.study.spending import nothing, people_of, release_once
-from consilience.study.told import tell_rows
 from consilience.tree import Tree
 
 PAUSE = 3.0  # seconds between two attempts to connect
@@ -133,7 +133,7 @@ def site_of(
         method=agreement.build_method(),
         task=agreement.build_task(),
         data=training.data,
-        said=tell_rows(agreement, training),
+        said=tell_rows(agreement, training.data.y, training.merged),
         study=agreement.hash,
         turns=[Turn(t, local, t / agreement.rounds) for t in range(agreement.rounds)],
         rules=rules_of(agreement, member.rows),

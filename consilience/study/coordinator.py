@@ -28,6 +28,7 @@ from consilience.formats.signature import public
 from consilience.handover.admission import check_release, gate_of
 from consilience.handover.files import Collected, collect, message_file, open_file
 from consilience.handover.masked_round import Masking
+from consilience.handover.told import fitted_of, read_told
 from consilience.key import Stream
 from consilience.method import Method
 from consilience.parties import Received, Server
@@ -38,7 +39,6 @@ from consilience.study.baseline import find_baseline
 from consilience.study.effects import pooled_effects
 from consilience.study.model import Facts, Model, model_file, select_hand_out
 from consilience.study.statistics import judge, read_statistics
-from consilience.study.told import fitted_of, read_told
 from consilience.tree import Tree
 
 SUMMED = "Replies were summed under masks: nobody saw a single one, nor who has how many rows."

@@ -24,6 +24,7 @@ from consilience.handover.admission import begins_alone, may_leave, message_hash
 from consilience.handover.files import open_file
 from consilience.handover.masking import MaskBook, book_path, statistics_of
 from consilience.handover.summing import mask_reply, mask_table
+from consilience.handover.told import tell_rows
 from consilience.key import Stream
 from consilience.method import Method
 from consilience.metrics.scores import scores
@@ -35,7 +36,6 @@ from consilience.privacy.rules import SMALLEST_CELL, by_rule
 from consilience.promises import privacy_statement
 from consilience.scoring.choice import knob_of, log_scores
 from consilience.study.rows import Parts, Training, fingerprint, training_rows
-from consilience.study.told import tell_rows
 from consilience.tree import Tree
 
 SENT = "sent in round "  # of a memory's entries that hold a reply
@@ -165,7 +165,7 @@ def fit(
     check_reply(agreement, reply, training.data)
     may_leave(reply, method, rules_of(agreement, member.rows))
     identity = _identity(agreement, member)
-    said = {**identity, **tell_rows(agreement, training)}
+    said = {**identity, **tell_rows(agreement, training.data.y, training.merged)}
     header = Header("reply", agreement.hash, agreement.name, member.name, round_, said)
     if asked:
         header = header._replace(about={**said, "message": asked})

@@ -21,6 +21,7 @@ from consilience.agreement.text import study_text
 from consilience.effects.effects import from_json
 from consilience.formats.envelope import open_envelope
 from consilience.formats.signature import read_key
+from consilience.handover.told import read_told
 from consilience.privacy.disclosure import Span, guard
 from consilience.report.study_page import study_page
 from consilience.study.coordinator import PooledFiles, pool
@@ -28,7 +29,6 @@ from consilience.study.effects import model_effects
 from consilience.study.model import read_model
 from consilience.study.rows import parts, rows_of, training_rows
 from consilience.study.site import fit
-from consilience.study.told import read_told
 
 NAMES = ("north", "south", "west")
 COLUMNS = (

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from consilience.agreement.agreement import Agreement
 from consilience.effects.fitted import Fitted
 from consilience.privacy.disclosure import MISSING, UNLIKE
 from consilience.privacy.small_cells import withhold
 from consilience.promises import privacy_statement
-from consilience.study.rows import Training
 
 MASKED = "Replies were summed under masks, so that it is not known which rare values sites merged."
 
@@ -39,12 +40,13 @@ def tells(agreement: Agreement) -> bool:
     return agreement.privacy is None and privacy_statement(agreement.build_method()) is None
 
 
-def tell_rows(agreement: Agreement, training: Training) -> dict[str, Any]:
+def tell_rows(agreement: Agreement, y: Tensor, merged: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Write what goes with a reply.
 
     Args:
         agreement: The study's agreement.
-        training: The rows behind it.
+        y: The outcomes of the rows behind it.
+        merged: The values that were merged or left out, by column.
 
     Returns:
         Plain values; none in a study whose replies say nothing of it.
@@ -53,14 +55,13 @@ def tell_rows(agreement: Agreement, training: Training) -> dict[str, Any]:
         return {}
     counts: list[int] = []
     target = agreement.target
-    y = training.data.y
     if target.classes:
         counts = y.bincount(minlength=len(target.classes)).tolist()
     elif target.event:
         seen = int((y[:, 1] > 0).sum())
         counts = [len(y) - seen, seen]
-    merged = {column: list(values) for column, values in training.merged.items()}
-    return {"merged": merged, "events": withhold(counts, agreement.smallest)}
+    named = {column: list(values) for column, values in merged.items()}
+    return {"merged": named, "events": withhold(counts, agreement.smallest)}
 
 
 def read_told(agreement: Agreement, about: Mapping[str, Any]) -> Said:
