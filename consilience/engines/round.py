@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from consilience.data.sites import Data
 from consilience.engines.soundness import sift
+from consilience.errors import InputError
 from consilience.key import Key, Stream
 from consilience.method import Method
 from consilience.parties import Received, Server
 from consilience.task import Task
 from consilience.tree import Tree
+
+OPEN = (
+    "Prior and rows leave some weights open, so that their posterior is no Gaussian: a flat or very wide prior with a "
+    "column that is constant or depends on others, or that separates the outcomes, or with the logits of all classes, "
+    "whose common level no row tells. Give a narrower prior (prior_var), or leave such columns out."
+)
 
 Gather = Callable[[Tree], Sequence[Received]]
 
@@ -90,7 +98,24 @@ def play_round(
 
     Raises:
         NotFinite: No state can be used, whoever is left out.
+        InputError: Prior and rows leave some weights open.
     """
+    try:
+        return _play_round(method, task, state, server, key, round, gather, is_sound)
+    except torch.linalg.LinAlgError as error:
+        raise InputError(OPEN) from error
+
+
+def _play_round(
+    method: Method,
+    task: Task,
+    state: Tree,
+    server: Server,
+    key: Key,
+    round: int,
+    gather: Gather,
+    is_sound: Callable[[Tree], bool] | None,
+) -> Round:
     message = method.broadcast(state)
     replies = gather(message)
     drawing = server_in_round(server, key, round)
