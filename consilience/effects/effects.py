@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from consilience import tree
+from consilience.effects.estimable import KNOWN, WHY, is_firm, is_informed
 from consilience.effects.fitted import Fitted, fitted_from
 from consilience.effects.heterogeneity import Heterogeneity, combine, reach
 from consilience.effects.likelihoods import layer_of
@@ -28,7 +29,6 @@ from consilience.tree import Params
 
 RATIOS = {"logit": "odds ratio", "log": "rate ratio", "hazard": "hazard ratio"}  # by what the outputs are
 MANY = 1e6  # degrees of freedom, beyond which Student's t is normal to seven digits
-KNOWN = 1e-6  # of a contrast's length that may lie where a site's rows say nothing
 
 
 class Label(NamedTuple):
@@ -157,8 +157,9 @@ class Effects:
         notes = []
         if self.fitted is not None:
             notes += self.fitted.notes()
-        if any(math.isnan(estimate.error) for estimate in self.estimates):
-            notes.append("Not estimable: no row that was fitted on says anything of this effect.")
+        unknown = dict.fromkeys(str(found.label) for found in self.estimates if math.isnan(found.error))
+        if unknown:
+            notes.append(f"Not estimable: {', '.join(unknown)}. {WHY}")
         return notes
 
     @property
@@ -391,6 +392,8 @@ def table_of(
     known = None
     if information is not None:
         known = is_informed(rows, information)
+        if link != "identity":  # whose sums tell exactly
+            known = known | is_firm(rows, pooled, task.prior.dense(layer_of(task)))
     estimates = _contrast(labels, rows, shift, pooled, known)
     newcomers: tuple[Estimate, ...] = ()
     if newcomer is not None:
@@ -425,32 +428,6 @@ def _contrast(
         means = torch.where(known, means, math.nan)
         variances = torch.where(known, variances, math.nan)
     return _estimates(labels, means, variances)
-
-
-def is_informed(rows: Tensor, information: Tensor) -> Tensor:
-    """Tell which combinations of weights a likelihood says something of.
-
-    Weights are brought to one scale first, so that a column in small units is not taken for one that says nothing.
-
-    Args:
-        rows: The combinations [E, P].
-        information: The likelihood's precision [P, P].
-
-    Returns:
-        The answers [E].
-    """
-    rounding = max(KNOWN, 1000 * torch.finfo(information.dtype).eps)
-    information = information.double()
-    own = information.diagonal()
-    present = own > KNOWN * own.max().clamp(min=1e-300)
-    scale = torch.where(present, own, 1.0).sqrt()
-    scaled = (information + information.T) / 2 / (scale.unsqueeze(1) * scale)
-    scaled = scaled * (present.unsqueeze(1) & present)
-    values, vectors = torch.linalg.eigh(scaled)
-    wanted = rows / scale
-    seen = wanted @ vectors[:, values > rounding * values.max().clamp(min=1e-300)]
-    known: Tensor = wanted.norm(dim=1) - seen.norm(dim=1) <= rounding * wanted.norm(dim=1)
-    return known
 
 
 def _estimates(labels: Sequence[Label], means: Tensor, variances: Tensor) -> tuple[Estimate, ...]:

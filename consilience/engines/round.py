@@ -102,7 +102,7 @@ def play_round(
     """
     try:
         return _play_round(method, task, state, server, key, round, gather, is_sound)
-    except torch.linalg.LinAlgError as error:
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
         raise InputError(OPEN) from error
 
 

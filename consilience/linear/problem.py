@@ -12,6 +12,7 @@ from consilience.parties import Received
 from consilience.pooling.derivatives import Quadratic, pack
 from consilience.pooling.sums import Sums
 from consilience.posterior import Dense
+from consilience.prior import Flat
 from consilience.task import Task
 from consilience.tree import Params
 
@@ -69,6 +70,22 @@ def weight_prior(task: Task) -> Dense:
         The prior of μ.
     """
     return task.prior.dense({name: leaf.double() for name, leaf in layer_of(task).items()})
+
+
+def check_proper(task: Task) -> None:
+    """Refuse a flat prior where the rows alone leave a combination of weights open.
+
+    Args:
+        task: The statistical problem.
+
+    Raises:
+        InputError: Classes have a flat prior.
+    """
+    if isinstance(task.likelihood, Softmax) and isinstance(task.prior, Flat):
+        raise InputError(
+            "A flat prior leaves some weights open: no row tells the level that the logits of all classes share, and a "
+            "site's posterior is no Gaussian. Give a prior of finite variance (prior_var), or use glm."
+        )
 
 
 def check_bounded(task: Task) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from consilience.errors import InputError
 from consilience.inference import Inference, Laplace, MultipleImputation
 from consilience.linear.private_numbers import check_private_numbers, multiply_private, release_moments
+from consilience.linear.problem import check_proper
 from consilience.method import Method, State
 from consilience.parties import Client, Received, Reply, Server, payloads
 from consilience.pooling.averages import cap_evidence
@@ -57,6 +58,8 @@ class GaussianProduct(Method):
     def init(self, task: Task, server: Server) -> State:
         if self.cap and not self.cap >= 1:
             raise InputError(f"cap={self.cap:g} would temper the median client too: give 1 or more, or 0 for no cap.")
+        if getattr(self.inference, "dense", False):
+            check_proper(task)
         if self.privacy is not None:
             check_private_numbers(task, self.privacy, server)
             if abridge(self.inference) != abridge(Laplace()) or self.cap:  # a rehearsal has abridged it

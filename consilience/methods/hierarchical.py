@@ -16,7 +16,7 @@ from consilience.likelihood import GaussianNoise, Softmax
 from consilience.linear.hierarchy import Hierarchy, at_one, newcomer, pool, site_posterior
 from consilience.linear.mixed import groups_of
 from consilience.linear.predictions import predict_numbers, predict_on_features
-from consilience.linear.problem import classes_of, layer_of, warn_of_few_rows, weight_prior
+from consilience.linear.problem import check_proper, classes_of, layer_of, warn_of_few_rows, weight_prior
 from consilience.linear.site_factors import (
     as_factor,
     as_posterior,
@@ -200,6 +200,7 @@ def check_problem(method: Hierarchical, task: Task) -> None:
         raise InputError(
             "hierarchical learns classes, or numbers with one noise for all rows: use heteroscedastic=False."
         )
+    check_proper(task)
     if method.marks and classes_of(task) is None:
         raise InputError(
             "hierarchical sends sums for numbers, and multiple imputation combines Gaussians: use gaussian_product, or "

@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(9)  # for means over a Normal log-hazard
+FARTHEST = 700.0  # a log-hazard whose ratio can still be written
 SURE = 1e-12  # variance of a log-hazard that stands for none
+
+
+def _ratio(log_hazard: Tensor) -> Tensor:
+    """How many times the baseline a hazard is; finite, so that nothing happens where the baseline is 0."""
+    return log_hazard.clamp(max=FARTHEST).exp()
 
 
 class Survival(NamedTuple):
@@ -35,11 +41,11 @@ class Survival(NamedTuple):
         """S(t | x) at each time, averaged over the log-hazard [N, T]."""
         risk = self.risk.double().unsqueeze(1)
         if float(self.var.max()) <= SURE:
-            return torch.exp(-self.hazard.double() * risk.exp())
+            return torch.exp(-self.hazard.double() * _ratio(risk))
         deviation = self.var.double().clamp(min=0).sqrt().unsqueeze(1)
         total = torch.zeros_like(self.hazard, dtype=torch.float64)
         for node, weight in zip(NODES.tolist(), (WEIGHTS / WEIGHTS.sum()).tolist(), strict=True):
-            total = total + weight * torch.exp(-self.hazard.double() * (risk + node * deviation).exp())
+            total = total + weight * torch.exp(-self.hazard.double() * _ratio(risk + node * deviation))
         return total
 
     def on(self, times: Tensor, hazard: Tensor) -> Survival:
