@@ -16,6 +16,7 @@ from consilience.likelihood import FARTHEST
 
 SLACK = 5.0  # on the norm of weights: a loss 25 times that of the start; honest replies stay below a tenth of the bound
 MARGIN = 2.0  # on curvatures, whose bound holds for every row as if it lay at the end of all ranges
+WORST = 3.0  # a site's mean loss as a multiple of guessing, at weights that a search for a mode passes
 ROUNDING = 1e-3  # of what is known exactly, relative
 LOG_NOISE = FARTHEST  # of a learned noise, in the target's scaled unit
 FAR = 100.0  # times the agreed ranges: pseudo-rows beyond have diverged; methods stop theirs at ten times
@@ -190,6 +191,22 @@ class Bounds(NamedTuple):
             return output
         distance = output + self.target
         return distance * distance / (self.noise or math.exp(-LOG_NOISE))
+
+    def loss(self, rows: int) -> float:
+        """Bound a summed loss where derivatives are asked for.
+
+        A row's curvature is p (1 − p), which large weights make 0 in all rows but those on a boundary of their choice:
+        the sum over all rows is then one patient's. Such weights predict badly, and no search for a mode goes there.
+
+        Args:
+            rows: How many rows are summed over.
+
+        Returns:
+            `WORST` times that of guessing, for classes and for times.
+        """
+        if self.classes or self.outcome == "survival":
+            return WORST * rows * self._row_loss(rows)
+        return rows * self.score(rows)
 
     def gram(self, rows: int) -> float:
         """Bound the numbers of a Gram matrix of rows with their constant, Σ φφᵀ, and of what it is larger than.

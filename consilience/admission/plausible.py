@@ -280,7 +280,7 @@ def _others(value: Tree, bounds: Bounds, rows: int, path: str = "") -> Iterator[
             yield bounds.gram(rows), f"{path}.gram".removeprefix("."), value.gram
             yield rows * max(1.0, bounds.target) ** 2, f"{path}.square".removeprefix("."), value.square
         case Derivatives(loss, gradient, curvature) if isinstance(loss, Tensor):
-            yield rows * bounds.score(rows), f"{path}.loss".removeprefix("."), loss
+            yield bounds.loss(rows), f"{path}.loss".removeprefix("."), loss
             yield bounds.gradient_sum(rows), f"{path}.gradient".removeprefix("."), gradient
             yield bounds.curvature(rows), f"{path}.curvature".removeprefix("."), curvature
         case OwnFit(mode, there):

@@ -21,6 +21,7 @@ from consilience.formats.signature import read_key
 from consilience.handover.files import message_file
 from consilience.methods import METHODS
 from consilience.parties import Client, Reply
+from consilience.pooling.sums import square_matrix
 from consilience.posterior import Point
 from consilience.study.coordinator import PooledFiles, pool
 from consilience.study.rows import Parts, parts, rows_of
@@ -51,6 +52,29 @@ def fit_north(study: Study, folder: Path, message: Path | None, own: Parts | Non
     fitted = fit(study, study.member("north"), key, own or rows(study, folder)["north"], message, memory)
     memory.write_bytes(fitted.memory)
     return fitted
+
+
+def test_weights_that_would_let_derivatives_show_one_patient_are_answered_by_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """p (1 − p) is 0 in all rows but those at the boundary, which the coordinator lays through a patient."""
+    study, _, path, _ = begun(tmp_path, method="glm", settings=(), rounds=8)
+    own = rows(study, tmp_path)["north"]
+    x = fit_north(study, tmp_path, None, own).training.data.x.double()
+    true = open_envelope(path).value(types_of(study.agreement.build_method()))
+    direction = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(3)).double()
+    slope = 1000 * direction / direction.norm()
+    weight, bias = torch.stack([0 * slope, slope]), torch.tensor([0.0, -float(x[7] @ slope)])
+    chosen = {name: bias if leaf.ndim == 1 else weight for name, leaf in true.params.items()}
+    lying = Point({name: leaf.to(true.params[name]) for name, leaf in chosen.items()})
+    path.write_bytes(message_file(study.agreement, lying, 2, server_key(tmp_path)))
+
+    with pytest.raises(InputError, match=r"stays here: 'loss' holds .*, and nothing above 87.3 can come of 42 rows"):
+        fit_north(study, tmp_path, path, own)
+    monkeypatch.setattr("consilience.study.site.may_leave", lambda *_: None)  # as it was before
+    sent = fit_north(study, tmp_path, path, own).send
+    line = square_matrix(sent.curvature, 2 * x.shape[1] + 2)[0, : x.shape[1] + 1]  # of the first class's constant
+    assert float((line[1:] / line[0] - x[7]).norm() / x[7].norm()) < 1e-3
 
 
 def test_a_reply_to_another_message_is_left_out(tmp_path: Path) -> None:
