@@ -250,3 +250,35 @@ def test_engines_agree_about_what_sites_keep(tmp_path: Path, engine: str) -> Non
     each = [co.run(Ditto(), task, sites, rounds=2, engine=name).report for name in ("sequential", engine)]
     assert each[0]["metrics"]["nll"] == pytest.approx(each[1]["metrics"]["nll"], rel=1e-4)
     assert each[0]["metrics"]["nll"] < each[0]["newcomer"]["metrics"]["nll"] - 0.05  # opposite sites
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_own_sets_cover_what_they_promise_over_worlds(kind: str) -> None:
+    """Ten worlds of eight sites whose slopes are N(0, 2²): about 90 test and 90 calibration rows a site, promise 90 %.
+
+    Calibration of 90 rows a site has a deviation of 0.031 (beta), tests of 90 as many: 0.5 % over 80 sites, and the
+    rank of 82 of 91 adds 0.1 %. With the common model's sets, on other draws of such worlds, 89.1 and 96.2 % were
+    covered, and 0 and 67 % at the worst site.
+    """
+    inside = []
+    for world in range(10):
+        draws = torch.Generator().manual_seed(world)
+        x = torch.randn(2400, 3, generator=draws)
+        site = torch.arange(2400) % 8
+        score = (x * (2 * torch.randn(8, 3, generator=draws))[site]).sum(1)
+        y = score + 0.5 * torch.randn(2400, generator=draws)
+        if kind == "classes":
+            y = (torch.rand(2400, generator=draws) < torch.sigmoid(score)).long()
+        sites = co.from_arrays(x, y, site).split(
+            co.splits.natural(), conformal=0.3, test=0.3, calibration=0, seed=world
+        )
+        problem = {"classes": co.classification, "numbers": co.regression}[kind]
+        task = problem(co.models.linear(sites.features, sites.classes))
+        result = co.run(Hierarchical(), task, sites, seed=world, scored=False)
+        guarantee = co.conformal(result, 0.9, "own")
+        for k, name in enumerate(sites.names):
+            rows, truth = raw(result, k)
+            inside.append(float(covered(result.predict(rows, level=guarantee, site=name), truth).double().mean()))
+    assert abs(sum(inside) / len(inside) - 0.902) < 4 * 0.005
+    assert min(inside) > 0.902 - 4.5 * 0.044
