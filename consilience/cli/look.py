@@ -47,15 +47,19 @@ def inspect_files(
         raise InputError("Name the files to look at: `consilience inspect FILES`.")
     read = read_options(ctx.params)
     paths = list(dict.fromkeys(path for pattern in patterns for path in list_files(pattern)))
-    found = look(paths, read.target, reading_from(read.reading))
+    reading = reading_from(read.reading)
+    found = look(paths, read.target, reading)
     for name, rows in found.rows.items():
-        say(f"{name}: {rows:,} rows, {found.dialects[name]}")
+        noun = "rows"
+        if rows == 1:
+            noun = "row"
+        say(f"{name}: {rows:,} {noun}, {found.dialects[name]}")
     out.print(_table(found))
     doubts = [doubt for seen in found.columns for doubt in seen.doubts]
     for doubt in doubts:
         say(doubt, "yellow")
     if write is not None:
-        write_files(write, columns_text(found, read.target), "Columns, to be corrected", shared=True)
+        write_files(write, columns_text(found, read.target, reading.drop), "Columns, to be corrected", shared=True)
 
 
 def _table(found: Found) -> object:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from consilience.data.cells import Cells, is_missing, not_utf8, read_table
 from consilience.data.dialect import LINES, Dialect, sniff
@@ -87,8 +88,15 @@ def look(paths: Sequence[Path], target: str | None = None, reading: Reading | No
         respelt = column.respelt(dict(reading.same_of(name)))
         gaps = respelt.empty(reading.unknown)
         missing = {names[k]: int(gaps[(site == k).numpy()].sum()) for k in range(len(names))}
-        doubts = tuple(str(doubt) for doubt in doubts_of(name, respelt, site, name == target))
-        columns.append(_see(name, respelt, gaps, missing, doubts, is_id(name, respelt, site) and name != target))
+        known = respelt.select(~gaps)  # what is said to be missing needs no advice
+        doubts: tuple[str, ...] = ()
+        if len(known):
+            doubts = tuple(
+                str(doubt) for doubt in doubts_of(name, known, site[torch.from_numpy(~gaps)], name == target)
+            )
+        seen = _see(name, respelt, gaps, missing, doubts, is_id(name, respelt, site) and name != target)
+        said = tuple(text for text in sorted(respelt.distinct()) if text in reading.unknown and not is_missing(text))
+        columns.append(seen._replace(unknown=tuple(dict.fromkeys((*said, *seen.unknown)))))
     rows = {name: len(table) for name, table in zip(names, tables, strict=True)}
     dialects = {name: table.dialect for name, table in zip(names, tables, strict=True)}
     return Found(rows, dialects, tuple(columns))
@@ -201,21 +209,23 @@ def _day(date: str) -> list[int]:
     return [int(part) for part in date[:10].replace("T", "-").split("-")[:3]]
 
 
-def columns_text(found: Found, target: str | None) -> str:
+def columns_text(found: Found, target: str | None, drop: Sequence[str] = ()) -> str:
     """Propose a columns.toml: to be read and corrected by people who know.
 
     Args:
         found: What was found.
         target: The column to predict, if somebody says.
+        drop: Columns that somebody leaves out.
 
     Returns:
         The file's text.
     """
-    return "\n".join(_lines(found, target)) + "\n"
+    return "\n".join(_lines(found, target, drop)) + "\n"
 
 
-def _lines(found: Found, target: str | None) -> Iterator[str]:
-    dropped = [seen.name for seen in found.columns if seen.kind in ("id", "date", "constant", "empty")]
+def _lines(found: Found, target: str | None, drop: Sequence[str]) -> Iterator[str]:
+    dropped = [*drop]
+    dropped += [seen.name for seen in found.columns if seen.kind in ("id", "date", "constant", "empty")]
     yield "# How these files are read. Correct it, then give it to run, compare, tune and inspect with --columns."
     yield "# Studies read [target] and [columns]: `consilience study new NAME --columns FILE`."
     yield ""

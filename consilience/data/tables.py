@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,10 +13,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from consilience.data.cells import Cells, Table, read_table
+from consilience.data.cells import Cells, Numbers, Table, read_table
 from consilience.data.columns import Column, read_feature, read_target
 from consilience.data.dataset import Dataset
-from consilience.data.doubts import doubts_of
+from consilience.data.doubts import Doubt, doubts_of
 from consilience.data.encoding import Encoding
 from consilience.data.reading import Reading, read_reading
 from consilience.data.sites import Sites, narrow
@@ -194,7 +194,7 @@ def _read_dataset(paths: Sequence[Path], targets: tuple[str, str | None], outcom
     for name in list(cells):
         cells[name] = cells[name].respelt(dict(reading.same_of(name)))
         values = cells[name].numbers()
-        for doubt in doubts_of(name, cells[name], site, name in targets, values):
+        for doubt in _doubts(name, cells[name], site, name in targets, values, reading):
             warnings.warn(str(doubt), stacklevel=4)
         if name not in targets:
             categories = reading.categories_of(name)
@@ -226,6 +226,15 @@ def _read_dataset(paths: Sequence[Path], targets: tuple[str, str | None], outcom
         outcome=outcome,
         imputations=reading.tables * bool(gaps),
     )
+
+
+def _doubts(name: str, cells: Cells, site: Tensor, target: bool, values: Numbers, reading: Reading) -> Iterator[Doubt]:
+    """What may be wrong with a column; what somebody says is missing needs no advice."""
+    gaps = cells.empty(reading.unknown)
+    if not gaps.any():
+        yield from doubts_of(name, cells, site, target, values)
+    elif not gaps.all():
+        yield from doubts_of(name, cells.select(~gaps), site[torch.from_numpy(~gaps)], target, values[~gaps])
 
 
 def _check_imputed(columns: Sequence[Column]) -> None:

@@ -76,7 +76,10 @@ class DisclosureRules:
             Those that hold.
         """
         few = self.smallest
-        rules = [Rule(SMALLEST_CELL, f"No count from 1 to {few - 1} is shown, and no site takes part with fewer rows.")]
+        rules = []
+        if few > 1:
+            says = f"No count from 1 to {few - 1} is shown, and no site takes part with fewer rows."
+            rules.append(Rule(SMALLEST_CELL, says))
         if self.rare == "other":
             says = f"Levels that fewer than {few} rows have become 'other' before a site fits"
             rules.append(Rule(RARE_VALUES, f"{says}, and rows that a combination of columns shows are left out."))

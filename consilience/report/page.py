@@ -255,7 +255,7 @@ def labels_picture(
         classes = [str(name) for name in names]
     largest = max([n for row in counts for n in row] + [0])
     caption = f"Training rows of each class at each site; stronger colour means more rows (at most {count(largest)})."
-    if smallest:
+    if smallest and smallest > 1:
         caption += f" Counts from 1 to {smallest - 1} are left blank."
     rows: list[list[str]] = []
     if width * len(sites) <= MOST_CELLS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,29 @@ def test_kinds_of_columns(tmp_path: Path) -> None:
     assert look([german]).columns[0].values == "10.12.2023 to 03.01.2024"
     assert "range = [0, 9]" in columns_text(found, None)  # what was never negative is not proposed to be
     assert '"n" = { type = "number"' in columns_text(found, None) and '"seen"' in columns_text(found, None)
+
+
+def test_what_is_said_to_be_missing_or_left_out_is_written_and_not_advised_again(tmp_path: Path) -> None:
+    rows = [f"{i},{(i * 7) % 13 / 2},{'?' if i == 3 else i % 5},{'ab'[i % 2]}" for i in range(30)]
+    (tmp_path / "a.csv").write_text("\n".join(["no,dose,score,ward", *rows, "30,-999,1,a"]) + "\n")
+    before = look([tmp_path / "a.csv"])
+    reading = Reading(unknown=("?", "-999"), drop=("ward",))
+    found = look([tmp_path / "a.csv"], reading=reading)
+    text = columns_text(found, None, reading.drop)
+
+    assert any("-999" in doubt for seen in before.columns for doubt in seen.doubts)
+    assert not any("-999" in doubt or "'?'" in doubt for seen in found.columns for doubt in seen.doubts)
+    assert 'drop = ["ward", "no"]' in text and 'unknown = ["-999"]' in text and 'unknown = ["?"]' in text
+    (tmp_path / "columns.toml").write_text(text)
+    assert read_reading(tmp_path / "columns.toml")[0].drop == ("ward", "no")
+
+
+def test_advice_that_was_followed_is_not_given_again(tmp_path: Path) -> None:
+    rows = [f"{i / 7:.2f},{'?' if i == 3 else ('1' if i % 2 else '1.0')},{'ab'[i % 2]}" for i in range(30)]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(["dose,score,y", *rows, "-999,2,a"]) + "\n")
+    with pytest.warns(UserWarning, match="-999"):
+        co.from_csv(path, "y", missing="mean", calibration=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        co.from_csv(path, "y", missing="mean", unknown=("?", "-999"), calibration=0)
