@@ -25,7 +25,8 @@ def doubts(run: RunReport) -> list[str]:
         A sentence each, the gravest first.
     """
     about_rows = (_few_rows, _few_events, _absent_classes)
-    checks = (_useless, _confidence, _end_of_range, _unconverged, _vacuous_sets, *about_rows, _failed_bounds)
+    about_spread = (_dispersion, _vacuous_sets)
+    checks = (_useless, _confidence, _end_of_range, _unconverged, *about_spread, *about_rows, _failed_bounds)
     return [warning for check in checks for warning in check(run)]
 
 
@@ -115,6 +116,22 @@ def _unconverged(run: RunReport) -> Iterator[str]:
     if gradient is None or run.diagnostics.get("converged"):
         return
     yield f"Not converged: the pooled gradient is {gradient:.1g} of what it was at the start. More rounds come closer."
+
+
+def _dispersion(run: RunReport) -> Iterator[str]:
+    """Outcomes that vary more than the model allows, at all sites or at one."""
+    ratio = run.diagnostics.get("dispersion")
+    if ratio is not None:
+        yield (
+            f"Counts are over-dispersed: squared errors of test rows are {number(ratio)} times what a Poisson allows. "
+            f"Standard errors and intervals should be about {number(math.sqrt(ratio))} times as wide."
+        )
+    if "loudest_site" in run.diagnostics:
+        name, ratio = run.diagnostics["loudest_site"]
+        yield (
+            f"The noise of sites differs, and the model has one for all: at site {name} squared errors are "
+            f"{number(ratio)} times what it expects, so that its intervals there are too narrow."
+        )
 
 
 def _few_events(run: RunReport) -> Iterator[str]:

@@ -20,6 +20,7 @@ from consilience.metrics.uncertainty import Uncertainty, belonging_to, decompose
 from consilience.outcomes.counts import Counts
 from consilience.outcomes.survival import Survival
 from consilience.predictive import Categorical, Distribution, Normal, Predictive, temperature, tempered
+from consilience.scoring.dispersion import describe_dispersion
 from consilience.scoring.shown import examples, predicted_bins
 from consilience.scoring.site_calibration import bin_json, calibration_by_site, level_json
 from consilience.scoring.times import describe_times, grid_of, with_baseline
@@ -161,6 +162,8 @@ class Scorer:
         elif not isinstance(p, Survival):
             report["coverage"] = [level_json(c) for c in coverage_curve(p, y, LEVELS)]
         report["diagnostics"] = self.method.diagnose(self.task, state, sites.all_test.x)
+        if isinstance(p, (Counts, Normal)):
+            report["diagnostics"] |= describe_dispersion(p, y, sites)
         report["predicted"] = None
         report["examples"] = None
         if isinstance(p, Survival):
