@@ -70,6 +70,7 @@ class ExactPooling(Method):
         wire: The precision in which sums are sent: float64, float32 or float16.
         privacy: Differential privacy of all that is sent, on bounded features; None: none.
         floor: Of the usual head for classes: see `OneHot`.
+        rates: Likewise.
     """
 
     name: ClassVar[str] = "exact"
@@ -86,6 +87,7 @@ class ExactPooling(Method):
     wire: str = "float64"
     privacy: Privacy | None = added(None)
     floor: bool = added(True, before=False)
+    rates: bool = added(True, before=False)
 
     def init(self, task: Task, server: Server) -> ExactState:
         check_problem(task, self.chosen_head(task))
@@ -170,14 +172,14 @@ class ExactPooling(Method):
             return self.head
         if classes_of(task) is None:
             return Ridge()
-        return OneHot(self.floor)
+        return OneHot(self.floor, self.rates)
 
     def noisy_head(self, task: Task) -> Noisy:
         """Return the head for sums with noise."""
         assert self.privacy is not None
         if classes_of(task) is None:
             return Noisy(Ridge(), self.privacy)
-        return Noisy(OneHot(floor=False), self.privacy)  # class shares are not released
+        return Noisy(OneHot(floor=False, rates=False), self.privacy)  # class shares are not released
 
 
 def least_share(wire: str, totals: Sums) -> float:

@@ -173,7 +173,7 @@ class ExactTuned(Method):
             return self.candidates
         if classes_of(task) is None:
             return (Ridge(),)
-        return OneHot(floor=False), Discriminant()  # a temperature is chosen, so that no rule is needed
+        return OneHot(floor=False, rates=False), Discriminant()  # a temperature is chosen, so that no rule is needed
 
     def score(self, head: Head, totals: Sums, phi: Tensor, part: Any) -> Tensor:
         """Sum the log-scores of rows left out, one for each λ and temperature."""

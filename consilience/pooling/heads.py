@@ -68,11 +68,14 @@ class OneHot:
     Attributes:
         floor: Whether 1/σ is at least the number of classes, rare ones counting less: then outputs near the base rate
             are the probabilities that they claim to be.
+        rates: Whether softmax(log π + (f − π)/σ) is taken, π the classes' shares: where features say nothing it is π,
+            however rare a class is. Of classes that are alike nothing changes.
     """
 
     by_class: ClassVar[bool] = False
     tasks: ClassVar[tuple[str, ...]] = ("classification",)
     floor: bool = field(default=True, metadata={"added": True, "before": False})
+    rates: bool = field(default=True, metadata={"added": True, "before": False})
 
     def prepare(self, totals: Sums) -> Spectrum:
         """See `Head.prepare`."""
@@ -96,7 +99,15 @@ class OneHot:
         """See `Head.linear`."""
         weight, bias = fit.linear()
         sharpness = self._sharpness(fit)
-        return sharpness * weight, sharpness * bias
+        centre, start = self._start(fit)
+        return sharpness * weight, start + sharpness * (bias - centre)
+
+    def _start(self, fit: Spectrum) -> tuple[Tensor, Tensor]:
+        """The outputs where features say nothing, and the logits there; an unseen class has part of a row."""
+        if not self.rates:
+            return torch.zeros_like(fit.offset), torch.zeros_like(fit.offset)
+        shares = (fit.size * fit.offset + 1 / len(fit.offset)) / (fit.size + 1)
+        return fit.offset, shares.log()
 
     def _sharpness(self, fit: Spectrum) -> Tensor:
         """1/σ.
@@ -113,7 +124,8 @@ class OneHot:
     def _categorical(self, fit: Spectrum, means: Tensor, variances: Tensor) -> Categorical:
         sharpness = self._sharpness(fit)
         shrink = (1 + PROBIT * sharpness**2 * fit.noise * variances).sqrt()
-        return Categorical(log_softmax(sharpness * means / shrink, -1))
+        centre, start = self._start(fit)
+        return Categorical(log_softmax(start + sharpness * (means - centre) / shrink, -1))
 
 
 @dataclass(frozen=True)

@@ -308,9 +308,9 @@ class Noisy:
     privacy: Privacy
 
     def __post_init__(self) -> None:
-        if isinstance(self.head, OneHot) and self.head.floor:
+        if isinstance(self.head, OneHot) and (self.head.floor or self.head.rates):
             raise InputError(
-                "Sums with noise do not tell the classes' shares, which a floor needs: OneHot(floor=False)."
+                "Sums with noise do not tell the classes' shares, which these need: OneHot(floor=False, rates=False)."
             )
 
     def predict(self, fit: Any, features: Tensor) -> Distribution:

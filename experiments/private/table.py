@@ -131,7 +131,7 @@ def trial(column: str, seed: int, scale: str, data_dir: str | None) -> Values:
     name, kind, bound, part = column.split("/")
     rows = load_rows(name, kind, bound, part, seed, data_dir)
     width, classes = int(rows.train.x.shape[1]), rows.classes
-    ridge = OneHot(floor=False)  # its floor needs base rates, which noisy sums do not have
+    ridge = OneHot(floor=False, rates=False)  # its floor needs base rates, which noisy sums do not have
     plain = fit(ridge, summarise(itself, rows.train, classes))
     values: Values = {"no noise": measure(ridge.predict(plain, rows.test.x), rows.test.y)}
     sums = sum_bounded(itself, rows.train, classes, Privacy())

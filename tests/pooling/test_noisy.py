@@ -233,7 +233,7 @@ def test_scores_of_temperatures_are_bounded_and_choose() -> None:
     generator = torch.Generator().manual_seed(5)
     x = torch.nn.functional.normalize(torch.randn(3000, 4, generator=generator), dim=1)
     y = (2 * x @ torch.randn(4, 3, generator=generator) + torch.randn(3000, 3, generator=generator)).argmax(1)
-    head = Noisy(OneHot(floor=False), PRIVACY)
+    head = Noisy(OneHot(floor=False, rates=False), PRIVACY)
     fitted = fit_noisy(noiseless(Data.of(x, y), 3))
     for i in range(5):
         one = sum_scores(head, fitted, itself, Data.of(100 * x[i : i + 1], (y[i : i + 1] + 1) % 3))
